@@ -1,0 +1,59 @@
+"""Every error the harness raises on purpose.
+
+    HarnessError              the harness could not do its work       exit code 2
+    ├── UsageError            a wrong option, file or setting         exit code 64
+    ├── ToolError             an outside program failed; carries the end of its output
+    └── WaitError             a deadline passed; says what was awaited and last seen
+
+Each may carry a `cause` (docs/causes.md), so that a failure to provision is judged like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class HarnessError(Exception):
+    """`message` says what was expected and what was seen; `hint` says what to do next."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, hint: str = "", cause: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  → {self.hint}" if self.hint else self.message
+
+
+class UsageError(HarnessError):
+    """A wrong option, job file or setting: nothing was created."""
+
+    exit_code = 64
+
+
+class ToolError(HarnessError):
+    """An outside program failed."""
+
+    def __init__(
+        self, command: Sequence[str], returncode: int, output: str, *, hint: str = "", cause: str | None = None
+    ) -> None:
+        tail = "\n".join(output.strip().splitlines()[-15:])
+        super().__init__(
+            f"`{' '.join(command[:6])}` ended with exit code {returncode}:\n{tail}", hint=hint, cause=cause
+        )
+        self.returncode = returncode
+        self.output = output
+
+
+class WaitError(HarnessError):
+    """A deadline passed."""
+
+    def __init__(
+        self, awaited: str, last_seen: str, seconds: float, *, hint: str = "", cause: str | None = None
+    ) -> None:
+        super().__init__(f"waited {seconds:.0f} s for {awaited}; last seen: {last_seen}", hint=hint, cause=cause)
+        self.awaited = awaited
+        self.last_seen = last_seen

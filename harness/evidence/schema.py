@@ -1,0 +1,229 @@
+"""The evidence bundle: the folder on disk between everything that acts and everything that judges.
+
+    runs/<utc>-<nonce>/
+      manifest.json        Manifest: what was launched with what, and how long each stage took
+      objects/<kind>.jsonl Observation: every state seen of jobset, workload, job, pod, node, localqueue, clusterqueue
+      events.jsonl         Observation of core/v1 Events
+      logs/<pod>-<container>.log   "<RFC 3339 time> <line>", from the first line to the last
+      truth/<rank>.jsonl   TruthRow …, TruthBlock …, then TruthEnd: what the rank itself says it logged
+      tracker/runs.jsonl, attachments.jsonl, points.jsonl     TrackerRun, Attachment, Point
+      tracker/summary.json TrackerSummary: counts, so that a file cut short is noticed
+      controllers/, kind/  logs of controllers, export of a cluster that failed
+      verdict.json         Verdict
+
+Times are RFC 3339 UTC strings unless the name ends in _ms (milliseconds since the epoch) or seconds.
+Everything is written as it happens; a bundle cut off at any moment is readable.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+
+SCHEMA_VERSION = 1
+
+
+def _number(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+
+
+Value = Annotated[float, BeforeValidator(float), PlainSerializer(_number)]
+"""A metric value: a double; non-finite ones are the strings NaN, Infinity, -Infinity in JSON."""
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, ser_json_inf_nan="constants")
+
+
+class Stage(Record):
+    """One timed step of a run. `error` is set when the stage ended the run."""
+
+    name: str
+    started_at: str
+    seconds: float
+    ok: bool = True
+    error: str | None = None
+    cause: str | None = None
+    """The cause (docs/causes.md) that the stage itself could name."""
+
+
+class Launch(Record):
+    """What was launched. `object_name` is read back from the cluster, never assumed."""
+
+    launcher: str
+    namespace: str
+    kind: str
+    object_name: str | None = None
+    uid: str | None = None
+    container: str = "konduktor-container"
+
+
+class Expected(Record):
+    """What must be true for a PASS, known before launch."""
+
+    num_nodes: int
+    ranks: int
+    """World size: num_nodes × processes per node."""
+    run_id: str
+    """The shared PLUTO_RUN_ID (Pluto's externalId)."""
+    project: str
+    min_nodes_used: int = 1
+    """Distinct Kubernetes nodes that the ranks must run on."""
+    queue: str | None = None
+
+
+class Retry(Record):
+    at: str
+    what: str
+    reason: str
+
+
+class Manifest(Record):
+    schema_version: int = SCHEMA_VERSION
+    nonce: str
+    command: list[str] = []
+    started_at: str
+    launched_at: str | None = None
+    """Just before the job was submitted: a run created earlier is a stale run."""
+    ended_at: str | None = None
+    """Set last. None: the harness itself was cut off."""
+    interrupted: str | None = None
+    """Why the harness stopped early: "SIGINT", or the message of a deadline."""
+    deadline_seconds: float | None = None
+    versions: dict[str, str] = {}
+    cluster: dict[str, Any] = {}
+    expected: Expected | None = None
+    launch: Launch | None = None
+    stages: list[Stage] = []
+    retries: list[Retry] = []
+    log_gaps: list[str] = []
+    """Logs known to be incomplete: "<pod>-<container>: reason"."""
+
+
+class Observation(Record):
+    """One watch delivery. `object` is the Kubernetes object as the API server gave it."""
+
+    received_at: str
+    type: Literal["ADDED", "MODIFIED", "DELETED"]
+    object: dict[str, Any]
+
+
+class TruthRow(Record):
+    kind: Literal["row"] = "row"
+    metric: str
+    step: int
+    value: Value
+    time_ms: int
+
+
+class TruthBlock(Record):
+    """Rows past the row limit, by digest only (workers/truth_frames.py)."""
+
+    kind: Literal["block"] = "block"
+    metric: str
+    first: int
+    last: int
+    count: int
+    sha256: str
+
+
+class TruthEnd(Record):
+    """The rank's own last word: it recorded `count` rows with this root digest, and ended."""
+
+    kind: Literal["end"] = "end"
+    count: int
+    sha256: str
+    metrics: dict[str, tuple[int, str]] = {}
+
+
+class TruthGap(Record):
+    """Frames missing from the log between two sequence numbers."""
+
+    kind: Literal["gap"] = "gap"
+    after_seq: int
+    next_seq: int
+
+
+TruthLine = Annotated[TruthRow | TruthBlock | TruthEnd | TruthGap, Field(discriminator="kind")]
+
+
+class TrackerRun(Record):
+    """One run on the tracker that this launch touched, or that has its id."""
+
+    run_id: int
+    external_id: str | None = None
+    project: str
+    name: str = ""
+    status: str
+    created_at: str
+    display_id: str | None = None
+    status_history: list[dict[str, Any]] = []
+
+
+class Attachment(Record):
+    """One accepted create/resume call: a process attached itself to a run."""
+
+    run_id: int
+    at: str
+    resumed: bool
+    name: str | None = None
+    hostname: str | None = None
+    """Pod hostname, e.g. <jobset>-workers-0-1."""
+    rank: int | None = None
+    """konduktor.rank of the client's system metadata (the node rank)."""
+    job_name: str | None = None
+    peer: str | None = None
+
+
+class Point(Record):
+    """One raw row as the tracker stored it, in arrival order. A re-sent row appears twice."""
+
+    run_id: int
+    metric: str
+    step: int
+    value: Value
+    time_ms: int
+    received_at: str
+    sender: str | None = None
+    """X-Run-Name of the process that sent it."""
+    peer: str | None = None
+
+
+class TrackerSummary(Record):
+    source: Literal["embedded", "hosted"]
+    fetched_at: str
+    runs: int
+    attachments: int | None
+    """None: this tracker keeps no attachments (hosted Pluto)."""
+    points: int
+    truncated: bool = False
+    error: str | None = None
+
+
+VerdictWord = Literal["PASS", "FAIL", "UNKNOWN"]
+
+
+class Check(Record):
+    name: str
+    result: VerdictWord
+    cause: str | None = None
+    ranks: list[int] = []
+    explanation: str = ""
+    evidence: list[str] = []
+    """file:line inside the bundle."""
+
+
+class Verdict(Record):
+    schema_version: int = SCHEMA_VERSION
+    verdict: VerdictWord
+    cause: str | None = None
+    ranks: list[int] = []
+    explanation: str
+    evidence: list[str] = []
+    next: list[str] = []
+    consequences: list[str] = []
+    checks: list[Check] = []

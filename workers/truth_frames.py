@@ -1,0 +1,85 @@
+"""The ground-truth wire format: how a rank says on stdout, verifiably, what it logged.
+
+Standard library only: ranks import it inside the pod, the harness imports it to read the logs.
+
+A frame is one line, at most MAX_LINE bytes (one atomic pipe write):
+
+    @truth1 <base64 of compact JSON> <first 32 hex digits of HMAC-SHA256(nonce, base64 text)>
+
+The JSON is one of
+    {"k":"rows","r":rank,"q":seq,"n":first_row_number,"rows":[[metric, step, value, time_ms], ...]}
+    {"k":"block","r":rank,"q":seq,"metric":m,"first":step,"last":step,"count":c,"sha256":hex}
+    {"k":"end","r":rank,"q":seq,"count":rows_in_all,"sha256":root,"metrics":{m:[count, sha256]}|{}}
+`seq` counts a rank's frames from 0 without gaps; a gap is a lost frame. Blocks stand for rows that are past
+the row limit and so not in the log. A line whose MAC does not fit the launch's nonce is not truth.
+Values are finite numbers as JSON numbers, or the strings "NaN", "Infinity", "-Infinity".
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+MARK = "@truth1 "
+MAX_LINE = 4000
+_FRAME = re.compile(r"@truth1 ([A-Za-z0-9+/=]+) ([0-9a-f]{32})(?![0-9a-f])")
+
+
+def encode_value(value: float) -> float | str:
+    """A float as JSON can carry it: non-finite values become strings."""
+    value = float(value)
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def decode_value(value: float | str) -> float:
+    """The inverse of `encode_value`."""
+    return float(value)
+
+
+def row_bytes(metric: str, step: int, value: float) -> bytes:
+    """The canonical bytes of one row, for digests: identical doubles give identical bytes."""
+    return json.dumps([metric, int(step), encode_value(value)], separators=(",", ":")).encode() + b"\n"
+
+
+def digest(rows: Iterable[tuple[str, int, float]]) -> str:
+    """SHA-256 hex over the canonical bytes of rows (metric, step, value), in order."""
+    total = hashlib.sha256()
+    for metric, step, value in rows:
+        total.update(row_bytes(metric, step, value))
+    return total.hexdigest()
+
+
+def _mac(nonce: str, body: str) -> str:
+    return hmac.new(nonce.encode(), body.encode(), hashlib.sha256).hexdigest()[:32]
+
+
+def encode(nonce: str, payload: dict[str, Any]) -> str:
+    """One frame line without its newline. Raises ValueError when it would exceed MAX_LINE bytes."""
+    body = base64.b64encode(json.dumps(payload, separators=(",", ":")).encode()).decode()
+    line = f"{MARK}{body} {_mac(nonce, body)}"
+    if len(line) + 1 > MAX_LINE:
+        raise ValueError(f"a truth frame of {len(line)} bytes; at most {MAX_LINE - 1}")
+    return line
+
+
+def decode(nonce: str, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The payloads of every authentic frame in log lines; anything else is skipped.
+
+    A frame may stand behind other text on its line: several processes share one pipe.
+    """
+    for line in lines:
+        if MARK not in line:
+            continue
+        for body, mac in _FRAME.findall(line):
+            if hmac.compare_digest(mac, _mac(nonce, body)):
+                yield json.loads(base64.b64decode(body))
