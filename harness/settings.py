@@ -1,0 +1,79 @@
+"""One typed settings object. Order of override: environment, [tool.harness] of pyproject.toml, flags.
+
+Environment variables are HARNESS_<NAME>, and the names users already know: PLUTO_RUN_ID, KEEP_CLUSTER,
+PLUTO_API_KEY, PLUTO_API_TOKEN, PLUTO_PROJECT.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from harness.errors import UsageError
+
+ImagesMode = Literal["auto", "registry", "source"]
+
+
+def _xdg(variable: str, default: str) -> Path:
+    return Path(os.environ.get(variable) or Path.home() / default) / "pluto-e2e-harness"
+
+
+class Settings(BaseSettings):
+    """What a user can choose. Seconds, counts and paths; secrets never leave as text."""
+
+    model_config = SettingsConfigDict(env_prefix="HARNESS_", populate_by_name=True, extra="ignore")
+
+    cluster_name: str = "pluto-e2e"
+    workers: int = Field(2, ge=0, le=16, description="kind worker nodes; 0 is a single-node cluster")
+    keep_cluster: bool = Field(False, validation_alias=AliasChoices("KEEP_CLUSTER", "HARNESS_KEEP_CLUSTER"))
+    images: ImagesMode = "auto"
+    kind_bin: str = "kind"
+    kubectl_bin: str = "kubectl"
+    runs_dir: Path = Path("runs")
+    cache_dir: Path = Field(default_factory=lambda: _xdg("XDG_CACHE_HOME", ".cache"))
+    state_dir: Path = Field(default_factory=lambda: _xdg("XDG_STATE_HOME", ".local/state"))
+    versions_file: Path | None = Field(None, description="replaces harness/versions.toml")
+
+    pluto_run_id: str | None = Field(None, validation_alias=AliasChoices("PLUTO_RUN_ID"))
+    pluto_project: str = Field("e2e", validation_alias=AliasChoices("PLUTO_PROJECT"))
+    pluto_api_key: SecretStr | None = Field(
+        None, validation_alias=AliasChoices("PLUTO_API_KEY", "PLUTO_API_TOKEN")
+    )
+    tracker: Literal["embedded", "hosted"] = "embedded"
+    tracker_url: str = Field("", description="base URL of a hosted tracker; empty: Pluto's own")
+
+    wait_seconds: float = Field(600, gt=0, description="launch to verdict at most")
+    create_seconds: float = Field(600, gt=0, description="cluster creation at most")
+
+    @field_validator("pluto_run_id", "pluto_api_key", mode="before")
+    @classmethod
+    def _empty_is_unset(cls, value: Any) -> Any:
+        return None if value == "" else value
+
+
+def load(**flags: Any) -> Settings:
+    """Settings from the environment, then ./pyproject.toml, then flags that are not None.
+
+    Raises UsageError naming every value that does not fit.
+    """
+    chosen: dict[str, Any] = {}
+    pyproject = Path("pyproject.toml")
+    if pyproject.is_file():
+        chosen.update(tomllib.loads(pyproject.read_text()).get("tool", {}).get("harness", {}))
+    chosen.update({name: value for name, value in flags.items() if value is not None})
+    unknown = sorted(set(chosen) - set(Settings.model_fields))
+    if unknown:
+        raise UsageError(
+            f"unknown setting: {', '.join(unknown)}",
+            hint=f"[tool.harness] knows {', '.join(sorted(Settings.model_fields))}",
+        )
+    try:
+        return Settings(**chosen)
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}, seen {e['input']!r}" for e in error.errors()]
+        raise UsageError("settings do not fit: " + "; ".join(lines)) from None
