@@ -1,4 +1,4 @@
-"""One typed settings object. Order of override: environment, [tool.harness] of pyproject.toml, flags.
+"""One typed settings object. Flags override the environment, which overrides [tool.harness] of ./pyproject.toml.
 
 Environment variables are HARNESS_<NAME>, and the names users already know: PLUTO_RUN_ID, KEEP_CLUSTER,
 PLUTO_API_KEY, PLUTO_API_TOKEN, PLUTO_PROJECT.
@@ -7,12 +7,16 @@ PLUTO_API_KEY, PLUTO_API_TOKEN, PLUTO_PROJECT.
 from __future__ import annotations
 
 import os
-import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    PyprojectTomlConfigSettingsSource,
+    SettingsConfigDict,
+)
 
 from harness.errors import UsageError
 
@@ -26,11 +30,17 @@ def _xdg(variable: str, default: str) -> Path:
 class Settings(BaseSettings):
     """What a user can choose. Seconds, counts and paths; secrets never leave as text."""
 
-    model_config = SettingsConfigDict(env_prefix="HARNESS_", populate_by_name=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="HARNESS_",
+        populate_by_name=True,
+        extra="forbid",
+        pyproject_toml_table_header=("tool", "harness"),
+    )
 
     cluster_name: str = "pluto-e2e"
     workers: int = Field(2, ge=0, le=16, description="kind worker nodes; 0 is a single-node cluster")
     keep_cluster: bool = Field(False, validation_alias=AliasChoices("KEEP_CLUSTER", "HARNESS_KEEP_CLUSTER"))
+    queue: str = Field("user-queue", description="LocalQueue that every launch's namespace gets")
     images: ImagesMode = "auto"
     kind_bin: str = "kind"
     kubectl_bin: str = "kubectl"
@@ -55,23 +65,25 @@ class Settings(BaseSettings):
     def _empty_is_unset(cls, value: Any) -> Any:
         return None if value == "" else value
 
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        del dotenv_settings, file_secret_settings
+        return init_settings, env_settings, PyprojectTomlConfigSettingsSource(settings_cls)
+
 
 def load(**flags: Any) -> Settings:
-    """Settings from the environment, then ./pyproject.toml, then flags that are not None.
+    """Settings from flags that are not None, the environment and ./pyproject.toml.
 
     Raises UsageError naming every value that does not fit.
     """
-    chosen: dict[str, Any] = {}
-    pyproject = Path("pyproject.toml")
-    if pyproject.is_file():
-        chosen.update(tomllib.loads(pyproject.read_text()).get("tool", {}).get("harness", {}))
-    chosen.update({name: value for name, value in flags.items() if value is not None})
-    unknown = sorted(set(chosen) - set(Settings.model_fields))
-    if unknown:
-        raise UsageError(
-            f"unknown setting: {', '.join(unknown)}",
-            hint=f"[tool.harness] knows {', '.join(sorted(Settings.model_fields))}",
-        )
+    chosen = {name: value for name, value in flags.items() if value is not None}
     try:
         return Settings(**chosen)
     except ValidationError as error:

@@ -1,0 +1,152 @@
+"""The recorder: what a rank itself says it logged, told apart from the tracker and its client.
+
+    truth = Recorder.from_env(rank)
+    truth.record("loss/node0", step, value)      # beside every run.log()
+    truth.end()                                  # last: the digest goes into the termination message
+
+Frames go straight to file descriptor 1, past sys.stdout, so that no console capture carries them to the
+tracker. The wire format is workers/truth_frames.py. Standard library only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import truth_frames as frames
+
+ROWS_PER_FRAME = 20
+BLOCK_ROWS = 1000
+FLUSH_SECONDS = 1.0
+
+
+class Recorder:
+    """Records rows (metric, step, value) of one rank in order. Not for use from several threads."""
+
+    def __init__(self, nonce: str, rank: int, *, row_limit: int = 200_000, fd: int = 1) -> None:
+        """Rows past `row_limit` are told by digests of blocks of up to 1000 rows of one metric."""
+        self.nonce = nonce
+        self.rank = rank
+        self.row_limit = row_limit
+        self.fd = fd
+        self.count = 0
+        self._seq = 0
+        self._root = hashlib.sha256()
+        self._pending: list[list[Any]] = []
+        self._flushed = time.monotonic()
+        self._blocks: dict[str, list[tuple[str, int, float]]] = {}
+        self._metrics: dict[str, tuple[int, Any]] = {}
+
+    @classmethod
+    def from_env(cls, rank: int) -> Recorder:
+        """A recorder with the launch's nonce, HARNESS_NONCE. Raises RuntimeError when it is not set."""
+        nonce = os.environ.get("HARNESS_NONCE", "")
+        if not nonce:
+            raise RuntimeError(
+                "HARNESS_NONCE is not set: this worker was not launched by the harness, so nothing can be proved"
+            )
+        return cls(nonce, rank, row_limit=int(os.environ.get("HARNESS_TRUTH_ROWS", "200000")))
+
+    def record(self, metric: str, step: int, value: float) -> None:
+        """One point that this rank is about to log."""
+        value = float(value)
+        row = frames.row_bytes(metric, step, value)
+        self._root.update(row)
+        seen, sha = self._metrics.setdefault(metric, (0, hashlib.sha256()))
+        sha.update(row)
+        self._metrics[metric] = (seen + 1, sha)
+        self.count += 1
+        if self.count > self.row_limit:
+            self._to_block(metric, step, value)
+            return
+        self._pending.append([metric, int(step), frames.encode_value(value), int(time.time() * 1000)])
+        if len(self._pending) >= ROWS_PER_FRAME or time.monotonic() - self._flushed > FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write pending rows out as frames; frames too long for one pipe write are split."""
+        self._flushed = time.monotonic()
+        while self._pending:
+            take = len(self._pending)
+            first = min(self.count, self.row_limit) - len(self._pending)
+            while True:
+                payload = {
+                    "k": "rows",
+                    "r": self.rank,
+                    "q": self._seq,
+                    "n": first,
+                    "rows": self._pending[:take],
+                }
+                try:
+                    line = frames.encode(self.nonce, payload)
+                    break
+                except ValueError:
+                    if take == 1:
+                        raise
+                    take //= 2
+            self._write(line)
+            del self._pending[:take]
+
+    def end(self, output_dir: str | None = None) -> dict[str, Any]:
+        """The last frame, and this rank's digest in $KONDUKTOR_OUTPUT_DIR/result.json. Returns the digest."""
+        self.flush()
+        for metric in list(self._blocks):
+            self._write_block(metric)
+        summary = {"count": self.count, "sha256": self._root.hexdigest()}
+        metrics = {name: [n, sha.hexdigest()] for name, (n, sha) in self._metrics.items()}
+        payload = {"k": "end", "r": self.rank, "q": self._seq, **summary}
+        try:
+            line = frames.encode(self.nonce, {**payload, "metrics": metrics})
+        except ValueError:
+            line = frames.encode(self.nonce, {**payload, "metrics": {}})
+        self._write(line)
+        folder = output_dir or os.environ.get("KONDUKTOR_OUTPUT_DIR")
+        if folder:
+            _merge_result(Path(folder) / "result.json", self.rank, summary)
+        return summary
+
+    def _to_block(self, metric: str, step: int, value: float) -> None:
+        rows = self._blocks.setdefault(metric, [])
+        rows.append((metric, int(step), value))
+        if len(rows) >= BLOCK_ROWS:
+            self._write_block(metric)
+
+    def _write_block(self, metric: str) -> None:
+        rows = self._blocks.pop(metric)
+        steps = [step for _, step, _ in rows]
+        self._write(
+            frames.encode(
+                self.nonce,
+                {
+                    "k": "block",
+                    "r": self.rank,
+                    "q": self._seq,
+                    "metric": metric,
+                    "first": min(steps),
+                    "last": max(steps),
+                    "count": len(rows),
+                    "sha256": frames.digest(rows),
+                },
+            )
+        )
+
+    def _write(self, line: str) -> None:
+        os.write(self.fd, (line + "\n").encode())
+        self._seq += 1
+
+
+def _merge_result(path: Path, rank: int, summary: dict[str, Any]) -> None:
+    """Several local ranks share one result file: {"truth": {"<rank>": {"count": …, "sha256": …}}}."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = json.loads(path.read_text()) if path.exists() else {}
+        result.setdefault("truth", {})[str(rank)] = summary
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(result, separators=(",", ":")))
+        os.replace(partial, path)

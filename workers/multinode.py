@@ -1,0 +1,152 @@
+"""What runs on every rank of the main job: a small, real DistributedDataParallel training.
+
+It proves that the ranks met (an all-reduce with a known sum), trains, logs per-rank and shared metrics to
+one Pluto run with the unmodified pluto-ml client, and records beside every run.log() what it logged.
+Launched by torchrun; gloo on CPU, nccl where CUDA is. Exits non-zero when anything it proves does not hold.
+"""
+
+from __future__ import annotations
+
+import datetime
+import faulthandler
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ground_truth import Recorder
+
+STEPS = int(os.environ.get("E2E_STEPS", "20"))
+Log = Callable[[Any, dict[str, float], int], None]
+"""How a step reaches the tracker: (run, metrics, step)."""
+
+
+def plain_log(run: Any, metrics: dict[str, float], step: int) -> None:
+    """Log as users do."""
+    run.log(metrics, step=step)
+
+
+def say(rank: int, text: str) -> None:
+    print(f"[rank {rank}] {text}", flush=True)
+
+
+def init_distributed() -> tuple[int, int, Any]:
+    """(rank, world size, device). Raises RuntimeError when the all-reduce gives a wrong sum."""
+    import torch
+    import torch.distributed as dist
+
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    backend = "nccl" if cuda else "gloo"
+    seconds = float(os.environ.get("HARNESS_RENDEZVOUS_SECONDS", "120"))
+    say(rank, f"{socket.gethostname()}: joining {world} ranks over {backend}, at most {seconds:.0f} s")
+    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=seconds))
+    total = torch.tensor([rank + 1.0], device=device)
+    dist.all_reduce(total)
+    expected = world * (world + 1) / 2
+    if total.item() != expected:
+        raise RuntimeError(f"all-reduce over {world} ranks gave {total.item()}, expected {expected}")
+    say(rank, f"all-reduce over {world} ranks: {total.item():g} as expected")
+    return rank, world, device
+
+
+def train(rank: int, device: Any, on_step: Callable[[int, float, float], None]) -> None:
+    """Linear regression under DDP; calls on_step(step, own loss, mean loss over ranks) for each step."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(7)
+    model = DistributedDataParallel(torch.nn.Linear(8, 1).to(device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    target = torch.arange(8.0, device=device).unsqueeze(1)
+    data = torch.Generator().manual_seed(100 + rank)
+    for step in range(STEPS):
+        x = torch.randn(64, 8, generator=data).to(device)
+        loss = torch.nn.functional.mse_loss(model(x), x @ target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        mean = loss.detach().clone()
+        dist.all_reduce(mean)
+        on_step(step, loss.item(), mean.item() / dist.get_world_size())
+
+
+def wait_for_sync(rank: int, seconds: float) -> None:
+    """Keep the container alive until Pluto's upload process of this rank has ended.
+
+    With WORLD_SIZE > 1 the client's finish() does not wait for it, and a container that ends then takes
+    the last rows with it.
+    """
+    deadline = time.monotonic() + seconds
+    own = os.environ["PLUTO_DIR"]
+    while time.monotonic() < deadline:
+        if not any(_is_sync(Path(p), own) for p in Path("/proc").iterdir() if p.name.isdigit()):
+            return
+        time.sleep(0.05)
+    say(rank, f"pluto.sync still runs {seconds:.0f} s after finish(): rows may be missing")
+
+
+def _is_sync(process: Path, pluto_dir: str) -> bool:
+    try:
+        command = (process / "cmdline").read_bytes()
+        return b"pluto.sync" in command and pluto_dir.encode() in command and _state(process) != "Z"
+    except OSError:
+        return False
+
+
+def _state(process: Path) -> str:
+    return (process / "stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
+def main(log: Log = plain_log, before_end: Callable[[int], None] = lambda rank: None) -> int:
+    """Train and log; `log` and `before_end` are where workers/faulty.py strikes."""
+    faulthandler.enable()
+    seconds = float(os.environ.get("HARNESS_RANK_SECONDS", "500"))
+    faulthandler.dump_traceback_later(seconds, exit=True)
+    rank, world, device = init_distributed()
+    attempt = os.environ.get("RESTART_ATTEMPT") or "0"
+    os.environ["PLUTO_DIR"] = f"/tmp/pluto/rank{rank}-{attempt}"  # noqa: S108 - one per process, never shared
+    Path(os.environ["PLUTO_DIR"]).mkdir(parents=True, exist_ok=True)
+
+    import pluto
+    import torch.distributed as dist
+
+    truth = Recorder.from_env(rank)
+    job = os.environ.get("KONDUKTOR_JOB_NAME", "local")
+    run = pluto.init(project=os.environ.get("PLUTO_PROJECT", "e2e"), name=f"{job}-rank{rank}")
+    ids: list[Any] = [None] * world
+    dist.all_gather_object(ids, run.id)
+    say(rank, f"Pluto run {run.id}; the ranks see {ids}")
+
+    def on_step(step: int, own: float, mean: float) -> None:
+        metrics = {
+            f"loss/node{rank}": own,
+            f"nonce/node{rank}": float(int(truth.nonce, 16)),
+            "loss/mean": mean,
+        }
+        for name, value in metrics.items():
+            truth.record(name, step, value)
+        log(run, metrics, step)
+
+    train(rank, device, on_step)
+    truth.flush()
+    before_end(rank)
+    run.finish()
+    wait_for_sync(rank, 40.0)
+    digest = truth.end()
+    say(rank, f"done: {digest['count']} points")
+    dist.barrier()
+    dist.destroy_process_group()
+    faulthandler.cancel_dump_traceback_later()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
