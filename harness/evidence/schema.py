@@ -2,7 +2,8 @@
 
     runs/<utc>-<nonce>/
       manifest.json        Manifest: what was launched with what, and how long each stage took
-      objects/<kind>.jsonl Observation: every state seen of jobset, workload, job, pod, node, localqueue, clusterqueue
+      objects/<kind>.jsonl Observation: every state seen of jobset, workload, job, pod, node,
+                           localqueue, clusterqueue
       events.jsonl         Observation of core/v1 Events
       logs/<pod>-<container>.log   "<RFC 3339 time> <line>", from the first line to the last
       truth/<rank>.jsonl   TruthRow …, TruthBlock …, then TruthEnd: what the rank itself says it logged
@@ -99,6 +100,8 @@ class Manifest(Record):
     expected: Expected | None = None
     launch: Launch | None = None
     stages: list[Stage] = []
+    in_stage: str | None = None
+    """The stage under way: where a harness that was cut off had come to."""
     retries: list[Retry] = []
     log_gaps: list[str] = []
     """Logs known to be incomplete: "<pod>-<container>: reason"."""

@@ -1,0 +1,101 @@
+"""Files that grow: whole records, whole lines, and a full disk that says so."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from harness.errors import HarnessError
+from harness.evidence.redaction import Redactor
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_LONGEST_LINE = 64 * 1024
+
+
+@contextlib.contextmanager
+def on_disk(path: Path) -> Iterator[None]:
+    """Turn a full disk into a HarnessError; other errors pass."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise HarnessError(
+            f"the evidence could not be written: {error.strerror} at {path}",
+            hint="free some disk space or set HARNESS_RUNS_DIR elsewhere; what was written before is kept",
+            cause="run.evidence_disk_full",
+        ) from error
+
+
+class Appender:
+    """A file that grows by whole records: a record that does not fit leaves no half of itself behind."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with on_disk(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._lock = threading.Lock()
+
+    def append(self, data: bytes) -> None:
+        """Write one record whole, or nothing of it."""
+        with self._lock, on_disk(self.path):
+            before = os.fstat(self._fd).st_size
+            view = memoryview(data)
+            try:
+                while view:
+                    view = view[os.write(self._fd, view) :]
+            except OSError:
+                os.ftruncate(self._fd, before)
+                raise
+
+    def close(self) -> None:
+        """Close the file; closing twice is fine."""
+        with self._lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+
+
+class LogFile:
+    """One container's log. Whole lines are written at once; the start of a line waits for its end."""
+
+    def __init__(self, appender: Appender, redactor: Redactor) -> None:
+        self._appender = appender
+        self._redactor = redactor
+        self._pending = ""
+        self._lock = threading.Lock()
+
+    def write(self, chunk: str | bytes) -> None:
+        """Append a chunk as it came from the kubelet. No secret escapes by straddling two chunks."""
+        text = chunk.decode(errors="replace") if isinstance(chunk, bytes) else chunk
+        with self._lock:
+            whole, newline, self._pending = (self._pending + text).rpartition("\n")
+            out = self._redactor.text(whole) + newline if newline else ""
+            if len(self._pending) > _LONGEST_LINE:
+                clean = self._redactor.text(self._pending)
+                keep = max(1024, self._redactor.longest)
+                out, self._pending = out + clean[:-keep], clean[-keep:]
+            if out:
+                self._appender.append(out.encode(errors="replace"))
+
+    def close(self) -> None:
+        """Write what is left of the last line."""
+        with self._lock:
+            if self._pending:
+                self._appender.append((self._redactor.text(self._pending) + "\n").encode(errors="replace"))
+                self._pending = ""
+        self._appender.close()
+
+    def __enter__(self) -> LogFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

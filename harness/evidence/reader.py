@@ -1,0 +1,178 @@
+"""Reads a bundle, also one that was cut off: what cannot be read is listed in `damaged`, never raised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from harness.errors import UsageError
+from harness.evidence.objects import COMPLETION_INDEX, JOBSET_NAME, Pod, Seen, mapping
+from harness.evidence.schema import (
+    Attachment,
+    Manifest,
+    Observation,
+    Point,
+    TrackerRun,
+    TrackerSummary,
+    TruthLine,
+    Verdict,
+)
+
+_T = TypeVar("_T")
+_M = TypeVar("_M", bound=BaseModel)
+_OBSERVATION: TypeAdapter[Observation] = TypeAdapter(Observation)
+_TRUTH: TypeAdapter[TruthLine] = TypeAdapter(TruthLine)
+_RUN: TypeAdapter[TrackerRun] = TypeAdapter(TrackerRun)
+_ATTACHMENT: TypeAdapter[Attachment] = TypeAdapter(Attachment)
+_POINT: TypeAdapter[Point] = TypeAdapter(Point)
+
+
+class Bundle:
+    """A bundle on disk. Nothing is read before it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._damaged: dict[str, None] = {}
+        self._seen: dict[str, list[Seen]] = {}
+
+    @classmethod
+    def open(cls, path: Path) -> Bundle:
+        """Raises UsageError when `path` is no directory."""
+        if not path.is_dir():
+            raise UsageError(f"no evidence bundle at {path}", hint="`harness runs` lists the bundles")
+        return cls(path.resolve())
+
+    @property
+    def damaged(self) -> list[str]:
+        """`file:line reason` of everything read so far that could not be understood."""
+        return list(self._damaged)
+
+    def has(self, relative_path: str) -> bool:
+        """Whether a file is there."""
+        return (self.path / relative_path).is_file()
+
+    def lines(self, relative_path: str) -> Iterator[tuple[int, bytes]]:
+        """Numbered lines of a file, none if it is missing. A last line without its end is damage."""
+        try:
+            with (self.path / relative_path).open("rb") as file:
+                for number, line in enumerate(file, 1):
+                    if not line.endswith(b"\n"):
+                        self._damage(f"{relative_path}:{number}", "the last line is cut")
+                    yield number, line
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._damage(relative_path, error.strerror or "unreadable")
+
+    def _damage(self, ref: str, reason: str) -> None:
+        self._damaged[f"{ref} {reason}"] = None
+
+    def _records(self, relative_path: str, adapter: TypeAdapter[_T]) -> Iterator[tuple[int, _T]]:
+        for number, line in self.lines(relative_path):
+            try:
+                yield number, adapter.validate_json(line)
+            except ValidationError:
+                self._damage(f"{relative_path}:{number}", "not a record of this file")
+
+    def _document(self, relative_path: str, model: type[_M]) -> _M | None:
+        try:
+            return model.model_validate_json((self.path / relative_path).read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError):
+            self._damage(relative_path, "cannot be read")
+            return None
+
+    @cached_property
+    def manifest(self) -> Manifest | None:
+        return self._document("manifest.json", Manifest)
+
+    @cached_property
+    def summary(self) -> TrackerSummary | None:
+        return self._document("tracker/summary.json", TrackerSummary)
+
+    @cached_property
+    def recorded_verdict(self) -> Verdict | None:
+        """What the harness judged at the time; judges never look at it."""
+        return self._document("verdict.json", Verdict)
+
+    def history(self, kind: str) -> list[Seen]:
+        """Every state seen of a kind of object ("event" too), in the order it was received."""
+        path = "events.jsonl" if kind == "event" else f"objects/{kind}.jsonl"
+        if path not in self._seen:
+            self._seen[path] = [
+                Seen(f"{path}:{number}", record.type, record.received_at, record.object)
+                for number, record in self._records(path, _OBSERVATION)
+            ]
+        return self._seen[path]
+
+    def objects(self, kind: str) -> dict[str, list[Seen]]:
+        """uid → its states, oldest first by resource version, each version once."""
+        found: dict[str, dict[tuple[int, bool], Seen]] = {}
+        for seen in self.history(kind):
+            found.setdefault(seen.uid, {})[(seen.version, seen.type == "DELETED")] = seen
+        return {uid: [states[key] for key in sorted(states)] for uid, states in found.items()}
+
+    def last(self, kind: str) -> dict[str, Seen]:
+        """uid → its last state."""
+        return {uid: states[-1] for uid, states in self.objects(kind).items()}
+
+    def pods(self) -> dict[int, Pod]:
+        """Completion index → the pod of that node of the launched job, of the latest restart attempt."""
+        manifest = self.manifest
+        owner = manifest.launch.object_name if manifest and manifest.launch else None
+        best: dict[int, tuple[tuple[int, str, str], Pod]] = {}
+        for uid, states in self.objects("pod").items():
+            metadata = mapping(states[-1].object, "metadata")
+            labels, annotations = mapping(metadata, "labels"), mapping(metadata, "annotations")
+            index = str(annotations.get(COMPLETION_INDEX, labels.get(COMPLETION_INDEX, "")))
+            if not owner or labels.get(JOBSET_NAME) != owner or not index.isdecimal():
+                continue
+            pod = Pod(int(index), tuple(states))
+            order = (pod.attempt, str(metadata.get("creationTimestamp", "")), uid)
+            if pod.index not in best or best[pod.index][0] < order:
+                best[pod.index] = (order, pod)
+        return {index: best[index][1] for index in sorted(best)}
+
+    def ranks(self) -> dict[int, Pod]:
+        """Rank → its pod: with p processes per node, node i holds ranks i·p to i·p+p-1."""
+        expected = self.manifest.expected if self.manifest else None
+        if expected is None or expected.num_nodes < 1:
+            return {}
+        per_node = max(1, expected.ranks // expected.num_nodes)
+        return {
+            index * per_node + local: pod for index, pod in self.pods().items() for local in range(per_node)
+        }
+
+    def truth(self, rank: int) -> Iterator[tuple[int, TruthLine]]:
+        """A rank's ground truth with line numbers."""
+        return self._records(f"truth/{rank}.jsonl", _TRUTH)
+
+    def runs(self) -> list[tuple[int, TrackerRun]]:
+        """The tracker's runs with line numbers."""
+        return list(self._records("tracker/runs.jsonl", _RUN))
+
+    def attachments(self) -> list[tuple[int, Attachment]]:
+        """Who attached to which run, with line numbers, in order."""
+        return list(self._records("tracker/attachments.jsonl", _ATTACHMENT))
+
+    def points(self) -> Iterator[tuple[int, Point]]:
+        """Every raw row the tracker has, in arrival order."""
+        return self._records("tracker/points.jsonl", _POINT)
+
+    def log(self, pod: str, container: str) -> str:
+        """Where a container's log is in the bundle."""
+        return f"logs/{pod}-{container}.log"
+
+    def tail(self, relative_path: str, count: int = 200) -> list[tuple[int, str]]:
+        """The last lines of a log, numbered. A cut last line is damage here too."""
+        kept: list[tuple[int, bytes]] = []
+        for entry in self.lines(relative_path):
+            kept.append(entry)
+            if len(kept) >= 4 * count:
+                del kept[:-count]
+        return [(number, line.decode(errors="replace").rstrip("\n")) for number, line in kept[-count:]]

@@ -1,0 +1,109 @@
+"""Secrets are replaced by *** before anything is written.
+
+A secret is found as it is, URL-quoted, as a JSON string (also one inside another) and in base64, at each of
+the three offsets it can have inside a longer base64 text. Common shapes of secrets are found without
+being known: bearer tokens, Pluto keys, `..._API_KEY=value`, passwords in URLs.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+MASK = "***"
+MIN_LENGTH = 4
+_MIN_SHIFTED = 8
+"""Base64 at an offset loses its edges; shorter remains would hit innocent text."""
+
+_NAME = r"[A-Za-z0-9_]*(?:API_?KEY|API_?TOKEN|ACCESS_?KEY|SECRET_?KEY|AUTH_?TOKEN|PASSWORD|PASSWD)"
+_SHAPES: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"(?i)\b((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}"), rf"\1{MASK}"),
+    (re.compile(r"(?i)(authorization[\"']?\s*[:=]\s*[\"']?)(?!bearer|basic)[^\s\"',;\\]+"), rf"\1{MASK}"),
+    (re.compile(r"\bml(?:pi|ps)_[A-Za-z0-9_.-]+"), MASK),
+    (re.compile(rf"(?i)(\b{_NAME}(?:\\*[\"'])?\s*[=:]\s*(?:\\*[\"'])?)[^\s\"',;&\\]+"), rf"\1{MASK}"),
+    (re.compile(r"(://[^/\s:@\"]+:)[^/\s@\"]+(?=@)"), rf"\1{MASK}"),
+)
+_SENSITIVE_NAME = re.compile(rf"(?i){_NAME}$")
+_NAMED_VALUE = re.compile(rf'(?i)"name":\s*"{_NAME}"')
+
+
+def _forms(secret: str) -> Iterator[str]:
+    yield secret
+    yield quote(secret, safe="")
+    yield quote_plus(secret)
+    escaped = json.dumps(secret)[1:-1]
+    yield escaped
+    yield json.dumps(escaped)[1:-1]
+    raw = secret.encode()
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        yield encode(raw).decode()
+        yield encode(raw).decode().rstrip("=")
+        for offset in range(3):
+            text = encode(b"\0" * offset + raw).decode().rstrip("=")
+            head = (0, 2, 3)[offset]
+            tail = len(text) - 1 if (offset + len(raw)) % 3 else len(text)
+            if tail - head >= _MIN_SHIFTED:
+                yield text[head:tail]
+
+
+class Redactor:
+    """Replaces secrets in text and in JSON-like values. Thread-safe; secrets can be added at any time."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._lock = threading.Lock()
+        self._known: set[str] = set()
+        self._pattern: re.Pattern[str] | None = None
+        for secret in secrets:
+            self.add(secret)
+
+    def add(self, secret: str) -> None:
+        """Redact this from now on. Shorter than MIN_LENGTH is no secret and is ignored."""
+        if len(secret) < MIN_LENGTH:
+            return
+        with self._lock:
+            self._known.update(form for form in _forms(secret) if len(form) >= MIN_LENGTH)
+            longest_first = sorted(self._known, key=lambda form: (-len(form), form))
+            self._pattern = re.compile("|".join(map(re.escape, longest_first)))
+
+    @property
+    def longest(self) -> int:
+        """Characters of the longest known form: what a writer of chunks must hold back."""
+        return max((len(form) for form in self._known), default=0)
+
+    def text(self, text: str) -> str:
+        """The text with every secret replaced."""
+        if self._pattern is not None:
+            text = self._pattern.sub(MASK, text)
+        for pattern, replacement in _SHAPES:
+            text = pattern.sub(replacement, text)
+        return text
+
+    def clean(self, encoded: str) -> bool:
+        """Whether JSON text holds nothing to replace: the fast way past `value`."""
+        return self.text(encoded) == encoded and not _NAMED_VALUE.search(encoded)
+
+    def value(self, value: Any) -> Any:
+        """A JSON-like value with every string in it redacted, keys included; numbers stay numbers.
+
+        Kubernetes' `{"name": "..._API_KEY", "value": x}` loses its value.
+        """
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, list | tuple):
+            return [self.value(item) for item in value]
+        if isinstance(value, dict):
+            named = value.get("name")
+            sensitive = isinstance(named, str) and _SENSITIVE_NAME.match(named)
+            return {
+                self.text(str(key)): MASK
+                if isinstance(item, str)
+                and (_SENSITIVE_NAME.match(str(key)) or (sensitive and key == "value"))
+                else self.value(item)
+                for key, item in value.items()
+            }
+        return value

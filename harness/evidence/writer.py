@@ -1,0 +1,188 @@
+"""Writes the bundle as it happens, redacted, flushed line by line, from any thread."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from harness.errors import HarnessError
+from harness.evidence.files import Appender, LogFile, on_disk
+from harness.evidence.redaction import Redactor
+from harness.evidence.schema import (
+    Attachment,
+    Manifest,
+    Observation,
+    Point,
+    Retry,
+    Stage,
+    TrackerRun,
+    TrackerSummary,
+    TruthLine,
+    Verdict,
+)
+
+TrackerKind = Literal["runs", "attachments", "points"]
+
+
+def now() -> str:
+    """The time as the bundle writes it: RFC 3339, UTC, microseconds."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+class BundleWriter:
+    """The only way into a bundle. A full disk raises HarnessError(cause="run.evidence_disk_full")."""
+
+    def __init__(self, path: Path, nonce: str, redactor: Redactor) -> None:
+        self.path = path
+        self.redactor = redactor
+        self._lock = threading.RLock()
+        self._files: dict[str, Appender] = {}
+        self._stages: list[Stage] = []
+        self._current = Manifest(nonce=nonce, started_at=now())
+
+    @classmethod
+    def create(cls, runs_dir: Path, nonce: str, redactor: Redactor) -> BundleWriter:
+        """Make runs_dir/<UTC time>-<nonce>/ and point runs_dir/latest at it."""
+        path = runs_dir / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{nonce}"
+        with on_disk(path):
+            path.mkdir(parents=True)
+            link = runs_dir / f".latest-{nonce}"
+            link.unlink(missing_ok=True)
+            link.symlink_to(path.name)
+            link.replace(runs_dir / "latest")
+        writer = cls(path, nonce, redactor)
+        writer.manifest(writer.current)
+        return writer
+
+    @property
+    def current(self) -> Manifest:
+        """The manifest as last written: copy it with changes, then hand it to `manifest`."""
+        with self._lock:
+            return self._current
+
+    def manifest(self, manifest: Manifest) -> None:
+        """Replace manifest.json atomically. Stages recorded by `stage` are kept if `manifest` lacks them."""
+        with self._lock:
+            stages = manifest.stages + [s for s in self._stages if s not in manifest.stages]
+            self._current = manifest.model_copy(update={"stages": stages})
+            self._replace("manifest.json", self._json(self._current, indent=2))
+
+    def update(self, **changes: Any) -> Manifest:
+        """Change fields of the manifest by name, atomically among threads; returns the new one."""
+        with self._lock:
+            self.manifest(self._current.model_copy(update=changes))
+            return self._current
+
+    def retry(self, what: str, reason: str) -> None:
+        """Record that something was tried again."""
+        with self._lock:
+            self.update(retries=[*self._current.retries, Retry(at=now(), what=what, reason=reason)])
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a stage. What ends it early is recorded with its cause, and raised on."""
+        started_at, start, failed = now(), time.monotonic(), None
+        self.update(in_stage=name)
+        try:
+            yield
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            stage = Stage(
+                name=name,
+                started_at=started_at,
+                seconds=round(time.monotonic() - start, 3),
+                ok=failed is None,
+                error=None if failed is None else (str(failed) or type(failed).__name__),
+                cause=failed.cause if isinstance(failed, HarnessError) else None,
+            )
+            changes: dict[str, Any] = {"in_stage": None}
+            if isinstance(failed, KeyboardInterrupt) and not self.current.interrupted:
+                changes["interrupted"] = "SIGINT"
+            with self._lock:
+                self._stages.append(stage)
+                try:
+                    self.update(**changes)
+                except HarnessError:
+                    if failed is None:
+                        raise
+
+    def observe(self, kind: str, observation: Observation) -> None:
+        """Append one watch delivery. `kind` is lower-case and singular; events have their own file."""
+        self._append("events.jsonl" if kind == "event" else f"objects/{kind}.jsonl", observation)
+
+    def log_line(self, pod: str, container: str, line: str) -> None:
+        """Append one line of a container's log."""
+        self._file(f"logs/{pod}-{container}.log").append((self.redactor.text(line) + "\n").encode())
+
+    def log_file(self, pod: str, container: str) -> LogFile:
+        """A container's log to write chunks to. Close it to keep an unfinished last line."""
+        return LogFile(Appender(self._inside(f"logs/{pod}-{container}.log")), self.redactor)
+
+    def truth(self, rank: int, line: TruthLine) -> None:
+        """Append to a rank's ground truth."""
+        self._append(f"truth/{rank}.jsonl", line)
+
+    def tracker(self, kind: TrackerKind, record: TrackerRun | Attachment | Point) -> None:
+        """Append what the tracker says it has."""
+        self._append(f"tracker/{kind}.jsonl", record)
+
+    def tracker_summary(self, summary: TrackerSummary) -> None:
+        """How much of it there is, written last: a file cut short is noticed by it."""
+        self._replace("tracker/summary.json", self._json(summary, indent=2))
+
+    def text(self, relative_path: str, text: str) -> None:
+        """Write any other text of the bundle, whole."""
+        self._replace(relative_path, self.redactor.text(text))
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Write verdict.json."""
+        self._replace("verdict.json", self._json(verdict, indent=2))
+
+    def close(self) -> None:
+        """Close every file. Writing again opens them again."""
+        with self._lock:
+            for file in self._files.values():
+                file.close()
+            self._files.clear()
+
+    def _inside(self, relative_path: str) -> Path:
+        path = Path(relative_path)
+        if path.is_absolute() or ".." in path.parts:
+            raise ValueError(f"a path inside the bundle was expected, seen {relative_path!r}")
+        return self.path / path
+
+    def _file(self, relative_path: str) -> Appender:
+        with self._lock:
+            if relative_path not in self._files:
+                self._files[relative_path] = Appender(self._inside(relative_path))
+            return self._files[relative_path]
+
+    def _json(self, record: BaseModel, indent: int | None = None) -> str:
+        encoded = record.model_dump_json(indent=indent)
+        if self.redactor.clean(encoded):
+            return encoded
+        return json.dumps(self.redactor.value(record.model_dump(mode="json")), indent=indent)
+
+    def _append(self, relative_path: str, record: BaseModel) -> None:
+        self._file(relative_path).append((self._json(record) + "\n").encode())
+
+    def _replace(self, relative_path: str, text: str) -> None:
+        path = self._inside(relative_path)
+        temporary = path.with_name(f".{path.name}.tmp")
+        with self._lock, on_disk(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                temporary.write_text(text)
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
