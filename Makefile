@@ -1,0 +1,56 @@
+# Two commands on a fresh machine: `make e2e` (the main job) and `make test` (all tests).
+# Both make .venv from the locks and have `harness doctor --fix` see to Docker and kind.
+
+PYTHON ?= python3
+JOB ?= jobs/multinode.yaml
+PYTEST_ARGS ?=
+
+BIN := .venv/bin
+MADE := .venv/.made
+COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --universal --python-version 3.11 \
+	--no-emit-index-url --no-annotate --no-header
+
+.DEFAULT_GOAL := help
+.PHONY: help e2e test unit lint format doctor lock clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+e2e: doctor ## a real multinode job on a real cluster, and its verdict
+	$(BIN)/harness run $(JOB)
+
+test: doctor ## every test: unit, integration and those on a real cluster
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+unit: $(MADE) ## the tests that need no Docker
+	$(BIN)/pytest -m "not e2e and not registry" tests/unit tests/integration $(PYTEST_ARGS)
+
+lint: $(MADE) ## ruff, mypy and the import contracts
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(MADE) ## rewrite the code as ruff wants it
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+doctor: $(MADE) ## see what the machine lacks, and install it on Debian as root
+	$(BIN)/harness doctor --fix
+
+lock: $(MADE) ## resolve the newest versions that fit into the locks
+	$(COMPILE) --upgrade locks/build.in -o locks/build.txt
+	$(COMPILE) --upgrade pyproject.toml --group dev -o locks/dev.txt
+	$(COMPILE) --upgrade harness/locks/konduktor.in -o harness/locks/konduktor.txt
+
+clean: ## delete the cluster that `harness` made, and everything built in this checkout
+	@if [ -x $(BIN)/harness ]; then $(BIN)/harness down; fi
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find harness fixtures workers tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(MADE): locks/build.txt locks/dev.txt pyproject.toml
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r locks/build.txt
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes locks/build.txt locks/dev.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,73 @@
+"""One check and how a list of them is shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+GIB = 1024**3
+
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Check:
+    """`required` false: worth knowing, no reason to stop. `fix` is what to do when it is not ok."""
+
+    name: str
+    ok: bool
+    seen: str
+    expected: str
+    fix: str = ""
+    required: bool = True
+
+    @property
+    def failed(self) -> bool:
+        return self.required and not self.ok
+
+
+def version_of(text: str) -> Version | None:
+    """The first dotted number in a tool's output: `kind v0.33.0 go1.27.2` → (0, 33, 0)."""
+    found = re.search(r"\d+(?:\.\d+)+", text)
+    return tuple(int(part) for part in found.group().split(".")) if found else None
+
+
+def at_least(seen: Version | None, wanted: Version) -> bool:
+    """Compares as many parts as `wanted` has; a missing part counts as 0, an unread version as too old."""
+    if seen is None:
+        return False
+    padded = seen + (0,) * (len(wanted) - len(seen))
+    return padded[: len(wanted)] >= wanted
+
+
+def exit_code(checks: Iterable[Check]) -> int:
+    return 2 if any(check.failed for check in checks) else 0
+
+
+def as_json(checks: Sequence[Check]) -> dict[str, Any]:
+    """{"ok": bool, "checks": [{name, ok, seen, expected, fix, required}]}."""
+    return {"ok": exit_code(checks) == 0, "checks": [asdict(check) for check in checks]}
+
+
+def render(checks: Sequence[Check]) -> RenderableType:
+    """A table of all checks, then what to do about each that is not ok, the required ones first."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("", "check", "seen", "expected"):
+        table.add_column(title, overflow="fold")
+    for check in checks:
+        mark = "[green]ok[/]" if check.ok else "[bold red]no[/]" if check.required else "[yellow]--[/]"
+        table.add_row(mark, escape(check.name), escape(check.seen), escape(check.expected))
+    bad = sorted((c for c in checks if not c.ok and c.fix), key=lambda c: not c.required)
+    lines = [Text.from_markup(f"[bold]{escape(c.name)}[/] → {escape(c.fix)}") for c in bad]
+    failed = sum(check.failed for check in checks)
+    last = (
+        Text(f"{failed} of {len(checks)} checks fail", "bold red") if failed else Text("ready", "bold green")
+    )
+    return Group(table, "", *lines, last)

@@ -1,0 +1,153 @@
+"""Looking at the machine: outside programs asked with a time limit, and files of the kernel."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+# dockerd and debootstrap are in sbin, which is not on every user's PATH.
+SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+
+# Where kind's node image and the controllers' images are published.
+REGISTRIES = {
+    "docker.io": "https://registry-1.docker.io/v2/",
+    "registry.k8s.io": "https://registry.k8s.io/v2/",
+}
+
+IMAGES_TRIED = 3
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a program said: its exit code (127: there is none, 124: it hung) and both streams together."""
+
+    code: int
+    text: str
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0
+
+    @property
+    def last_line(self) -> str:
+        lines = self.text.strip().splitlines()
+        return lines[-1].strip() if lines else f"exit code {self.code}, no output"
+
+
+def which(program: str) -> str | None:
+    return shutil.which(program, path=SEARCH_PATH)
+
+
+def ask(*command: str, seconds: float = 20) -> Answer:
+    """Runs a program to its end; never raises."""
+    program = which(command[0])
+    if program is None:
+        return Answer(127, f"{command[0]}: not found")
+    try:
+        done = subprocess.run(
+            [program, *command[1:]],
+            env={**os.environ, "PATH": SEARCH_PATH, "DEBIAN_FRONTEND": "noninteractive"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(124, f"{command[0]}: no answer in {seconds:.0f} s")
+    except OSError as error:
+        return Answer(126, f"{command[0]}: {error}")
+    return Answer(done.returncode, done.stdout)
+
+
+def docker_info() -> tuple[dict[str, Any], str]:
+    """(`docker info` as parsed, "") from an answering daemon, or ({}, why not)."""
+    answer = ask("docker", "info", "--format", "{{json .}}")
+    for line in answer.text.splitlines():
+        try:
+            info = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(info, dict) and info.get("ServerVersion"):
+            return info, ""
+        if isinstance(info, dict) and info.get("ServerErrors"):
+            return {}, str(info["ServerErrors"][0])
+    said = [line for line in answer.text.splitlines() if line and not line.startswith("{")]
+    return {}, said[-1] if said else answer.last_line
+
+
+def lacking_capabilities(status: str, last: int) -> list[int]:
+    """Numbers of the capabilities missing from CapBnd in a /proc/<pid>/status, up to the last one."""
+    for line in status.splitlines():
+        if line.startswith("CapBnd:"):
+            bound = int(line.split()[1], 16)
+            return [number for number in range(last + 1) if not bound >> number & 1]
+    return []
+
+
+def capabilities_withheld() -> list[int]:
+    """Capabilities that nothing on this machine can be given, so that an old dockerd fails to grant them."""
+    try:
+        last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
+        return lacking_capabilities(Path("/proc/self/status").read_text(), last)
+    except (OSError, ValueError):
+        return []
+
+
+def privileged_run() -> tuple[bool | None, str]:
+    """A privileged container of an image that is already here: (worked, seen); None: could not tell."""
+    images = ask("docker", "image", "ls", "--quiet", "--no-trunc", "--filter", "dangling=false")
+    if not images.ok:
+        return None, images.last_line
+    seen = "no local image to try it with"
+    for image in list(dict.fromkeys(images.text.split()))[:IMAGES_TRIED]:
+        # fmt: off
+        answer = ask(
+            "docker", "run", "--rm", "--privileged", "--pull", "never", "--network", "none",
+            "--entrypoint", "/bin/true", image, seconds=60,
+        )
+        # fmt: on
+        if answer.ok:
+            return True, "a privileged container ran"
+        if "no such file" not in answer.text and "not found" not in answer.text:
+            return False, answer.last_line
+        seen = "no local image has /bin/true to try it with"
+    return None, seen
+
+
+def reached(url: str, seconds: float = 4) -> str:
+    """ "" when a registry answers there, else why not. A registry answers 200 or asks to log in with 401."""
+    try:
+        status = httpx.get(url, timeout=seconds).status_code
+    except httpx.HTTPError as error:
+        return str(error) or type(error).__name__
+    return "" if status in {200, 301, 302, 307, 308, 401} else f"HTTP {status}"
+
+
+def registries() -> dict[str, str]:
+    """For each public registry: "" when it is reached, else why not."""
+    with ThreadPoolExecutor(len(REGISTRIES)) as pool:
+        return dict(zip(REGISTRIES, pool.map(reached, REGISTRIES.values()), strict=True))
+
+
+def existing(path: Path) -> Path:
+    """The nearest existing folder at or above `path`."""
+    path = path.absolute()
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
+
+
+def kernel_number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None

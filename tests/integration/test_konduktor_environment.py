@@ -1,0 +1,85 @@
+"""konduktor's own environment, made for real from its lock (or reused), and its program run in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.launchers import environment
+from harness.settings import load
+
+
+@pytest.fixture(scope="module")
+def konduktor() -> Path:
+    return environment.konduktor_bin(load(), print)
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """A home of its own: konduktor writes logs and a user hash to whatever home it gets."""
+    return {**os.environ, "HOME": str(tmp_path), "KONDUKTOR_DISABLE_USAGE_COLLECTION": "1"}
+
+
+def test_it_is_the_nightly_that_the_lock_pins(
+    konduktor: Path, environ: dict[str, str], tmp_path: Path
+) -> None:
+    said = subprocess.run(
+        [konduktor, "--version"],
+        env=environ,
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+        check=True,
+        timeout=120,
+    )
+    pinned = re.search(r"^konduktor-nightly==(\S+)", environment.LOCK.read_text(), re.M)
+    assert pinned is not None
+    assert pinned[1] in said.stdout
+
+
+def test_it_has_the_options_that_a_launch_uses(
+    konduktor: Path, environ: dict[str, str], tmp_path: Path
+) -> None:
+    """A nightly that renames one of these fails here and not in the middle of a launch."""
+    said = subprocess.run(
+        [konduktor, "launch", "--help"],
+        env=environ,
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+        check=True,
+        timeout=120,
+    )
+    for option in ("--detach-run", "--skip-image-check", "--yes", "--name", "--env"):
+        assert option in said.stdout
+
+
+def test_its_libraries_are_its_own(konduktor: Path, tmp_path: Path) -> None:
+    said = subprocess.run(
+        [
+            konduktor.with_name("python"),
+            "-c",
+            "import kubernetes; print(kubernetes.__version__, kubernetes.__file__)",
+        ],
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+        check=True,
+        timeout=120,
+    )
+    version, path = said.stdout.split()
+    assert int(version.split(".")[0]) < 31
+    assert Path(path).is_relative_to(konduktor.parent.parent)
+
+
+def test_a_second_call_is_instant_and_silent(konduktor: Path) -> None:
+    said: list[str] = []
+    start = time.monotonic()
+    assert environment.konduktor_bin(load(), said.append) == konduktor
+    assert time.monotonic() - start < 0.5
+    assert said == []
