@@ -38,7 +38,13 @@ class ToolError(HarnessError):
     """An outside program failed."""
 
     def __init__(
-        self, command: Sequence[str], returncode: int, output: str, *, hint: str = "", cause: str | None = None
+        self,
+        command: Sequence[str],
+        returncode: int,
+        output: str,
+        *,
+        hint: str = "",
+        cause: str | None = None,
     ) -> None:
         tail = "\n".join(output.strip().splitlines()[-15:])
         super().__init__(
@@ -54,6 +60,8 @@ class WaitError(HarnessError):
     def __init__(
         self, awaited: str, last_seen: str, seconds: float, *, hint: str = "", cause: str | None = None
     ) -> None:
-        super().__init__(f"waited {seconds:.0f} s for {awaited}; last seen: {last_seen}", hint=hint, cause=cause)
+        super().__init__(
+            f"waited {seconds:.0f} s for {awaited}; last seen: {last_seen}", hint=hint, cause=cause
+        )
         self.awaited = awaited
         self.last_seen = last_seen

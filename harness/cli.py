@@ -1,0 +1,243 @@
+"""The `harness` command. Thin: options in, one call, one rendering, one exit code.
+
+Exit codes: 0 PASS, 1 FAIL, 2 UNKNOWN or the harness could not do its work, 64 bad usage.
+`--json` prints one JSON document on stdout and nothing else there; progress goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+from rich.console import Console
+
+from harness import doctor as doctoring
+from harness import inspect, provision
+from harness import run as running
+from harness.errors import HarnessError, UsageError
+from harness.evidence.reader import Bundle
+from harness.evidence.schema import Verdict
+from harness.launchers.job_file import JobFile
+from harness.report import terminal
+from harness.settings import load
+from harness.verdict import judge as judge_bundle
+
+EXIT = {"PASS": 0, "FAIL": 1, "UNKNOWN": 2}
+app = typer.Typer(
+    help="Launch real multinode jobs on a real Kubernetes cluster, and get a verdict that can be believed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+images_app = typer.Typer(help="The images of the stack.", no_args_is_help=True)
+app.add_typer(images_app, name="images")
+
+ClusterName = Annotated[str | None, typer.Option("--cluster-name", help="kind cluster to use [pluto-e2e]")]
+Workers = Annotated[int | None, typer.Option(help="worker nodes; 0 is a single-node cluster [2]")]
+Images = Annotated[str | None, typer.Option(help="auto, registry or source [auto]")]
+RunsDir = Annotated[Path | None, typer.Option(help="where bundles go [runs]")]
+Json = Annotated[bool, typer.Option("--json", help="one JSON document on stdout, nothing else there")]
+Keep = Annotated[
+    bool | None, typer.Option("--keep-cluster", help="keep the cluster afterwards (KEEP_CLUSTER)")
+]
+
+
+class _Progress:
+    """Lines on stderr with the seconds since the start."""
+
+    def __init__(self) -> None:
+        self.start = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        print(f"[{time.monotonic() - self.start:6.1f}s] {text}", file=sys.stderr, flush=True)
+
+
+def _show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
+    if as_json:
+        print(verdict.model_dump_json(indent=2))
+    else:
+        terminal.render(verdict, Bundle.open(bundle).manifest, bundle, Console())
+    return EXIT[verdict.verdict]
+
+
+def _dump(document: Any) -> None:
+    print(json.dumps(document, indent=2, default=str))
+
+
+@app.command()
+def run(
+    job: Annotated[Path, typer.Argument(help="a konduktor job file")],
+    cluster_name: ClusterName = None,
+    workers: Workers = None,
+    images: Images = None,
+    runs_dir: RunsDir = None,
+    keep_cluster: Keep = None,
+    wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most [600]")] = None,
+    tracker: Annotated[str | None, typer.Option(help="embedded or hosted [embedded]")] = None,
+    as_json: Json = False,
+) -> int:
+    """Launch a job and judge it. Makes a cluster if there is none, and then removes it again."""
+    settings = load(
+        cluster_name=cluster_name,
+        workers=workers,
+        images=images,
+        runs_dir=runs_dir,
+        keep_cluster=keep_cluster,
+        wait_seconds=wait,
+        tracker=tracker,
+    )
+    outcome = running.run(JobFile.load(job), settings, _Progress())
+    return _show(outcome.verdict, outcome.bundle, as_json)
+
+
+@app.command()
+def up(
+    cluster_name: ClusterName = None,
+    workers: Workers = None,
+    images: Images = None,
+    runs_dir: RunsDir = None,
+    as_json: Json = False,
+) -> int:
+    """Make the cluster ready and keep it: the next run installs and builds nothing."""
+    settings = load(cluster_name=cluster_name, workers=workers, images=images, runs_dir=runs_dir)
+    ready = running.up(settings, _Progress())
+    if as_json:
+        _dump(inspect.status(settings))
+    else:
+        print(
+            f"cluster {ready.kind.name} is ready\n  export KUBECONFIG={ready.kind.kubeconfig}\n  harness run JOB"
+        )
+    return 0
+
+
+@app.command()
+def down(cluster_name: ClusterName = None, as_json: Json = False) -> int:
+    """Remove the cluster that the harness made, and nothing else."""
+    settings = load(cluster_name=cluster_name)
+    removed = provision.down(settings, _Progress())
+    if as_json:
+        _dump({"cluster": settings.cluster_name, "removed": removed})
+    else:
+        print(
+            f"cluster {settings.cluster_name}: {'removed' if removed else 'the harness has none of this name'}"
+        )
+    return 0
+
+
+@app.command()
+def status(cluster_name: ClusterName = None, as_json: Json = False) -> int:
+    """Cluster, nodes, controllers, queues and launches."""
+    found = inspect.status(load(cluster_name=cluster_name))
+    _dump(found) if as_json else print(inspect.render(found))
+    return 0 if found["healthy"] else 2
+
+
+@app.command()
+def judge(
+    bundle: Annotated[Path, typer.Argument(help="a bundle folder, e.g. runs/latest")], as_json: Json = False
+) -> int:
+    """Judge a recorded bundle again; touches no cluster and writes nothing."""
+    return _show(judge_bundle(_bundle(bundle)), bundle, as_json)
+
+
+@app.command()
+def show(
+    bundle: Annotated[Path, typer.Argument(help="a bundle folder")] = Path("runs/latest"),
+    as_json: Json = False,
+) -> int:
+    """The recorded verdict of a bundle."""
+    recorded = _bundle(bundle).path / "verdict.json"
+    if not recorded.is_file():
+        raise UsageError(f"{bundle} has no verdict.json", hint=f"harness judge {bundle}")
+    return _show(Verdict.model_validate_json(recorded.read_text()), bundle, as_json)
+
+
+@app.command()
+def runs(runs_dir: RunsDir = None, as_json: Json = False) -> int:
+    """Past bundles, the newest last."""
+    rows = inspect.bundles(load(runs_dir=runs_dir).runs_dir)
+    if as_json:
+        _dump(rows)
+    else:
+        for row in rows:
+            print(f"{row['bundle']}  {row['verdict']:7}  {row['cause'] or ''}")
+    return 0
+
+
+@app.command()
+def logs(
+    bundle: Annotated[Path, typer.Argument(help="a bundle folder")] = Path("runs/latest"),
+    rank: Annotated[int | None, typer.Option(help="of one rank only")] = None,
+) -> int:
+    """The ranks' logs, as they are in the bundle; ground-truth frames are left out."""
+    for line in inspect.log_lines(_bundle(bundle), rank):
+        print(line)
+    return 0
+
+
+@app.command()
+def doctor(
+    fix: Annotated[
+        bool, typer.Option("--fix", help="install and start what is missing (Debian, as root)")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Check Docker, its daemon, cgroups, disk, tools and registries, with a fix for each."""
+    settings = load()
+    if fix:
+        doctoring.fix(settings, _Progress())
+    found = doctoring.checks(settings)
+    _dump(doctoring.as_json(found)) if as_json else Console().print(doctoring.render(found))
+    return 0 if all(check.ok for check in found) else 2
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+)
+def tracker(context: typer.Context) -> int:
+    """Serve the Pluto-compatible tracker on its own (harness tracker --help)."""
+    from harness.tracker.__main__ import main as serve
+
+    return serve(context.args) or 0
+
+
+@images_app.command("build")
+def images_build(images: Images = None, as_json: Json = False) -> int:
+    """Build or fetch every image of the stack into the cache."""
+    built = inspect.build_images(load(images=images), _Progress())
+    _dump(built) if as_json else print("\n".join(f"{name:8} {ref}" for name, ref in built.items()))
+    return 0
+
+
+def _bundle(path: Path) -> Bundle:
+    if not (path / "manifest.json").is_file():
+        raise UsageError(f"{path} is not a bundle: it has no manifest.json", hint="harness runs lists them")
+    return Bundle.open(path)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point: every error of ours is one message and an exit code, never a traceback."""
+    try:
+        code = app(arguments, standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        code = stop.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())
+        code = 64
+    except click.ClickException as error:
+        error.show()
+        code = 64
+    except HarnessError as error:
+        print(f"harness: {error}", file=sys.stderr)
+        code = error.exit_code
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        print("harness: interrupted", file=sys.stderr)
+        code = 2
+    except BrokenPipeError:
+        code = 0
+    sys.exit(code)

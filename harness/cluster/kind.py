@@ -1,0 +1,213 @@
+"""A kind cluster that belongs to the harness: created, proved healthy, reused, deleted.
+
+What was created is told by a state file, <state>/clusters/<name>/state.json, written before creation begins
+and removed after deletion; the kubeconfig lies beside it. A cluster without a state file is somebody else's:
+it is neither used nor deleted. The user's own kubeconfig is never written.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import yaml
+
+from harness import process
+from harness.errors import HarnessError, ToolError, UsageError
+from harness.kube import Kube
+from harness.settings import Settings
+
+Progress = Callable[[str], None]
+IMAGES_MOUNT = "/harness-images"
+_CREATE_CAUSES = (
+    ("port is already allocated", "docker.port_taken"),
+    ("Cannot connect to the Docker daemon", "docker.daemon_down"),
+    ("no space left on device", "docker.disk_full"),
+    ("pull access denied", "cluster.node_image"),
+    ("failed to pull image", "cluster.node_image"),
+    ("No such image", "cluster.node_image"),
+    ("already exist for a cluster with the name", "cluster.name_taken"),
+)
+
+
+@dataclass(frozen=True)
+class State:
+    """state.json: what the harness made, with what."""
+
+    name: str
+    phase: str
+    """creating, created, ready"""
+    node_image: str
+    workers: int
+    created_at: str
+    fingerprint: str = ""
+    """Of everything installed in the cluster, set when all of it was proved ready."""
+
+
+class KindCluster:
+    """One kind cluster by name."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.name = settings.cluster_name
+        self.dir = settings.state_dir / "clusters" / self.name
+        self.kubeconfig = self.dir / "kubeconfig"
+        self.context = f"kind-{self.name}"
+
+    # -- what is there ---------------------------------------------------------------------------------
+    def state(self) -> State | None:
+        """None when the harness did not create a cluster of this name."""
+        try:
+            return State(**json.loads((self.dir / "state.json").read_text()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+    def exists(self) -> bool:
+        """Whether Docker holds nodes of a kind cluster of this name, whoever made it."""
+        return bool(self.nodes())
+
+    def nodes(self) -> list[str]:
+        """Names of the node containers, control plane first."""
+        listed = process.run(
+            [
+                "docker",
+                "ps",
+                "-a",
+                "--filter",
+                f"label=io.x-k8s.kind.cluster={self.name}",
+                "--format",
+                "{{.Names}}",
+            ],
+            timeout=30,
+            hint="`harness doctor` says what is wrong with Docker",
+            cause="docker.daemon_down",
+        )
+        return sorted(listed.stdout.split(), key=lambda node: ("control-plane" not in node, node))
+
+    def kube(self) -> Kube:
+        return Kube(self.kubeconfig, self.context)
+
+    def healthy(self) -> bool:
+        """The API server answers and every node is Ready; any failure to ask means no."""
+        if not self.kubeconfig.is_file():
+            return False
+        try:
+            ready = self.kube().ready_nodes()
+        except Exception:
+            return False
+        state = self.state()
+        return state is not None and len(ready) == state.workers + 1
+
+    # -- create, delete --------------------------------------------------------------------------------
+    def create(
+        self, node_image: str, containerd_patches: tuple[str, ...], logs: Path, progress: Progress
+    ) -> None:
+        """Create and wait until every node is Ready. On failure: logs into `logs`, nothing left behind."""
+        if self.exists():
+            if self.state() is None:
+                raise UsageError(
+                    f"a kind cluster named {self.name!r} exists and was not created by the harness",
+                    hint="choose another name with --cluster-name, or delete it yourself: "
+                    f"kind delete cluster --name {self.name}",
+                )
+            progress(f"removing what is left of cluster {self.name}")
+            self.delete()
+        self.dir.mkdir(parents=True, exist_ok=True)
+        images = self.settings.cache_dir / "images"
+        images.mkdir(parents=True, exist_ok=True)
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self.save(State(self.name, "creating", node_image, self.settings.workers, now))
+        config = self.dir / "kind.yaml"
+        config.write_text(yaml.safe_dump(self._config(node_image, containerd_patches, images)))
+        try:
+            self._kind(
+                *("create", "cluster", "--name", self.name, "--config", str(config), "--retain"),
+                *("--kubeconfig", str(self.kubeconfig), "--wait", "180s"),
+                timeout=self.settings.create_seconds,
+            )
+            self.kube().wait_nodes_ready(self.settings.workers + 1, seconds=120)
+        except BaseException as error:
+            self.export_logs(logs)
+            if isinstance(error, ToolError):
+                (logs / "create.log").write_text(error.output)
+            if not self.settings.keep_cluster:
+                self.delete()
+            if isinstance(error, ToolError):
+                cause = next(
+                    (c for text, c in _CREATE_CAUSES if text in error.output), "cluster.create_failed"
+                )
+                raise HarnessError(error.message, hint=f"kind's logs are in {logs}", cause=cause) from None
+            raise
+        self.save(State(self.name, "created", node_image, self.settings.workers, now))
+
+    def delete(self) -> bool:
+        """Remove the cluster that the harness made, and its state. False when there was none."""
+        if self.state() is None:
+            return False
+        for attempt in range(3):
+            done = process.run(
+                [
+                    self.settings.kind_bin,
+                    "delete",
+                    "cluster",
+                    "--name",
+                    self.name,
+                    "--kubeconfig",
+                    str(self.kubeconfig),
+                ],
+                timeout=120,
+                check=attempt == 2,
+                cause="cluster.delete_failed",
+            )
+            if done.returncode == 0:
+                break
+        shutil.rmtree(self.dir, ignore_errors=True)
+        return True
+
+    def export_logs(self, folder: Path) -> None:
+        """Node logs for the evidence; never raises: the reason is written instead."""
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._kind("export", "logs", "--name", self.name, str(folder), timeout=120)
+        except HarnessError as error:
+            (folder / "export-failed.txt").write_text(str(error))
+
+    def save(self, state: State) -> None:
+        self.dir.mkdir(parents=True, exist_ok=True)
+        partial = self.dir / "state.partial"
+        partial.write_text(json.dumps(asdict(state), indent=1))
+        os.replace(partial, self.dir / "state.json")
+
+    def _kind(self, *arguments: str, timeout: float) -> None:
+        process.run([self.settings.kind_bin, *arguments], timeout=timeout)
+
+    def _config(self, node_image: str, patches: tuple[str, ...], images: Path) -> dict[str, object]:
+        """The kind configuration. Kubelet: a longer syncFrequency delays Kueue's certificate by a minute, a
+        smaller containerLogMaxSize rotates a follower's log away, and cgroup v1 must be allowed by name."""
+        node = {
+            "image": node_image,
+            "extraMounts": [
+                {"hostPath": str(images.resolve()), "containerPath": IMAGES_MOUNT, "readOnly": True}
+            ],
+        }
+        kubelet: dict[str, object] = {
+            "kind": "KubeletConfiguration",
+            "syncFrequency": "3s",
+            "containerLogMaxSize": "500Mi",
+        }
+        if not Path("/sys/fs/cgroup/cgroup.controllers").exists():
+            kubelet["failCgroupV1"] = False
+        return {
+            "kind": "Cluster",
+            "apiVersion": "kind.x-k8s.io/v1alpha4",
+            "name": self.name,
+            "kubeadmConfigPatches": [yaml.safe_dump(kubelet)],
+            "containerdConfigPatches": list(patches),
+            "nodes": [{"role": "control-plane", **node}]
+            + [{"role": "worker", **node} for _ in range(self.settings.workers)],
+        }

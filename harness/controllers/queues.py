@@ -1,0 +1,118 @@
+"""Kueue's queues: one ResourceFlavor and ClusterQueue for the cluster, one LocalQueue per launch.
+
+Quotas are what the schedulable nodes can still allocate: allocatable less what pods there request.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+from kubernetes.utils.quantity import parse_quantity
+
+from harness.kube import Kube, Object
+
+API = "kueue.x-k8s.io/v1beta2"
+FLAVOR = "default-flavor"
+CLUSTER_QUEUE = "cluster-queue"
+MANAGED = {"app.kubernetes.io/managed-by": "pluto-e2e-harness"}
+
+
+def quotas(nodes: list[Object], pods: list[Object]) -> dict[str, Decimal]:
+    """CPU in cores, memory in bytes, and every extended resource, over all schedulable nodes."""
+    names = {node["metadata"]["name"] for node in nodes if _schedulable(node)}
+    total: dict[str, Decimal] = {"cpu": Decimal(0), "memory": Decimal(0)}
+    for node in nodes:
+        if node["metadata"]["name"] in names:
+            for resource, amount in node["status"]["allocatable"].items():
+                if resource in total or "/" in resource:
+                    total[resource] = total.get(resource, Decimal(0)) + parse_quantity(amount)
+    for pod in pods:
+        if pod["spec"].get("nodeName") in names and pod["status"].get("phase") in ("Pending", "Running"):
+            for container in pod["spec"]["containers"]:
+                for resource, amount in (container.get("resources", {}).get("requests") or {}).items():
+                    if resource in total:
+                        total[resource] -= parse_quantity(amount)
+    return {resource: max(Decimal(0), amount) for resource, amount in total.items()}
+
+
+def _schedulable(node: Object) -> bool:
+    taints = node["spec"].get("taints") or []
+    blocked = any(taint["effect"] in ("NoSchedule", "NoExecute") for taint in taints)
+    return not blocked and not node["spec"].get("unschedulable")
+
+
+def schedulable_nodes(kube: Kube) -> int:
+    return sum(_schedulable(node) for node in kube.objects("v1", "Node"))
+
+
+def install(kube: Kube, seconds: float = 60) -> dict[str, str]:
+    """ResourceFlavor and ClusterQueue, waited for until Active. Returns the quotas as quantities."""
+    amounts = quotas(kube.objects("v1", "Node"), kube.objects("v1", "Pod"))
+    texts = {resource: _quantity(resource, amount) for resource, amount in amounts.items()}
+    resources = [{"name": resource, "nominalQuota": text} for resource, text in texts.items()]
+    group = {"coveredResources": list(texts), "flavors": [{"name": FLAVOR, "resources": resources}]}
+    kube.apply(
+        {
+            "apiVersion": API,
+            "kind": "ResourceFlavor",
+            "metadata": {"name": FLAVOR, "labels": MANAGED},
+            "spec": {},
+        }
+    )
+    kube.apply(
+        {
+            "apiVersion": API,
+            "kind": "ClusterQueue",
+            "metadata": {"name": CLUSTER_QUEUE, "labels": MANAGED},
+            "spec": {"namespaceSelector": {}, "resourceGroups": [group]},
+        }
+    )
+    kube.wait(
+        *("ClusterQueue Active", API, "ClusterQueue", _active(CLUSTER_QUEUE)),
+        seconds=seconds,
+        cause="queue.inactive",
+    )
+    return texts
+
+
+def local_queue(kube: Kube, namespace: str, name: str, seconds: float = 30) -> None:
+    """A LocalQueue in the launch's namespace, waited for until Active."""
+    metadata = {"name": name, "namespace": namespace, "labels": MANAGED}
+    kube.apply(
+        {
+            "apiVersion": API,
+            "kind": "LocalQueue",
+            "metadata": metadata,
+            "spec": {"clusterQueue": CLUSTER_QUEUE},
+        }
+    )
+    kube.wait(
+        *(f"LocalQueue {name} Active", API, "LocalQueue", _active(name)),
+        seconds=seconds,
+        namespace=namespace,
+        cause="queue.inactive",
+    )
+
+
+def _active(name: str) -> Any:
+    def done(queues: dict[str, Object]) -> str | None:
+        for condition in (queues.get(name, {}).get("status") or {}).get("conditions") or []:
+            if condition["type"] == "Active":
+                return (
+                    None
+                    if condition["status"] == "True"
+                    else f"{condition['reason']}: {condition['message']}"
+                )
+        return "no Active condition yet"
+
+    return done
+
+
+def _quantity(resource: str, amount: Decimal) -> str:
+    """Milli-cores, mebibytes, or whole numbers."""
+    if resource == "cpu":
+        return f"{int(amount * 1000)}m"
+    if resource == "memory":
+        return f"{int(amount / 2**20)}Mi"
+    return str(int(amount))

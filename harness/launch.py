@@ -1,0 +1,145 @@
+"""What belongs to one launch alone: its namespace, queue, key, environment, job file; made, used, removed."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.budget import Budget
+from harness.controllers import queues
+from harness.controllers import tracker as embedded
+from harness.errors import HarnessError
+from harness.evidence.schema import Expected, TrackerSummary
+from harness.evidence.writer import BundleWriter, now
+from harness.kube import Kube
+from harness.launchers.environment import konduktor_bin
+from harness.launchers.job_file import LOCAL_IMAGE, JobFile
+from harness.launchers.konduktor import Handle, KonduktorLauncher, Submission
+from harness.observe.ending import Ending
+from harness.provision import Ready
+from harness.settings import Settings
+from harness.tracker.audit import AuditReader, EmbeddedAudit, HostedAudit, collect
+
+Progress = Callable[[str], None]
+SECRET = "pluto"  # noqa: S105 - the Secret's name
+KEPT_NAMESPACES = 3
+
+
+@dataclass
+class Launching:
+    """A launch that is prepared; `clean` undoes what is not evidence."""
+
+    kube: Kube
+    namespace: str
+    expected: Expected
+    writer: BundleWriter
+    launcher: KonduktorLauncher
+    submission: Submission
+    reader: Callable[[], AuditReader]
+
+    def submit(self) -> Handle:
+        return self.launcher.submit(self.submission, self.writer.text)
+
+    def end_if_running(self, ending: Ending) -> None:
+        """Delete a job that has not ended by itself, so that it holds no quota and its pods end now."""
+        if not ending.finished():
+            self.launcher.cancel(self.submission)
+
+    def collect_tracker(self) -> None:
+        """What the tracker has of this launch; a tracker that does not answer is evidence too."""
+        launch = self.writer.current.launch
+        try:
+            summary = collect(
+                self.reader(),
+                external_id=self.expected.run_id,
+                project=self.expected.project,
+                job_name=launch.object_name if launch else None,
+                write=self.writer.tracker,
+            )
+        except Exception as error:
+            summary = TrackerSummary(
+                source="embedded", fetched_at=now(), runs=0, attachments=None, points=0, error=f"{error}"
+            )
+        self.writer.tracker_summary(summary)
+
+    def clean(self) -> None:
+        self.launcher.clean()
+        _prune(self.kube, keep=self.namespace)
+
+
+def prepare(
+    ready: Ready,
+    job: JobFile,
+    settings: Settings,
+    expected: Expected,
+    nonce: str,
+    budget: Budget,
+    writer: BundleWriter,
+    progress: Progress,
+) -> Launching:
+    """Namespace, LocalQueue, the key as a Secret, and the job file of this launch."""
+    kube, namespace = ready.kube, f"e2e-{nonce}"
+    program = konduktor_bin(settings, progress)
+    labels = {**queues.MANAGED, "pluto-e2e-harness/nonce": nonce}
+    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
+    if settings.tracker == "hosted":
+        assert settings.pluto_api_key is not None
+        key = settings.pluto_api_key.get_secret_value()
+        url, reader = settings.tracker_url, lambda: HostedAudit(settings.tracker_url, key)
+    else:
+        tracker = embedded.find(kube)
+        key, url, reader = tracker.key, tracker.url, lambda: EmbeddedAudit(tracker.client(kube))
+    writer.redactor.add(key)
+    secret = {"name": SECRET, "namespace": namespace}
+    kube.apply({"apiVersion": "v1", "kind": "Secret", "metadata": secret, "stringData": {"api-key": key}})
+    queues.local_queue(kube, namespace, settings.queue)
+    image = ready.worker_image if job.image == LOCAL_IMAGE else job.image
+    rendered = job.render(
+        image=image, envs=_environment(expected, nonce, budget, url), max_seconds=budget.job
+    )
+    settings.state_dir.mkdir(parents=True, exist_ok=True)
+    home = Path(tempfile.mkdtemp(prefix="launch-", dir=settings.state_dir))
+    return Launching(
+        kube=kube,
+        namespace=namespace,
+        expected=expected,
+        writer=writer,
+        launcher=KonduktorLauncher(kube, program, home),
+        submission=Submission(namespace, nonce, rendered, {"PLUTO_API_KEY": (SECRET, "api-key")}),
+        reader=reader,
+    )
+
+
+def _environment(expected: Expected, nonce: str, budget: Budget, url: str) -> dict[str, str]:
+    """What every rank is told. An empty `url` leaves Pluto's own addresses as they are."""
+    urls = {f"PLUTO_URL_{part}": url for part in ("APP", "API", "INGEST", "PY")} if url else {}
+    return {
+        "HARNESS_NONCE": nonce,
+        "HARNESS_RANK_SECONDS": f"{budget.rank:.0f}",
+        "HARNESS_RENDEZVOUS_SECONDS": f"{budget.rendezvous:.0f}",
+        "PLUTO_RUN_ID": expected.run_id,
+        "PLUTO_PROJECT": expected.project,
+        "PLUTO_DISABLE_TELEMETRY": "1",
+        "NO_PROXY": ".svc,.cluster.local",
+        **urls,
+    }
+
+
+def _prune(kube: Kube, keep: str) -> None:
+    """Delete namespaces of old launches, all but the newest few: a kept cluster stays small.
+
+    A namespace that cannot be deleted now is deleted by a later launch.
+    """
+    selector = f"app.kubernetes.io/managed-by={queues.MANAGED['app.kubernetes.io/managed-by']}"
+    try:
+        found = kube.objects("v1", "Namespace", selector=f"{selector},pluto-e2e-harness/nonce")
+        found.sort(key=lambda item: item["metadata"]["creationTimestamp"])
+        for old in found[:-KEPT_NAMESPACES]:
+            name = old["metadata"]["name"]
+            running = kube.objects("v1", "Pod", name)
+            if name != keep and not any(p["status"].get("phase") in ("Pending", "Running") for p in running):
+                kube.core.delete_namespace(name)
+    except (HarnessError, OSError):
+        return

@@ -1,0 +1,178 @@
+"""Launch through the konduktor CLI, and read back what it made.
+
+konduktor runs with a HOME, a config and a schema file of its own (it fetches the schema from the internet
+otherwise), its image check skipped. Exit code 0 proves nothing (the JobSet CRD may be missing), and the name
+it prints is only a claim: the JobSet is looked up by the launch's label.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from harness import process
+from harness.errors import HarnessError, ToolError
+from harness.kube import Kube, Object
+
+JOBSET_API = "jobset.x-k8s.io/v1alpha2"
+NONCE_LABEL = "pluto-e2e-harness/nonce"
+CONTAINER = "konduktor-container"
+SUBMIT_SECONDS = 90
+_JOB_ID = re.compile(r"^Job ID: (\S+)", re.MULTILINE)
+
+# konduktor's script would be PID 1 as bash, which neither forwards nor obeys SIGTERM: ranks would be killed
+# 30 s later without a word. This init passes SIGTERM on to every process and then waits until all have ended.
+_INIT = """trap 'kill -TERM -1' TERM
+bash -c "$0" & wait $!; code=$?
+if [ $code -gt 128 ]; then while kill -0 -1 2>/dev/null; do sleep 0.1; done; fi
+exit $code
+"""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What one launch hands to konduktor."""
+
+    namespace: str
+    nonce: str
+    job_yaml: str
+    secret_env: dict[str, tuple[str, str]]
+    """Environment of the ranks by reference: name → (Secret, key)."""
+
+
+@dataclass(frozen=True)
+class Handle:
+    """The object that konduktor made."""
+
+    name: str
+    uid: str
+
+
+class KonduktorLauncher:
+    """One protocol for every launcher: submit → handle, cancel."""
+
+    name = "konduktor"
+    kind = "JobSet"
+
+    def __init__(self, kube: Kube, program: Path, home: Path) -> None:
+        """`home` is a folder of this launch alone; it is removed by `clean`."""
+        self.kube = kube
+        self.program = program
+        self.home = home
+
+    def submit(self, submission: Submission, record: Callable[[str, str], None]) -> Handle:
+        """Run `konduktor launch` and find its JobSet. `record(file, text)` keeps what it was given and said.
+
+        Raises ToolError (cause launch.konduktor_failed) or HarnessError (launch.no_object).
+        """
+        kubeconfig = self._prepare(submission, record)
+        job = self.home / "job.yaml"
+        job.touch(mode=0o600)
+        job.write_text(submission.job_yaml)
+        record("launch/job.yaml", submission.job_yaml)
+        command = [str(self.program), "--kubeconfig", str(kubeconfig), "launch", "-y", "-s", "-d", str(job)]
+        try:
+            done = process.run(command, timeout=SUBMIT_SECONDS, env=self._environment(kubeconfig))
+        except ToolError as error:
+            self._keep_output(record, error.output)
+            reason = error.output.strip().splitlines()[-1:] or ["no output"]
+            raise HarnessError(
+                f"konduktor launch ended with exit code {error.returncode}: {reason[0]}",
+                hint="launch/konduktor.log in the bundle has its whole output",
+                cause="launch.konduktor_failed",
+            ) from None
+        self._keep_output(record, done.stdout + done.stderr)
+        claimed = _JOB_ID.search(done.stdout)
+        found = self.kube.objects(
+            JOBSET_API, "JobSet", submission.namespace, f"{NONCE_LABEL}={submission.nonce}"
+        )
+        if len(found) != 1 or claimed is None or found[0]["metadata"]["name"] != claimed.group(1):
+            names = [item["metadata"]["name"] for item in found]
+            raise HarnessError(
+                f"konduktor launch ended with exit code 0 and said {claimed.group(0) if claimed else 'no Job ID'!r}, "
+                f"but the JobSets of this launch are {names}",
+                hint="is the JobSet CRD installed? launch/konduktor.log has konduktor's output",
+                cause="launch.no_object",
+            )
+        metadata = found[0]["metadata"]
+        return Handle(metadata["name"], metadata["uid"])
+
+    def cancel(self, submission: Submission) -> None:
+        """Delete the launch's JobSets; none is no error."""
+        self.kube.custom.delete_collection_namespaced_custom_object(
+            *("jobset.x-k8s.io", "v1alpha2", submission.namespace, "jobsets"),
+            label_selector=f"{NONCE_LABEL}={submission.nonce}",
+        )
+
+    def clean(self) -> None:
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def _prepare(self, submission: Submission, record: Callable[[str, str], None]) -> Path:
+        """HOME with config, schema and a kubeconfig whose context is the launch's namespace."""
+        schemas = self.home / ".konduktor" / "schemas"
+        schemas.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (schemas / "podspec.json").write_text("{}")
+        config = yaml.safe_dump(konduktor_config(submission))
+        (self.home / "config.yaml").write_text(config)
+        record("launch/konduktor-config.yaml", config)
+        document = yaml.safe_load(self.kube.kubeconfig.read_text())
+        wanted = self.kube.context or document["current-context"]
+        document["current-context"] = wanted
+        for context in document["contexts"]:
+            if context["name"] == wanted:
+                context["context"]["namespace"] = submission.namespace
+        kubeconfig = self.home / "kubeconfig"
+        kubeconfig.touch(mode=0o600)
+        kubeconfig.write_text(yaml.safe_dump(document))
+        return kubeconfig
+
+    def _environment(self, kubeconfig: Path) -> dict[str, str]:
+        """Nothing of the caller's environment but what a program needs: no key reaches konduktor's logs."""
+        kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
+        return {
+            **kept,
+            "HOME": str(self.home),
+            "USER": os.environ.get("USER", "harness"),
+            "KUBECONFIG": str(kubeconfig),
+            "KONDUKTOR_CONFIG": str(self.home / "config.yaml"),
+            "KONDUKTOR_SKIP_IMAGE_CHECK": "1",
+            "KONDUKTOR_DISABLE_USAGE_COLLECTION": "1",
+            "NO_PROXY": "127.0.0.1,localhost",
+        }
+
+    def _keep_output(self, record: Callable[[str, str], None], output: str) -> None:
+        record("launch/konduktor.log", output)
+        for log in sorted((self.home / ".konduktor" / "logs").glob("*.log")):
+            record(f"launch/konduktor-debug-{log.name}", log.read_text(errors="replace"))
+
+
+def konduktor_config(submission: Submission) -> Object:
+    """konduktor's config.yaml for one launch: label, secrets by reference, spread over nodes, the init."""
+    env = [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+        for name, (secret, key) in submission.secret_env.items()
+    ]
+    label = {NONCE_LABEL: submission.nonce}
+    container = {"imagePullPolicy": "IfNotPresent", "env": env, "command": [_INIT]}
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "nodeTaintsPolicy": "Honor",
+        "labelSelector": {"matchLabels": label},
+    }
+    pod = {
+        "metadata": {"labels": label},
+        "spec": {"containers": [container], "topologySpreadConstraints": [spread]},
+    }
+    return {
+        "apt": {"skip": True},
+        "logs": {"backend": "victoria", "timeout": 5},
+        "kubernetes": {"pod_config": pod, "jobset_config": {"metadata": {"labels": label}}},
+    }

@@ -1,0 +1,109 @@
+"""Logs of every container, live and complete, also of a pod that another rank's failure deletes.
+
+A follower starts when the container first runs (or has ended) and reads with the kubelet's timestamps. A
+connection that breaks is taken up again from the last timestamp, without repeating lines; a log that cannot
+be read to its end is told to `on_gap`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from harness.budget import Deadline
+from harness.evidence.schema import Observation
+from harness.kube import Kube
+
+RETRY_SECONDS = 0.3
+MAX_RETRIES = 20
+
+
+class LogFollower:
+    """Follows each container of each pod it is told of by `observe`."""
+
+    def __init__(
+        self, kube: Kube, write: Callable[[str, str, str], None], on_gap: Callable[[str], None]
+    ) -> None:
+        """`write(pod, container, text)` gets whole lines, each "<RFC 3339 time> <line>"."""
+        self.kube = kube
+        self._write = write
+        self._on_gap = on_gap
+        self._threads: dict[tuple[str, str], threading.Thread] = {}
+        self._ended: set[tuple[str, str]] = set()
+        self._stop = threading.Event()
+
+    def observe(self, kind: str, observation: Observation) -> None:
+        """A watch delivery: starts a follower for each container of a pod that has started."""
+        if kind != "pod":
+            return
+        pod = observation.object
+        statuses = pod.get("status", {}).get("containerStatuses") or []
+        for status in statuses + (pod["status"].get("initContainerStatuses") or []):
+            key = (pod["metadata"]["name"], status["name"])
+            state = status.get("state") or {}
+            if "terminated" in state or observation.type == "DELETED":
+                self._ended.add(key)
+            started = "running" in state or "terminated" in state
+            if started and key not in self._threads and observation.type != "DELETED":
+                namespace = pod["metadata"]["namespace"]
+                thread = threading.Thread(target=self._follow, args=(namespace, *key), daemon=True)
+                self._threads[key] = thread
+                thread.start()
+
+    def finish(self, seconds: float) -> None:
+        """Wait until every log was read to its end; what is still being read then is a gap."""
+        deadline = Deadline.after(seconds)
+        for (pod, container), thread in list(self._threads.items()):
+            thread.join(deadline.left)
+            if thread.is_alive():
+                self._on_gap(f"{pod}-{container}: still being read after {seconds:.0f} s")
+        self._stop.set()
+
+    def _follow(self, namespace: str, pod: str, container: str) -> None:
+        last, at_last = "", 0
+        for _ in range(MAX_RETRIES):
+            try:
+                last, at_last = self._read(namespace, pod, container, last, at_last)
+                if (pod, container) in self._ended or self._stop.is_set():
+                    return
+            except ApiException as error:
+                if error.status == 404:
+                    self._on_gap(f"{pod}-{container}: the pod was gone before its log was read")
+                    return
+            except (HTTPError, OSError):
+                pass
+            if self._stop.wait(RETRY_SECONDS):
+                return
+        self._on_gap(f"{pod}-{container}: could not be read to its end")
+
+    def _read(self, namespace: str, pod: str, container: str, last: str, at_last: int) -> tuple[str, int]:
+        """Follow once. `last` is the newest timestamp already written, `at_last` how many lines carried it."""
+        response = self.kube.core.read_namespaced_pod_log(
+            *(pod, namespace), container=container, follow=True, timestamps=True, _preload_content=False
+        )
+        rest, skipping, skipped = b"", bool(last), 0
+        try:
+            for chunk in response.stream(65536):
+                *lines, rest = (rest + chunk).split(b"\n")
+                fresh = []
+                for raw in lines:
+                    line = raw.decode(errors="replace")
+                    stamp = line.split(" ", 1)[0]
+                    if skipping:
+                        skipped += stamp == last
+                        if stamp < last or (stamp == last and skipped <= at_last):
+                            continue
+                        skipping = False
+                    at_last = at_last + 1 if stamp == last else 1
+                    last = stamp
+                    fresh.append(line)
+                if fresh:
+                    self._write(pod, container, "\n".join(fresh) + "\n")
+        finally:
+            if rest:
+                self._write(pod, container, rest.decode(errors="replace") + "\n")
+            response.release_conn()
+        return last, at_last

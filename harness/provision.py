@@ -1,0 +1,149 @@
+"""From nothing to a cluster that can take a launch: images, kind, JobSet, Kueue, queues, tracker.
+
+Everything that is already there and proved is left as it is: a warm cluster installs and builds nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from harness.cluster.kind import KindCluster, State
+from harness.controllers import install, queues
+from harness.controllers import tracker as embedded
+from harness.errors import HarnessError
+from harness.evidence.writer import BundleWriter
+from harness.images.build import ImageRef, build_tracker, build_worker
+from harness.images.load import bring
+from harness.images.stack import Stack, resolve
+from harness.kube import Kube
+from harness.locked import locked
+from harness.settings import Settings
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A cluster that was proved to serve."""
+
+    kind: KindCluster
+    kube: Kube
+    worker_image: str
+    schedulable_nodes: int
+    versions: dict[str, str]
+    created: bool
+    """By this call: who creates it, removes it."""
+
+
+def up(settings: Settings, writer: BundleWriter, progress: Progress) -> Ready:
+    """A ready cluster. What fails is in the writer's stages with its cause, and a cluster that this call
+    began is gone again (unless kept)."""
+    kind = KindCluster(settings)
+    lock = settings.state_dir / "clusters" / f"{kind.name}.lock"
+    with locked(lock, lambda: progress(f"waiting for another harness that works on cluster {kind.name}")):
+        with writer.stage("images"):
+            stack = resolve(settings, progress)
+            worker = build_worker(stack, settings, progress)
+            tracker = build_tracker(stack, settings, progress)
+        with writer.stage("cluster"):
+            created = _cluster(kind, stack, writer, progress)
+        try:
+            kube = kind.kube()
+            _install(kind, kube, stack, worker, tracker, writer, progress)
+        except BaseException:
+            kind.export_logs(writer.path / "kind")
+            if created and not settings.keep_cluster:
+                progress(f"deleting cluster {kind.name}")
+                kind.delete()
+            raise
+        versions = {
+            **stack.versions,
+            "kubernetes": stack.kubernetes,
+            "images": stack.way,
+            "worker": worker.tag,
+        }
+        return Ready(kind, kube, worker.tag, queues.schedulable_nodes(kube), versions, created)
+
+
+def _cluster(kind: KindCluster, stack: Stack, writer: BundleWriter, progress: Progress) -> bool:
+    """True when it was created, False when the one that is there serves."""
+    state = kind.state()
+    if state is not None and state.phase != "creating" and kind.exists():
+        wanted, there = (stack.node_image, kind.settings.workers), (state.node_image, state.workers)
+        if wanted != there:
+            raise HarnessError(
+                f"cluster {kind.name} has node image and workers {there}, wanted are {wanted}",
+                hint=f"`harness down --cluster-name {kind.name}` removes it, or choose another name",
+                cause="cluster.mismatch",
+            )
+        if not kind.healthy():
+            raise HarnessError(
+                f"cluster {kind.name} is there, but its API server or a node is not ready",
+                hint="`harness status` shows more; `harness down` removes it, the next run makes a new one",
+                cause="cluster.unhealthy",
+            )
+        progress(f"cluster {kind.name}: reused")
+        return False
+    progress(f"cluster {kind.name}: creating 1 control plane and {kind.settings.workers} workers")
+    kind.create(stack.node_image, stack.containerd_patches, writer.path / "kind", progress)
+    return True
+
+
+def _install(
+    kind: KindCluster,
+    kube: Kube,
+    stack: Stack,
+    worker: ImageRef,
+    tracker: ImageRef,
+    writer: BundleWriter,
+    progress: Progress,
+) -> None:
+    """Controllers, queues and tracker while the worker image travels; then the state says ready."""
+    state = kind.state()
+    assert state is not None
+    nodes = kind.nodes()
+    pools = nodes[1:] or nodes
+    parts = (stack.jobset_manifest.read_bytes(), stack.kueue_manifest.read_bytes(), tracker.tag.encode())
+    fingerprint = hashlib.sha256(b"\0".join(parts)).hexdigest()
+    if state.phase == "ready" and state.fingerprint == fingerprint:
+        with writer.stage("controllers"):
+            install.prove(kube, seconds=20)
+        with writer.stage("images to nodes"):
+            bring([worker.tag, tracker.tag], pools, kind.settings, progress)
+        return
+    if stack.node_images:
+        with writer.stage("controller images to nodes"):
+            bring(list(stack.node_images), nodes, kind.settings, progress)
+    with ThreadPoolExecutor(1) as background:
+
+        def travel() -> None:
+            with writer.stage("images to nodes"):
+                bring([worker.tag, tracker.tag], pools, kind.settings, progress)
+
+        travelling = background.submit(travel)
+        with writer.stage("controllers"):
+            install.install(kube, stack.jobset_manifest, stack.kueue_manifest, progress)
+        travelling.result()
+    with writer.stage("tracker"):
+        embedded.install(kube, tracker.tag)
+        progress("tracker: serving")
+    with writer.stage("queues"):
+        amounts = queues.install(kube)
+        progress(f"queues: {queues.CLUSTER_QUEUE} active, quota {amounts}")
+    _mark_ready(kind, state, fingerprint)
+
+
+def _mark_ready(kind: KindCluster, state: State, fingerprint: str) -> None:
+    kind.save(replace(state, phase="ready", fingerprint=fingerprint))
+
+
+def down(settings: Settings, progress: Progress) -> bool:
+    """Remove the cluster that the harness made. False when there was none."""
+    kind = KindCluster(settings)
+    with locked(
+        settings.state_dir / "clusters" / f"{kind.name}.lock", lambda: progress("waiting for another harness")
+    ):
+        return kind.delete()

@@ -1,0 +1,59 @@
+"""The summary a tired person understands at a glance: verdict, cause, why, what to do; then each check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from harness.evidence.schema import Manifest, Verdict
+
+STYLE = {"PASS": "bold green", "FAIL": "bold red", "UNKNOWN": "bold yellow"}
+MARK = {"PASS": "✓", "FAIL": "✗", "UNKNOWN": "?"}
+
+
+def render(verdict: Verdict, manifest: Manifest, bundle: Path, console: Console) -> None:
+    """Print the verdict of one bundle."""
+    style = STYLE[verdict.verdict]
+    body = Text()
+    body.append(verdict.explanation)
+    if verdict.cause:
+        ranks = f"  rank{'s' if len(verdict.ranks) > 1 else ''} {', '.join(map(str, verdict.ranks))}"
+        body.append(f"\n\ncause  {verdict.cause}", style="bold")
+        body.append(ranks if verdict.ranks else "")
+    for line in verdict.consequences:
+        body.append(f"\n  then  {line}", style="dim")
+    title = f"{MARK[verdict.verdict]} {verdict.verdict}"
+    console.print(Panel(body, title=title, title_align="left", border_style=style, style="", padding=(1, 2)))
+    console.print(_checks(verdict))
+    if manifest.stages:
+        times = "  ".join(f"{stage.name} {stage.seconds:.1f}s" for stage in manifest.stages)
+        console.print(Text(times, style="dim"))
+    for line in verdict.evidence:
+        console.print(Text(f"evidence  {bundle / line}"))
+    for line in verdict.next:
+        console.print(Text(f"next      {line}"))
+    console.print(Text(f"bundle    {bundle}"))
+
+
+def _checks(verdict: Verdict) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(width=1)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for check in verdict.checks:
+        mark = Text(MARK[check.result], style=STYLE[check.result])
+        table.add_row(
+            mark, check.name, Text(check.explanation, style="" if check.result != "PASS" else "dim")
+        )
+    return table
+
+
+def render_short(verdict: Verdict, bundle: Path) -> None:
+    """Three lines for the captured output of a test."""
+    ranks = f" ranks {verdict.ranks}" if verdict.ranks else ""
+    print(f"{MARK[verdict.verdict]} {verdict.verdict} {verdict.cause or ''}{ranks}")
+    print(f"  {verdict.explanation}\n  bundle {bundle}")
