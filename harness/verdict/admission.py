@@ -1,0 +1,128 @@
+"""Did Kueue let the job run, and go on running. Messages are those of Kueue 0.19."""
+
+from __future__ import annotations
+
+from harness.evidence.objects import Seen, mapping
+from harness.verdict.case import RUNNING, Case, Finding, condition, found, passed, seconds, unknown
+
+_REFUSALS = (
+    ("LocalQueue", "doesn't exist", "queue.local_queue_missing"),
+    ("ClusterQueue", "doesn't exist", "queue.cluster_queue_missing"),
+    ("clusterQueue", "doesn't exist", "queue.cluster_queue_missing"),
+    ("Queue", "is inactive", "queue.inactive"),
+    ("Queue", "is stopped", "queue.inactive"),
+    ("", "maximum capacity", "admission.quota_exceeded"),
+    ("insufficient quota", "", "admission.quota_exceeded"),
+    ("resource", "unavailable in ClusterQueue", "admission.resource_not_covered"),
+    ("", "untolerated taint", "admission.no_flavor"),
+    ("", "doesn't match node affinity", "admission.no_flavor"),
+    ("insufficient unused quota", "", "admission.pending"),
+)
+_REASONS = {
+    "ExceedsMaxQuota": "admission.quota_exceeded",
+    "NoMatchingFlavor": "admission.no_flavor",
+    "WaitingForQuota": "admission.pending",
+    "WaitingForPreemptedWorkloads": "admission.pending",
+    "Suspended": "queue.inactive",
+}
+_EVICTIONS = (
+    ("MaximumExecutionTimeExceeded", "admission.max_execution_time"),
+    ("PodsReadyTimeout", "admission.pods_ready_timeout"),
+    ("RequeuingLimitExceeded", "admission.pods_ready_timeout"),
+    ("Preempted", "admission.preempted"),
+    ("ClusterQueueStopped", "admission.queue_stopped"),
+    ("LocalQueueStopped", "admission.queue_stopped"),
+    ("NodeFailures", "cluster.node_lost"),
+    ("Deactivated", "admission.deactivated"),
+)
+
+
+def _is(state: Seen, kind: str) -> bool:
+    return condition(state, kind).get("status") == "True"
+
+
+def _ever_admitted(case: Case) -> bool:
+    return any(_is(state, "Admitted") for state in case.workload)
+
+
+def refusal(message: str, reason: str) -> str:
+    """The cause behind QuotaReserved=False."""
+    for start, end, cause in _REFUSALS:
+        if start in message and end in message:
+            return cause
+    return _REASONS.get(reason, "admission.not_seen")
+
+
+def queue_and_admission(case: Case) -> list[Finding]:
+    """Checks `queue` and `admission`."""
+    if not case.queue:
+        if case.jobset is None:
+            missing = found("admission", "run.evidence_missing", "no state of the job was recorded")
+            return [unknown("queue", "the job's queue is not known"), missing]
+        return [passed("queue", "the job names no queue"), passed("admission", "the job needs no admission")]
+    if not case.workload:
+        return [unknown("queue", "no Workload was recorded"), _no_workload(case)]
+    last = case.workload[-1]
+    if _ever_admitted(case):
+        return [
+            passed("queue", f"queue {case.queue} took the job", [last.ref]),
+            passed("admission", f"Workload {last.name} was admitted", [last.ref]),
+        ]
+    reserved = condition(last, "QuotaReserved")
+    message, reason = str(reserved.get("message", "")), str(reserved.get("reason", ""))
+    if reserved.get("status") == "True":
+        cause, message = "admission.check_pending", "quota is reserved, an admission check is not ready"
+    else:
+        cause = refusal(message, reason)
+    text = f"Kueue did not admit the job (queue {case.queue}): {message or 'it says nothing'}"
+    name, other = ("queue", "admission") if cause.startswith("queue.") else ("admission", "queue")
+    result = found(name, cause, text, evidence=[last.ref])
+    rest = (
+        unknown(other, "not reached: see queue")
+        if name == "queue"
+        else passed(other, f"queue {case.queue} is known to Kueue", [last.ref])
+    )
+    return [result, rest] if name == "queue" else [rest, result]
+
+
+def _no_workload(case: Case) -> Finding:
+    waiting = case.jobset is not None and case.terminal is None and not case.pods
+    if case.jobset is not None and waiting and mapping(case.jobset.object, "spec").get("suspend") is True:
+        return found(
+            "admission",
+            "controllers.kueue_idle",
+            f"JobSet {case.jobset.name} waits for queue {case.queue}, and Kueue made no Workload for it",
+            evidence=[case.jobset.ref],
+        )
+    return found("admission", "run.evidence_missing", "no Workload of the job was recorded")
+
+
+def eviction(case: Case) -> Finding:
+    """Whether Kueue took the job's quota away before it ended. A job that completed all the same passes."""
+    if not case.queue and case.jobset is not None:
+        return passed("eviction", "the job is in no queue")
+    if not case.workload:
+        return unknown("eviction", "no Workload was recorded")
+    if not _ever_admitted(case):
+        return unknown("eviction", "the job was not admitted")
+    for state in case.workload:
+        inactive = mapping(state.object, "spec").get("active") is False
+        if not _is(state, "Evicted") and not inactive:
+            continue
+        evicted = condition(state, "Evicted") or condition(state, "DeactivationTarget")
+        reason = str(evicted.get("reason") or "Deactivated")
+        if not _is(state, "Evicted") and state is not case.workload[-1]:
+            continue
+        if case.terminal == "Completed":
+            return passed("eviction", f"evicted once ({reason}), admitted again, completed", [state.ref])
+        cause = next((cause for part, cause in _EVICTIONS if part in reason), "admission.evicted")
+        return found(
+            "eviction",
+            cause,
+            f"Kueue ended the job ({reason}): {evicted.get('message', 'no message')}",
+            ranks=range(case.expected.ranks),
+            evidence=[state.ref],
+            phase=RUNNING,
+            at=seconds(evicted.get("lastTransitionTime")) or seconds(state.received_at),
+        )
+    return passed("eviction", "the job was not evicted", [case.workload[-1].ref])

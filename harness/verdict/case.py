@@ -1,0 +1,190 @@
+"""What the judges look at: one bundle, with the questions that several of them ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from harness.evidence.objects import Pod, Seen, items, mapping
+from harness.evidence.reader import Bundle
+from harness.evidence.schema import Check, Expected, Launch, Manifest
+from harness.verdict.causes import CAUSES
+
+PROVISION, START, RUNNING, END, TRACKER, UNIFICATION = range(6)
+_PHASE = {"queue": START, "admission": START, "image": START, "scheduling": START}
+_PHASE |= {"rendezvous": RUNNING, "rank": RUNNING, "run": END, "tracker": TRACKER, "unification": UNIFICATION}
+LATE = float("inf")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A check's result, and where in the course of a run its cause lies."""
+
+    check: Check
+    phase: int = END
+    at: float = LATE
+    """Seconds since the epoch when it showed, for causes that race with each other."""
+
+
+def passed(name: str, explanation: str, evidence: Iterable[str] = ()) -> Finding:
+    return Finding(Check(name=name, result="PASS", explanation=explanation, evidence=list(evidence)))
+
+
+def found(
+    name: str,
+    cause: str,
+    explanation: str,
+    *,
+    ranks: Iterable[int] = (),
+    evidence: Iterable[str] = (),
+    phase: int | None = None,
+    at: float | None = None,
+) -> Finding:
+    """A check that did not pass, FAIL or UNKNOWN as its cause says."""
+    entry = CAUSES[cause]
+    check = Check(
+        name=name,
+        result=entry.result,
+        cause=cause,
+        ranks=sorted(set(ranks)),
+        explanation=explanation,
+        evidence=list(evidence),
+    )
+    where = _PHASE.get(entry.family, PROVISION) if phase is None else phase
+    return Finding(check, where, LATE if at is None else at)
+
+
+def unknown(
+    name: str, explanation: str, *, ranks: Iterable[int] = (), evidence: Iterable[str] = ()
+) -> Finding:
+    """A check that could not be made because of what another check already names."""
+    return Finding(
+        Check(
+            name=name, result="UNKNOWN", ranks=sorted(ranks), explanation=explanation, evidence=list(evidence)
+        )
+    )
+
+
+def seconds(text: object) -> float | None:
+    """RFC 3339 → seconds since the epoch, None if it is none."""
+    try:
+        moment = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return moment.timestamp() if moment.tzinfo else None
+
+
+def condition(seen: Seen | None, kind: str) -> dict[str, Any]:
+    """The condition of a type in an object's status, or {}."""
+    states = items(seen.object, "status", "conditions") if seen else []
+    return next((state for state in states if state.get("type") == kind), {})
+
+
+def names(ranks: Iterable[int]) -> str:
+    """ "rank 1", "ranks 0 and 2"."""
+    texts = [str(rank) for rank in sorted(set(ranks))]
+    if len(texts) == 1:
+        return f"rank {texts[0]}"
+    if len(texts) > 12:
+        texts = [*texts[:10], f"{len(texts) - 10} more"]
+    return "ranks " + ", ".join(texts[:-1]) + f" and {texts[-1]}" if texts else "no rank"
+
+
+@dataclass
+class Case:
+    """A bundle whose manifest says what was launched and expected."""
+
+    bundle: Bundle
+    manifest: Manifest
+    expected: Expected
+    launch: Launch
+
+    @cached_property
+    def pods(self) -> dict[int, Pod]:
+        """Node index → its pod."""
+        return self.bundle.pods()
+
+    @property
+    def per_node(self) -> int:
+        return max(1, self.expected.ranks // max(1, self.expected.num_nodes))
+
+    def ranks_of(self, index: int) -> list[int]:
+        """The ranks of a node."""
+        return [index * self.per_node + local for local in range(self.per_node)]
+
+    def place(self, index: int) -> str:
+        """ "rank 1 (pod x on node y)"."""
+        pod = self.pods.get(index)
+        who = names(self.ranks_of(index))
+        return who if pod is None else f"{who} (pod {pod.name} on node {pod.node or 'none'})"
+
+    def broken(self, *paths: str) -> bool:
+        """Whether one of these files is missing or damaged: then what is not in it proves nothing."""
+        damaged = self.bundle.damaged
+        return any(not self.bundle.has(p) or any(d.startswith(p) for d in damaged) for p in paths)
+
+    @cached_property
+    def jobset(self) -> Seen | None:
+        """The last state of the launched object."""
+        for uid, seen in self.bundle.last("jobset").items():
+            if uid == self.launch.uid or (not self.launch.uid and seen.name == self.launch.object_name):
+                return seen
+        return None
+
+    @cached_property
+    def terminal(self) -> str | None:
+        """ "Completed" or "Failed" as the JobSet says it, None while it says neither."""
+        for kind in ("Completed", "Failed"):
+            if self.jobset and mapping(self.jobset.object, "status").get("terminalState") == kind:
+                return kind
+            if condition(self.jobset, kind).get("status") == "True":
+                return kind
+        return None
+
+    @cached_property
+    def workload(self) -> list[Seen]:
+        """The states of the job's Workload, oldest first."""
+        prefix = f"jobset-{self.launch.object_name}-"
+        for states in self.bundle.objects("workload").values():
+            owners = items(states[-1].object, "metadata", "ownerReferences")
+            if any(owner.get("uid") == self.launch.uid for owner in owners) or states[-1].name.startswith(
+                prefix
+            ):
+                return states
+        return []
+
+    @cached_property
+    def queue(self) -> str | None:
+        """The LocalQueue that the job was sent to."""
+        labels = mapping(self.jobset.object, "metadata", "labels") if self.jobset else {}
+        return self.expected.queue or labels.get("kueue.x-k8s.io/queue-name")
+
+    @property
+    def timed_out(self) -> bool:
+        """The harness stopped waiting because of a deadline, not because of a user."""
+        stages = any(stage.cause == "run.timed_out" for stage in self.manifest.stages)
+        return stages or (bool(self.manifest.interrupted) and not self.by_signal)
+
+    @property
+    def deadline(self) -> str:
+        """What the harness said when it stopped waiting."""
+        errors = [stage.error for stage in self.manifest.stages if stage.cause == "run.timed_out"]
+        return self.manifest.interrupted or next((error for error in errors if error), "the deadline passed")
+
+    @property
+    def by_signal(self) -> bool:
+        return (self.manifest.interrupted or "").upper().startswith(("SIG", "KEYBOARDINTERRUPT", "CTRL"))
+
+    def started(self, index: int) -> bool:
+        """Whether the rank container of a node ever ran."""
+        pod = self.pods.get(index)
+        if pod is None:
+            return False
+        ended = pod.container(self.launch.container, "terminated")
+        never = {"StartError", "ContainerCannotRun", "RunContainerError", "ContainerStatusUnknown"}
+        if ended is not None:
+            return ended[1].get("reason") not in never
+        return pod.container(self.launch.container, "running") is not None

@@ -1,0 +1,104 @@
+"""The catalogue of causes, as data: id | meaning | evidence | what to do | provoked by.
+
+One block per family, in the order in which things go wrong. A `?` before the id: the cause leaves the verdict
+UNKNOWN, because it says that something could not be known, not that the job is bad.
+"""
+
+CATALOGUE = """
+docker.not_installed | No Docker client or daemon is installed. | the stage's error | `harness doctor --fix` | running on a machine without Docker
+docker.daemon_down | The Docker daemon does not answer. | the stage's error, `docker info` | `harness doctor --fix`, or start the daemon | stopping dockerd
+docker.daemon_unavailable | The Docker daemon stopped answering during a run. | the stage's error, `docker info` | look at the daemon's log, then run again | stopping dockerd during a run
+docker.permission | The user may not use the Docker daemon. | the stage's error | add the user to the group docker, or run as root | running as a user without rights
+docker.disk_full | Docker's disk is full. | the stage's error | `docker system prune`, or a larger disk | filling the disk below Docker's root
+docker.unsupported | This Docker cannot run kind nodes (version, cgroups, privileges). | the stage's error | `harness doctor` says what is missing | Debian 12's docker.io without CAP_SYS_RESOURCE
+cluster.tool_missing | kind or kubectl is not installed. | the stage's error | `harness doctor --fix` | PATH without kind
+cluster.create_failed | kind could not create the cluster. | the stage's error, kind/ export | read kind/ in the bundle; `kind delete cluster` and try again | interrupting the creation
+cluster.port_taken | A port that the cluster needs is in use. | kind's output | free the port | listening on the API server's port
+cluster.node_image_missing | The node image is neither here nor to be had. | kind's output | HARNESS_IMAGES=source builds it | naming an image that does not exist
+cluster.node_image_failed | The node image could not be built. | the stage's error | read the build's output in the bundle | a proxy that refuses Go modules
+cluster.nodes_not_ready | Nodes did not become Ready in time. | objects/node.jsonl, kind/ export | `kubectl describe node`; the container network and kubelet logs | stopping a node's kubelet
+cluster.unreachable | The API server cannot be reached. | the stage's error | `kubectl --context … get --raw /readyz` | pausing the control plane
+cluster.kubeconfig | The kubeconfig or its context cannot be used. | the stage's error | check KUBECONFIG and --context | a context that does not exist
+cluster.node_lost | A node of the job stopped answering while it ran. | objects/node.jsonl, the pod's DisruptionTarget | `kubectl describe node`, `docker ps` | pausing a worker node
+cluster.delete_failed | The cluster could not be deleted. | the stage's error | `kind delete cluster`, `docker ps -a` | a node container that cannot be killed
+controllers.install_failed | JobSet or Kueue could not be applied. | the stage's error | read the API server's answer in the bundle | a broken manifest
+controllers.image_failed | The image of a controller could not be built or brought to the nodes. | the stage's error | read the build's output; `harness images build` | a proxy that refuses Go modules
+controllers.crd_missing | The JobSet or Kueue API is not installed. | the stage's error, launch without an object | `harness up` | deleting the JobSet CRD
+controllers.version_unsupported | The cluster serves no API version that the job needs. | the stage's error | install the versions of harness/versions.toml | Kueue without v1beta2
+controllers.jobset_not_ready | JobSet's controller did not become available. | controllers/ logs | `kubectl -n jobset-system describe pod` | scaling JobSet's controller to 0
+controllers.kueue_not_ready | Kueue's controller did not become available. | controllers/ logs | `kubectl -n kueue-system describe pod` | scaling Kueue's controller to 0
+controllers.webhook_unreachable | A webhook of JobSet or Kueue does not answer, so nothing can be created. | the API server's message | wait for its endpoints: `kubectl get endpointslices -A` | scaling the controller to 0, its webhook left
+controllers.jobset_idle | A JobSet was created and resumed, and no Job came of it. | objects/jobset.jsonl without Jobs and pods | controllers/ logs of jobset-system | stopping JobSet's controller before the launch
+controllers.kueue_idle | A queued JobSet was created and Kueue made no Workload for it. | objects/jobset.jsonl without a Workload | controllers/ logs of kueue-system | stopping Kueue's controller before the launch
+image.build_failed | The worker image could not be built. | the stage's error | read the build's output in the bundle | a Dockerfile that does not build
+image.load_failed | The image could not be brought to the nodes. | the stage's error | disk of the nodes; `docker exec NODE ctr -n k8s.io images ls` | filling a node's disk
+image.not_found | The image does not exist where the node looks for it. | the container's waiting reason and message | check image_id; load it: `harness images build`; a tag other than latest | an image name that does not exist
+image.pull_failed | The image exists and could not be pulled. | the container's waiting reason and message | registry, credentials, network of the node | a registry that does not answer
+image.config | The container could not be configured (a missing ConfigMap, Secret or a wrong user). | the container's waiting reason | create what the message names | an env from a Secret that does not exist
+image.entrypoint | The container could not be started: no such command, or another architecture. | the container's state StartError or RunContainerError | run the image by hand: it needs bash | an image without bash
+queue.create_failed | The queues could not be created or did not become active. | the stage's error | `kubectl get clusterqueue,localqueue -A` | a flavor that does not exist
+queue.local_queue_missing | The LocalQueue of the job does not exist in its namespace. | the Workload's QuotaReserved message | create it, or correct kueue.x-k8s.io/queue-name | a queue name that does not exist
+queue.cluster_queue_missing | The LocalQueue points at a ClusterQueue that does not exist. | the Workload's QuotaReserved message | create the ClusterQueue | deleting the ClusterQueue
+queue.inactive | The queue is stopped or cannot admit (a flavor or check is missing). | the Workload's message, objects/clusterqueue.jsonl | `kubectl describe clusterqueue` | stopPolicy: Hold
+admission.quota_exceeded | The job asks for more than the queue can ever give. | the Workload's QuotaReserved message | ask for less, or raise nominalQuota | more CPU than the quota
+admission.resource_not_covered | The queue has no quota for a resource that the job asks for. | the Workload's QuotaReserved message | add the resource to the ClusterQueue | asking for a GPU in a queue of CPUs
+admission.no_flavor | No flavor of the queue fits the job's node selector or tolerations. | the Workload's QuotaReserved message | correct the selector or the flavor | a node selector that no flavor has
+admission.pending | The job waited for quota that others use. | the Workload's QuotaReserved message | wait, or `kubectl get workloads -A` for who holds it | another job that fills the quota
+admission.check_pending | An admission check did not let the job through. | the Workload's conditions | `kubectl describe workload` | an AdmissionCheck that never becomes ready
+admission.not_seen | The job never ran and its Workload says neither yes nor no. | objects/workload.jsonl | `kubectl describe workload`; controllers/ logs | stopping Kueue's controller after the launch
+admission.preempted | A job of higher priority took the quota. | the Workload's Evicted condition | run again, or raise the priority | a second job of higher priority
+admission.pods_ready_timeout | Kueue evicted the job: its pods were not ready in time. | the Workload's Evicted condition | see why pods were not ready; waitForPodsReady | a pod that cannot be scheduled
+admission.max_execution_time | Kueue ended the job: it ran longer than maxRunDurationSeconds. | the Workload's Evicted condition | raise maxRunDurationSeconds, or see where ranks hang | maxRunDurationSeconds: 5
+admission.deactivated | The Workload was set inactive. | the Workload's Evicted condition or spec.active | `kubectl patch workload … active: true`; who did it? | `spec.active: false`
+admission.queue_stopped | The queue was stopped while the job ran. | the Workload's Evicted condition | resume the queue | stopPolicy: HoldAndDrain
+admission.evicted | Kueue evicted the job for another reason. | the Workload's Evicted condition | read the condition's message | a failed AdmissionCheck
+launch.konduktor_missing | konduktor is not installed in its environment. | the stage's error | `harness doctor --fix` | deleting its environment
+launch.konduktor_failed | konduktor ended with an error. | the stage's error | read its output in the bundle | a kubeconfig that does not exist
+launch.timed_out | The launcher did not end in time. | the stage's error | network of the launcher; its log in the bundle | an API server that does not answer
+launch.job_invalid | The job file is wrong. | the stage's error | correct the field that the message names | a misspelt field
+launch.name_too_long | The name of the job leaves no room for the names of its pods. | the stage's error | at most about 40 characters | a name of 60 characters
+launch.run_id_resumes | The shared run id has the shape of a Pluto id, so clients would resume instead of create. | the stage's error | choose an id like team-run-7f3a | PLUTO_RUN_ID=ABC-1
+launch.rejected | The API server or a webhook refused the job. | the stage's error | read its message | a label that is not valid
+launch.no_object | The launcher said it launched, and there is no such object. | manifest.json: launch without uid | `kubectl get jobset -A`; is the JobSet API installed? | deleting the JobSet CRD
+scheduling.unschedulable | A pod fits on no node. | the pod's PodScheduled condition | ask for less, or correct the node selector and taints | more CPU than any node has
+scheduling.not_spread | The ranks ran on fewer nodes than the test asks for. | spec.nodeName of the pods | anti-affinity, or more nodes | one node cordoned
+scheduling.not_started | A pod was bound to a node and its container never started. | the pod's conditions and events | `kubectl describe pod`; kubelet of that node | stopping a node's kubelet
+rendezvous.timeout | Ranks waited for others that did not come. | the waiting ranks' logs | see the ranks named; DNS and port of MASTER_ADDR | a rank that never joins
+rendezvous.dns | MASTER_ADDR could not be resolved. | the rank's log | the headless Service and CoreDNS | a MASTER_ADDR that does not exist
+rendezvous.unreachable | MASTER_ADDR was resolved and its port did not answer. | the rank's log | is rank 0 up, is the port right, do pods reach each other? | a wrong port on one rank
+rank.missing | A rank never had a pod. | objects/pod.jsonl | `kubectl describe job` | a pod refused by admission
+rank.crashed | A rank's process ended with an exit code other than 0. | exit code in the pod's state, last lines of its log | read the rank's log | `sys.exit(3)` in one rank
+rank.oom_killed | The kernel killed a rank: out of memory. | terminated.reason OOMKilled | raise memory, or use less | allocating more than the limit
+rank.killed | A rank was ended by a signal. | exit code over 128, or torchrun's report | who sent it? `kubectl get events` | `kill -9` in one rank
+rank.evicted | A pod was evicted by its node or the scheduler. | the pod's DisruptionTarget condition | see the message: disk, memory, taint, priority | tainting a node NoExecute
+rank.pod_deleted | A pod was deleted while it ran, and no rank had failed before. | deletionTimestamp before any failure | who deleted it? | `kubectl delete pod`
+rank.tracker_unreachable | A rank ended because it could not reach the tracker. | the rank's log | PLUTO_URL_* and the tracker's pod | the tracker down at start
+run.not_completed | The job failed, and no rank's own end explains it. | the JobSet's terminalState and conditions | `kubectl describe jobset` | deleting a Job of the JobSet
+run.timed_out | The job did not end before the deadline. | manifest.json: interrupted; logs of the ranks still running | see the last line of the ranks named | a rank that hangs at a step
+run.deleted | The job was deleted before it ended. | a DELETED delivery in objects/jobset.jsonl | who deleted it? | `kubectl delete jobset`
+?run.interrupted | A user stopped the harness. | manifest.json: interrupted | run again | Ctrl-C
+?run.cut_off | The harness ended without closing its evidence. | manifest.json without ended_at | run again; was the harness killed? | kill -9 of the harness
+?run.no_manifest | The bundle has no readable manifest, or the manifest does not say what was expected. | manifest.json | run again | deleting manifest.json
+?run.harness_error | A stage failed for a reason that has no name yet. | the stage's error | report it with the bundle | an error in the harness
+?run.evidence_disk_full | The disk of the evidence was full. | the stage's error | free some disk space, HARNESS_RUNS_DIR | filling the disk
+?run.evidence_missing | States of the job's objects are not in the bundle. | the files named | run again; was the API server reachable? | deleting objects/
+?run.evidence_damaged | A file of the bundle is cut or holds something else. | the lines named | run again | cutting a file
+?run.log_incomplete | A rank's log is missing or known to have a gap. | logs/, manifest.json: log_gaps | raise containerLogMaxSize; run again | a flood of log lines
+?run.judge_error | A judge failed. | the check's explanation | report it with the bundle | a bundle that no harness wrote
+tracker.not_ready | The tracker did not become ready. | the stage's error | `kubectl describe pod` of the tracker | a tracker image that does not start
+tracker.key_rejected | The tracker does not accept the key. | the stage's error | check PLUTO_API_KEY | a wrong key
+tracker.deploy_failed | The tracker could not be deployed. | the stage's error | read the message | a quota that leaves it no room
+?tracker.unreachable | The tracker could not be asked for its rows. | tracker/summary.json | is it up? `harness judge` again after fetching | the tracker down at the end
+?tracker.incomplete | The tracker's rows in the bundle are not all that it has. | counts of tracker/summary.json | run again; hosted: fewer points | cutting tracker/points.jsonl
+unification.no_run | The tracker has no run of the shared id. | tracker/runs.jsonl | did any rank reach the tracker, with the right project? | ranks given another id
+unification.stale_run | The run of the shared id was there before this launch. | created_at of the run, launched_at of the manifest | choose an id that was not used before | launching twice with one PLUTO_RUN_ID
+unification.split_runs | Ranks logged to more than one run. | tracker/attachments.jsonl, runs.jsonl | PLUTO_RUN_ID and PLUTO_PROJECT of the rank named | one rank given another run id
+unification.not_attached | A rank never attached to the shared run. | tracker/attachments.jsonl | does this rank call pluto.init? its log | a rank that does not initialise Pluto
+unification.rank_silent | A rank logged nothing. | its ground truth, count 0 | does every rank log? | a rank that logs nothing
+?unification.truth_incomplete | What a rank logged is not known completely. | truth/RANK.jsonl | did the rank end normally, is its log whole? | killing a rank before its last word
+unification.lost_points | Points that a rank logged are not in the run. | truth/RANK.jsonl against tracker/points.jsonl | client's sync process, tail flush, tracker's log | dropping a point before the client
+unification.wrong_value | A point in the run has another value than the rank logged. | truth/RANK.jsonl against tracker/points.jsonl | who else writes this metric and step? | changing one value
+unification.metric_collision | Ranks logged different values for one metric and step: Pluto keeps one. | truth/ of the ranks named | put the rank into the metric's name | two ranks logging train/loss
+unification.foreign_points | The run holds points that no rank logged. | tracker/points.jsonl | who else uses this run id? | a second writer with the same id
+unification.wrong_status | The run's final status does not agree with the pods. | status in tracker/runs.jsonl | does the client finish the run? | a rank that fails after another finished
+"""  # noqa: E501
