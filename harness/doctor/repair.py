@@ -168,7 +168,7 @@ def _wait_for_daemon(still_running: Callable[[], None]) -> None:
 
 def _link_go(packages: Sequence[str], progress: Progress) -> None:
     """Debian's golang-1.26-go brings no `go` on PATH."""
-    if "golang-1.26-go" in packages:
+    if "golang-1.26-go" in packages and GO_LINK.resolve() != GO_HOME:
         if GO_LINK.exists():
             raise HarnessError(
                 f"{GO_LINK} is an older Go", hint=f"remove it, or put {GO_HOME.parent} first on PATH"
