@@ -26,7 +26,7 @@ class Budget:
         if self.wait < MIN_WAIT:
             raise UsageError(
                 f"the wait of a launch is {self.wait:g} s; at least {MIN_WAIT:g} s are needed",
-                hint="raise --wait or HARNESS_WAIT_SECONDS: the deadlines inside it need head-room to explain",
+                hint="raise --wait or HARNESS_WAIT_SECONDS: the deadlines inside it need head-room",
             )
 
     @property

@@ -61,7 +61,8 @@ def _show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
     if as_json:
         print(verdict.model_dump_json(indent=2))
     else:
-        terminal.render(verdict, Bundle.open(bundle).manifest, bundle, Console())
+        manifest = Bundle.open(bundle).manifest
+        terminal.render(verdict, manifest.stages if manifest else [], bundle, Console())
     return EXIT[verdict.verdict]
 
 
@@ -109,9 +110,8 @@ def up(
     if as_json:
         _dump(inspect.status(settings))
     else:
-        print(
-            f"cluster {ready.kind.name} is ready\n  export KUBECONFIG={ready.kind.kubeconfig}\n  harness run JOB"
-        )
+        print(f"cluster {ready.kind.name} is ready")
+        print(f"  export KUBECONFIG={ready.kind.kubeconfig}\n  harness run JOB")
     return 0
 
 
@@ -124,7 +124,7 @@ def down(cluster_name: ClusterName = None, as_json: Json = False) -> int:
         _dump({"cluster": settings.cluster_name, "removed": removed})
     else:
         print(
-            f"cluster {settings.cluster_name}: {'removed' if removed else 'the harness has none of this name'}"
+            f"cluster {settings.cluster_name}: {'removed' if removed else 'none that the harness made'}"
         )
     return 0
 
@@ -189,11 +189,9 @@ def doctor(
 ) -> int:
     """Check Docker, its daemon, cgroups, disk, tools and registries, with a fix for each."""
     settings = load()
-    if fix:
-        doctoring.fix(settings, _Progress())
-    found = doctoring.checks(settings)
+    found = doctoring.fix(settings, _Progress()) if fix else doctoring.checks(settings)
     _dump(doctoring.as_json(found)) if as_json else Console().print(doctoring.render(found))
-    return 0 if all(check.ok for check in found) else 2
+    return doctoring.exit_code(found)
 
 
 @app.command(

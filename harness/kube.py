@@ -56,7 +56,7 @@ class Kube:
     def apply(self, document: Object, *, dry_run: bool = False) -> Object:
         """Server-side apply of one object."""
         metadata = document["metadata"]
-        resource = self._resource(document["apiVersion"], document["kind"])
+        resource = self.resource(document["apiVersion"], document["kind"])
         applied = self.dynamic.server_side_apply(
             resource,
             body=document,
@@ -76,7 +76,8 @@ class Kube:
         """Every document of a YAML file, in the order of the file."""
         self.apply_all(d for d in yaml.safe_load_all(path.read_text()) if d)
 
-    def _resource(self, api_version: str, kind: str) -> Any:
+    def resource(self, api_version: str, kind: str) -> Any:
+        """The dynamic client's resource; discovery is asked again when a kind is not known yet."""
         try:
             return self.dynamic.resources.get(api_version=api_version, kind=kind)
         except dynamic.exceptions.ResourceNotFoundError:
@@ -87,7 +88,7 @@ class Kube:
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Object | None:
         """None when the object is not there."""
         try:
-            found = self._resource(api_version, kind).get(name=name, namespace=namespace)
+            found = self.resource(api_version, kind).get(name=name, namespace=namespace)
             return dict(found.to_dict())
         except (dynamic.exceptions.NotFoundError, dynamic.exceptions.ResourceNotFoundError):
             return None
@@ -95,7 +96,7 @@ class Kube:
     def objects(
         self, api_version: str, kind: str, namespace: str | None = None, selector: str = ""
     ) -> list[Object]:
-        found = self._resource(api_version, kind).get(namespace=namespace, label_selector=selector)
+        found = self.resource(api_version, kind).get(namespace=namespace, label_selector=selector)
         return [dict(item) for item in found.to_dict()["items"]]
 
     def wait(
@@ -115,7 +116,7 @@ class Kube:
         Raises WaitError with that text when `seconds` are over.
         """
         deadline = Deadline.after(seconds)
-        resource = self._resource(api_version, kind)
+        resource = self.resource(api_version, kind)
         missing: str | None = "nothing yet"
         while not deadline.passed:
             try:

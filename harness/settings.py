@@ -1,4 +1,4 @@
-"""One typed settings object. Flags override the environment, which overrides [tool.harness] of ./pyproject.toml.
+"""One typed settings object. Flags override the environment, which overrides [tool.harness] in pyproject.
 
 Environment variables are HARNESS_<NAME>, and the names users already know: PLUTO_RUN_ID, KEEP_CLUSTER,
 PLUTO_API_KEY, PLUTO_API_TOKEN, PLUTO_PROJECT.

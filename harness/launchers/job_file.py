@@ -76,7 +76,7 @@ class JobFile:
             return self.num_nodes * int(found.group(1))
         except ValueError:
             raise UsageError(
-                f"{self.source}: --nproc_per_node={found.group(1)} is not a number: the world size is unknown",
+                f"{self.source}: --nproc_per_node={found.group(1)} is not a number: how many ranks?",
                 hint="write the number of processes per node into the job file",
             ) from None
 

@@ -95,7 +95,7 @@ class KonduktorLauncher:
         if len(found) != 1 or claimed is None or found[0]["metadata"]["name"] != claimed.group(1):
             names = [item["metadata"]["name"] for item in found]
             raise HarnessError(
-                f"konduktor launch ended with exit code 0 and said {claimed.group(0) if claimed else 'no Job ID'!r}, "
+                f"konduktor launch ended with exit code 0 and said {claimed and claimed.group(0)!r}, "
                 f"but the JobSets of this launch are {names}",
                 hint="is the JobSet CRD installed? launch/konduktor.log has konduktor's output",
                 cause="launch.no_object",

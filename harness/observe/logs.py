@@ -80,7 +80,7 @@ class LogFollower:
         self._on_gap(f"{pod}-{container}: could not be read to its end")
 
     def _read(self, namespace: str, pod: str, container: str, last: str, at_last: int) -> tuple[str, int]:
-        """Follow once. `last` is the newest timestamp already written, `at_last` how many lines carried it."""
+        """Follow once. `last`: the newest timestamp already written; `at_last`: how many lines carried it."""
         response = self.kube.core.read_namespaced_pod_log(
             *(pod, namespace), container=container, follow=True, timestamps=True, _preload_content=False
         )

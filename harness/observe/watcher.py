@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kubernetes import client, watch
+from kubernetes import watch
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
@@ -29,21 +29,20 @@ class Kind:
     """What to watch: `name` is the evidence file, `namespaced` whether only the launch's namespace counts."""
 
     name: str
-    group: str
-    version: str
-    plural: str
+    api_version: str
+    kind: str
     namespaced: bool = True
 
 
 KINDS = (
-    Kind("jobset", "jobset.x-k8s.io", "v1alpha2", "jobsets"),
-    Kind("workload", "kueue.x-k8s.io", "v1beta2", "workloads"),
-    Kind("localqueue", "kueue.x-k8s.io", "v1beta2", "localqueues"),
-    Kind("clusterqueue", "kueue.x-k8s.io", "v1beta2", "clusterqueues", namespaced=False),
-    Kind("job", "batch", "v1", "jobs"),
-    Kind("pod", "", "v1", "pods"),
-    Kind("node", "", "v1", "nodes", namespaced=False),
-    Kind("event", "", "v1", "events"),
+    Kind("jobset", "jobset.x-k8s.io/v1alpha2", "JobSet"),
+    Kind("workload", "kueue.x-k8s.io/v1beta2", "Workload"),
+    Kind("localqueue", "kueue.x-k8s.io/v1beta2", "LocalQueue"),
+    Kind("clusterqueue", "kueue.x-k8s.io/v1beta2", "ClusterQueue", namespaced=False),
+    Kind("job", "batch/v1", "Job"),
+    Kind("pod", "v1", "Pod"),
+    Kind("node", "v1", "Node", namespaced=False),
+    Kind("event", "v1", "Event"),
 )
 
 
@@ -106,27 +105,32 @@ class Watcher:
                 version = None
 
     def _list(self, kind: Kind, known: dict[str, str]) -> str:
-        answer = self._call(kind, watch=False)
+        answer = self._resource(kind).get(namespace=self._scope(kind), _request_timeout=20).to_dict()
         for item in answer.get("items") or []:
-            self._deliver(kind, "MODIFIED" if item["metadata"]["uid"] in known else "ADDED", item, known)
+            change = "MODIFIED" if item["metadata"]["uid"] in known else "ADDED"
+            self._deliver(kind, change, _whole(kind, item), known)
         return str(answer["metadata"]["resourceVersion"])
 
     def _watch(self, kind: Kind, known: dict[str, str], version: str) -> str:
         stream = watch.Watch()
         self._watches.append(stream)
         try:
-            for event in stream.stream(
-                self._raw(kind), resource_version=version, timeout_seconds=WATCH_SECONDS, _request_timeout=330
+            for event in self._resource(kind).watch(
+                namespace=self._scope(kind), resource_version=version, timeout=WATCH_SECONDS, watcher=stream
             ):
                 item = event["raw_object"]
-                if event["type"] == "ERROR":
-                    raise ApiException(status=item.get("code", 500), reason=item.get("message"))
                 version = item["metadata"]["resourceVersion"]
                 if event["type"] in ("ADDED", "MODIFIED", "DELETED"):
                     self._deliver(kind, event["type"], item, known)
         finally:
             self._watches.remove(stream)
         return version
+
+    def _scope(self, kind: Kind) -> str | None:
+        return self.namespace if kind.namespaced else None
+
+    def _resource(self, kind: Kind) -> Any:
+        return self.kube.resource(kind.api_version, kind.kind)
 
     def _deliver(self, kind: Kind, change: Any, item: Object, known: dict[str, str]) -> None:
         uid, version = item["metadata"]["uid"], item["metadata"]["resourceVersion"]
@@ -139,40 +143,7 @@ class Watcher:
         self._write(kind.name, observation)
         self._listener(kind.name, observation)
 
-    def _call(self, kind: Kind, **query: Any) -> Object:
-        return dict(self._raw(kind)(_request_timeout=20, **query))
 
-    def _raw(self, kind: Kind) -> Callable[..., Any]:
-        """A list function by plain path, whose answers are dictionaries, for `watch.Watch`."""
-        root = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
-        path = (
-            f"{root}/namespaces/{self.namespace}/{kind.plural}"
-            if kind.namespaced
-            else f"{root}/{kind.plural}"
-        )
-        api: client.ApiClient = self.kube.api
-
-        def call(**options: Any) -> Any:
-            """:return: object"""
-            preload = options.pop("_preload_content", True)
-            timeout = options.pop("_request_timeout", None)
-            query = [(_CAMEL.get(k, k), _text(v)) for k, v in options.items() if v is not None]
-            return api.call_api(
-                *(path, "GET"),
-                query_params=query,
-                header_params={"Accept": "application/json"},
-                auth_settings=["BearerToken"],
-                response_type="object",
-                _return_http_data_only=True,
-                _preload_content=preload,
-                _request_timeout=timeout,
-            )
-
-        return call
-
-
-_CAMEL = {"resource_version": "resourceVersion", "timeout_seconds": "timeoutSeconds"}
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _whole(kind: Kind, item: Object) -> Object:
+    """An item of a list carries neither apiVersion nor kind; one of a watch does."""
+    return {"apiVersion": kind.api_version, "kind": kind.kind, **item}

@@ -9,13 +9,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from harness.evidence.schema import Manifest, Verdict
+from harness.evidence.schema import Stage, Verdict
 
 STYLE = {"PASS": "bold green", "FAIL": "bold red", "UNKNOWN": "bold yellow"}
 MARK = {"PASS": "✓", "FAIL": "✗", "UNKNOWN": "?"}
 
 
-def render(verdict: Verdict, manifest: Manifest, bundle: Path, console: Console) -> None:
+def render(verdict: Verdict, stages: list[Stage], bundle: Path, console: Console) -> None:
     """Print the verdict of one bundle."""
     style = STYLE[verdict.verdict]
     body = Text()
@@ -29,8 +29,8 @@ def render(verdict: Verdict, manifest: Manifest, bundle: Path, console: Console)
     title = f"{MARK[verdict.verdict]} {verdict.verdict}"
     console.print(Panel(body, title=title, title_align="left", border_style=style, style="", padding=(1, 2)))
     console.print(_checks(verdict))
-    if manifest.stages:
-        times = "  ".join(f"{stage.name} {stage.seconds:.1f}s" for stage in manifest.stages)
+    if stages:
+        times = "  ".join(f"{stage.name} {stage.seconds:.1f}s" for stage in stages)
         console.print(Text(times, style="dim"))
     for line in verdict.evidence:
         console.print(Text(f"evidence  {bundle / line}"))

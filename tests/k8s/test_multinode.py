@@ -78,7 +78,9 @@ def test_an_image_that_does_not_exist_fails_at_once(launch: Launch, job: JobFile
     outcome = launch(job.with_(resources={"image_id": "registry.invalid/nobody/nothing:1"}))
     failed(outcome, outcome.verdict.cause or "")
     assert (outcome.verdict.cause or "").startswith("image.")
-    observed = next(s for s in Bundle.open(outcome.bundle).manifest.stages if s.name == "observe")
+    manifest = Bundle.open(outcome.bundle).manifest
+    assert manifest is not None
+    observed = next(stage for stage in manifest.stages if stage.name == "observe")
     assert observed.seconds < 60
 
 
@@ -97,6 +99,7 @@ def test_a_stale_run_with_the_same_id_does_not_pass(launch: Launch, job: JobFile
     """The second launch finds the first one's run under its id: old points must not make it pass."""
     first = launch(job)
     assert first.verdict.verdict == "PASS", first.verdict.explanation
-    expected = Bundle.open(first.bundle).manifest.expected
-    assert expected is not None
-    failed(launch(job, pluto_run_id=expected.run_id), "unification.stale_run")
+    manifest = Bundle.open(first.bundle).manifest
+    assert manifest is not None
+    assert manifest.expected is not None
+    failed(launch(job, pluto_run_id=manifest.expected.run_id), "unification.stale_run")

@@ -1,0 +1,46 @@
+"""Flags override the environment, which overrides pyproject.toml; what does not fit is named."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.errors import UsageError
+from harness.settings import load
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("KEEP_CLUSTER", "PLUTO_API_KEY", "PLUTO_API_TOKEN", "PLUTO_RUN_ID", "HARNESS_WORKERS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_order_of_override(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "pyproject.toml").write_text("[tool.harness]\nworkers = 1\ncluster_name = 'mine'\n")
+    assert load().workers == 1
+    monkeypatch.setenv("HARNESS_WORKERS", "3")
+    assert load().workers == 3
+    assert load(workers=0).workers == 0
+    assert load().cluster_name == "mine"
+
+
+def test_names_that_users_know(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEEP_CLUSTER", "true")
+    monkeypatch.setenv("PLUTO_API_TOKEN", "mlpi_secret")
+    settings = load()
+    assert settings.keep_cluster is True
+    assert settings.pluto_api_key is not None
+    assert "mlpi_secret" not in repr(settings)
+
+
+def test_an_empty_variable_is_an_unset_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLUTO_RUN_ID", "")
+    assert load().pluto_run_id is None
+
+
+@pytest.mark.parametrize("text", ["[tool.harness]\nwrokers = 1\n", "[tool.harness]\nworkers = 'many'\n"])
+def test_a_setting_that_does_not_fit_is_named(folder: Path, text: str) -> None:
+    (folder / "pyproject.toml").write_text(text)
+    with pytest.raises(UsageError, match=r"wrokers|workers"):
+        load()
