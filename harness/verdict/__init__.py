@@ -1,6 +1,5 @@
 """The judges: pure functions from an evidence bundle to a verdict with one cause of a closed list."""
 
-from harness.verdict.causes import CAUSES, Cause, markdown
 from harness.verdict.judge import judge
 
-__all__ = ["CAUSES", "Cause", "judge", "markdown"]
+__all__ = ["judge"]

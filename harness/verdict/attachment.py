@@ -55,7 +55,7 @@ class Attached:
         return found_
 
     def label(self, run_id: int) -> str:
-        """How a run is called: its display id, and its id and project where they are not the expected ones."""
+        """How a run is called: its display id, and its id and project where they are not as expected."""
         run = next((run for _, run in self.runs if run.run_id == run_id), None)
         if run is None:
             return f"run {run_id}"

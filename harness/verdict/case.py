@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -11,9 +11,11 @@ from typing import Any
 from harness.evidence.objects import Pod, Seen, items, mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Expected, Launch, Manifest
-from harness.verdict.causes import CAUSES
+from harness.verdict.catalogue import CAUSES
 
-PROVISION, START, RUNNING, END, TRACKER, UNIFICATION = range(6)
+PROVISION, START, RUNNING, END, TRACKER, UNIFICATION = 0.0, 1.0, 2.0, 3.0, 4.0, 5.0
+OBSERVE_STAGE = "observe"
+"""The stage that ends when the harness stops waiting; what dies after it, dies by the harness."""
 _PHASE = {"queue": START, "admission": START, "image": START, "scheduling": START}
 _PHASE |= {"rendezvous": RUNNING, "rank": RUNNING, "run": END, "tracker": TRACKER, "unification": UNIFICATION}
 LATE = float("inf")
@@ -24,7 +26,7 @@ class Finding:
     """A check's result, and where in the course of a run its cause lies."""
 
     check: Check
-    phase: int = END
+    phase: float = END
     at: float = LATE
     """Seconds since the epoch when it showed, for causes that race with each other."""
 
@@ -40,7 +42,7 @@ def found(
     *,
     ranks: Iterable[int] = (),
     evidence: Iterable[str] = (),
-    phase: int | None = None,
+    phase: float | None = None,
     at: float | None = None,
 ) -> Finding:
     """A check that did not pass, FAIL or UNKNOWN as its cause says."""
@@ -104,8 +106,24 @@ class Case:
 
     @cached_property
     def pods(self) -> dict[int, Pod]:
-        """Node index → its pod."""
-        return self.bundle.pods()
+        """Node index → its pod, as it was while the harness waited."""
+        return {
+            index: replace(pod, history=tuple(self._awaited(list(pod.history))))
+            for index, pod in self.bundle.pods().items()
+        }
+
+    @cached_property
+    def stopped_at(self) -> float | None:
+        """When the harness stopped waiting for a job that had not ended, and so began to end it itself."""
+        stages = [stage for stage in self.manifest.stages if stage.name == OBSERVE_STAGE]
+        start = seconds(stages[-1].started_at) if stages and self.terminal is None else None
+        return None if start is None else start + stages[-1].seconds
+
+    def _awaited(self, states: list[Seen]) -> list[Seen]:
+        limit = self.stopped_at
+        if limit is None:
+            return states
+        return [seen for seen in states if (seconds(seen.received_at) or 0.0) <= limit] or states[:1]
 
     @property
     def per_node(self) -> int:
@@ -127,21 +145,24 @@ class Case:
         return any(not self.bundle.has(p) or any(d.startswith(p) for d in damaged) for p in paths)
 
     @cached_property
+    def _jobsets(self) -> list[Seen]:
+        return self.bundle.objects("jobset").get(self.launch.uid or "", [])
+
+    @cached_property
     def jobset(self) -> Seen | None:
-        """The last state of the launched object."""
-        for uid, seen in self.bundle.last("jobset").items():
-            if uid == self.launch.uid or (not self.launch.uid and seen.name == self.launch.object_name):
-                return seen
-        return None
+        """The last state of the launched object, as it was while the harness waited."""
+        states = self._awaited(self._jobsets)
+        return states[-1] if states else None
 
     @cached_property
     def terminal(self) -> str | None:
         """ "Completed" or "Failed" as the JobSet says it, None while it says neither."""
-        for kind in ("Completed", "Failed"):
-            if self.jobset and mapping(self.jobset.object, "status").get("terminalState") == kind:
-                return kind
-            if condition(self.jobset, kind).get("status") == "True":
-                return kind
+        for seen in reversed(self._jobsets):
+            for kind in ("Completed", "Failed"):
+                if mapping(seen.object, "status").get("terminalState") == kind:
+                    return kind
+                if condition(seen, kind).get("status") == "True":
+                    return kind
         return None
 
     @cached_property
@@ -153,7 +174,7 @@ class Case:
             if any(owner.get("uid") == self.launch.uid for owner in owners) or states[-1].name.startswith(
                 prefix
             ):
-                return states
+                return self._awaited(states)
         return []
 
     @cached_property

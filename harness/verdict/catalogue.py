@@ -4,30 +4,53 @@ One block per family, in the order in which things go wrong. A `?` before the id
 UNKNOWN, because it says that something could not be known, not that the job is bad.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+FAMILIES = {
+    "docker": "Docker, under the cluster",
+    "cluster": "The cluster and its nodes",
+    "controllers": "JobSet and Kueue",
+    "image": "Images",
+    "queue": "Queues",
+    "admission": "Admission by Kueue",
+    "launch": "The launcher",
+    "scheduling": "Scheduling of pods",
+    "rendezvous": "Rendezvous of the ranks",
+    "rank": "A rank's own end",
+    "run": "The run as a whole, and its evidence",
+    "tracker": "The tracker",
+    "unification": "One run with every point",
+}
+
 CATALOGUE = """
 docker.not_installed | No Docker client or daemon is installed. | the stage's error | `harness doctor --fix` | running on a machine without Docker
 docker.daemon_down | The Docker daemon does not answer. | the stage's error, `docker info` | `harness doctor --fix`, or start the daemon | stopping dockerd
-docker.daemon_unavailable | The Docker daemon stopped answering during a run. | the stage's error, `docker info` | look at the daemon's log, then run again | stopping dockerd during a run
 docker.permission | The user may not use the Docker daemon. | the stage's error | add the user to the group docker, or run as root | running as a user without rights
 docker.disk_full | Docker's disk is full. | the stage's error | `docker system prune`, or a larger disk | filling the disk below Docker's root
+docker.port_taken | A port that the cluster needs is in use. | kind's output | free the port, or choose another | listening on the API server's port
 docker.unsupported | This Docker cannot run kind nodes (version, cgroups, privileges). | the stage's error | `harness doctor` says what is missing | Debian 12's docker.io without CAP_SYS_RESOURCE
 cluster.tool_missing | kind or kubectl is not installed. | the stage's error | `harness doctor --fix` | PATH without kind
 cluster.create_failed | kind could not create the cluster. | the stage's error, kind/ export | read kind/ in the bundle; `kind delete cluster` and try again | interrupting the creation
-cluster.port_taken | A port that the cluster needs is in use. | kind's output | free the port | listening on the API server's port
-cluster.node_image_missing | The node image is neither here nor to be had. | kind's output | HARNESS_IMAGES=source builds it | naming an image that does not exist
-cluster.node_image_failed | The node image could not be built. | the stage's error | read the build's output in the bundle | a proxy that refuses Go modules
+cluster.name_taken | A cluster of this name is there, and the harness did not make it. | kind's output | choose another --cluster-name; the harness deletes only what it made | `kind create cluster` with the same name
+cluster.mismatch | The kept cluster has another node image or another number of workers. | the stage's error | `harness down`, or another --cluster-name | keeping a cluster, then asking for more workers
+cluster.unhealthy | The kept cluster is there and its API server or a node is not ready. | the stage's error | `harness status`, `harness down` | stopping a node of a kept cluster
+cluster.node_image | The node image could not be had, built or used. | kind's output | HARNESS_IMAGES=source builds it; read kind/ in the bundle | naming a node image that does not exist
 cluster.nodes_not_ready | Nodes did not become Ready in time. | objects/node.jsonl, kind/ export | `kubectl describe node`; the container network and kubelet logs | stopping a node's kubelet
 cluster.unreachable | The API server cannot be reached. | the stage's error | `kubectl --context … get --raw /readyz` | pausing the control plane
 cluster.kubeconfig | The kubeconfig or its context cannot be used. | the stage's error | check KUBECONFIG and --context | a context that does not exist
 cluster.node_lost | A node of the job stopped answering while it ran. | objects/node.jsonl, the pod's DisruptionTarget | `kubectl describe node`, `docker ps` | pausing a worker node
 cluster.delete_failed | The cluster could not be deleted. | the stage's error | `kind delete cluster`, `docker ps -a` | a node container that cannot be killed
 controllers.install_failed | JobSet or Kueue could not be applied. | the stage's error | read the API server's answer in the bundle | a broken manifest
+controllers.manifest | A manifest of JobSet or Kueue could not be had, or is not the pinned one. | the stage's error | network, or HARNESS_IMAGES=source; versions.toml | a file server with another manifest
 controllers.image_failed | The image of a controller could not be built or brought to the nodes. | the stage's error | read the build's output; `harness images build` | a proxy that refuses Go modules
 controllers.crd_missing | The JobSet or Kueue API is not installed. | the stage's error, launch without an object | `harness up` | deleting the JobSet CRD
 controllers.version_unsupported | The cluster serves no API version that the job needs. | the stage's error | install the versions of harness/versions.toml | Kueue without v1beta2
 controllers.jobset_not_ready | JobSet's controller did not become available. | controllers/ logs | `kubectl -n jobset-system describe pod` | scaling JobSet's controller to 0
 controllers.kueue_not_ready | Kueue's controller did not become available. | controllers/ logs | `kubectl -n kueue-system describe pod` | scaling Kueue's controller to 0
-controllers.webhook_unreachable | A webhook of JobSet or Kueue does not answer, so nothing can be created. | the API server's message | wait for its endpoints: `kubectl get endpointslices -A` | scaling the controller to 0, its webhook left
+controllers.webhook_not_serving | A webhook of JobSet or Kueue does not answer, so nothing can be created. | the API server's message | its endpoints: `kubectl get endpointslices -A`; controllers/ logs | scaling the controller to 0, its webhook left
 controllers.jobset_idle | A JobSet was created and resumed, and no Job came of it. | objects/jobset.jsonl without Jobs and pods | controllers/ logs of jobset-system | stopping JobSet's controller before the launch
 controllers.kueue_idle | A queued JobSet was created and Kueue made no Workload for it. | objects/jobset.jsonl without a Workload | controllers/ logs of kueue-system | stopping Kueue's controller before the launch
 image.build_failed | The worker image could not be built. | the stage's error | read the build's output in the bundle | a Dockerfile that does not build
@@ -102,3 +125,36 @@ unification.metric_collision | Ranks logged different values for one metric and 
 unification.foreign_points | The run holds points that no rank logged. | tracker/points.jsonl | who else uses this run id? | a second writer with the same id
 unification.wrong_status | The run's final status does not agree with the pods. | status in tracker/runs.jsonl | does the client finish the run? | a rank that fails after another finished
 """  # noqa: E501
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a verdict is not a PASS. `result` is what a check with this cause says."""
+
+    id: str
+    meaning: str
+    evidence: str
+    action: str
+    provoked_by: str
+    result: Literal["FAIL", "UNKNOWN"]
+
+    @property
+    def family(self) -> str:
+        return self.id.partition(".")[0]
+
+
+def _parse(catalogue: str) -> dict[str, Cause]:
+    causes: dict[str, Cause] = {}
+    for line in catalogue.strip().splitlines():
+        id_, meaning, evidence, action, provoked_by = (cell.strip() for cell in line.split(" | "))
+        unknown = id_.startswith("?")
+        cause = Cause(
+            id_.removeprefix("?"), meaning, evidence, action, provoked_by, "UNKNOWN" if unknown else "FAIL"
+        )
+        if cause.family not in FAMILIES or cause.id in causes:
+            raise ValueError(f"a cause of no family, or twice: {cause.id}")
+        causes[cause.id] = cause
+    return causes
+
+
+CAUSES: dict[str, Cause] = _parse(CATALOGUE)

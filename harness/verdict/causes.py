@@ -1,60 +1,12 @@
-"""The closed list of causes. `python -m harness.verdict.causes > docs/causes.md` writes the document."""
+"""The closed list of causes as a document: `python -m harness.verdict.causes > docs/causes.md`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import sys
 
-from harness.verdict.catalogue import CATALOGUE
+from harness.verdict.catalogue import CAUSES, FAMILIES, Cause
 
-FAMILIES = {
-    "docker": "Docker, under the cluster",
-    "cluster": "The cluster and its nodes",
-    "controllers": "JobSet and Kueue",
-    "image": "Images",
-    "queue": "Queues",
-    "admission": "Admission by Kueue",
-    "launch": "The launcher",
-    "scheduling": "Scheduling of pods",
-    "rendezvous": "Rendezvous of the ranks",
-    "rank": "A rank's own end",
-    "run": "The run as a whole, and its evidence",
-    "tracker": "The tracker",
-    "unification": "One run with every point",
-}
-
-
-@dataclass(frozen=True)
-class Cause:
-    """Why a verdict is not a PASS. `result` is what a check with this cause says."""
-
-    id: str
-    meaning: str
-    evidence: str
-    action: str
-    provoked_by: str
-    result: Literal["FAIL", "UNKNOWN"]
-
-    @property
-    def family(self) -> str:
-        return self.id.partition(".")[0]
-
-
-def _parse(catalogue: str) -> dict[str, Cause]:
-    causes: dict[str, Cause] = {}
-    for line in catalogue.strip().splitlines():
-        id_, meaning, evidence, action, provoked_by = (cell.strip() for cell in line.split(" | "))
-        unknown = id_.startswith("?")
-        cause = Cause(
-            id_.removeprefix("?"), meaning, evidence, action, provoked_by, "UNKNOWN" if unknown else "FAIL"
-        )
-        if cause.family not in FAMILIES or cause.id in causes:
-            raise ValueError(f"a cause of no family, or twice: {cause.id}")
-        causes[cause.id] = cause
-    return causes
-
-
-CAUSES: dict[str, Cause] = _parse(CATALOGUE)
+__all__ = ["CAUSES", "FAMILIES", "Cause", "markdown"]
 
 
 def markdown() -> str:
@@ -85,4 +37,4 @@ def markdown() -> str:
 
 
 if __name__ == "__main__":
-    print(markdown(), end="")
+    sys.stdout.write(markdown())

@@ -9,7 +9,7 @@ from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Launch, Manifest, Verdict
 from harness.verdict import completion, launching, unification
 from harness.verdict.case import END, Case, Finding, found, passed
-from harness.verdict.causes import CAUSES
+from harness.verdict.catalogue import CAUSES
 from harness.verdict.ends import End, ends
 
 
@@ -130,8 +130,10 @@ def _next(bundle: Bundle, check: Check) -> list[str]:
 
 
 def _kubectl(bundle: Bundle, manifest: Manifest, launch: Launch, family: str, check: Check) -> list[str]:
-    context = manifest.cluster.get("context")
-    kubectl = "kubectl" + (f" --context {context}" if context else "") + f" -n {launch.namespace}"
+    cluster = manifest.cluster
+    context = cluster.get("context") or (f"kind-{cluster['name']}" if cluster.get("name") else None)
+    file = f" --kubeconfig {shlex.quote(str(cluster['kubeconfig']))}" if cluster.get("kubeconfig") else ""
+    kubectl = f"kubectl{file}" + (f" --context {context}" if context else "") + f" -n {launch.namespace}"
     if family in {"queue", "admission"}:
         return [f"{kubectl} describe workloads.kueue.x-k8s.io", f"{kubectl} get localqueue"]
     if family in {"image", "scheduling", "rendezvous", "rank"}:

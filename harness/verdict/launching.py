@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from harness.evidence.schema import Manifest
 from harness.verdict.case import END, PROVISION, START, TRACKER, Case, Finding, found, passed, unknown
-from harness.verdict.causes import CAUSES
+from harness.verdict.catalogue import CAUSES
 
-_STAGE_PHASE = {"run": END, "rank": END, "rendezvous": END, "tracker": TRACKER, "unification": TRACKER}
+_STAGE_PHASE = {"run": END + 0.5, "rank": END + 0.5, "rendezvous": END + 0.5, "tracker": TRACKER}
 
 
 def stages(manifest: Manifest) -> Finding:
@@ -20,7 +20,7 @@ def stages(manifest: Manifest) -> Finding:
         cause = CAUSES.get(stage.cause or "")
         text = f"The stage {stage.name} failed after {stage.seconds:.0f} s: {error}"
         if cause is None:
-            return found("stages", "run.harness_error", text, evidence=["manifest.json"], phase=END)
+            return found("stages", "run.harness_error", text, evidence=["manifest.json"], phase=END + 0.5)
         phase = _STAGE_PHASE.get(cause.family, PROVISION)
         if cause.family in {"queue", "admission", "scheduling"}:
             phase = START

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.evidence.objects import Seen, items, mapping
-from harness.verdict.case import START, Case, Finding, found, names, passed, seconds, unknown
+from harness.verdict.case import END, LATE, START, Case, Finding, found, names, passed, seconds, unknown
 from harness.verdict.ends import End, first
 
 _IMAGE = {
@@ -186,7 +186,7 @@ def spread(case: Case) -> Finding:
         text,
         ranks=range(case.expected.ranks),
         evidence=[pod.last.ref for pod in case.pods.values()],
-        phase=START + 2,
+        phase=END,
     )
 
 
@@ -216,8 +216,10 @@ def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], str]:
     for end in ends.values():
         if end.state in {"running", "waiting"}:
             path = case.bundle.log(case.pods[end.index].name, case.launch.container)
-            tail = case.bundle.tail(path, 1)
-            moment, _, text = tail[-1][1].partition(" ") if tail else ("", "", "no log line")
+            limit = case.stopped_at or LATE
+            lines = [text.partition(" ") for _, text in case.bundle.tail(path)]
+            before = [line for line in lines if (seconds(line[0]) or 0.0) <= limit]
+            moment, _, text = before[-1] if before else ("", "", "none")
             silent.append((seconds(moment) or 0.0, text, end))
     if not silent:
         return [], ""
