@@ -36,9 +36,10 @@ def _forms(secret: str) -> Iterator[str]:
     yield secret
     yield quote(secret, safe="")
     yield quote_plus(secret)
-    escaped = json.dumps(secret)[1:-1]
-    yield escaped
-    yield json.dumps(escaped)[1:-1]
+    for ascii_only in (True, False):
+        escaped = json.dumps(secret, ensure_ascii=ascii_only)[1:-1]
+        yield escaped
+        yield json.dumps(escaped, ensure_ascii=ascii_only)[1:-1]
     raw = secret.encode()
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         yield encode(raw).decode()

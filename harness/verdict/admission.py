@@ -68,6 +68,10 @@ def queue_and_admission(case: Case) -> list[Finding]:
             passed("queue", f"queue {case.queue} took the job", [last.ref]),
             passed("admission", f"Workload {last.name} was admitted", [last.ref]),
         ]
+    if case.pods:
+        text = f"pods ran, and Workload {last.name} was not recorded as admitted"
+        missing = found("admission", "run.evidence_missing", text, evidence=[last.ref])
+        return [unknown("queue", "the Workload's last states are missing"), missing]
     reserved = condition(last, "QuotaReserved")
     message, reason = str(reserved.get("message", "")), str(reserved.get("reason", ""))
     if reserved.get("status") == "True":

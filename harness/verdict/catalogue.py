@@ -37,7 +37,8 @@ cluster.create_failed | kind could not create the cluster. | the stage's error, 
 cluster.name_taken | A cluster of this name is there, and the harness did not make it. | kind's output | choose another --cluster-name; the harness deletes only what it made | `kind create cluster` with the same name
 cluster.mismatch | The kept cluster has another node image or another number of workers. | the stage's error | `harness down`, or another --cluster-name | keeping a cluster, then asking for more workers
 cluster.unhealthy | The kept cluster is there and its API server or a node is not ready. | the stage's error | `harness status`, `harness down` | stopping a node of a kept cluster
-cluster.node_image | The node image could not be had, built or used. | kind's output | HARNESS_IMAGES=source builds it; read kind/ in the bundle | naming a node image that does not exist
+cluster.node_image | The node image could not be had or used. | kind's output | HARNESS_IMAGES=source builds it; read kind/ in the bundle | naming a node image that does not exist
+cluster.node_image_failed | The node image, or something that goes into it, could not be built from source. | the stage's error | read the build's output; Go module proxy and Debian mirror | a proxy that refuses Go modules
 cluster.nodes_not_ready | Nodes did not become Ready in time. | objects/node.jsonl, kind/ export | `kubectl describe node`; the container network and kubelet logs | stopping a node's kubelet
 cluster.unreachable | The API server cannot be reached. | the stage's error | `kubectl --context … get --raw /readyz` | pausing the control plane
 cluster.kubeconfig | The kubeconfig or its context cannot be used. | the stage's error | check KUBECONFIG and --context | a context that does not exist

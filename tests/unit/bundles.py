@@ -300,7 +300,9 @@ def healthy(nodes: int = 2, per_node: int = 1, steps: int = 6) -> Job:
         ),
         launch=Launch(launcher="konduktor", namespace=NAMESPACE, kind="JobSet", object_name=JOBSET, uid=UID),
         stages=[
-            Stage(name=name, started_at=at(-50, True), seconds=3) for name in ("cluster", "launch", "observe")
+            Stage(name="cluster", started_at=at(-50, True), seconds=40),
+            Stage(name="launch", started_at=at(0, True), seconds=1),
+            Stage(name="observe", started_at=at(1, True), seconds=33),
         ],
     )
     return job

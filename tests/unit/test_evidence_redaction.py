@@ -1,0 +1,89 @@
+"""A secret put in is nowhere in what comes out, in any of the forms it takes on its way."""
+
+import base64
+import json
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.evidence import Redactor
+
+SECRET = 's3cr/et+k"ey=äöü'
+SECRETS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=6, max_size=24)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        SECRET,
+        quote(SECRET, safe=""),
+        json.dumps(SECRET)[1:-1],
+        json.dumps(json.dumps(SECRET)[1:-1])[1:-1],
+        json.dumps(SECRET, ensure_ascii=False)[1:-1],
+        base64.b64encode(SECRET.encode()).decode(),
+        base64.urlsafe_b64encode(SECRET.encode()).decode().rstrip("="),
+    ],
+)
+def test_every_form_of_a_secret_is_replaced(form):
+    """Contract: plain, URL-quoted, JSON-escaped and base64 forms become ***."""
+    redacted = Redactor([SECRET]).text(f"before {form} after")
+    assert form not in redacted
+    assert redacted.startswith("before ***")
+
+
+@given(SECRETS, st.binary(max_size=5), st.binary(max_size=5))
+def test_no_base64_around_a_secret_gives_it_away(secret, before, after):
+    """Contract: inside longer base64 (user:password, a Secret) a secret cannot be decoded back."""
+    secret = secret * 2
+    encoded = base64.b64encode(before + secret.encode() + after).decode()
+    redacted = Redactor([secret]).text(encoded)
+    assert redacted != encoded
+    assert encoded[4:-4] not in redacted
+
+
+@pytest.mark.parametrize(
+    ("text", "gone"),
+    [
+        ("Authorization: Bearer abc.def-ghi", "abc.def-ghi"),
+        ('{"authorization": "Basic dXNlcjpwYXNz"}', "dXNlcjpwYXNz"),
+        ("export PLUTO_API_KEY=topsecret1", "topsecret1"),
+        ("PLUTO_API_TOKEN: 'topsecret2'", "topsecret2"),
+        ("key mlpi_0aB1-c.d used", "mlpi_0aB1"),
+        ("https://user:hunter2@host/path", "hunter2"),
+    ],
+)
+def test_shapes_of_secrets_need_not_be_known(text, gone):
+    """Contract: what looks like a key, a token or a password is replaced without being told."""
+    assert gone not in Redactor().text(text)
+
+
+def test_an_env_entry_of_a_pod_loses_its_value():
+    """Contract: `{name: X_API_KEY, value: v}` of a pod spec is written without v; others stay."""
+    spec = {
+        "env": [{"name": "MY_API_KEY", "value": "plain"}, {"name": "RANK", "value": "1"}],
+        "replicas": 1234,
+    }
+    redactor = Redactor(["1234"])
+    assert not redactor.clean(json.dumps(spec))
+    assert redactor.value(spec) == {
+        "env": [{"name": "MY_API_KEY", "value": "***"}, {"name": "RANK", "value": "1"}],
+        "replicas": 1234,
+    }
+
+
+def test_a_secret_can_be_added_later_and_a_short_one_is_none():
+    """Contract: `add` counts from then on; fewer than 4 characters are no secret."""
+    redactor = Redactor(["abc"])
+    assert redactor.text("abc longsecret") == "abc longsecret"
+    redactor.add("longsecret")
+    assert redactor.text("abc longsecret") == "abc ***"
+
+
+@pytest.mark.parametrize(
+    "text", ["loss/node0 0.5", "step 3 of 10", "docker.io/library/x@sha256:0123", "rank: 1"]
+)
+def test_innocent_text_stays(text):
+    """Contract: evidence is not eaten by the redaction."""
+    assert Redactor(["hunter2hunter2"]).text(text) == text

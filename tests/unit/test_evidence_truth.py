@@ -1,0 +1,65 @@
+"""Frames in logs become ground truth: each once, in order, with every gap shown."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.evidence import extract
+from harness.evidence.schema import TruthEnd, TruthGap, TruthRow
+from workers import truth_frames
+
+NONCE = "n0nce"
+ROWS = [["loss", step, step / 3, 1000 + step] for step in range(6)]
+
+
+def frames(rank: int = 0) -> list[str]:
+    payloads = [
+        *({"k": "rows", "r": rank, "q": q, "n": 2 * q, "rows": ROWS[2 * q : 2 * q + 2]} for q in range(3)),
+        {"k": "block", "r": rank, "q": 3, "metric": "m", "first": 1, "last": 9, "count": 9, "sha256": "00"},
+        {"k": "end", "r": rank, "q": 4, "count": 15, "sha256": "ff", "metrics": {"m": [9, "00"]}},
+    ]
+    return [truth_frames.encode(NONCE, payload) for payload in payloads]
+
+
+WHOLE = extract(frames(), NONCE)[0]
+
+
+@given(st.data())
+def test_order_and_repetition_do_not_matter(data):
+    """Contract: logs that are read again, or of several containers mixed, give the same truth."""
+    lines = frames(0) + frames(1)
+    again = data.draw(st.lists(st.sampled_from(lines), max_size=10))
+    shuffled = data.draw(st.permutations(lines + again))
+    found = extract(["noise", *shuffled], NONCE)
+    assert found == {0: WHOLE, 1: WHOLE}
+
+
+def test_the_whole_truth():
+    """Contract: rows, blocks and the end come out as they were written."""
+    assert [line.step for line in WHOLE if isinstance(line, TruthRow)] == [0, 1, 2, 3, 4, 5]
+    assert WHOLE[-1] == TruthEnd(count=15, sha256="ff", metrics={"m": (9, "00")})
+    assert not any(isinstance(line, TruthGap) for line in WHOLE)
+
+
+@given(st.sets(st.integers(0, 3), min_size=1))
+def test_a_missing_frame_is_a_gap(missing):
+    """Contract: every frame that is not there before the last shows as a gap, the first one too."""
+    lines = [line for seq, line in enumerate(frames()) if seq not in missing]
+    gaps = [line for line in extract(lines, NONCE)[0] if isinstance(line, TruthGap)]
+    assert {seq for gap in gaps for seq in range(gap.after_seq + 1, gap.next_seq)} == missing
+
+
+def test_two_different_frames_of_one_number_are_a_gap():
+    """Contract: a rank that started again and told another story is not believed in silence."""
+    other = truth_frames.encode(NONCE, {"k": "rows", "r": 0, "q": 1, "n": 2, "rows": [["loss", 2, 9.0, 1]]})
+    lines = extract([*frames(), other], NONCE)[0]
+    assert TruthGap(after_seq=1, next_seq=1) in lines
+
+
+def test_an_authentic_frame_that_makes_no_sense_is_a_gap():
+    """Contract: nothing in a log raises."""
+    odd = [
+        truth_frames.encode(NONCE, payload)  # type: ignore[arg-type]
+        for payload in ({"k": "rows", "r": 0, "q": 3, "rows": 7}, {"k": "?", "r": 0, "q": 3}, {}, ["x"])
+    ]
+    lines = extract([*frames()[:3], *odd, frames()[4]], NONCE)[0]
+    assert TruthGap(after_seq=2, next_seq=4) in lines
