@@ -1,0 +1,56 @@
+# A kind node from Debian packages and kind's own node files; proves nothing by itself, the cluster that starts on it does.
+# BASE is a Debian rootfs with a `sid` source pinned low. The context holds kind/ (kind's images/base/files), bin/
+# (kubeadm, kubelet, kubectl), harness/ (the files beside this one) and version (what kind reads as /kind/version).
+ARG BASE
+FROM ${BASE} AS debian
+ENV DEBIAN_FRONTEND=noninteractive
+# A pinned mirror's Release files are past their date.
+RUN echo 'Acquire::Check-Valid-Until "false";' > /etc/apt/apt.conf.d/80-pinned-mirror
+
+# kube-proxy's root: what it calls, without the tools that installed it.
+FROM debian AS proxy
+RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends iptables nftables conntrack kmod \
+ && rm -rf /var/lib/apt/lists /var/cache/apt /var/log/* /usr/share/doc /usr/share/man /usr/share/locale /usr/share/info
+
+FROM debian AS base
+# The units that a container must not start go, as in kind's own base image.
+RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends \
+      systemd dbus conntrack iptables nftables iproute2 ethtool util-linux mount kmod libseccomp2 bash ca-certificates \
+      curl jq procps containernetworking-plugins runc containerd/sid \
+ && containerd --version | grep -q ' 2\.' \
+ && find /lib/systemd/system/sysinit.target.wants/ -name systemd-tmpfiles-setup.service -delete \
+ && rm -f /lib/systemd/system/multi-user.target.wants/* /etc/systemd/system/*.wants/* \
+      /lib/systemd/system/local-fs.target.wants/* /lib/systemd/system/sockets.target.wants/*udev* \
+      /lib/systemd/system/sockets.target.wants/*initctl* /lib/systemd/system/basic.target.wants/* \
+ && echo ReadKMsg=no >> /etc/systemd/journald.conf \
+ && ln -sf /usr/lib/systemd/systemd /sbin/init \
+ && rm -rf /etc/containerd/config.toml /var/lib/apt/lists /var/cache/apt /usr/share/doc /usr/share/man \
+ && mkdir -p /etc/kubernetes/manifests /opt/cni /kind/manifests /usr/local/share/harness \
+ && rm -rf /opt/cni/bin && ln -s /usr/lib/cni /opt/cni/bin \
+ && ln -sf /usr/bin/containerd /usr/local/bin/containerd && ln -sf /usr/bin/ctr /usr/local/bin/ctr
+COPY kind/ /
+COPY harness/crictl /usr/local/bin/crictl
+COPY harness/harness-cni /usr/local/sbin/harness-cni
+COPY harness/harness-cni.service /etc/systemd/system/harness-cni.service
+COPY harness/cni.conflist /usr/local/share/harness/cni.conflist
+COPY harness/default-cni.yaml harness/default-storage.yaml /kind/manifests/
+# The pause image is the one that kubeadm names; no fuse-overlayfs here; scores below the daemon's own are refused to a
+# container without CAP_SYS_RESOURCE. The hook and the absent limits are as in kind's own base image.
+ARG PAUSE
+RUN chmod 755 /usr/local/bin/* /usr/local/sbin/* /kind /kind/bin /kind/bin/* \
+ && sed -i -e "s#registry.k8s.io/pause:[^\"]*#${PAUSE}#" \
+      -e 's#restrict_oom_score_adj = false#restrict_oom_score_adj = true#' \
+      -e '/fuse-overlayfs/,+2d' -e '/proxy_plugins/d' /etc/containerd/config.toml \
+ && grep -q "${PAUSE}" /etc/containerd/config.toml \
+ && grep -q 'restrict_oom_score_adj = true' /etc/containerd/config.toml \
+ && ctr oci spec | jq '.hooks.createContainer += [{"path": "/kind/bin/mount-product-files.sh"}] | del(.process.rlimits)' \
+      > /etc/containerd/cri-base.json \
+ && systemctl enable kubelet.service containerd.service undo-mount-hacks.service harness-cni.service \
+ && systemctl mask systemd-binfmt.service
+
+FROM base AS node
+COPY bin/ /usr/bin/
+COPY version /kind/version
+ENV container=docker
+STOPSIGNAL SIGRTMIN+3
+ENTRYPOINT ["/usr/local/bin/entrypoint", "/sbin/init"]
