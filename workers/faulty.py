@@ -21,17 +21,16 @@ def strike(fault: str, victim: int) -> int:
     """Run the worker with `fault` on rank `victim`; returns its exit code."""
     rank = int(os.environ["RANK"])
     if rank != victim:
-        return multinode.main()
+        return int(multinode.main())
     if fault == "other_run":
         os.environ["PLUTO_RUN_ID"] += "-other"
-        return multinode.main()
+        return int(multinode.main())
     if fault == "silent":
-        os.environ["E2E_SILENT"] = "1"
-        multinode.Recorder.record = lambda *_: None  # type: ignore[method-assign]
-        return multinode.main(log=lambda *_: None)
+        multinode.Recorder.record = lambda *_: None
+        return int(multinode.main(log=lambda *_: None))
     if fault == "exit3":
-        return multinode.main(log=_exit_at_step)
-    return multinode.main(log={"drop_point": _drop_point, "wrong_value": _wrong_value}[fault])
+        return int(multinode.main(log=_exit_at_step))
+    return int(multinode.main(log={"drop_point": _drop_point, "wrong_value": _wrong_value}[fault]))
 
 
 def _victim_metric(metrics: dict[str, float]) -> str:

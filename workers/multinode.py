@@ -105,8 +105,8 @@ def _state(process: Path) -> str:
     return (process / "stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
-def main(log: Log = plain_log, before_end: Callable[[int], None] = lambda rank: None) -> int:
-    """Train and log; `log` and `before_end` are where workers/faulty.py strikes."""
+def main(log: Log = plain_log) -> int:
+    """Train and log; `log` is where workers/faulty.py strikes."""
     faulthandler.enable()
     seconds = float(os.environ.get("HARNESS_RANK_SECONDS", "500"))
     faulthandler.dump_traceback_later(seconds, exit=True)
@@ -137,7 +137,6 @@ def main(log: Log = plain_log, before_end: Callable[[int], None] = lambda rank: 
 
     train(rank, device, on_step)
     truth.flush()
-    before_end(rank)
     run.finish()
     wait_for_sync(rank, 40.0)
     digest = truth.end()
