@@ -28,6 +28,8 @@ _SHAPES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(rf"(?i)(\b{_NAME}(?:\\*[\"'])?\s*[=:]\s*(?:\\*[\"'])?)[^\s\"',;&\\]+"), rf"\1{MASK}"),
     (re.compile(r"(://[^/\s:@\"]+:)[^/\s@\"]+(?=@)"), rf"\1{MASK}"),
 )
+_HINTS = ("bearer", "basic", "authorization", "mlpi_", "mlps_", "key", "token", "passw", "://")
+"""Text without any of these, in lower case, has none of the shapes: most of the evidence."""
 _SENSITIVE_NAME = re.compile(rf"(?i){_NAME}$")
 _NAMED_VALUE = re.compile(rf'(?i)"name":\s*"{_NAME}"')
 
@@ -50,6 +52,11 @@ def _forms(secret: str) -> Iterator[str]:
             tail = len(text) - 1 if (offset + len(raw)) % 3 else len(text)
             if tail - head >= _MIN_SHIFTED:
                 yield text[head:tail]
+
+
+def _hinted(text: str) -> bool:
+    lower = text.lower()
+    return any(hint in lower for hint in _HINTS)
 
 
 class Redactor:
@@ -80,13 +87,16 @@ class Redactor:
         """The text with every secret replaced."""
         if self._pattern is not None:
             text = self._pattern.sub(MASK, text)
-        for pattern, replacement in _SHAPES:
-            text = pattern.sub(replacement, text)
+        if _hinted(text):
+            for pattern, replacement in _SHAPES:
+                text = pattern.sub(replacement, text)
         return text
 
     def clean(self, encoded: str) -> bool:
         """Whether JSON text holds nothing to replace: the fast way past `value`."""
-        return self.text(encoded) == encoded and not _NAMED_VALUE.search(encoded)
+        if self._pattern is not None and self._pattern.search(encoded):
+            return False
+        return not _hinted(encoded) or (self.text(encoded) == encoded and not _NAMED_VALUE.search(encoded))
 
     def value(self, value: Any) -> Any:
         """A JSON-like value with every string in it redacted, keys included; numbers stay numbers.

@@ -141,7 +141,7 @@ def _terminated(case: Case, pod: Pod, seen: Seen, terminated: dict[str, object])
         cause,
         text + last,
         exit_code,
-        follows=taken_down or (clues.of_a_peer and cause == "rank.crashed"),
+        follows=taken_down or number == signal.SIGTERM or (clues.of_a_peer and cause == "rank.crashed"),
         evidence=tuple(evidence),
     )
 

@@ -9,7 +9,21 @@ import pytest
 from harness.verdict.causes import CAUSES, FAMILIES, markdown
 
 ROOT = Path(__file__).parents[2]
-FILES = (".io", ".tar", ".db", ".log", ".json", ".yaml", ".toml", ".py", ".sock")
+FILES = (
+    ".io",
+    ".txt",
+    ".sh",
+    ".gz",
+    ".sum",
+    ".tar",
+    ".db",
+    ".log",
+    ".json",
+    ".yaml",
+    ".toml",
+    ".py",
+    ".sock",
+)
 
 
 def named_in_code() -> dict[str, str]:
