@@ -123,9 +123,7 @@ def down(cluster_name: ClusterName = None, as_json: Json = False) -> int:
     if as_json:
         _dump({"cluster": settings.cluster_name, "removed": removed})
     else:
-        print(
-            f"cluster {settings.cluster_name}: {'removed' if removed else 'none that the harness made'}"
-        )
+        print(f"cluster {settings.cluster_name}: {'removed' if removed else 'none that the harness made'}")
     return 0
 
 

@@ -84,13 +84,7 @@ def prepare(
     program = konduktor_bin(settings, progress)
     labels = {**queues.MANAGED, "pluto-e2e-harness/nonce": nonce}
     kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
-    if settings.tracker == "hosted":
-        assert settings.pluto_api_key is not None
-        key = settings.pluto_api_key.get_secret_value()
-        url, reader = settings.tracker_url, lambda: HostedAudit(settings.tracker_url, key)
-    else:
-        tracker = embedded.find(kube)
-        key, url, reader = tracker.key, tracker.url, lambda: EmbeddedAudit(tracker.client(kube))
+    key, url, reader = _tracker(kube, settings)
     writer.redactor.add(key)
     secret = {"name": SECRET, "namespace": namespace}
     kube.apply({"apiVersion": "v1", "kind": "Secret", "metadata": secret, "stringData": {"api-key": key}})
@@ -110,6 +104,16 @@ def prepare(
         submission=Submission(namespace, nonce, rendered, {"PLUTO_API_KEY": (SECRET, "api-key")}),
         reader=reader,
     )
+
+
+def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], AuditReader]]:
+    """Key, address for the ranks, and how to read it: the embedded tracker, or hosted Pluto."""
+    if settings.tracker == "hosted":
+        assert settings.pluto_api_key is not None
+        key = settings.pluto_api_key.get_secret_value()
+        return key, settings.tracker_url, lambda: HostedAudit(settings.tracker_url, key)
+    tracker = embedded.find(kube)
+    return tracker.key, tracker.url, lambda: EmbeddedAudit(tracker.client(kube))
 
 
 def _environment(expected: Expected, nonce: str, budget: Budget, url: str) -> dict[str, str]:
