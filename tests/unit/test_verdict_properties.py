@@ -66,13 +66,15 @@ JOBS: dict[str, Callable[[], bundles.Job]] = {
     "stale": _stale,
     "cut off": _cut_off,
 }
+ROOT = tempfile.TemporaryDirectory(prefix="bundles-")
+"""Removed when the interpreter ends."""
 slow = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @cache
 def written(name: str) -> Path:
     """One bundle of each kind, never changed; tests copy it."""
-    path = Path(tempfile.mkdtemp(prefix="bundles-")) / "bundle"
+    path = Path(ROOT.name) / name
     JOBS[name]().write(path)
     return path
 
