@@ -1,0 +1,78 @@
+"""`python3 -m harness.tracker`: serve until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvicorn
+
+from harness.tracker.app import Options, build
+
+KEEP_ALIVE_SECONDS = 75
+"""Longer than any client keeps an idle connection, so that none is closed just as it is used again."""
+LARGEST_FILE_MIB = 64
+ALL_FILES_MIB = 1024
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="harness tracker", description="A Pluto-compatible tracker that keeps every raw row."
+    )
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8080, help="0 takes a free one and prints it")
+    parser.add_argument("--db", type=Path, default=Path("tracker.db"), help="SQLite file, made if missing")
+    parser.add_argument("--key-file", type=Path, help="file with the API key (else env TRACKER_API_KEY)")
+    parser.add_argument(
+        "--public-url", default="", help="base of addresses in answers (else the Host header)"
+    )
+    parser.add_argument("--max-file-mib", type=int, default=LARGEST_FILE_MIB, help="one file (%(default)s)")
+    parser.add_argument("--max-files-mib", type=int, default=ALL_FILES_MIB, help="all files (%(default)s)")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve. 0: stopped by a signal; 64: no key; 2: it could not serve."""
+    arguments = _arguments(argv)
+    if arguments.key_file:
+        key = arguments.key_file.read_text().strip()
+    else:
+        key = os.environ.get("TRACKER_API_KEY", "").strip()
+    if not key or not key.isascii():
+        print("no key: set TRACKER_API_KEY or give --key-file (ASCII, not empty)", file=sys.stderr)
+        return 64
+    app = build(
+        Options(
+            db=arguments.db,
+            key=key,
+            public_url=arguments.public_url,
+            file_limit=arguments.max_file_mib << 20,
+            files_limit=arguments.max_files_mib << 20,
+        )
+    )
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            host=arguments.host,
+            port=arguments.port,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=5,
+        )
+    )
+    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it again once it has stopped
+    try:
+        server.run()
+    except KeyboardInterrupt:
+        return 0
+    return 0 if server.started else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

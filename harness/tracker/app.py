@@ -1,0 +1,67 @@
+"""The ASGI application: every route, the key in front, the store behind."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from harness.tracker import http, routes_audit, routes_files, routes_ingest, routes_reads, routes_runs
+from harness.tracker.http import Json
+from harness.tracker.store import Store
+
+
+@dataclass(frozen=True)
+class Options:
+    db: Path
+    key: str
+    public_url: str = ""
+    """Base of the addresses in answers; empty: the request's Host."""
+    file_limit: int = 64 << 20
+    """Bytes of one file."""
+    files_limit: int = 1 << 30
+    """Bytes of all files."""
+
+
+async def healthz(request: Request) -> Response:
+    """Ready once the database answers."""
+    await http.store(request).read(lambda db: db.execute("SELECT 1 FROM runs LIMIT 1").fetchone())
+    return Json({"status": "ok"})
+
+
+def build(options: Options) -> Starlette:
+    """The application. The store opens with it and closes after its last request."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        app.state.store = Store(options.db)
+        try:
+            yield
+        finally:
+            app.state.store.close()
+
+    app = Starlette(
+        routes=[
+            Route("/healthz", healthz),
+            *routes_runs.routes,
+            *routes_ingest.routes,
+            *routes_files.routes,
+            *routes_reads.routes,
+            *routes_audit.routes,
+        ],
+        middleware=[Middleware(http.KeyRequired, key=options.key)],
+        exception_handlers={HTTPException: http.on_refused, Exception: http.on_error},
+        lifespan=lifespan,
+    )
+    app.state.public_url = options.public_url.rstrip("/")
+    app.state.file_limit = options.file_limit
+    app.state.files_limit = options.files_limit
+    return app

@@ -1,0 +1,62 @@
+"""GET with patience: a tracker, or the API server's proxy before it, that fails briefly is asked again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
+
+from harness.errors import HarnessError, WaitError
+
+
+class _Again(Exception):
+    """The answer so far; another may be better."""
+
+
+def ask(client: httpx.Client, path: str, params: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """The JSON object at `path`.
+
+    Raises WaitError (cause tracker.unreachable) when none came within `seconds`, HarnessError when the
+    tracker refused (401: cause tracker.key_rejected).
+    """
+    retrying = Retrying(
+        retry=retry_if_exception_type(_Again),
+        wait=wait_exponential(multiplier=0.1, max=2),
+        stop=stop_after_delay(seconds),
+    )
+    try:
+        response = retrying(_get, client, path, {k: v for k, v in params.items() if v is not None})
+    except RetryError as error:
+        seen = str(error.last_attempt.exception())
+        awaited = f"an answer of the tracker at {client.base_url} to {path}"
+        raise WaitError(awaited, seen, seconds, cause="tracker.unreachable") from None
+    if response.status_code == 401:
+        raise HarnessError(
+            f"the tracker at {client.base_url} does not accept the key: {response.text[:200]}",
+            hint="check PLUTO_API_KEY",
+            cause="tracker.key_rejected",
+        )
+    if response.status_code != 200:
+        raise HarnessError(
+            f"the tracker answered {path} with {response.status_code}: {response.text[:200]}",
+            cause="tracker.unreachable",
+        )
+    try:
+        found = response.json()
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise HarnessError(f"the tracker answered {path} with no JSON object", cause="tracker.unreachable")
+    return found
+
+
+def _get(client: httpx.Client, path: str, params: Mapping[str, Any]) -> httpx.Response:
+    try:
+        response = client.get(path, params=params)
+    except httpx.TransportError as error:
+        raise _Again(f"{type(error).__name__}: {error}") from error
+    if response.status_code >= 500 or response.status_code == 429:
+        raise _Again(f"{response.status_code} {response.text[:200]}")
+    return response

@@ -1,0 +1,133 @@
+"""Takes what a tracker has of a launch, for the evidence: from our own tracker or from hosted Pluto."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, Protocol
+
+import httpx
+
+from harness.errors import HarnessError
+from harness.evidence.schema import Attachment, Point, TrackerRun, TrackerSummary
+from harness.evidence.writer import TrackerKind, now
+from harness.tracker.asking import ask
+from harness.tracker.hosted import HostedAudit
+
+__all__ = ["AuditReader", "EmbeddedAudit", "HostedAudit", "collect"]
+
+Write = Callable[[TrackerKind, TrackerRun | Attachment | Point], None]
+PAGE = 10_000
+
+
+class AuditReader(Protocol):
+    """Reads only. Every method raises HarnessError (cause tracker.*) when the tracker does not give it."""
+
+    source: Literal["embedded", "hosted"]
+    truncated: bool
+    """Set by reading: the tracker gave only part of what it has."""
+
+    def runs(self, *, external_id: str, project: str, job_name: str | None) -> list[TrackerRun]:
+        """The runs with this id, and those that processes of this job attached to."""
+
+    def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
+        """Every create and resume of these runs; None when the tracker keeps none."""
+
+    def points(self, run_ids: Sequence[int]) -> Iterator[Point]:
+        """Every raw row of these runs."""
+
+
+class EmbeddedAudit:
+    """Our tracker, by its audit view.
+
+    `client` has base URL, key and TLS set; it may lead through the Kubernetes API server's proxy.
+    """
+
+    source: Literal["embedded", "hosted"] = "embedded"
+    truncated = False
+
+    def __init__(self, client: httpx.Client, seconds: float = 30, page: int = PAGE) -> None:
+        self._client = client
+        self._seconds = seconds
+        self._page = page
+
+    def runs(self, *, external_id: str, project: str, job_name: str | None) -> list[TrackerRun]:
+        wanted = {"externalId": external_id, "projectName": project, "jobName": job_name}
+        return [
+            TrackerRun(
+                run_id=run["runId"],
+                external_id=run["externalId"],
+                project=run["project"],
+                name=run["name"],
+                status=run["status"],
+                created_at=run["createdAt"],
+                display_id=run["displayId"],
+                status_history=run["statusHistory"],
+            )
+            for run in self._ask("api/audit/runs", wanted)["runs"]
+        ]
+
+    def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
+        found = self._ask("api/audit/attachments", {"runIds": _joined(run_ids)})
+        return [
+            Attachment(
+                run_id=one["runId"],
+                at=one["at"],
+                resumed=one["resumed"],
+                name=one["name"],
+                hostname=one["hostname"],
+                rank=one["rank"],
+                job_name=one["jobName"],
+                peer=one["peer"],
+            )
+            for one in found["attachments"]
+        ]
+
+    def points(self, run_ids: Sequence[int]) -> Iterator[Point]:
+        after: int | None = 0
+        while after is not None and run_ids:
+            wanted = {"runIds": _joined(run_ids), "after": after, "limit": self._page}
+            page = self._ask("api/audit/points", wanted)
+            for row in page["points"]:
+                yield Point(**dict(zip(page["columns"], row, strict=True)))
+            after = page["next"]
+
+    def _ask(self, path: str, params: dict[str, Any]) -> dict[str, Any]:
+        return ask(self._client, path, params, self._seconds)
+
+
+def collect(
+    reader: AuditReader, *, external_id: str, project: str, job_name: str | None, write: Write
+) -> TrackerSummary:
+    """Write every run, attachment and point; count them. What ends it early is the summary's `error`."""
+    runs = points = 0
+    attachments: int | None = None
+    error = None
+    try:
+        found = reader.runs(external_id=external_id, project=project, job_name=job_name)
+        for run in found:
+            write("runs", run)
+            runs += 1
+        ids = [run.run_id for run in found]
+        attached = reader.attachments(ids)
+        if attached is not None:
+            for attachment in attached:
+                write("attachments", attachment)
+            attachments = len(attached)
+        for point in reader.points(ids):
+            write("points", point)
+            points += 1
+    except HarnessError as failed:
+        error = str(failed)
+    return TrackerSummary(
+        source=reader.source,
+        fetched_at=now(),
+        runs=runs,
+        attachments=attachments,
+        points=points,
+        truncated=reader.truncated,
+        error=error,
+    )
+
+
+def _joined(run_ids: Sequence[int]) -> str:
+    return ",".join(map(str, run_ids))

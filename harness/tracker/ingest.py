@@ -1,0 +1,156 @@
+"""Ingest lines: read, checked as Pluto's ingest checks them, kept with who sent them.
+
+As there, lines are taken one after another: those before a bad one stay, the request is answered with 422.
+Whether the run exists is not asked: a row for no run is an orphan that the audit can show.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.tracker.http import Sender, loads, now
+
+MOST = (1 << 63) - 1
+"""SQLite's largest integer. Pluto takes up to 2**64 - 1 for step and time; no client gets there."""
+
+Row = tuple[Any, ...]
+
+
+@dataclass
+class Lines:
+    """The rows of a request up to its first bad line, and what was wrong with that."""
+
+    rows: list[Row] = field(default_factory=list)
+    lines: int = 0
+    error: str | None = None
+
+
+def read(body: bytes, rows_of: Callable[[dict[str, Any]], list[Row]]) -> Lines:
+    """Every line through `rows_of`, which raises ValueError for a line that does not fit."""
+    found = Lines()
+    for at, line in enumerate(body.split(b"\n"), 1):
+        if not line or line.isspace():
+            continue
+        try:
+            found.rows.extend(rows_of(_object(line)))
+        except (ValueError, OverflowError, RecursionError) as error:
+            found.error = f"line {at}: {error}"
+            break
+        found.lines += 1
+    return found
+
+
+def point_rows(line: dict[str, Any]) -> list[Row]:
+    """(name, step, time_ms, value) for each value of a `{"time", "step", "data": {name: number}}`."""
+    _only(line, {"time", "step", "data"})
+    time_ms, step, data = _whole(line, "time"), _whole(line, "step"), line.get("data")
+    if not isinstance(data, dict):
+        raise ValueError("data: expected an object of numbers")
+    rows: list[Row] = []
+    for name, value in data.items():
+        if type(value) is not float and type(value) is not int:
+            raise ValueError(f"data.{name}: expected a number")
+        rows.append((name, step, time_ms, float(value)))
+    return rows
+
+
+def log_rows(line: dict[str, Any]) -> list[Row]:
+    """(time_ms, message, line_number, log_type)."""
+    _only(line, {"time", "message", "lineNumber", "logType", "step"})
+    kind = line.get("logType") or "INFO"
+    return [(_whole(line, "time"), _text(line, "message"), _whole(line, "lineNumber"), str(kind))]
+
+
+def data_rows(line: dict[str, Any]) -> list[Row]:
+    """(time_ms, step, log_name, data_type, data) of a histogram, table, graph or string."""
+    _only(line, {"time", "data", "dataType", "logName", "step"})
+    step = 0 if line.get("step") is None else _whole(line, "step")
+    texts = [_text(line, name) for name in ("logName", "dataType", "data")]
+    return [(_whole(line, "time"), step, *texts)]
+
+
+def keep_points(db: sqlite3.Connection, sender: Sender, lines: Lines) -> None:
+    """One row for each value. The writer is alone, so the rows of a request are one range of ids."""
+    before = db.execute("SELECT coalesce(max(id), 0) FROM points").fetchone()[0]
+    db.executemany(
+        f"INSERT INTO points (run_id, name, step, time_ms, value) VALUES ({sender.run_id:d}, ?, ?, ?, ?)",  # noqa: S608
+        lines.rows,
+    )
+    count = len(lines.rows)
+    keep_request(db, "metrics", sender, lines, (before + 1, before + count) if count else (None, None))
+
+
+def keep_logs(db: sqlite3.Connection, sender: Sender, lines: Lines) -> None:
+    request = keep_request(db, "logs", sender, lines)
+    db.executemany(
+        "INSERT INTO logs (request_id, run_id, time_ms, message, line_number, log_type)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        [(request, sender.run_id, *row) for row in lines.rows],
+    )
+
+
+def keep_data(db: sqlite3.Connection, sender: Sender, lines: Lines) -> None:
+    request = keep_request(db, "data", sender, lines)
+    db.executemany(
+        "INSERT INTO data (request_id, run_id, time_ms, step, log_name, data_type, data)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [(request, sender.run_id, *row) for row in lines.rows],
+    )
+
+
+def keep_request(
+    db: sqlite3.Connection,
+    kind: str,
+    sender: Sender,
+    lines: Lines,
+    ids: Sequence[int | None] = (None, None),
+) -> int:
+    """Who sent it and when it was received; also of a request that was refused."""
+    made = db.execute(
+        "INSERT INTO requests (kind, run_id, run_header, sender, project, peer, received_at, rows, error,"
+        " first_id, last_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            kind,
+            sender.run_id,
+            sender.run_header,
+            sender.name,
+            sender.project,
+            sender.peer,
+            now(),
+            len(lines.rows),
+            lines.error,
+            *ids,
+        ),
+    ).lastrowid
+    assert made is not None
+    return made
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    found = loads(line)
+    if not isinstance(found, dict):
+        raise ValueError("expected a JSON object")
+    return found
+
+
+def _only(line: dict[str, Any], known: set[str]) -> None:
+    unknown = line.keys() - known
+    if unknown:
+        raise ValueError(f"unknown field `{min(unknown)}`")
+
+
+def _whole(line: dict[str, Any], name: str) -> int:
+    value = line.get(name)
+    if type(value) is not int or not 0 <= value <= MOST:
+        raise ValueError(f"{name}: expected an integer ≥ 0")
+    return value
+
+
+def _text(line: dict[str, Any], name: str) -> str:
+    value = line.get(name)
+    if not isinstance(value, str):
+        raise ValueError(f"{name}: expected a string")
+    return value

@@ -1,0 +1,203 @@
+"""What `pluto.query` reads of projects, runs, logs and files. Plain SQL in, plain dicts out."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.tracker import series
+from harness.tracker.http import Refused, from_ms
+
+SORTS = {
+    "createdAt": "created_at",
+    "created_at": "created_at",
+    "updatedAt": "updated_at",
+    "updated_at": "updated_at",
+    "heartbeat_at": "heartbeat_at",
+    "name": "name",
+    "status": "status",
+}
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What runs are listed, in what order, and which part of them."""
+
+    project: str
+    search: str | None = None
+    tags: Sequence[str] = ()
+    sort: str = "-createdAt"
+    limit: int = 50
+    offset: int = 0
+
+
+def projects(db: sqlite3.Connection) -> list[Found]:
+    rows = db.execute(
+        "SELECT p.*, (SELECT count(*) FROM runs WHERE project = p.name) AS runs FROM projects p ORDER BY id"
+    )
+    return [
+        {
+            "id": row["id"],
+            "name": row["name"],
+            "createdAt": row["created_at"],
+            "updatedAt": row["updated_at"],
+            "runCount": row["runs"],
+        }
+        for row in rows
+    ]
+
+
+def runs(db: sqlite3.Connection, listing: Listing) -> tuple[list[Found], int]:
+    """One page of a project's runs, and how many there are. A run needs one of the tags, not all."""
+    where, values = "project = ?", [listing.project]
+    if listing.search:
+        where += " AND instr(lower(name), lower(?)) > 0"
+        values.append(listing.search)
+    if listing.tags:
+        where += " AND EXISTS (SELECT 1 FROM json_each(tags) WHERE value IN (SELECT value FROM json_each(?)))"
+        values.append(json.dumps(list(listing.tags)))
+    column = SORTS.get(listing.sort.lstrip("+- "))
+    if column is None:
+        raise Refused(400, f"sort: this server knows {', '.join(SORTS)}")
+    order = "DESC" if listing.sort.startswith("-") else "ASC"
+    total = db.execute(f"SELECT count(*) FROM runs WHERE {where}", values).fetchone()[0]  # noqa: S608
+    rows = db.execute(
+        f"SELECT * FROM runs WHERE {where} ORDER BY {column} {order}, id {order} LIMIT ? OFFSET ?",  # noqa: S608
+        [*values, listing.limit, listing.offset],
+    )
+    return [
+        {
+            "id": row["id"],
+            "name": row["name"],
+            "number": row["number"],
+            "displayId": row["display_id"],
+            "projectName": row["project"],
+            "status": row["status"],
+            "tags": json.loads(row["tags"]),
+            "createdAt": row["created_at"],
+        }
+        for row in rows
+    ], total
+
+
+def run(db: sqlite3.Connection, run_id: int) -> sqlite3.Row:
+    """Raises Refused 404."""
+    return _one(db.execute("SELECT * FROM runs WHERE id = ?", (run_id,)))
+
+
+def run_by_display_id(db: sqlite3.Connection, display_id: str, project: str | None) -> sqlite3.Row:
+    """Prefixes are not unique: `project` decides, else the oldest. Raises Refused 404."""
+    query = "SELECT * FROM runs WHERE display_id = ? AND coalesce(?, project) = project ORDER BY id LIMIT 1"
+    return _one(db.execute(query, (display_id.upper(), project)))
+
+
+def _one(rows: sqlite3.Cursor) -> sqlite3.Row:
+    row: sqlite3.Row | None = rows.fetchone()
+    if row is None:
+        raise Refused(404, "Run not found")
+    return row
+
+
+def details(db: sqlite3.Connection, row: sqlite3.Row) -> Found:
+    """Everything of a run but its points. Names that were logged but never announced are there too."""
+    names = dict.fromkeys(series.of_run(db, row["id"]), "METRIC")
+    names.update(db.execute("SELECT log_name, log_type FROM log_names WHERE run_id = ?", (row["id"],)))
+    return {
+        "id": row["id"],
+        "name": row["name"],
+        "number": row["number"],
+        "displayId": row["display_id"],
+        "status": row["status"],
+        "tags": json.loads(row["tags"]),
+        **{
+            shown: json.loads(row[column] or "null")
+            for shown, column in (
+                ("config", "config"),
+                ("systemMetadata", "system_metadata"),
+                ("loggerSettings", "logger_settings"),
+                ("statusMetadata", "status_metadata"),
+            )
+        },
+        "createdAt": row["created_at"],
+        "updatedAt": row["updated_at"],
+        "statusUpdated": row["status_updated"],
+        "projectName": row["project"],
+        "externalId": row["external_id"],
+        "forkedFromRunId": row["forked_from"],
+        "forkStep": row["fork_step"],
+        "logNames": [
+            {"logName": name, "logType": kind, "logGroup": name.rpartition("/")[0]}
+            for name, kind in sorted(names.items())
+        ],
+    }
+
+
+def status_events(db: sqlite3.Connection, run_id: int, *, applied_only: bool = True) -> list[Found]:
+    """Oldest first. Reports that lost against a higher status are in the audit view only."""
+    rows = db.execute(
+        "SELECT * FROM status_events WHERE run_id = ? AND applied >= ? ORDER BY id", (run_id, applied_only)
+    )
+    return [
+        {
+            "id": str(row["id"]),
+            "runId": row["run_id"],
+            "fromStatus": row["from_status"],
+            "toStatus": row["to_status"],
+            "source": row["source"],
+            "metadata": json.loads(row["metadata"] or "null"),
+            "actorId": None,
+            "apiKeyId": None,
+            "createdAt": row["at"],
+            **({} if applied_only else {"applied": bool(row["applied"]), "peer": row["peer"]}),
+        }
+        for row in rows
+    ]
+
+
+def logs(
+    db: sqlite3.Connection, run_id: int, log_type: str | None, limit: int, offset: int
+) -> tuple[list[Found], int]:
+    """By line number, as Pluto has them: lines of several processes interleave."""
+    where, values = "run_id = ? AND coalesce(?, log_type) = log_type", (run_id, log_type)
+    total = db.execute(f"SELECT count(*) FROM logs WHERE {where}", values).fetchone()[0]  # noqa: S608
+    rows = db.execute(
+        f"SELECT * FROM logs WHERE {where} ORDER BY line_number, id LIMIT ? OFFSET ?",  # noqa: S608
+        (*values, limit, offset),
+    )
+    return [
+        {
+            "time": from_ms(row["time_ms"]),
+            "logType": row["log_type"],
+            "lineNumber": row["line_number"],
+            "message": row["message"],
+            "step": None,
+        }
+        for row in rows
+    ], total
+
+
+def files(db: sqlite3.Connection, run_id: int, log_name: str | None, base: str) -> list[Found]:
+    """Files whose bytes have arrived, newest step last."""
+    rows = db.execute(
+        "SELECT * FROM files WHERE run_id = ? AND coalesce(?, log_name) = log_name"
+        " AND stored_size IS NOT NULL ORDER BY step, sample_index, id",
+        (run_id, log_name),
+    )
+    return [
+        {
+            "fileName": row["file_name"],
+            "fileType": row["file_type"],
+            "fileSize": row["stored_size"],
+            "logName": row["log_name"],
+            "logGroup": row["log_name"].rpartition("/")[0],
+            "time": from_ms(row["time_ms"]),
+            "step": row["step"],
+            "caption": row["caption"],
+            "url": f"{base}/files/get/{row['token']}",
+        }
+        for row in rows
+    ]

@@ -1,0 +1,131 @@
+"""What a create or resume request says, read and checked. Config and metadata come as JSON inside JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from harness.tracker.http import Refused, Sender, integer
+
+EXTERNAL_ID_MOST = 255
+TAGS_MOST = 50
+
+
+@dataclass(frozen=True)
+class Attach:
+    """Where an attaching process is, as far as its metadata says."""
+
+    sender: Sender
+    name: str | None = None
+    hostname: str | None = None
+    rank: int | None = None
+    job_name: str | None = None
+    restart_attempt: int | None = None
+    node_name: str | None = None
+    client_version: str | None = None
+
+
+@dataclass(frozen=True)
+class Create:
+    project: str
+    name: str
+    external_id: str | None
+    config: Any
+    logger_settings: Any
+    system_metadata: Any
+    tags: list[str]
+    forked_from: int | None
+    fork_step: int | None
+    inherit_config: bool
+    inherit_tags: bool
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def document(body: Mapping[str, Any], name: str) -> Any:
+    """A field that holds JSON as a string. Raises Refused 400 when it is no JSON (NaN is none)."""
+    value = body.get(name)
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise Refused(400, f"Invalid {name} JSON") from None
+
+
+def string(body: Mapping[str, Any], name: str, most: int = 4096) -> str:
+    """A field that must be a string of 1 to `most` characters. Raises Refused 400 otherwise."""
+    value = body.get(name)
+    if not isinstance(value, str) or not 1 <= len(value) <= most:
+        raise Refused(400, f"{name}: expected a string of 1 to {most} characters")
+    return value
+
+
+def tags(value: object) -> list[str]:
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(tag, str) for tag in value):
+        raise Refused(400, "tags: expected a list of strings")
+    if len(value) > TAGS_MOST:
+        raise Refused(400, f"tags: a run has at most {TAGS_MOST}")
+    return value
+
+
+def merged(into: Any, new: Any) -> Any:
+    """`new` over `into`, object by object; anything else replaces."""
+    if isinstance(into, dict) and isinstance(new, dict):
+        return {**into, **{key: merged(into[key], new[key]) if key in into else new[key] for key in new}}
+    return new
+
+
+def read_create(body: Mapping[str, Any]) -> Create:
+    """Raises Refused 400 naming the field."""
+    external_id, parent, step = body.get("externalId"), body.get("forkRunId"), body.get("forkStep")
+    return Create(
+        project=string(body, "projectName"),
+        name=string(body, "runName"),
+        external_id=None if external_id is None else string(body, "externalId", EXTERNAL_ID_MOST),
+        config=document(body, "config"),
+        logger_settings=document(body, "loggerSettings"),
+        system_metadata=document(body, "systemMetadata"),
+        tags=tags(body.get("tags")),
+        forked_from=None if parent is None else integer(parent, "forkRunId"),
+        fork_step=None if step is None else integer(step, "forkStep"),
+        inherit_config=bool(body.get("inheritConfig")),
+        inherit_tags=bool(body.get("inheritTags")),
+    )
+
+
+def read_attach(sender: Sender, new: Create | None = None) -> Attach:
+    """Whatever of the metadata is there: no field of it is required, and none can make a create fail."""
+    if new is None:
+        return Attach(sender, name=sender.name)
+    metadata, settings = _object(new.system_metadata), _object(new.logger_settings)
+    konduktor = _object(metadata.get("konduktor"))
+    return Attach(
+        sender,
+        name=new.name,
+        hostname=_text(_object(metadata.get("os_info")).get("hostname")),
+        rank=_whole(konduktor.get("rank")),
+        job_name=_text(konduktor.get("job_name")),
+        restart_attempt=_whole(konduktor.get("restart_attempt")),
+        node_name=_text(konduktor.get("node_name")),
+        client_version=_text(settings.get("pluto_version")),
+    )
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return str(value) if isinstance(value, (str, int)) and value != "" else None
+
+
+def _whole(value: object) -> int | None:
+    text = str(value) if isinstance(value, (str, int)) else ""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None

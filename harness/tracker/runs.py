@@ -1,0 +1,217 @@
+"""Writes on runs. Each function runs inside one transaction of the store's only writer: none can race.
+
+What a run id means, what a resume changes and which status wins follows Pluto's server
+(knowledge of it: its public API descriptions and the client; see docs/decisions).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from typing import Any
+
+from harness.tracker.http import Refused, Sender, integer, now
+from harness.tracker.run_fields import Attach, Create, merged
+
+TERMINAL = {"COMPLETED": 0, "TERMINATED": 1, "CANCELLED": 2, "FAILED": 3}
+"""Terminal statuses; one replaces another only upward, so that a late success cannot hide a failure."""
+STATUSES = {"RUNNING", *TERMINAL}
+WORD = re.compile(r"[A-Za-z0-9]+")
+
+
+def prefix_of(project: str) -> str:
+    """A display-id prefix: initials, filled up from the last word. "unify-test" → "UTE"."""
+    words: list[str] = WORD.findall(project) or ["RUN"]
+    initials = "".join(word[0] for word in words[:3])
+    return (initials + words[-1][1:])[: max(3, len(initials))].upper()
+
+
+def find(db: sqlite3.Connection, run_id: object) -> sqlite3.Row:
+    """The run's row. Raises Refused 404."""
+    row: sqlite3.Row | None = db.execute(
+        "SELECT * FROM runs WHERE id = ?", (integer(run_id, "runId"),)
+    ).fetchone()
+    if row is None:
+        raise Refused(404, "Run not found")
+    return row
+
+
+def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3.Row, bool]:
+    """The run of (project, external id), made when there is none; and whether it was there already."""
+    at = now()
+    db.execute(
+        "INSERT INTO projects (name, prefix, created_at, updated_at) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (name) DO UPDATE SET updated_at = excluded.updated_at",
+        (new.project, prefix_of(new.project), at, at),
+    )
+    if new.external_id is not None:
+        found = db.execute(
+            "SELECT id FROM runs WHERE project = ? AND external_id = ?", (new.project, new.external_id)
+        ).fetchone()
+        if found is not None:
+            return reopen(db, found["id"], attach, new.config), True
+    config, tags = _inherited(db, new)
+    number, prefix = db.execute(
+        "UPDATE projects SET counter = counter + 1 WHERE name = ? RETURNING counter, prefix", (new.project,)
+    ).fetchone()
+    run_id = db.execute(
+        "INSERT INTO runs (project, external_id, number, display_id, name, tags, config, logger_settings,"
+        " system_metadata, created_at, updated_at, forked_from, fork_step)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            new.project,
+            new.external_id,
+            number,
+            f"{prefix}-{number}",
+            new.name,
+            json.dumps(tags),
+            json.dumps(config),
+            json.dumps(new.logger_settings),
+            json.dumps(new.system_metadata),
+            at,
+            at,
+            new.forked_from,
+            new.fork_step,
+        ),
+    ).lastrowid
+    assert run_id is not None
+    _event(db, run_id, None, "RUNNING", "create", peer=attach.sender.peer)
+    _attach(db, run_id, False, attach)
+    return find(db, run_id), False
+
+
+def _inherited(db: sqlite3.Connection, new: Create) -> tuple[Any, list[str]]:
+    """Config and tags with what the fork's parent gives. A parent that is not there gives nothing."""
+    parent = db.execute("SELECT * FROM runs WHERE id = ?", (new.forked_from,)).fetchone()
+    if parent is None:
+        return new.config, new.tags
+    config, tags = new.config, new.tags
+    if new.inherit_config:
+        inherited = json.loads(parent["config"] or "null")
+        config = inherited if new.config is None else merged(inherited, new.config)
+    if new.inherit_tags:
+        tags = list(dict.fromkeys([*json.loads(parent["tags"]), *new.tags]))
+    return config, tags
+
+
+def resume(db: sqlite3.Connection, body: dict[str, Any], attach: Attach) -> sqlite3.Row:
+    """By runId, displayId, or externalId + projectName. Raises Refused 400, 404."""
+    if body.get("runId") is not None:
+        row = find(db, body["runId"])
+    elif body.get("displayId") is not None:
+        row = db.execute(
+            "SELECT * FROM runs WHERE display_id = ? ORDER BY id LIMIT 1", (str(body["displayId"]).upper(),)
+        ).fetchone()
+    elif body.get("externalId") is not None:
+        row = db.execute(
+            "SELECT * FROM runs WHERE external_id = ? AND project = ?",
+            (str(body["externalId"]), str(body.get("projectName"))),
+        ).fetchone()
+    else:
+        raise Refused(400, "runId, displayId or externalId: required")
+    if row is None:
+        raise Refused(404, "Run not found")
+    return reopen(db, row["id"], attach, None)
+
+
+def reopen(db: sqlite3.Connection, run_id: int, attach: Attach, config: Any) -> sqlite3.Row:
+    """Attach to a run that exists: it runs again, its config is merged, all else of it stays."""
+    row = find(db, run_id)
+    at = now()
+    if row["status"] in TERMINAL:
+        _event(db, run_id, row["status"], "RUNNING", "resume", peer=attach.sender.peer)
+        db.execute("UPDATE runs SET status = 'RUNNING', status_updated = ? WHERE id = ?", (at, run_id))
+    if config is not None:
+        together = json.dumps(merged(json.loads(row["config"] or "null"), config))
+        db.execute("UPDATE runs SET config = ? WHERE id = ?", (together, run_id))
+    db.execute("UPDATE runs SET updated_at = ? WHERE id = ?", (at, run_id))
+    _attach(db, run_id, True, attach)
+    return find(db, run_id)
+
+
+def set_status(db: sqlite3.Connection, run_id: object, status: str, metadata: Any, sender: Sender) -> None:
+    """Take a status report. One that may not replace the present status is kept in the history only."""
+    row = find(db, run_id)
+    before = row["status"]
+    applies = before not in TERMINAL or (status in TERMINAL and TERMINAL[status] > TERMINAL[before])
+    _event(db, row["id"], before, status, "api", applies, metadata, sender.peer)
+    if applies:
+        db.execute(
+            "UPDATE runs SET status = ?, status_metadata = ?, status_updated = ?, updated_at = ?"
+            " WHERE id = ?",
+            (status, json.dumps(metadata), now(), now(), row["id"]),
+        )
+
+
+def heartbeat(db: sqlite3.Connection, run_id: object) -> str:
+    """Note that a process of the run lives; the run's status."""
+    row = find(db, run_id)
+    db.execute("UPDATE runs SET heartbeat_at = ? WHERE id = ?", (now(), row["id"]))
+    return str(row["status"])
+
+
+def update(db: sqlite3.Connection, run_id: object, *, tags: Any = None, config: Any = None) -> None:
+    """Replace the tags, or merge into the config."""
+    row = find(db, run_id)
+    if tags is not None:
+        db.execute("UPDATE runs SET tags = ? WHERE id = ?", (json.dumps(tags), row["id"]))
+    if config is not None:
+        together = json.dumps(merged(json.loads(row["config"] or "null"), config))
+        db.execute("UPDATE runs SET config = ? WHERE id = ?", (together, row["id"]))
+    db.execute("UPDATE runs SET updated_at = ? WHERE id = ?", (now(), row["id"]))
+
+
+def add_log_names(db: sqlite3.Connection, run_id: object, log_type: str, names: list[str]) -> None:
+    row = find(db, run_id)
+    db.executemany(
+        "INSERT INTO log_names VALUES (?, ?, ?)"
+        " ON CONFLICT (run_id, log_name) DO UPDATE SET log_type = excluded.log_type",
+        [(row["id"], name, log_type) for name in names],
+    )
+
+
+def note(db: sqlite3.Connection, run_id: object, kind: str, content: Any) -> None:
+    """Keep an alert or a model graph as it was sent."""
+    row = find(db, run_id)
+    db.execute(
+        "INSERT INTO notes (run_id, kind, body, at) VALUES (?, ?, ?, ?)",
+        (row["id"], kind, json.dumps(content), now()),
+    )
+
+
+def _event(
+    db: sqlite3.Connection,
+    run_id: int,
+    before: str | None,
+    after: str,
+    source: str,
+    applied: bool = True,
+    metadata: Any = None,
+    peer: str | None = None,
+) -> None:
+    db.execute(
+        "INSERT INTO status_events (run_id, from_status, to_status, source, applied, metadata, peer, at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (run_id, before, after, source, applied, json.dumps(metadata), peer, now()),
+    )
+
+
+def _attach(db: sqlite3.Connection, run_id: int, resumed: bool, attach: Attach) -> None:
+    db.execute(
+        "INSERT INTO attachments (run_id, at, resumed, name, hostname, rank, job_name, restart_attempt,"
+        " node_name, peer, client_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            run_id,
+            now(),
+            resumed,
+            attach.name,
+            attach.hostname,
+            attach.rank,
+            attach.job_name,
+            attach.restart_attempt,
+            attach.node_name,
+            attach.sender.peer,
+            attach.client_version,
+        ),
+    )

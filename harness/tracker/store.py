@@ -1,0 +1,136 @@
+"""One SQLite file. Writes go through one thread, in groups that are on disk before anyone is answered.
+
+Every write waiting when a transaction begins goes into it, so one fsync serves many ranks. A write that fails
+is rolled back alone (savepoint). A SIGKILL at any moment loses nothing that was answered; with
+synchronous=FULL neither does a loss of power.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from harness.tracker.schema import TABLES, VERSION
+
+T = TypeVar("T")
+Work = tuple[Callable[[sqlite3.Connection], Any], "Future[Any]"]
+GROUP = 256
+"""Writes in one transaction at most."""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection with the durability that the tracker promises. Transactions are explicit."""
+    db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+    db.row_factory = sqlite3.Row
+    mode = db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+    if mode != "wal":
+        raise sqlite3.OperationalError(f"{path} is where SQLite cannot keep a write-ahead log (mode {mode})")
+    db.execute("PRAGMA synchronous=FULL")
+    return db
+
+
+def _prepare(db: sqlite3.Connection) -> None:
+    found = db.execute("PRAGMA user_version").fetchone()[0]
+    if found == VERSION:
+        return
+    if found or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        raise sqlite3.DatabaseError(f"the database has schema {found}, this program writes {VERSION}")
+    db.executescript(f"BEGIN IMMEDIATE; {TABLES} PRAGMA user_version={VERSION}; COMMIT;")
+
+
+class Store:
+    """`write` and `read` take a function of a connection and give back what it returns."""
+
+    def __init__(self, path: Path, readers: int = 4) -> None:
+        self.path = path
+        self._db = connect(path)
+        _prepare(self._db)
+        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        self._local = threading.local()
+        self._opened: list[sqlite3.Connection] = []
+        self._readers = ThreadPoolExecutor(readers, thread_name_prefix="read")
+        self._writer = threading.Thread(target=self._write_groups, name="write", daemon=True)
+        self._writer.start()
+
+    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` inside a transaction; returns when it is committed. Raises what `work` raises."""
+        done: Future[T] = Future()
+        self._queue.put((work, done))
+        return await asyncio.wrap_future(done)
+
+    async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` on a read connection, in a thread of its own; it sees one state throughout."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
+
+    def close(self) -> None:
+        """Commit what waits, fold the log into the file, close."""
+        self._queue.put(None)
+        self._writer.join()
+        self._readers.shutdown()
+        for db in self._opened:
+            db.close()
+        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._db.close()
+
+    def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        db: sqlite3.Connection | None = getattr(self._local, "db", None)
+        if db is None:
+            db = self._local.db = connect(self.path)
+            db.execute("PRAGMA query_only=ON")
+            self._opened.append(db)
+        db.execute("BEGIN")
+        try:
+            return work(db)
+        finally:
+            db.execute("COMMIT")
+
+    def _write_groups(self) -> None:
+        open_ = True
+        while open_:
+            group, open_ = self._next_group()
+            if group:
+                self._write_group(group)
+
+    def _next_group(self) -> tuple[list[Work], bool]:
+        group: list[Work] = []
+        item = self._queue.get()
+        while item is not None:
+            group.append(item)
+            if len(group) == GROUP:
+                return group, True
+            try:
+                item = self._queue.get_nowait()
+            except Empty:
+                return group, True
+        return group, False
+
+    def _write_group(self, group: list[Work]) -> None:
+        outcomes: list[tuple[Future[Any], Any, BaseException | None]] = []
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            for work, done in group:
+                self._db.execute("SAVEPOINT one")
+                try:
+                    outcomes.append((done, work(self._db), None))
+                except Exception as error:
+                    self._db.execute("ROLLBACK TO one")
+                    outcomes.append((done, None, error))
+                self._db.execute("RELEASE one")
+            self._db.execute("COMMIT")
+        except Exception as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            outcomes = [(done, None, error) for _, done in group]
+        for done, result, failure in outcomes:
+            if not done.set_running_or_notify_cancel():
+                continue
+            if failure is None:
+                done.set_result(result)
+            else:
+                done.set_exception(failure)

@@ -1,0 +1,154 @@
+"""What the tracker has answered is on disk: killed at any moment, it has every row it acknowledged."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tracker_server import KEY, Server, create, log_metrics
+
+from harness.errors import HarnessError
+from harness.tracker.audit import EmbeddedAudit, HostedAudit, collect
+
+RANKS = 8
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path).start()
+    yield server
+    server.stop()
+
+
+def test_a_sigkill_amid_writes_loses_nothing_that_was_acknowledged(server: Server) -> None:
+    with server.client() as client:
+        run = create(client)["runId"]
+    acknowledged: list[list[int]] = [[] for _ in range(RANKS)]
+    kills = 3
+
+    def rank_logs(rank: int) -> None:
+        """Requests of 10 rows, one after another, until the server is gone."""
+        start = acknowledged[rank][-1] + 1 if acknowledged[rank] else 0
+        with server.client() as client:
+            for first in itertools.count(start, 10):
+                steps = range(first, first + 10)
+                lines = (json.dumps({"time": 1, "step": s, "data": {f"loss/{rank}": s}}) for s in steps)
+                try:
+                    if log_metrics(client, run, "\n".join(lines), f"rank{rank}").status_code == 200:
+                        acknowledged[rank].extend(steps)
+                except httpx.TransportError:
+                    return
+
+    for kill in range(kills):
+        threads = [threading.Thread(target=rank_logs, args=(rank,)) for rank in range(RANKS)]
+        before = sum(map(len, acknowledged))
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + 10
+        while sum(map(len, acknowledged)) < before + 500 + 170 * kill:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        server.kill()
+        for thread in threads:
+            thread.join()
+        server.start()
+    with server.client() as client:
+        stored = {(p.metric, p.step) for p in EmbeddedAudit(client).points([run])}
+        assert create(client)["resumed"] is True
+    expected = {(f"loss/{rank}", step) for rank in range(RANKS) for step in acknowledged[rank]}
+    assert len(expected) > 1500
+    assert expected <= stored
+
+
+def test_a_reader_waits_while_the_tracker_restarts(server: Server) -> None:
+    with server.client() as client:
+        run = create(client)["runId"]
+        log_metrics(client, run, '{"time": 1, "step": 0, "data": {"a": 1}}')
+        server.kill()
+        restart = threading.Timer(0.3, server.start)
+        restart.start()
+        try:
+            assert len(list(EmbeddedAudit(client, seconds=20).points([run]))) == 1
+        finally:
+            restart.join()
+
+
+def test_a_tracker_that_is_gone_or_refuses_is_an_error_with_a_cause(server: Server) -> None:
+    with server.client() as client:
+        server.stop()
+        reader = EmbeddedAudit(client, seconds=0.2)
+        with pytest.raises(HarnessError) as unreachable:
+            reader.runs(external_id="x", project="e2e", job_name=None)
+        summary = collect(reader, external_id="x", project="e2e", job_name=None, write=lambda *_: None)
+    server.start()
+    with pytest.raises(HarnessError) as rejected:
+        HostedAudit(server.url, "wrong").runs(external_id="x", project="e2e", job_name=None)
+    assert unreachable.value.cause == "tracker.unreachable"
+    assert summary.error
+    assert "tracker at" in summary.error
+    assert rejected.value.cause == "tracker.key_rejected"
+
+
+def test_counts_that_do_not_settle_are_no_complete_reading(server: Server) -> None:
+    """Rows that still arrive: the hosted reader gives up at its deadline and says what it saw."""
+    with server.client() as client:
+        run = create(client)["runId"]
+        stop = threading.Event()
+
+        def keep_logging() -> None:
+            with server.client() as writer:
+                for step in itertools.count():
+                    log_metrics(writer, run, json.dumps({"time": 1, "step": step, "data": {"a": 1}}))
+                    if stop.wait(0.005):
+                        return
+
+        thread = threading.Thread(target=keep_logging)
+        thread.start()
+        try:
+            reader = HostedAudit(server.url, KEY, settle_seconds=0.1, deadline_seconds=0.5)
+            summary = collect(
+                reader, external_id="shared", project="e2e", job_name=None, write=lambda *_: None
+            )
+        finally:
+            stop.set()
+            thread.join()
+    assert summary.error
+    assert "stable count" in summary.error
+
+
+def test_many_rows_are_read_in_pages_and_interleaved_runs_apart(server: Server) -> None:
+    with server.client() as client:
+        runs = [create(client, f"run-{i}")["runId"] for i in range(3)]
+        for first in range(0, 3000, 100):
+            lines = (
+                json.dumps({"time": 1, "step": s, "data": {"m": s, "n": -s}})
+                for s in range(first, first + 100)
+            )
+            text = "\n".join(lines)
+            for run in runs:
+                log_metrics(client, run, text)
+        points = list(EmbeddedAudit(client, page=999).points(runs[::2]))
+        page = client.get("/api/audit/points", params={"runIds": f"{runs[1]}", "limit": 5, "after": 17_000})
+    assert [p.run_id for p in points].count(runs[0]) == 6000
+    assert len(points) == 12_000
+    assert len({(p.run_id, p.metric, p.step) for p in points}) == 12_000
+    assert len(page.json()["points"]) == 5
+    assert isinstance(page.json()["next"], int)
+
+
+def test_a_database_of_another_schema_is_not_touched(tmp_path: Path) -> None:
+    folder = tmp_path / "old"
+    folder.mkdir()
+    with sqlite3.connect(folder / "tracker.db") as db:
+        db.execute("CREATE TABLE other (a)")
+    server = Server(folder)
+    with pytest.raises(AssertionError, match="schema 0"):
+        server.start()
+    assert server.stop() != 0

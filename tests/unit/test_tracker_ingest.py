@@ -1,0 +1,61 @@
+"""ingest.py: lines as Pluto's ingest takes them, one after another up to the first bad one."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.tracker import ingest
+
+GOOD = b'{"time": 5, "step": 1, "data": {"a": 1.5}}'
+
+
+def test_numbers_that_json_does_not_know() -> None:
+    line = b'{"time": 5, "step": 1, "data": {"n": NaN, "i": Infinity, "m": -Infinity, "big": %d}}' % (10**30)
+    values = {row[0]: row[3] for row in ingest.read(line, ingest.point_rows).rows}
+    assert math.isnan(values["n"])
+    assert (values["i"], values["m"], values["big"]) == (math.inf, -math.inf, 1e30)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"not json",
+        b"[]",
+        b'{"time": 5, "step": -1, "data": {}}',
+        b'{"time": 5, "step": 1.5, "data": {}}',
+        b'{"time": 5, "step": true, "data": {}}',
+        b'{"time": 5, "data": {"a": 1}}',
+        b'{"time": 5, "step": 1, "data": {"a": "1"}}',
+        b'{"time": 5, "step": 1, "data": {"a": true}}',
+        b'{"time": 5, "step": 1, "data": {"a": null}}',
+        b'{"time": 5, "step": 1, "data": {"a": 1' + b"0" * 400 + b"}}",
+        b'{"time": 5, "step": 1, "data": [1]}',
+        b'{"time": 5, "step": 9223372036854775808, "data": {}}',
+        b'{"time": 5, "step": 1, "data": {}, "rank": 3}',
+        b'{"time": 5, "step": 1, "data": {"\\ud800": 1}}',
+        b"\xff\xfe{}",
+        b"[" * 100_000,
+    ],
+)
+def test_a_bad_line_ends_the_request_and_earlier_lines_stay(bad: bytes) -> None:
+    found = ingest.read(b"\n".join([GOOD, b"", bad, GOOD]), ingest.point_rows)
+    assert found.rows == [("a", 1, 5, 1.5)]
+    assert found.lines == 1
+    assert found.error is not None
+    assert found.error.startswith("line 3: ")
+
+
+@given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), st.floats(), max_size=5))
+def test_what_the_client_writes_is_read_back(data: dict[str, float]) -> None:
+    """The client writes each line with json.dumps, so names are escaped and NaN is bare."""
+    line = json.dumps({"time": 1, "step": 2, "data": data}).encode()
+    found = ingest.read(line + b"\n", ingest.point_rows)
+    assert found.error is None
+    assert [row[:3] for row in found.rows] == [(name, 2, 1) for name in data]
+    for (*_, value), sent in zip(found.rows, data.values(), strict=True):
+        assert value == sent or (math.isnan(value) and math.isnan(sent))
