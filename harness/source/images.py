@@ -12,7 +12,7 @@ from pathlib import Path
 from harness.errors import HarnessError
 from harness.source.archive import ProgramImage, write
 from harness.source.shell import CAUSE, Shell
-from harness.source.store import FILES
+from harness.source.store import FILES, key
 
 NODE_FILES = [
     "cni.conflist",
@@ -75,7 +75,7 @@ def build_node(shell: Shell, parts: NodeParts, tag: str, work: Path) -> None:
     with _container(shell, *run, target("node"), "infinity") as container:
         _preload(shell, container, archive, list(wanted.values()))
         entrypoint = 'ENTRYPOINT ["/usr/local/bin/entrypoint", "/sbin/init"]'
-        shell.run(["docker", "commit", "--change", entrypoint, container, tag])
+        shell.run(["docker", "commit", "--change", entrypoint, "--change", "CMD []", container, tag])
 
 
 def build_controller(shell: Shell, program: Path, tag: str, work: Path) -> None:
@@ -175,20 +175,23 @@ def _preload(shell: Shell, container: str, archive: Path, images: list[str]) -> 
 def _container(shell: Shell, *arguments: str) -> Iterator[str]:
     """A container for the time of the block, by its id."""
     verb, *rest = arguments
-    container = shell.run(["docker", verb, "--label", _label(shell), *rest]).strip()
+    container = shell.run(["docker", verb, "--name", _name(shell), *rest]).strip()
     try:
         yield container
     finally:
         shell.run(["docker", "rm", "--force", "--volumes", container])
 
 
-def _label(shell: Shell) -> str:
-    """Tells the containers of builds into one cache from all others."""
-    return f"pluto-e2e-harness.build={shell.log.parent}"
+def _name(shell: Shell) -> str:
+    """Of the one container that a build into this cache has at a time.
+
+    A name and not a label: a commit hands labels on to the image, and so to every node that starts from it.
+    """
+    return f"harness-build-{key(str(shell.log.parent))}"
 
 
 def remove_leftovers(shell: Shell) -> None:
     """Containers that a killed build left; call it with the build's lock held."""
-    left = shell.run(["docker", "ps", "--all", "--quiet", "--filter", f"label={_label(shell)}"]).split()
+    left = shell.run(["docker", "ps", "--all", "--quiet", "--filter", f"name=^/{_name(shell)}$"]).split()
     if left:
         shell.run(["docker", "rm", "--force", "--volumes", *left])
