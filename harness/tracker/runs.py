@@ -1,7 +1,6 @@
 """Writes on runs. Each function runs inside one transaction of the store's only writer: none can race.
 
-What a run id means, what a resume changes and which status wins follows Pluto's server
-(knowledge of it: its public API descriptions and the client; see docs/decisions).
+What a run id means, what a resume changes and which status wins is as in Pluto's server.
 """
 
 from __future__ import annotations

@@ -68,6 +68,10 @@ class Store:
         """Run `work` on a read connection, in a thread of its own; it sees one state throughout."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
 
+    @property
+    def alive(self) -> bool:
+        return self._writer.is_alive()
+
     def close(self) -> None:
         """Commit what waits, fold the log into the file, close."""
         self._queue.put(None)
