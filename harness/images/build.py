@@ -1,0 +1,108 @@
+"""The worker and the tracker image, tagged with the hash of what they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import HarnessError
+from harness.images import versions
+from harness.images.docker import BUILD, CAUSE, Progress, files_of, image_id, making
+from harness.images.stack import Stack
+from harness.images.wheels import lock_key, wheels
+from harness.settings import Settings
+from harness.source.store import key
+
+ROOT = Path(__file__).parents[2]
+"""The checkout: Dockerfile, workers/ and locks/ lie in it."""
+
+
+@dataclass(frozen=True)
+class ImageRef:
+    """A local Docker image: its tag, and its id as `sha256:…`."""
+
+    tag: str
+    image_id: str
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What one image is made of. `parts`: files and folders of the checkout that its Dockerfile copies."""
+
+    repository: str
+    dockerfile: Path
+    lock: Path
+    parts: tuple[Path, ...]
+
+    def tag(self, arguments: Mapping[str, str], python: str) -> str:
+        """`repository:<12 hex digits>`, another one for every change of the files or the arguments."""
+        inputs = [self.dockerfile.read_text(), lock_key(self.lock.read_text(), python)]
+        inputs += [f"{name}={value}" for name, value in sorted(arguments.items())]
+        for path in _files(self.parts):
+            inputs += [str(path.relative_to(ROOT)), path.read_bytes().hex()]
+        return f"{self.repository}:{key(*inputs)}"
+
+
+WORKER = Recipe(
+    "pluto-multinode-test", ROOT / "Dockerfile", ROOT / "locks" / "worker.txt", (ROOT / "workers",)
+)
+TRACKER = Recipe(
+    "harness/tracker",
+    Path(__file__).parent / "files" / "tracker.Dockerfile",
+    ROOT / "locks" / "tracker.txt",
+    (ROOT / "harness" / "__init__.py", ROOT / "harness" / "tracker"),
+)
+
+
+def build_worker(stack: Stack, settings: Settings, progress: Progress) -> ImageRef:
+    """The image of the ranks: PyTorch, Pluto's client and workers/ in /workspace.
+
+    Raises ToolError naming the log, cause image.build_failed.
+    """
+    worker = versions.load(settings).worker
+    arguments = {"BASE": stack.torch_base, "TORCH": worker.torch}
+    return _build(WORKER, arguments, worker.python, settings, progress)
+
+
+def build_tracker(stack: Stack, settings: Settings, progress: Progress) -> ImageRef:
+    """The image of the embedded tracker. Raises as `build_worker`."""
+    python = versions.load(settings).worker.python
+    return _build(TRACKER, {"BASE": stack.python_base}, python, settings, progress)
+
+
+def _build(
+    recipe: Recipe, arguments: Mapping[str, str], python: str, settings: Settings, progress: Progress
+) -> ImageRef:
+    if not recipe.dockerfile.is_file():
+        raise HarnessError(
+            f"{recipe.dockerfile} is not there: images are built from a checkout",
+            hint="install the harness editable: pip install -e .",
+            cause=CAUSE,
+        )
+    tag = recipe.tag(arguments, python)
+    there = image_id(tag)
+    if there is not None:
+        return ImageRef(tag, there)
+    folder = wheels(recipe.lock, python, settings, progress)
+    with making(tag, settings, progress) as shell:
+        if shell is not None:
+            progress(f"{tag}: building on {arguments['BASE']}")
+            words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
+            shell.run(
+                [
+                    *BUILD,
+                    *words,
+                    *("--build-context", f"wheels={folder}", "-f", recipe.dockerfile, "-t", tag, ROOT),
+                ]
+            )
+    made = image_id(tag)
+    if made is None:
+        raise HarnessError(
+            f"{tag} was built and is not there", hint="another process removed it? try again", cause=CAUSE
+        )
+    return ImageRef(tag, made)
+
+
+def _files(parts: Iterable[Path]) -> list[Path]:
+    return [path for part in parts for path in (files_of(part) if part.is_dir() else [part])]

@@ -1,0 +1,14 @@
+# The embedded tracker: serves Pluto's wire contract to the ranks. Only its own package is copied, so nothing in it
+# may import the rest of the harness. /data is for its database.
+ARG BASE
+FROM ${BASE}
+RUN --mount=type=bind,from=wheels,target=/wheels \
+    PYTHONPATH=$(echo /wheels/pip-*.whl) python3 -m pip install --quiet --require-hashes --no-index --find-links /wheels --no-deps \
+      --no-cache-dir --ignore-installed --break-system-packages --root-user-action=ignore -r /wheels/lock.txt \
+ && install -d -o 65532 -g 65532 /data
+COPY harness/__init__.py /app/harness/
+COPY harness/tracker/ /app/harness/tracker/
+WORKDIR /app
+ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER 65532:65532
+ENTRYPOINT ["python3", "-m", "harness.tracker"]
