@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -93,8 +95,7 @@ def prepare(
     rendered = job.render(
         image=image, envs=_environment(expected, nonce, budget, url), max_seconds=budget.job
     )
-    settings.state_dir.mkdir(parents=True, exist_ok=True)
-    home = Path(tempfile.mkdtemp(prefix="launch-", dir=settings.state_dir))
+    home = _home(settings.state_dir)
     return Launching(
         kube=kube,
         namespace=namespace,
@@ -129,6 +130,15 @@ def _environment(expected: Expected, nonce: str, budget: Budget, url: str) -> di
         "NO_PROXY": ".svc,.cluster.local",
         **urls,
     }
+
+
+def _home(state_dir: Path) -> Path:
+    """A folder of this process alone; those of processes that were killed are removed now."""
+    state_dir.mkdir(parents=True, exist_ok=True)
+    for left in state_dir.glob("launch-*"):
+        if not Path("/proc", left.name.split("-")[1]).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"launch-{os.getpid()}-", dir=state_dir))
 
 
 def _prune(kube: Kube, keep: str) -> None:

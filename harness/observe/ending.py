@@ -101,28 +101,29 @@ class Ending:
 
     def _admission(self) -> str | None:
         for workload in self._all("workload"):
-            conditions = workload.get("status", {}).get("conditions") or []
-            for condition in conditions:
-                message = condition.get("message", "")
-                never = condition["type"] == "QuotaReserved" and condition["status"] == "False"
-                never = never and any(text in message for text in NEVER_ADMITTED)
-                if self._lasts("queue", "queue", never):
-                    return f"Kueue will not admit it: {message}"
-                evicted = condition["type"] == "Evicted" and condition["status"] == "True"
-                if self._lasts("evicted", "evicted", evicted and not _true(workload, "Finished")):
-                    return f"evicted: {condition.get('reason')}: {message}"
+            reserved = _condition(workload, "QuotaReserved")
+            message = reserved.get("message", "")
+            refused = reserved.get("status") == "False" and any(text in message for text in NEVER_ADMITTED)
+            if self._lasts("queue", "queue", refused):
+                return f"Kueue will not admit it: {message}"
+            evicted = _condition(workload, "Evicted")
+            out = evicted.get("status") == "True" and not _true(workload, "Finished")
+            if self._lasts("evicted", "evicted", out):
+                return f"evicted: {evicted.get('reason')}: {evicted.get('message')}"
         return None
 
     def _pods(self) -> str | None:
         for pod in self._all("pod"):
-            for condition in pod["status"].get("conditions") or []:
-                stuck = condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable"
-                name = pod["metadata"]["name"]
-                if condition["type"] == "PodScheduled" and self._lasts(f"{name}/s", "unschedulable", stuck):
-                    return f"{name} cannot be scheduled: {condition.get('message')}"
+            name, scheduled = pod["metadata"]["name"], _condition(pod, "PodScheduled")
+            if self._lasts(f"{name}/s", "unschedulable", scheduled.get("reason") == "Unschedulable"):
+                return f"{name} cannot be scheduled: {scheduled.get('message')}"
         return None
 
 
-def _true(item: Object, kind: str) -> bool:
+def _condition(item: Object, kind: str) -> Object:
     conditions = item.get("status", {}).get("conditions") or []
-    return any(c["type"] == kind and c["status"] == "True" for c in conditions)
+    return next((c for c in conditions if c["type"] == kind), {})
+
+
+def _true(item: Object, kind: str) -> bool:
+    return _condition(item, kind).get("status") == "True"
