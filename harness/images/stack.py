@@ -55,7 +55,10 @@ def resolve(settings: Settings, progress: Progress) -> Stack:
     if way == "auto":
         missing = reach.unreached(locked.registry)
         way = "source" if missing else "registry"
-        why = f"not reached: {'; '.join(missing)}" if missing else "registries and manifests answer"
+        why = "registries and manifests answer"
+        if missing:
+            others = f", and {len(missing) - 1} more" if missing[1:] else ""
+            why = f"not reached: {missing[0]}{others}"
         progress(f"images: {way} ({why})")
     else:
         progress(f"images: {way} (as HARNESS_IMAGES says)")
