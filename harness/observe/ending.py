@@ -75,7 +75,8 @@ class Ending:
         if not holds:
             self._since.pop(key, None)
             return False
-        return time.monotonic() - self._since.setdefault(key, time.monotonic()) >= GRACE[grace]
+        now = time.monotonic()
+        return now - self._since.setdefault(key, now) >= GRACE[grace]
 
     def _finished(self) -> str | None:
         for jobset in self._all("jobset"):
