@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 from rich.console import Console
 
@@ -27,6 +26,8 @@ from harness.report import terminal
 from harness.settings import load
 from harness.verdict import judge as judge_bundle
 
+_WrongUsage: Any = typer.BadParameter.__mro__[2]
+"""ClickException, of whichever click typer uses: newer ones bring their own."""
 EXIT = {"PASS": 0, "FAIL": 1, "UNKNOWN": 2}
 app = typer.Typer(
     help="Launch real multinode jobs on a real Kubernetes cluster, and get a verdict that can be believed.",
@@ -218,20 +219,16 @@ def _bundle(path: Path) -> Bundle:
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: every error of ours is one message and an exit code, never a traceback."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        code = app(arguments, standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        code = stop.exit_code
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
-        code = 64
-    except click.ClickException as error:
+        code = app(arguments or ["--help"], standalone_mode=False)
+    except _WrongUsage as error:
         error.show()
         code = 64
     except HarnessError as error:
         print(f"harness: {error}", file=sys.stderr)
         code = error.exit_code
-    except (KeyboardInterrupt, click.exceptions.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         print("harness: interrupted", file=sys.stderr)
         code = 2
     except BrokenPipeError:

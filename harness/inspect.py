@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cluster.kind import KindCluster
+from harness.errors import UsageError
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
 from harness.images.build import build_tracker, build_worker
@@ -94,13 +95,19 @@ def bundles(runs_dir: Path) -> list[dict[str, Any]]:
 
 
 def log_lines(bundle: Bundle, rank: int | None) -> Iterator[str]:
-    """Lines of the logs, prefixed by pod, without ground-truth frames."""
-    for path in sorted((bundle.path / "logs").glob("*.log")):
-        if rank is not None and f"-workers-0-{rank}-" not in path.name:
+    """Lines of the ranks' logs as "node rank | time | line", without ground-truth frames."""
+    ranks = bundle.ranks()
+    wanted = None if rank is None or rank not in ranks else ranks[rank].index
+    if rank is not None and wanted is None:
+        raise UsageError(f"the bundle has no pod of rank {rank}", hint=f"ranks with a pod: {list(ranks)}")
+    for index, pod in bundle.pods().items():
+        if wanted not in (None, index):
             continue
-        for line in path.read_text(errors="replace").splitlines():
-            if MARK not in line:
-                yield f"{path.stem}  {line}"
+        for path in sorted((bundle.path / "logs").glob(f"{pod.name}-*.log")):
+            for line in path.read_text(errors="replace").splitlines():
+                stamp, _, text = line.partition(" ")
+                if MARK not in text:
+                    yield f"{index} | {stamp[11:23]} | {text}"
 
 
 def build_images(settings: Settings, progress: Callable[[str], None]) -> dict[str, str]:

@@ -48,7 +48,7 @@ class Recorder:
         nonce = os.environ.get("HARNESS_NONCE", "")
         if not nonce:
             raise RuntimeError(
-                "HARNESS_NONCE is not set: this worker was not launched by the harness, so nothing can be proved"
+                "HARNESS_NONCE is not set: not launched by the harness, so nothing can be proved"
             )
         return cls(nonce, rank, row_limit=int(os.environ.get("HARNESS_TRUTH_ROWS", "200000")))
 

@@ -1,4 +1,4 @@
-"""A launch is over when it has ended, or when it can be seen that it never will; a passing state is neither."""
+"""A launch is over when it has ended, or when it is seen that it never will; passing states are neither."""
 
 from typing import Any
 
