@@ -132,7 +132,7 @@ def _launch(
         min_nodes_used=min(job.num_nodes, ready.schedulable_nodes),
         queue=job.queue,
     )
-    writer.update(expected=expected, versions=ready.versions, cluster={"name": ready.kind.name})
+    writer.update(expected=expected, versions=ready.versions, cluster=_identity(ready))
     with ExitStack() as undo:
         with writer.stage("namespace"):
             launching = prepare(ready, job, settings, expected, nonce, budget, writer, progress)
@@ -161,6 +161,12 @@ def _launch(
         finally:
             with writer.stage("collect"):
                 _collect(launching, ending, watcher, logs, truth, gaps, writer)
+
+
+def _identity(ready: provision.Ready) -> dict[str, str]:
+    """Enough for somebody else's kubectl."""
+    kind = ready.kind
+    return {"name": kind.name, "context": kind.context, "kubeconfig": str(kind.kubeconfig)}
 
 
 def _submit(launching: Launching, writer: BundleWriter) -> str:

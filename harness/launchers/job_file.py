@@ -101,7 +101,18 @@ class JobFile:
         labels = dict(resources.get("labels") or {})
         labels[DURATION_LABEL] = str(min(int(labels.get(DURATION_LABEL, max_seconds)), int(max_seconds)))
         resources["labels"] = labels
-        return yaml.safe_dump(document, sort_keys=False)
+        return yaml.dump(document, Dumper=_Dumper, sort_keys=False)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Scripts stay readable: text of several lines is written as a block."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
 
 
 def _problems(document: Any) -> Any:

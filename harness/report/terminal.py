@@ -46,9 +46,11 @@ def _checks(verdict: Verdict) -> Table:
     table.add_column(overflow="fold")
     for check in verdict.checks:
         mark = Text(MARK[check.result], style=STYLE[check.result])
-        table.add_row(
-            mark, check.name, Text(check.explanation, style="" if check.result != "PASS" else "dim")
+        primary = verdict.cause is not None and check.explanation == verdict.explanation
+        said = Text(
+            "see above" if primary else check.explanation, style="dim" if check.result == "PASS" else ""
         )
+        table.add_row(mark, check.name, said)
     return table
 
 

@@ -161,7 +161,8 @@ def points_kept(
                 refs.append(f"truth/{rank}.jsonl")
         total = sum(map(len, compared.lost.values())) + sum(block.count - have for _, block, have in blocks)
         more = len(compared.lost) + len(blocks) - len(parts)
-        text = f"{total} points that {names(ranks)} logged are not in {label}: {'; '.join(parts)}"
+        counted = f"{total} points" if total != 1 else "1 point"
+        text = f"{counted} logged by {names(ranks)} not in {label}: {'; '.join(parts)}"
         text += f"; and {more} more metrics" if more else ""
         refs.append("tracker/points.jsonl")
         return found("points-kept", "unification.lost_points", text, ranks=ranks, evidence=refs)
