@@ -15,6 +15,7 @@ from harness.controllers import install, queues
 from harness.controllers import tracker as embedded
 from harness.errors import HarnessError
 from harness.evidence.writer import BundleWriter
+from harness.images import mirror
 from harness.images.build import ImageRef, build_tracker, build_worker
 from harness.images.load import bring
 from harness.images.stack import Stack, resolve
@@ -114,6 +115,9 @@ def _install(
         with writer.stage("images to nodes"):
             bring([worker.tag, tracker.tag], pools, kind.settings, progress)
         return
+    if stack.mirrors:
+        with writer.stage("mirrors"):
+            mirror.teach(nodes, stack.mirrors, progress)
     if stack.node_images:
         with writer.stage("controller images to nodes"):
             bring(list(stack.node_images), nodes, kind.settings, progress)

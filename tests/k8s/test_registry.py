@@ -1,0 +1,260 @@
+"""The main job by the registry way: the source way's images and manifests, published on this machine.
+
+The code that takes published images is the same for every registry, so all of it runs here: references by
+digest, manifests by URL and sha256, the pull by Docker, by the image build and by the nodes. What only the
+public registries show: their TLS, their rate limits, and that harness/versions.toml names what they hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from local_registry import Registry, registry_program, serving
+
+from harness import process, provision
+from harness import run as running
+from harness.cluster.kind import KindCluster
+from harness.evidence.reader import Bundle
+from harness.images import versions
+from harness.images.docker import BUILD
+from harness.images.stack import Stack, resolve
+from harness.launchers.job_file import JobFile
+from harness.run import Outcome
+from harness.settings import Settings
+
+pytestmark = [pytest.mark.e2e, pytest.mark.registry]
+
+PUSH_SECONDS = 900
+CONTROLLERS = ("jobset", "kueue")
+
+
+def progress(text: str) -> None:
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class Published:
+    """What stands where docker.io, registry.k8s.io and github.com stand otherwise."""
+
+    lock: str
+    """versions.toml that names all of it."""
+    references: dict[str, str]
+    """By what it is for: `localhost:PORT/harness/…@sha256:…`."""
+    to_push: Registry
+    to_nodes: Registry
+    files: Path
+    """Served by HTTP."""
+
+    def path(self, name: str) -> str:
+        """The reference without its registry, as a registry's log has it."""
+        return self.references[name].partition("/")[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """For gigabytes: pytest would keep those of its last three sessions."""
+    path = tmp_path_factory.mktemp("published")
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def published(folder: Path, harness_settings: Settings) -> Iterator[Published]:
+    """The source way's node, JobSet, Kueue and base images in a registry, its manifests on a file server."""
+    source = resolve(
+        harness_settings.model_copy(update={"images": "source", "versions_file": None}), progress
+    )
+    images = {
+        "node": source.node_image,
+        "torch_base": source.torch_base,
+        "python_base": source.python_base,
+        **dict(zip(CONTROLLERS, source.node_images, strict=True)),
+    }
+    program, data, files = registry_program(harness_settings.cache_dir), folder / "data", folder / "files"
+    files.mkdir()
+    for name in CONTROLLERS:
+        shutil.copy(getattr(source, f"{name}_manifest"), files / f"{name}.yaml")
+    with (
+        serving(program, data, "127.0.0.1", readonly=False) as to_push,
+        serving(program, data, "0.0.0.0", readonly=True) as to_nodes,
+        file_server(files) as url,
+        ThreadPoolExecutor(len(images)) as pool,
+    ):
+        pushed = pool.map(lambda item: push(*item, to_push.port), images.items())
+        references = dict(zip(images, pushed, strict=True))
+        lock = lock_of(source, references, files, url, to_nodes.port, harness_settings)
+        try:
+            yield Published(lock, references, to_push, to_nodes, files)
+        finally:
+            for reference in references.values():
+                process.run(["docker", "rmi", reference], timeout=60, check=False)
+
+
+def push(name: str, image: str, port: int) -> str:
+    """Push a local image; its reference by digest. Docker forgets it again, so that it has to be pulled.
+
+    The label makes a digest that was never there: Docker asks no registry for a manifest that it still has.
+    """
+    repository = f"localhost:{port}/harness/{name.replace('_', '-')}"
+    recipe = f"FROM {image}\nLABEL published={secrets.token_hex(8)}\n"
+    start = time.monotonic()
+    process.run([*BUILD, "-t", f"{repository}:test", "-"], timeout=120, stdin=recipe)
+    try:
+        said = process.run(["docker", "push", f"{repository}:test"], timeout=PUSH_SECONDS).stdout
+    finally:
+        process.run(["docker", "rmi", f"{repository}:test"], timeout=60)
+    digest = re.search(r"digest: (sha256:[0-9a-f]{64})", said)
+    assert digest, said
+    progress(f"pushed {image} in {time.monotonic() - start:.0f} s")
+    return f"{repository}@{digest[1]}"
+
+
+@contextmanager
+def file_server(files: Path) -> Iterator[str]:
+    """The base URL of an HTTP server on loopback."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(files))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def lock_of(
+    source: Stack, references: dict[str, str], files: Path, url: str, nodes_port: int, settings: Settings
+) -> str:
+    """harness/versions.toml with other references; its [worker] is the project's."""
+    registry = references["node"].partition("/")[0]
+    lines = ["[registry]", f'kubernetes = "{source.kubernetes}"']
+    lines += [f'{name} = "{references[name]}"' for name in ("node", "torch_base", "python_base")]
+    for name in CONTROLLERS:
+        lines += [
+            f"[registry.{name}]",
+            f'version = "{source.versions[name]}"',
+            f'image = "{references[name]}"',
+            f'manifest = "{url}/{name}.yaml"',
+            f'sha256 = "{hashlib.sha256((files / f"{name}.yaml").read_bytes()).hexdigest()}"',
+        ]
+    lines += ["[registry.mirrors]", f'"{registry}" = "http://{{gateway}}:{nodes_port}"']
+    worker = versions.load(settings.model_copy(update={"versions_file": None})).worker
+    lines += ["[worker]", *(f'{name} = "{value}"' for name, value in worker.model_dump().items())]
+    return "\n".join([*lines, ""])
+
+
+def by_registry(settings: Settings, folder: Path, name: str, lock: str) -> Settings:
+    """Settings of a cluster of its own, with a cache that holds no manifest and no saved image yet."""
+    cache = folder / name / "cache"
+    cache.mkdir(parents=True)
+    wheels = settings.cache_dir.absolute() / "wheels"
+    wheels.mkdir(parents=True, exist_ok=True)
+    (cache / "wheels").symlink_to(wheels)
+    file = folder / name / "versions.toml"
+    file.write_text(lock)
+    changes = {
+        "images": "registry",
+        "versions_file": file,
+        "cache_dir": cache,
+        "cluster_name": f"{settings.cluster_name}-{name}",
+        "workers": 2,
+    }
+    return settings.model_copy(update=changes)
+
+
+@pytest.fixture(scope="module")
+def ready(published: Published, folder: Path, harness_settings: Settings) -> Iterator[provision.Ready]:
+    """A cluster made of what is published. One that was kept is made anew: its registry is gone."""
+    settings = by_registry(harness_settings, folder, "registry", published.lock)
+    provision.down(settings, progress)
+    start = time.monotonic()
+    up = running.up(settings, progress)
+    progress(f"up by the registry way in {time.monotonic() - start:.0f} s")
+    tracker = up.kube.get("apps/v1", "Deployment", "tracker", "harness-system")
+    try:
+        yield up
+    finally:
+        if not settings.keep_cluster:
+            provision.down(settings, progress)
+        assert tracker is not None
+        # Their tags are of this registry's port, so nobody asks for them again.
+        made = [up.worker_image, tracker["spec"]["template"]["spec"]["containers"][0]["image"]]
+        process.run(["docker", "rmi", *made], timeout=60, check=False)
+
+
+def test_the_main_job_passes(
+    ready: provision.Ready,
+    job: JobFile,
+    harness_settings: Settings,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """The same job, the same checks; every node runs the published node image."""
+    outcome = running.launch(job, harness_settings, ready, progress)
+    record_property("harness.bundle", str(outcome.bundle))
+    assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
+    assert all(check.result == "PASS" for check in outcome.verdict.checks)
+    manifest = Bundle.open(outcome.bundle).manifest
+    assert manifest is not None
+    assert manifest.versions["images"] == "registry"
+
+
+def test_docker_pulled_the_node_and_base_images_by_digest(
+    ready: provision.Ready, published: Published
+) -> None:
+    """Every node is a container of the pulled reference, and the registry gave out all three."""
+    for name in ready.kind.nodes():
+        seen = process.run(["docker", "inspect", "--format", "{{.Config.Image}}", name], timeout=30)
+        assert seen.stdout.strip() == published.references["node"]
+    given = {reference for _, reference in published.to_push.pulls()}
+    assert {published.path(name) for name in ("node", "torch_base", "python_base")} <= given
+
+
+@pytest.mark.parametrize("controller", CONTROLLERS)
+def test_a_node_pulled_the_controller_by_digest(
+    ready: provision.Ready, published: Published, controller: str
+) -> None:
+    """The kubelet says so, the pod runs that digest, and the registry gave it to the node of the pod."""
+    namespace, reference = f"{controller}-system", published.references[controller]
+    pulled = f'Successfully pulled image "{reference}"'
+
+    def said(events: dict[str, dict[str, object]]) -> str | None:
+        messages = [str(event.get("message")) for event in events.values() if event.get("reason") == "Pulled"]
+        return None if any(pulled in message for message in messages) else f"pulled: {messages}"
+
+    ready.kube.wait(f"an event {pulled!r}", "v1", "Event", said, seconds=30, namespace=namespace)
+    (pod,) = ready.kube.objects("v1", "Pod", namespace)
+    assert pod["status"]["containerStatuses"][0]["imageID"] == reference
+    assert (pod["status"]["hostIP"], published.path(controller)) in published.to_nodes.pulls()
+
+
+def test_a_manifest_that_is_not_the_pinned_one_ends_before_a_cluster(
+    published: Published, folder: Path, job: JobFile, harness_settings: Settings
+) -> None:
+    """One byte more on the file server is another manifest; what was expected and seen is said."""
+    other = (published.files / "kueue.yaml").read_bytes() + b"\n"
+    (published.files / "other.yaml").write_bytes(other)
+    lock = published.lock.replace("/kueue.yaml", "/other.yaml")
+    settings = by_registry(harness_settings, folder, "mismatch", lock)
+    outcome: Outcome = running.run(job, settings, progress)
+    assert outcome.verdict.cause == "controllers.manifest", outcome.verdict.explanation
+    assert hashlib.sha256(other).hexdigest() in outcome.verdict.explanation
+    manifest = Bundle.open(outcome.bundle).manifest
+    assert manifest is not None
+    assert manifest.stages[-1].name == "images"
+    cluster = KindCluster(settings)
+    assert (cluster.state(), cluster.exists()) == (None, False)
