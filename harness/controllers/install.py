@@ -52,18 +52,34 @@ def wait_available(kube: Kube, namespace: str, seconds: float, cause: str) -> No
             else f"EndpointSlices without a ready endpoint: {empty or 'no slice'}"
         )
 
-    kube.wait(
-        *(f"Deployments of {namespace} Available", "apps/v1", "Deployment", available),
-        seconds=seconds,
-        namespace=namespace,
-        cause=cause,
-    )
+    try:
+        kube.wait(
+            *(f"Deployments of {namespace} Available", "apps/v1", "Deployment", available),
+            seconds=seconds,
+            namespace=namespace,
+            cause=cause,
+        )
+    except WaitError as error:
+        seen = "; ".join([error.last_seen, *_waiting(kube, namespace)])
+        raise WaitError(error.awaited, seen, seconds, cause=cause) from None
     kube.wait(
         *(f"endpoints in {namespace}", "discovery.k8s.io/v1", "EndpointSlice", filled),
         seconds=seconds,
         namespace=namespace,
         cause=cause,
     )
+
+
+def _waiting(kube: Kube, namespace: str) -> list[str]:
+    """Why containers of the namespace do not run, e.g. an image that cannot be pulled."""
+    found = []
+    for pod in kube.objects("v1", "Pod", namespace):
+        for status in pod["status"].get("containerStatuses") or []:
+            waiting = (status.get("state") or {}).get("waiting")
+            if waiting:
+                said = f"{waiting.get('reason')}: {waiting.get('message', '')}".rstrip(": ")
+                found.append(f"{pod['metadata']['name']} ({status['image']}) {said}")
+    return found
 
 
 def _why_not_available(deployment: Object) -> str:

@@ -177,7 +177,7 @@ class Attachment(Record):
     hostname: str | None = None
     """Pod hostname, e.g. <jobset>-workers-0-1."""
     rank: int | None = None
-    """konduktor.rank of the client's system metadata (the node rank)."""
+    """RANK of the process, as the client tells it: under torchrun the global rank."""
     job_name: str | None = None
     peer: str | None = None
 

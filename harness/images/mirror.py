@@ -9,6 +9,7 @@ a file on each node after.
 from __future__ import annotations
 
 import posixpath
+import shlex
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -46,8 +47,8 @@ def teach(nodes: Sequence[str], mirrors: Mapping[str, str], progress: Progress) 
         gateway = _gateway(node)
         for host, url in mirrors.items():
             path, content = hosts_file(host, url, gateway)
-            folder = posixpath.dirname(path)
-            write = f"mkdir -p '{folder}' && cat > '{path}'"
+            folder = shlex.quote(posixpath.dirname(path))
+            write = f"mkdir -p {folder} && cat > {shlex.quote(path)}"
             process.run(
                 ["docker", "exec", "-i", node, "sh", "-c", write], timeout=30, stdin=content, cause=_CAUSE
             )
