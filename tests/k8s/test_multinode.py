@@ -74,14 +74,15 @@ def test_a_crashed_rank_is_named_and_its_last_lines_are_kept(launch: Launch, job
 
 
 def test_an_image_that_does_not_exist_fails_at_once(launch: Launch, job: JobFile) -> None:
-    """Within seconds of the kubelet's first failure, not at the deadline."""
+    """At the kubelet's first failure, long before the deadline."""
     outcome = launch(job.with_(resources={"image_id": "registry.invalid/nobody/nothing:1"}))
     failed(outcome, outcome.verdict.cause or "")
     assert (outcome.verdict.cause or "").startswith("image.")
     manifest = Bundle.open(outcome.bundle).manifest
     assert manifest is not None
     observed = next(stage for stage in manifest.stages if stage.name == "observe")
-    assert observed.seconds < 60
+    assert manifest.deadline_seconds is not None
+    assert observed.seconds < manifest.deadline_seconds / 4
 
 
 def test_a_queue_that_does_not_exist_is_named(launch: Launch, job: JobFile) -> None:
