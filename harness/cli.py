@@ -7,8 +7,10 @@ Exit codes: 0 PASS, 1 FAIL, 2 UNKNOWN or the harness could not do its work, 64 b
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,16 +57,25 @@ class _Progress:
         self.start = time.monotonic()
 
     def __call__(self, text: str) -> None:
-        print(f"[{time.monotonic() - self.start:6.1f}s] {text}", file=sys.stderr, flush=True)
+        with suppress(OSError):  # a terminal or a pipe that is gone must not end a clean-up
+            print(f"[{time.monotonic() - self.start:6.1f}s] {text}", file=sys.stderr, flush=True)
 
 
 def _show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
-    if as_json:
-        print(verdict.model_dump_json(indent=2))
-    else:
-        manifest = Bundle.open(bundle).manifest
-        terminal.render(verdict, manifest.stages if manifest else [], bundle, Console())
+    try:
+        if as_json:
+            print(verdict.model_dump_json(indent=2), flush=True)
+        else:
+            manifest = Bundle.open(bundle).manifest
+            terminal.render(verdict, manifest.stages if manifest else [], bundle, Console())
+    except (BrokenPipeError, SystemExit):  # the latter is rich's way
+        _nobody_reads()
     return EXIT[verdict.verdict]
+
+
+def _nobody_reads() -> None:
+    """Without this, Python fails once more when it flushes at its end, and changes the exit code."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dump(document: Any) -> None:
@@ -232,5 +243,6 @@ def main(arguments: list[str] | None = None) -> None:
         print("harness: interrupted", file=sys.stderr)
         code = 2
     except BrokenPipeError:
+        _nobody_reads()
         code = 0
     sys.exit(code)

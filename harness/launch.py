@@ -9,10 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
 from harness.budget import Budget
 from harness.controllers import queues
 from harness.controllers import tracker as embedded
-from harness.errors import HarnessError
 from harness.evidence.schema import Expected, TrackerSummary
 from harness.evidence.writer import BundleWriter, now
 from harness.kube import Kube
@@ -81,17 +83,25 @@ def prepare(
     writer: BundleWriter,
     progress: Progress,
 ) -> Launching:
-    """Namespace, LocalQueue, the key as a Secret, and the job file of this launch."""
+    """Namespace, LocalQueue, the key and the job's own secrets as a Secret, and the launch's job file."""
     kube, namespace = ready.kube, f"e2e-{nonce}"
     program = konduktor_bin(settings, progress)
     labels = {**queues.MANAGED, "pluto-e2e-harness/nonce": nonce}
     kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
     key, url, reader = _tracker(kube, settings)
-    writer.redactor.add(key)
+    for value in (key, *job.secret_envs.values()):
+        writer.redactor.add(value)
+    held = {**job.secret_envs, "PLUTO_API_KEY": key}
     secret = {"name": SECRET, "namespace": namespace}
-    kube.apply({"apiVersion": "v1", "kind": "Secret", "metadata": secret, "stringData": {"api-key": key}})
+    kube.apply({"apiVersion": "v1", "kind": "Secret", "metadata": secret, "stringData": held})
     queues.local_queue(kube, namespace, settings.queue)
     image = ready.worker_image if job.image == LOCAL_IMAGE else job.image
+    request = settings.cpu_request
+    if request is None and job.cpus is not None:
+        request = queues.single_node_request(kube, job.cpus, job.num_nodes)
+    if request is not None:
+        progress(f"each pod asks for {request} of CPU in place of {job.cpus}; its limit stays")
+        writer.update(cluster={**writer.current.cluster, "cpu_request": request})
     rendered = job.render(
         image=image, envs=_environment(expected, nonce, budget, url), max_seconds=budget.job
     )
@@ -102,7 +112,7 @@ def prepare(
         expected=expected,
         writer=writer,
         launcher=KonduktorLauncher(kube, program, home),
-        submission=Submission(namespace, nonce, rendered, {"PLUTO_API_KEY": (SECRET, "api-key")}),
+        submission=Submission(namespace, nonce, rendered, {name: (SECRET, name) for name in held}, request),
         reader=reader,
     )
 
@@ -136,9 +146,20 @@ def _home(state_dir: Path) -> Path:
     """A folder of this process alone; those of processes that were killed are removed now."""
     state_dir.mkdir(parents=True, exist_ok=True)
     for left in state_dir.glob("launch-*"):
-        if not Path("/proc", left.name.split("-")[1]).exists():
+        if not _alive(left.name.split("-")[1]):
             shutil.rmtree(left, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"launch-{os.getpid()}-", dir=state_dir))
+
+
+def _alive(pid: str) -> bool:
+    """Whether there is such a process, whoever owns it."""
+    try:
+        os.kill(int(pid), 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def _prune(kube: Kube, keep: str) -> None:
@@ -155,5 +176,5 @@ def _prune(kube: Kube, keep: str) -> None:
             running = kube.objects("v1", "Pod", name)
             if name != keep and not any(p["status"].get("phase") in ("Pending", "Running") for p in running):
                 kube.core.delete_namespace(name)
-    except (HarnessError, OSError):
+    except (ApiException, HTTPError, OSError):
         return

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from harness.cluster.kind import KindCluster, State
@@ -40,26 +41,30 @@ class Ready:
 
 
 def up(settings: Settings, writer: BundleWriter, progress: Progress) -> Ready:
-    """A ready cluster. What fails is in the writer's stages with its cause, and a cluster that this call
-    began is gone again (unless kept)."""
+    """A ready cluster. What fails is in the writer's stages with its cause; a cluster that this call began is
+    gone again then (unless kept). Raises UsageError for a cluster that is not the harness's own."""
     kind = KindCluster(settings)
     lock = settings.state_dir / "clusters" / f"{kind.name}.lock"
     with locked(lock, lambda: progress(f"waiting for another harness that works on cluster {kind.name}")):
+        with writer.stage("cluster name"):
+            kind.refuse_foreign()
         with writer.stage("images"):
             stack = resolve(settings, progress)
             worker = build_worker(stack, settings, progress)
             tracker = build_tracker(stack, settings, progress)
-        with writer.stage("cluster"):
-            created = _cluster(kind, stack, writer, progress)
-        try:
-            kube = kind.kube()
-            _install(kind, kube, stack, worker, tracker, writer, progress)
-        except BaseException:
-            kind.export_logs(writer.path / "kind")
-            if created and not settings.keep_cluster:
-                progress(f"deleting cluster {kind.name}")
-                kind.delete()
-            raise
+        with ExitStack() as last:
+            last.callback(writer.clean, "kind")
+            with writer.stage("cluster"):
+                created = _cluster(kind, stack, writer, progress)
+            try:
+                kube = kind.kube()
+                _install(kind, kube, stack, worker, tracker, writer, progress)
+            except BaseException:
+                kind.export_logs(writer.path / "kind")
+                if created and not settings.keep_cluster:
+                    progress(f"deleting cluster {kind.name}")
+                    kind.delete()
+                raise
         versions = {
             **stack.versions,
             "kubernetes": stack.kubernetes,
@@ -89,7 +94,9 @@ def _cluster(kind: KindCluster, stack: Stack, writer: BundleWriter, progress: Pr
         progress(f"cluster {kind.name}: reused")
         return False
     progress(f"cluster {kind.name}: creating 1 control plane and {kind.settings.workers} workers")
-    kind.create(stack.node_image, stack.containerd_patches, writer.path / "kind", progress)
+    kind.create(
+        stack.node_image, stack.containerd_patches, writer.path / "kind", progress, writer.current.nonce
+    )
     return True
 
 
@@ -144,10 +151,21 @@ def _mark_ready(kind: KindCluster, state: State, fingerprint: str) -> None:
     kind.save(replace(state, phase="ready", fingerprint=fingerprint))
 
 
-def down(settings: Settings, progress: Progress) -> bool:
-    """Remove the cluster that the harness made. False when there was none."""
+def owned(settings: Settings, owner: str) -> bool:
+    """Whether there is a cluster that this run began, whatever has become of it."""
+    state = KindCluster(settings).state()
+    return state is not None and state.owner == owner
+
+
+def down(settings: Settings, progress: Progress, owner: str | None = None) -> bool:
+    """Remove the cluster that the harness made; with `owner`, only one that this run made. False when there
+    was none."""
     kind = KindCluster(settings)
     with locked(
         settings.state_dir / "clusters" / f"{kind.name}.lock", lambda: progress("waiting for another harness")
     ):
+        state = kind.state()
+        if state is None or owner not in (None, state.owner):
+            return False
+        progress(f"deleting cluster {kind.name}")
         return kind.delete()

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import secrets
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from harness import provision
+from harness import process, provision
 from harness.budget import Budget, Deadline
 from harness.errors import HarnessError, UsageError, WaitError
 from harness.evidence.reader import Bundle
@@ -43,24 +42,21 @@ class Outcome:
 def run(job: JobFile, settings: Settings, progress: Progress) -> Outcome:
     """Provision if needed, launch once, judge. Removes a cluster that it created, unless kept.
 
-    Raises UsageError before anything is created; every later failure is a verdict.
+    Raises UsageError when nothing was created; every other failure, and an interruption, is a verdict.
     """
     _check(job, settings)
-    with _signals_as_interrupt():
+    with process.signals_as_interrupt():
         writer = _new_bundle(settings)
-        ready: provision.Ready | None = None
         try:
             ready = provision.up(settings, writer, progress)
             _launch(job, settings, ready, writer, progress)
-        except (HarnessError, KeyboardInterrupt) as error:
-            progress(f"stopped: {error or 'interrupted'}")
+        except (Exception, KeyboardInterrupt) as error:
+            _stopped(error, writer, progress)
             if isinstance(error, UsageError):
+                finish(writer)
                 raise
         finally:
-            if ready is not None and ready.created and not settings.keep_cluster:
-                with writer.stage("delete cluster"):
-                    progress(f"deleting cluster {ready.kind.name}")
-                    provision.down(settings, progress)
+            _remove(settings, writer, progress)
         return finish(writer)
 
 
@@ -70,22 +66,27 @@ def launch(job: JobFile, settings: Settings, ready: provision.Ready, progress: P
     writer = _new_bundle(settings)
     try:
         _launch(job, settings, ready, writer, progress)
-    except HarnessError as error:
-        progress(f"stopped: {error}")
+    except (Exception, KeyboardInterrupt) as error:
+        _stopped(error, writer, progress)
+        if isinstance(error, KeyboardInterrupt):
+            finish(writer)
+            raise
     return finish(writer)
 
 
 def up(settings: Settings, progress: Progress) -> provision.Ready:
     """A ready cluster that stays. What fails leaves a bundle, and no cluster that this call began."""
-    with _signals_as_interrupt():
+    with process.signals_as_interrupt():
         writer = _new_bundle(settings)
         try:
             return provision.up(settings, writer, progress)
-        except HarnessError as error:
+        except (Exception, KeyboardInterrupt) as error:
+            _stopped(error, writer, progress)
+            _remove(settings, writer, progress)
             outcome = finish(writer)
-            raise HarnessError(
-                error.message, hint=f"{error.hint} · evidence: {outcome.bundle}", cause=error.cause
-            ) from None
+            if isinstance(error, HarnessError):
+                error.hint = f"{error.hint} · evidence: {outcome.bundle}".removeprefix(" · ")
+            raise
 
 
 def finish(writer: BundleWriter) -> Outcome:
@@ -95,6 +96,43 @@ def finish(writer: BundleWriter) -> Outcome:
     verdict = judge(Bundle.open(writer.path))
     writer.verdict(verdict)
     return Outcome(verdict, writer.path)
+
+
+def _stopped(error: Exception | KeyboardInterrupt, writer: BundleWriter, progress: Progress) -> None:
+    """Have in the manifest what ended the run early, also when it came between two stages."""
+    if isinstance(error, KeyboardInterrupt):
+        name = str(error) or "SIGINT"
+        progress(f"stopped by {name}: cleaning up, the evidence is kept")
+        if writer.current.interrupted is None:
+            writer.update(interrupted=name)
+        return
+    progress(f"stopped: {writer.redactor.text(str(error) or type(error).__name__)}")
+    if not isinstance(error, HarnessError):
+        writer.text("harness-error.txt", "".join(traceback.format_exception(error)))
+    if all(stage.ok for stage in writer.current.stages):
+        with suppress(Exception), writer.stage("harness"):
+            raise error
+
+
+def _remove(settings: Settings, writer: BundleWriter, progress: Progress) -> None:
+    """The cluster that this run began, unless it is to be kept. Only a second interruption leaves it: its
+    state then stays too, so that `harness down` finds it."""
+    owner = writer.current.nonce
+    if settings.keep_cluster or not provision.owned(settings, owner):
+        return
+    left = f"cluster {settings.cluster_name} is left: `harness down --cluster-name {settings.cluster_name}`"
+    try:
+        with writer.stage("delete cluster"):
+            try:
+                provision.down(settings, progress, owner)
+            except KeyboardInterrupt:
+                progress("the cluster is being deleted; interrupt once more to leave it")
+                provision.down(settings, progress, owner)
+    except KeyboardInterrupt as error:
+        writer.update(interrupted=writer.current.interrupted or str(error) or "SIGINT")
+        progress(left)
+    except Exception as error:
+        progress(f"{left} ({error})")
 
 
 def _check(job: JobFile, settings: Settings) -> None:
@@ -160,6 +198,7 @@ def _launch(
                 _observe(ending, budget, writer, progress)
         finally:
             with writer.stage("collect"):
+                progress("collecting logs and what the tracker has")
                 _collect(launching, ending, watcher, logs, truth, gaps, writer)
 
 
@@ -202,14 +241,19 @@ def _collect(
     writer: BundleWriter,
 ) -> None:
     """Logs to their end, ground truth out of them, and what the tracker has. Each also when another fails."""
-    launching.end_if_running(ending)
-    logs.finish(LOG_SECONDS)
-    watcher.stop()
-    for rank, lines in truth.result().items():
-        for line in lines:
-            writer.truth(rank, line)
-    writer.update(log_gaps=sorted(set(gaps)))
-    launching.collect_tracker()
+
+    def keep() -> None:
+        for rank, lines in truth.result().items():
+            for line in lines:
+                writer.truth(rank, line)
+        writer.update(log_gaps=sorted(set(gaps)))
+
+    with ExitStack() as then:  # the last one first
+        then.callback(launching.collect_tracker)
+        then.callback(keep)
+        then.callback(watcher.stop)
+        then.callback(logs.finish, LOG_SECONDS)
+        launching.end_if_running(ending)
 
 
 def _log_writer(writer: BundleWriter, truth: TruthCollector) -> Callable[[str, str, str], None]:
@@ -223,18 +267,3 @@ def _log_writer(writer: BundleWriter, truth: TruthCollector) -> Callable[[str, s
             truth.feed(line)
 
     return write
-
-
-@contextmanager
-def _signals_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does: what was created is cleaned up."""
-
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        del frame
-        raise KeyboardInterrupt(signal.Signals(signum).name)
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -47,6 +47,8 @@ class State:
     created_at: str
     fingerprint: str = ""
     """Of everything installed in the cluster, set when all of it was proved ready."""
+    owner: str = ""
+    """Nonce of the run that created it: that run removes it, whatever happens to it in between."""
 
 
 class KindCluster:
@@ -104,24 +106,35 @@ class KindCluster:
         return state is not None and len(ready) == state.workers + 1
 
     # -- create, delete --------------------------------------------------------------------------------
+    def refuse_foreign(self) -> None:
+        """Raises UsageError when a cluster of this name exists that the harness did not create."""
+        if self.state() is None and self.exists():
+            raise UsageError(
+                f"a kind cluster named {self.name!r} exists and was not created by the harness",
+                hint="choose another name with --cluster-name, or delete it yourself: "
+                f"kind delete cluster --name {self.name}",
+                cause="cluster.name_taken",
+            )
+
     def create(
-        self, node_image: str, containerd_patches: tuple[str, ...], logs: Path, progress: Progress
+        self,
+        node_image: str,
+        containerd_patches: tuple[str, ...],
+        logs: Path,
+        progress: Progress,
+        owner: str = "",
     ) -> None:
         """Create and wait until every node is Ready. On failure: logs into `logs`, nothing left behind."""
+        self.refuse_foreign()
         if self.exists():
-            if self.state() is None:
-                raise UsageError(
-                    f"a kind cluster named {self.name!r} exists and was not created by the harness",
-                    hint="choose another name with --cluster-name, or delete it yourself: "
-                    f"kind delete cluster --name {self.name}",
-                )
             progress(f"removing what is left of cluster {self.name}")
             self.delete()
         self.dir.mkdir(parents=True, exist_ok=True)
         images = self.settings.cache_dir / "images"
         images.mkdir(parents=True, exist_ok=True)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        self.save(State(self.name, "creating", node_image, self.settings.workers, now))
+        state = State(self.name, "creating", node_image, self.settings.workers, now, owner=owner)
+        self.save(state)
         config = self.dir / "kind.yaml"
         config.write_text(yaml.safe_dump(self._config(node_image, containerd_patches, images)))
         try:
@@ -132,10 +145,12 @@ class KindCluster:
             )
             self.kube().wait_nodes_ready(self.settings.workers + 1, seconds=120)
         except BaseException as error:
+            progress(f"cluster {self.name}: creation ended early, keeping its logs")
             self.export_logs(logs)
             if isinstance(error, ToolError):
                 (logs / "create.log").write_text(error.output)
             if not self.settings.keep_cluster:
+                progress(f"deleting cluster {self.name}")
                 self.delete()
             if isinstance(error, ToolError):
                 cause = next(
@@ -143,7 +158,7 @@ class KindCluster:
                 )
                 raise HarnessError(error.message, hint=f"kind's logs are in {logs}", cause=cause) from None
             raise
-        self.save(State(self.name, "created", node_image, self.settings.workers, now))
+        self.save(replace(state, phase="created"))
 
     def delete(self) -> bool:
         """Remove the cluster that the harness made, and its state. False when there was none."""
@@ -164,7 +179,7 @@ class KindCluster:
                 check=attempt == 2,
                 cause="cluster.delete_failed",
             )
-            if done.returncode == 0:
+            if done.returncode == 0 and not self.exists():  # a creation cut off may bring a container late
                 break
         shutil.rmtree(self.dir, ignore_errors=True)
         return True

@@ -5,7 +5,7 @@ Quotas are what the schedulable nodes can still allocate: allocatable less what 
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import ROUND_DOWN, Decimal
 from typing import Any
 
 from kubernetes.utils.quantity import parse_quantity
@@ -34,6 +34,32 @@ def quotas(nodes: list[Object], pods: list[Object]) -> dict[str, Decimal]:
                     if resource in total:
                         total[resource] -= parse_quantity(amount)
     return {resource: max(Decimal(0), amount) for resource, amount in total.items()}
+
+
+def fitting_request(asked: Decimal, pods: int, quota: Decimal, node: Decimal) -> Decimal | None:
+    """CPUs that each of `pods` may ask for so that all of them fit into `quota` on one node, in steps of 10m.
+
+    None when they fit as they are, and when one of them alone is more than the node has: such a job is too
+    big, and shall be told so.
+    """
+    share = (quota / pods).quantize(Decimal("0.01"), rounding=ROUND_DOWN)
+    return share if asked > share > 0 and asked <= node else None
+
+
+def single_node_request(kube: Kube, asked: Decimal, pods: int) -> str | None:
+    """`fitting_request` on this cluster, as a quantity; None also when several nodes take pods.
+
+    Two nodes of a job share one machine there, beside the control plane: it is their requests that do not
+    fit, not the work.
+    """
+    nodes = [node for node in kube.objects("v1", "Node") if _schedulable(node)]
+    queue = kube.get(API, "ClusterQueue", CLUSTER_QUEUE)
+    if len(nodes) != 1 or queue is None:
+        return None
+    resources = queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"]
+    quota = next(parse_quantity(r["nominalQuota"]) for r in resources if r["name"] == "cpu")
+    request = fitting_request(asked, pods, quota, parse_quantity(nodes[0]["status"]["allocatable"]["cpu"]))
+    return None if request is None else _quantity("cpu", request)
 
 
 def _schedulable(node: Object) -> bool:

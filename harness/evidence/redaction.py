@@ -28,10 +28,29 @@ _SHAPES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(rf"(?i)(\b{_NAME}(?:\\*[\"'])?\s*[=:]\s*(?:\\*[\"'])?)[^\s\"',;&\\]+"), rf"\1{MASK}"),
     (re.compile(r"(://[^/\s:@\"]+:)[^/\s@\"]+(?=@)"), rf"\1{MASK}"),
 )
-_HINTS = ("bearer", "basic", "authorization", "mlpi_", "mlps_", "key", "token", "passw", "://")
+_HINTS = (
+    "bearer",
+    "basic",
+    "authorization",
+    "mlpi_",
+    "mlps_",
+    "key",
+    "token",
+    "passw",
+    "://",
+    "secret",
+    "credential",
+)
 """Text without any of these, in lower case, has none of the shapes: most of the evidence."""
 _SENSITIVE_NAME = re.compile(rf"(?i){_NAME}$")
-_NAMED_VALUE = re.compile(rf'(?i)"name":\s*"{_NAME}"')
+_VARIABLE = r"(?:[-.\w]*[-._])?(?:token|key)|[-.\w]*(?:password|passwd|secret|credential)[-.\w]*"
+_SECRET_VARIABLE = re.compile(rf"(?ai){_VARIABLE}")
+_NAMED_VALUE = re.compile(rf'(?ai)"name":\s*"(?:{_VARIABLE}|{_NAME})"')
+
+
+def secret_variable(name: str) -> bool:
+    """Whether an environment variable of this name holds a secret: *_TOKEN, *_KEY, *PASSWORD*, *SECRET*, …"""
+    return bool(_SECRET_VARIABLE.fullmatch(name) or _SENSITIVE_NAME.match(name))
 
 
 def _forms(secret: str) -> Iterator[str]:
@@ -101,7 +120,7 @@ class Redactor:
     def value(self, value: Any) -> Any:
         """A JSON-like value with every string in it redacted, keys included; numbers stay numbers.
 
-        Kubernetes' `{"name": "..._API_KEY", "value": x}` loses its value.
+        Kubernetes' `{"name": "..._TOKEN", "value": x}` loses its value.
         """
         if isinstance(value, str):
             return self.text(value)
@@ -109,7 +128,7 @@ class Redactor:
             return [self.value(item) for item in value]
         if isinstance(value, dict):
             named = value.get("name")
-            sensitive = isinstance(named, str) and _SENSITIVE_NAME.match(named)
+            sensitive = isinstance(named, str) and secret_variable(named)
             return {
                 self.text(str(key)): MASK
                 if isinstance(item, str)

@@ -107,7 +107,7 @@ class BundleWriter:
             )
             changes: dict[str, Any] = {"in_stage": None}
             if isinstance(failed, KeyboardInterrupt) and not self.current.interrupted:
-                changes["interrupted"] = "SIGINT"
+                changes["interrupted"] = str(failed) or "SIGINT"
             with self._lock:
                 self._stages.append(stage)
                 try:
@@ -143,6 +143,15 @@ class BundleWriter:
     def text(self, relative_path: str, text: str) -> None:
         """Write any other text of the bundle, whole."""
         self._replace(relative_path, self.redactor.text(text))
+
+    def clean(self, relative_path: str) -> None:
+        """Redact, in place, the files that another program wrote into a folder of the bundle."""
+        for path in self._inside(relative_path).rglob("*"):
+            if path.is_file() and not path.is_symlink():
+                text = path.read_text(errors="surrogateescape")
+                clean = self.redactor.text(text)
+                if clean != text:
+                    path.write_text(clean, errors="surrogateescape")
 
     def verdict(self, verdict: Verdict) -> None:
         """Write verdict.json."""

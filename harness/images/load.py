@@ -8,7 +8,7 @@ issue 3795).
 from __future__ import annotations
 
 import re
-import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import process
-from harness.errors import HarnessError, ToolError
+from harness.errors import HarnessError
 from harness.images.docker import Progress, image_id
 from harness.locked import locked
 from harness.settings import Settings
@@ -65,8 +65,13 @@ def bring(images: Sequence[str], nodes: Sequence[str], settings: Settings, progr
     with ThreadPoolExecutor(1) as saver, ThreadPoolExecutor(len(nodes)) as importer:
         tars = {image: saver.submit(_saved, image, folder, progress) for image in wanted}
         imports = [importer.submit(_import, node, missing[node], tars, seen[node].mounted) for node in nodes]
-        for done in imports:
-            done.result()
+        try:
+            for done in imports:
+                done.result()
+        except BaseException:
+            saver.shutdown(wait=False, cancel_futures=True)
+            importer.shutdown(wait=False, cancel_futures=True)
+            raise
     prune(folder, keep=[image.tar for image in local])
     progress(f"nodes: {len(wanted)} images brought to {len(nodes)} in {time.monotonic() - start:.1f} s")
 
@@ -122,9 +127,10 @@ def _saved(image: LocalImage, folder: Path, progress: Progress) -> Path:
     with locked(folder / f".{image.tar}.lock"):
         if not tar.is_file():
             progress(f"{image.tag}: saving")
-            partial = tar.with_suffix(".partial")
-            process.run(["docker", "save", "-o", str(partial), image.tag], timeout=_SECONDS, cause=CAUSE)
-            partial.rename(tar)
+            with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as saving:
+                partial = Path(saving, image.tar)
+                process.run(["docker", "save", "-o", str(partial), image.tag], timeout=_SECONDS, cause=CAUSE)
+                partial.rename(tar)
         tar.touch()
     return tar
 
@@ -143,8 +149,4 @@ def _import(
 
 def _pour(command: list[str], tar: Path) -> None:
     with tar.open("rb") as content:
-        done = subprocess.run(command, stdin=content, capture_output=True, timeout=_SECONDS, check=False)
-    if done.returncode != 0:
-        raise ToolError(
-            command, done.returncode, (done.stdout + done.stderr).decode(errors="replace"), cause=CAUSE
-        )
+        process.run(command, stdin=content, timeout=_SECONDS, cause=CAUSE)

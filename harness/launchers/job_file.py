@@ -9,12 +9,14 @@ from __future__ import annotations
 import copy
 import re
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from harness.errors import UsageError
+from harness.evidence.redaction import secret_variable
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 DURATION_LABEL = "maxRunDurationSeconds"
@@ -85,6 +87,14 @@ class JobFile:
         return (self.document["resources"].get("labels") or {}).get(QUEUE_LABEL)
 
     @property
+    def cpus(self) -> Decimal | None:
+        """CPUs that each node asks for; None when it is written in a way that only konduktor reads."""
+        try:
+            return Decimal(str(self.document["resources"]["cpus"]))
+        except InvalidOperation:
+            return None
+
+    @property
     def image(self) -> str:
         return str(self.document["resources"]["image_id"])
 
@@ -92,10 +102,19 @@ class JobFile:
     def envs(self) -> dict[str, str]:
         return {str(k): str(v) for k, v in (self.document.get("envs") or {}).items()}
 
+    @property
+    def secret_envs(self) -> dict[str, str]:
+        """Those of `envs` whose name says that they are secrets. Ranks get them out of a Secret."""
+        return {name: value for name, value in self.envs.items() if secret_variable(name)}
+
     def render(self, *, image: str, envs: dict[str, str], max_seconds: float) -> str:
-        """The YAML that konduktor gets: image, environment and run duration of this launch."""
+        """The YAML that konduktor gets: image, environment and run duration of this launch.
+
+        Secrets are left out of it: konduktor would put them into its log and into the JobSet.
+        """
         document = copy.deepcopy(self.document)
-        document["envs"] = {**self.envs, **envs}
+        plain = {name: value for name, value in self.envs.items() if name not in self.secret_envs}
+        document["envs"] = {**plain, **envs}
         resources = document["resources"]
         resources["image_id"] = image
         labels = dict(resources.get("labels") or {})

@@ -44,6 +44,8 @@ class Submission:
     job_yaml: str
     secret_env: dict[str, tuple[str, str]]
     """Environment of the ranks by reference: name → (Secret, key)."""
+    cpu_request: str | None = None
+    """CPU that each pod asks for, in place of the job's own; its limit stays."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,9 @@ def konduktor_config(submission: Submission) -> Object:
         for name, (secret, key) in submission.secret_env.items()
     ]
     label = {NONCE_LABEL: submission.nonce}
-    container = {"imagePullPolicy": "IfNotPresent", "env": env, "command": [_INIT]}
+    container: Object = {"imagePullPolicy": "IfNotPresent", "env": env, "command": [_INIT]}
+    if submission.cpu_request is not None:
+        container["resources"] = {"requests": {"cpu": submission.cpu_request}}
     spread = {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",

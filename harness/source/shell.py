@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import HarnessError, ToolError
-from harness.process import kill_group
+from harness.process import watched
 
 CAUSE = "cluster.node_image_failed"
 """What a failure to build is judged as (docs/causes.md)."""
@@ -59,12 +59,8 @@ class Shell:
                     hint="`harness doctor` says how to get it",
                     cause=self.cause,
                 ) from None
-            try:
+            with watched(process):
                 out, _ = process.communicate()
-            except BaseException:
-                kill_group(process)
-                process.wait()
-                raise
             log.write(out[-_LOGGED:].encode())
         if process.returncode != 0:
             with self.log.open("rb") as written:

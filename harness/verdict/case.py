@@ -199,6 +199,11 @@ class Case:
     def by_signal(self) -> bool:
         return (self.manifest.interrupted or "").upper().startswith(("SIG", "KEYBOARDINTERRUPT", "CTRL"))
 
+    @property
+    def cut_short(self) -> bool:
+        """The harness went before the job had ended, and not because the job took too long."""
+        return (self.by_signal or self.manifest.ended_at is None) and self.terminal is None
+
     def started(self, index: int) -> bool:
         """Whether the rank container of a node ever ran."""
         pod = self.pods.get(index)

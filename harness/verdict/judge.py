@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Launch, Manifest, Verdict
 from harness.verdict import completion, launching, unification
-from harness.verdict.case import END, Case, Finding, found, passed
+from harness.verdict.case import END, Case, Finding, found, passed, unknown
 from harness.verdict.catalogue import CAUSES
 from harness.verdict.ends import End, ends
 
@@ -89,7 +89,24 @@ def _of_case(case: Case) -> list[Finding]:
     findings += _guard("completion", lambda: completion.checks(case, each))
     findings += _guard("unification", lambda: unification.checks(case, each))
     findings += _guard("evidence", lambda: [launching.evidence(case)])
-    return findings
+    return [_too_early(finding) for finding in findings] if case.cut_short else findings
+
+
+_NOT_YET = {
+    *("controllers.jobset_idle", "controllers.kueue_idle", "rank.missing"),
+    *("admission.pending", "admission.check_pending", "admission.not_seen"),
+    *("unification.no_run", "unification.not_attached", "unification.lost_points"),
+    *("unification.wrong_status",),
+}
+"""Causes that say that something has not come: of a job that was not let end, that proves nothing."""
+
+
+def _too_early(finding: Finding) -> Finding:
+    check = finding.check
+    if check.cause not in _NOT_YET:
+        return finding
+    text = f"not judged, the harness stopped before the job ended ({check.explanation})"
+    return unknown(check.name, text, ranks=check.ranks, evidence=check.evidence)
 
 
 def _sane(case: Case) -> list[Finding]:

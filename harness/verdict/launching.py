@@ -7,6 +7,7 @@ from harness.verdict.case import END, PROVISION, START, TRACKER, Case, Finding, 
 from harness.verdict.catalogue import CAUSES
 
 _STAGE_PHASE = {"run": END + 0.5, "rank": END + 0.5, "rendezvous": END + 0.5, "tracker": TRACKER}
+_SIGNALS = {"KeyboardInterrupt", "SIGINT", "SIGTERM", "SIGHUP"}
 
 
 def stages(manifest: Manifest) -> Finding:
@@ -15,7 +16,7 @@ def stages(manifest: Manifest) -> Finding:
         if stage.ok:
             continue
         error = (stage.error or "no reason recorded").strip()
-        if manifest.interrupted and error in {"KeyboardInterrupt", "SIGINT", "SIGTERM"}:
+        if manifest.interrupted and error in _SIGNALS:
             continue
         cause = CAUSES.get(stage.cause or "")
         text = f"The stage {stage.name} failed after {stage.seconds:.0f} s: {error}"
@@ -35,7 +36,8 @@ def ended(manifest: Manifest) -> Finding:
         return found(
             "harness",
             "run.interrupted",
-            f"The harness was stopped by {manifest.interrupted}; the job may be fine",
+            f"The harness was stopped by {manifest.interrupted}{_where(manifest)}; the job may be fine",
+            evidence=["manifest.json"],
         )
     if manifest.ended_at is None:
         where = f" in the stage {manifest.in_stage}" if manifest.in_stage else ""
@@ -46,6 +48,12 @@ def ended(manifest: Manifest) -> Finding:
             evidence=["manifest.json"],
         )
     return passed("harness", "the harness watched until the end", ["manifest.json"])
+
+
+def _where(manifest: Manifest) -> str:
+    """The innermost stage that the signal ended: it is recorded first."""
+    stage = next((stage.name for stage in manifest.stages if (stage.error or "") in _SIGNALS), None)
+    return f" in the stage {stage}" if stage else ""
 
 
 def launched(case: Case) -> Finding:

@@ -87,3 +87,11 @@ def test_a_secret_can_be_added_later_and_a_short_one_is_none():
 def test_innocent_text_stays(text):
     """Contract: evidence is not eaten by the redaction."""
     assert Redactor(["hunter2hunter2"]).text(text) == text
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "MY_KEY", "DB_PASSWORD_1", "CLIENT_SECRET", "token"])
+def test_an_env_entry_with_a_secret_s_name_loses_its_value(name):
+    """Contract: the value of a variable that is named like a secret is not in a recorded pod."""
+    spec = {"env": [{"name": name, "value": "x"}, {"name": "MAX_TOKENS", "value": "8"}]}
+    assert not Redactor().clean(json.dumps(spec))
+    assert [entry["value"] for entry in Redactor().value(spec)["env"]] == ["***", "8"]

@@ -151,3 +151,16 @@ def test_no_path_leads_out_of_the_bundle(writer):
     for path in ("/etc/x", "../x", "a/../../x"):
         with pytest.raises(ValueError, match="inside the bundle"):
             writer.text(path, "")
+
+
+def test_files_of_other_programs_are_redacted_in_place(tmp_path):
+    """Contract: kind's export of pod logs holds no secret; bytes that are no text stay."""
+    writer = BundleWriter(tmp_path, "n", Redactor(["hunter2hunter2"]))
+    folder = tmp_path / "kind" / "node"
+    folder.mkdir(parents=True)
+    (folder / "pod.log").write_bytes(b"\xff password is hunter2hunter2\n")
+    (folder / "other.log").write_bytes(b"\xff nothing\n")
+    writer.clean("kind")
+    writer.clean("not-there")
+    assert (folder / "pod.log").read_bytes() == b"\xff password is ***\n"
+    assert (folder / "other.log").read_bytes() == b"\xff nothing\n"

@@ -1,5 +1,6 @@
 """A job file's mistakes are told before anything is created; rendering changes only what a launch must."""
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +65,17 @@ def test_render_sets_image_environment_and_the_shorter_duration(job: JobFile) ->
     assert rendered["run"] == job.document["run"]
     longer = yaml.safe_load(job.render(image="a/b:1", envs={}, max_seconds=9000))
     assert longer["resources"]["labels"][DURATION_LABEL] == "3200"
+
+
+def test_secrets_are_not_in_what_konduktor_gets(job: JobFile) -> None:
+    """By their names: konduktor would write them into its log and into the JobSet."""
+    secret = {"HF_TOKEN": "t", "AWS_SECRET_ACCESS_KEY": "k", "DB_PASSWORD_1": "p", "token": "u", "A_KEY": 1}
+    plain = {"TOKENIZERS_PARALLELISM": "false", "MAX_TOKENS": "8", "KEYS": "a", "MONKEY": "b", "STEPS": "3"}
+    changed = job.with_(envs={**secret, **plain})
+    assert changed.secret_envs == {name: str(value) for name, value in secret.items()}
+    assert yaml.safe_load(changed.render(image="a/b:1", envs={}, max_seconds=9))["envs"] == plain
+
+
+@pytest.mark.parametrize(("cpus", "told"), [(1, "1"), ("0.5", "0.5"), ("4+", None)])
+def test_cpus(job: JobFile, cpus: Any, told: str | None) -> None:
+    assert job.with_(resources={"cpus": cpus}).cpus == (Decimal(told) if told else None)

@@ -3,7 +3,9 @@
 from decimal import Decimal
 from typing import Any
 
-from harness.controllers.queues import quotas
+import pytest
+
+from harness.controllers.queues import fitting_request, quotas
 
 
 def node(name: str, cpu: str = "2", taint: str | None = None) -> dict[str, Any]:
@@ -31,3 +33,22 @@ def test_pods_that_ended_hold_nothing() -> None:
 
 def test_never_below_zero() -> None:
     assert quotas([node("a", cpu="100m")], [pod("a")])["cpu"] == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "pods", "quota", "lowered"),
+    [
+        ("1", 2, "1.03", "0.51"),
+        ("1", 2, "2", None),
+        ("64", 2, "1.03", None),
+        ("2", 1, "1.03", "1.03"),
+        ("1", 2, "0", None),
+        ("1", 2, "0.01", None),
+    ],
+)
+def test_requests_are_lowered_only_for_pods_that_could_run(
+    asked: str, pods: int, quota: str, lowered: str | None
+) -> None:
+    """On a node of 2 CPUs: to share it, never to hide that a pod is larger than it, nor down to nothing."""
+    found = fitting_request(Decimal(asked), pods, Decimal(quota), Decimal(2))
+    assert found == (Decimal(lowered) if lowered else None)

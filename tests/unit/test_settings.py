@@ -44,3 +44,13 @@ def test_a_setting_that_does_not_fit_is_named(folder: Path, text: str) -> None:
     (folder / "pyproject.toml").write_text(text)
     with pytest.raises(UsageError, match=r"wrokers|workers"):
         load()
+
+
+def test_a_key_that_does_not_fit_is_not_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that YAML or TOML reads as a number."""
+    (tmp_path / "pyproject.toml").write_text("[tool.harness]\npluto_api_key = 12345678\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as raised:
+        load()
+    assert "PLUTO_API_KEY" in str(raised.value)
+    assert "12345678" not in str(raised.value)

@@ -387,3 +387,24 @@ def test_every_cause_named_is_in_the_list(judged):
     bundles.crash(job, 1)
     verdict = judged(job)
     assert {verdict.cause, *(check.cause for check in verdict.checks)} - {None} <= set(CAUSES)
+
+
+@pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM", None])
+@pytest.mark.parametrize("when", [0.5, 1.2, 1.7, 3.2, 4.05, 4.7, 5.05, 8.5, 12, 31])
+def test_a_healthy_job_that_is_interrupted_never_fails(judged, signal, when):
+    """Contract: what had not come yet when the harness was stopped or killed is nobody's fault."""
+    job = bundles.healthy()
+    job.objects = [pair for pair in job.objects if pair[1].received_at <= at(when, True)]
+    job.truth = {rank: lines[: int(when) // 2] for rank, lines in job.truth.items()}
+    job.points = job.points[: int(when) // 4]
+    job.attachments = job.attachments[: int(when > 8) + int(when > 10)]
+    job.runs = [job.runs[0].model_copy(update={"status": "RUNNING"})] if when > 8 else []
+    stages = [*job.manifest.stages[:-1], Stage(name="observe", started_at=at(0.2, True), seconds=when - 0.2)]
+    if signal:
+        stages[-1] = stages[-1].model_copy(update={"ok": False, "error": signal})
+    change = {"stages": stages, "interrupted": signal, "in_stage": None if signal else "observe"}
+    job.manifest = job.manifest.model_copy(update={**change, **({} if signal else {"ended_at": None})})
+    verdict = judged(job)
+    assert verdict.verdict == "UNKNOWN", verdict.explanation
+    assert verdict.cause == ("run.interrupted" if signal else "run.cut_off")
+    assert "in the stage observe" in verdict.explanation

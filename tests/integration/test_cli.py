@@ -1,0 +1,129 @@
+"""The command as a program: exit codes, help and JSON, without Docker."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HARNESS = Path(sys.executable).with_name("harness")
+JOB = Path(__file__).parents[2] / "jobs" / "multinode.yaml"
+COMMANDS = ["run", "up", "down", "status", "judge", "show", "runs", "logs", "doctor", "tracker", "images"]
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    """Of a user without Docker and without settings: a wrong use must be told before anything is asked."""
+    (tmp_path / "bin").mkdir()
+    kept = {n: v for n, v in os.environ.items() if not n.startswith(("HARNESS_", "PLUTO_", "KEEP_CLUSTER"))}
+    return {**kept, "PATH": str(tmp_path / "bin"), "HOME": str(tmp_path), "COLUMNS": "120"}
+
+
+def harness(*arguments: str, env: dict[str, str], **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(HARNESS), *arguments],
+        env={**env, **more},
+        cwd=env["HOME"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def wrong(done: subprocess.CompletedProcess[str], told: str) -> None:
+    """Exit code 64, one message that says it, no traceback, and nothing made."""
+    assert done.returncode == 64, done.stderr + done.stdout
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run", str(JOB), "--no-such-option"], "--no-such-option"),
+        (["no-such-command"], "no-such-command"),
+        (["run"], "Missing argument"),
+        (["run", "nowhere.yaml"], "nowhere.yaml does not exist"),
+        (["run", str(JOB), "--workers", "-1"], "workers"),
+        (["run", str(JOB), "--workers", "two"], "--workers"),
+        (["run", str(JOB), "--images", "sometimes"], "images"),
+        (["run", str(JOB), "--wait", "5"], "at least 60 s"),
+        (["run", str(JOB), "--tracker", "hosted"], "PLUTO_API_KEY"),
+        (["judge", "."], "is not a bundle"),
+        (["show", "nowhere"], "is not a bundle"),
+        (["logs", "."], "is not a bundle"),
+    ],
+)
+def test_wrong_use_is_told_before_anything_is_made(
+    env: dict[str, str], tmp_path: Path, arguments: list[str], told: str
+) -> None:
+    wrong(harness(*arguments, env=env), told)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("text", ["a: [", "just text", "name: x\nnum_nodes: 0\n"])
+def test_a_broken_job_file(env: dict[str, str], tmp_path: Path, text: str) -> None:
+    (tmp_path / "job.yaml").write_text(text)
+    wrong(harness("run", "job.yaml", env=env), "job.yaml")
+
+
+@pytest.mark.parametrize("run_id", ["12345", "JOB-77", "x" * 256])
+def test_a_run_id_that_the_client_would_resume(env: dict[str, str], run_id: str) -> None:
+    """PLUTO_RUN_ID=12345 or JOB-77 names an old run: the job would write into it."""
+    wrong(harness("run", str(JOB), env=env, PLUTO_RUN_ID=run_id), "PLUTO_RUN_ID")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("HARNESS_WORKERS", "many"), ("HARNESS_WAIT_SECONDS", "0"), ("HARNESS_CPU_REQUEST", "half")],
+)
+def test_settings_of_the_environment_that_do_not_fit(env: dict[str, str], name: str, value: str) -> None:
+    wrong(harness("run", str(JOB), env=env, **{name: value}), name.removeprefix("HARNESS_").lower())
+
+
+@pytest.mark.parametrize("command", [*([command] for command in COMMANDS), ["images", "build"], []])
+def test_help(env: dict[str, str], command: list[str]) -> None:
+    done = harness(*command, "--help", env=env)
+    assert done.returncode == 0, done.stderr
+    assert "usage" in done.stdout.lower()
+
+
+def test_no_runs_yet(env: dict[str, str]) -> None:
+    done = harness("runs", env=env)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    as_json = harness("runs", "--json", env=env)
+    assert (as_json.returncode, json.loads(as_json.stdout)) == (0, [])
+
+
+def test_without_docker_a_run_is_judged_and_json_is_one_document(env: dict[str, str], tmp_path: Path) -> None:
+    """The verdict on stdout, progress on stderr; the bundle, judged again, says the same."""
+    done = harness("run", str(JOB), "--json", env=env)
+    verdict = json.loads(done.stdout)
+    assert done.returncode == {"PASS": 0, "FAIL": 1, "UNKNOWN": 2}[verdict["verdict"]] != 0
+    assert "`docker` is not on PATH" in verdict["explanation"]
+    assert "stopped: " in done.stderr
+    again = harness("judge", "runs/latest", "--json", env=env)
+    assert json.loads(again.stdout) == verdict
+    listed = harness("runs", "--json", env=env)
+    assert [row["verdict"] for row in json.loads(listed.stdout)] == [verdict["verdict"]]
+    assert not list((tmp_path / ".local").rglob("state.json"))
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_reader_that_has_left_changes_nothing(env: dict[str, str], tmp_path: Path, more: list[str]) -> None:
+    """`harness run … 2>&1 | head -1`: what is printed to nobody cuts off no clean-up, and is no PASS."""
+    read, write = os.pipe()
+    os.close(read)
+    process = subprocess.Popen(
+        [str(HARNESS), "run", str(JOB), *more], env=env, cwd=tmp_path, stdout=write, stderr=write
+    )
+    os.close(write)
+    code = process.wait(60)
+    recorded = json.loads((tmp_path / "runs" / "latest" / "verdict.json").read_text())
+    assert code == {"FAIL": 1, "UNKNOWN": 2}[recorded["verdict"]]

@@ -1,0 +1,211 @@
+"""Whatever ends a run early, nothing of it is left behind and its evidence is kept; and one node is enough.
+
+Clusters here have a single node: a second one would show nothing more, and cost time.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness_command import Command, containers, environment, harness, until_container
+
+from harness.cluster.kind import KindCluster
+from harness.images.stack import resolve
+from harness.settings import load
+
+pytestmark = pytest.mark.e2e
+JOB = "jobs/multinode.yaml"
+CLUSTER = "pluto-e2e-int"
+OTHERS = b"apiVersion: v1\nkind: Config\ncurrent-context: precious\n"
+"""A kubeconfig of the user's."""
+
+
+def arguments(cluster: str) -> tuple[str, ...]:
+    return ("--cluster-name", cluster, "--workers", "0")
+
+
+def interrupted(run: Command, by: str, stage: str) -> None:
+    """UNKNOWN, told by what and where; nothing of the process is left, and the bundle is whole."""
+    assert run.end() == 2, run.stderr + run.stdout
+    verdict, manifest = run.verdict, run.manifest
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.interrupted"), verdict.explanation
+    assert f"{by} in the stage {stage}" in verdict.explanation
+    assert manifest.interrupted == by
+    assert manifest.ended_at is not None
+    assert run.left_behind() == []
+
+
+def gone(run: Command, cluster: str) -> None:
+    assert containers(cluster) == []
+    assert not (Path(run.env["HARNESS_STATE_DIR"]) / "clusters" / cluster).exists()
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    return environment(tmp_path)
+
+
+# -- before there is a cluster ----------------------------------------------------------------------------
+def test_ctrl_c_while_the_cluster_is_created(env: dict[str, str]) -> None:
+    """Also what Docker was still making when kind was killed."""
+    with Command("run", JOB, *arguments("pluto-e2e-int-a"), env=env) as run:
+        run.until("creating 1 control plane")
+        until_container("pluto-e2e-int-a")
+        run.interrupt()
+        interrupted(run, "SIGINT", "cluster")
+    gone(run, "pluto-e2e-int-a")
+    assert any((run.bundle.path / "kind").iterdir()), "kind's logs are evidence"
+
+
+def test_interrupted_again_and_again_the_cluster_is_still_known(env: dict[str, str]) -> None:
+    """Each signal gives up one more step of the clean-up; what is left then, `harness down` removes."""
+    cluster = "pluto-e2e-int-b"
+    with Command("run", JOB, *arguments(cluster), env=env) as run:
+        run.until("creating 1 control plane")
+        until_container(cluster)
+        for said in ("keeping its logs", "deleting cluster", "interrupt once more"):
+            run.interrupt()
+            run.until(said)
+        run.interrupt()
+        interrupted(run, "SIGINT", "cluster")
+    assert "is left: `harness down" in run.stderr
+    assert containers(cluster)
+    assert harness("down", "--cluster-name", cluster, env=env).process.returncode == 0
+    gone(run, cluster)
+
+
+def test_sigterm_while_controllers_are_installed(env: dict[str, str]) -> None:
+    """The worker image travels to the node in another thread at that time: it ends too, without blame."""
+    cluster = "pluto-e2e-int-c"
+    with Command("run", JOB, *arguments(cluster), env=env) as run:
+        run.until("jobset: Available")
+        run.interrupt(signal.SIGTERM)
+        interrupted(run, "SIGTERM", "controllers")
+    gone(run, cluster)
+
+
+def test_a_creation_that_fails_is_judged_and_leaves_its_log(env: dict[str, str], tmp_path: Path) -> None:
+    """kind is asked for a node image that does not exist."""
+    kind = tmp_path / "kind"
+    kind.write_text(
+        '#!/bin/sh\n[ "$1" = create ] && exec kind "$@" --image registry.invalid/no/node:v1\nexec kind "$@"\n'
+    )
+    kind.chmod(kind.stat().st_mode | stat.S_IXUSR)
+    cluster = "pluto-e2e-int-d"
+    run = harness("run", JOB, *arguments(cluster), env={**env, "HARNESS_KIND_BIN": str(kind)})
+    assert run.process.returncode == 1, run.stderr + run.stdout
+    assert (run.verdict.verdict, run.verdict.cause) == ("FAIL", "cluster.node_image")
+    assert "registry.invalid/no/node:v1" in (run.bundle.path / "kind" / "create.log").read_text()
+    assert run.left_behind() == []
+    gone(run, cluster)
+
+
+def test_a_cluster_of_somebody_else_is_neither_used_nor_deleted(env: dict[str, str]) -> None:
+    """One container with kind's label is a cluster as kind sees it; it is never started."""
+    cluster = "pluto-e2e-int-e"
+    image = resolve(load(), lambda text: None).node_image
+    label = ("--label", f"io.x-k8s.kind.cluster={cluster}", "--label", "io.x-k8s.kind.role=control-plane")
+    create = ["docker", "create", "--name", f"{cluster}-control-plane", *label, image]
+    theirs = subprocess.run(create, capture_output=True, text=True, check=True).stdout.strip()
+    try:
+        run = harness("run", JOB, *arguments(cluster), env=env)
+        assert run.process.returncode == 64, run.stderr
+        assert "was not created by the harness" in run.stderr
+        assert run.verdict.cause == "cluster.name_taken"
+        up = harness("up", *arguments(cluster), env=env)
+        assert up.process.returncode == 64, up.stderr
+        down = harness("down", "--cluster-name", cluster, env=env)
+        assert "none that the harness made" in down.stdout
+        assert theirs.startswith(containers(cluster)[0])
+    finally:
+        subprocess.run(["docker", "rm", "-f", theirs], capture_output=True, check=True)
+
+
+# -- on a cluster that is kept ----------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of a user who has a kubeconfig, and a single-node cluster of theirs that stays."""
+    folder = tmp_path_factory.mktemp("kept")
+    (folder / "kubeconfig").write_bytes(OTHERS)
+    env = environment(folder, KUBECONFIG=str(folder / "kubeconfig"), KEEP_CLUSTER="true")
+    try:
+        up = harness("up", *arguments(CLUSTER), env=env)
+        assert up.process.returncode == 0, up.stderr
+        yield env
+    finally:
+        down = harness("down", "--cluster-name", CLUSTER, env=env)
+    assert down.process.returncode == 0, down.stderr
+    assert containers(CLUSTER) == []
+    assert (folder / "kubeconfig").read_bytes() == OTHERS, "the user's kubeconfig was written"
+    assert not (folder / "home" / ".kube").exists()
+
+
+def created_at(env: dict[str, str]) -> str:
+    state = KindCluster(load(cluster_name=CLUSTER, state_dir=Path(env["HARNESS_STATE_DIR"]))).state()
+    assert state is not None
+    assert state.phase == "ready"
+    return state.created_at
+
+
+def test_one_node_is_enough_and_a_kept_cluster_is_reused(kept: dict[str, str]) -> None:
+    """Two pods that ask for a whole CPU each share what the control plane leaves of one machine; nothing is
+    built, created or installed for it."""
+    since = created_at(kept)
+    run = harness("run", JOB, *arguments(CLUSTER), "--json", env=kept)
+    verdict = json.loads(run.stdout)
+    assert (run.process.returncode, verdict["verdict"]) == (0, "PASS"), run.stderr + run.stdout
+    done = {stage.name for stage in run.manifest.stages}
+    assert not done & {"controller images to nodes", "tracker", "queues", "delete cluster"}, done
+    for said in (": reused", "images are there"):
+        assert said in run.stderr
+    for said in ("building", "saving", "creating 1 control plane"):
+        assert said not in run.stderr
+    assert created_at(kept) == since
+    request = run.manifest.cluster.get("cpu_request")
+    states = [seen.object for history in run.bundle.objects("pod").values() for seen in history]
+    assert states
+    for pod in states:
+        resources = pod["spec"]["containers"][0]["resources"]
+        assert resources["limits"]["cpu"] == "1"
+        assert resources["requests"]["cpu"] == (request or "1")
+
+
+def test_a_job_too_big_for_one_node_is_still_told_so(kept: dict[str, str], tmp_path: Path) -> None:
+    """Requests are lowered to share a node, never to hide that a job is larger than any."""
+    job = tmp_path / "job.yaml"
+    job.write_text(Path(JOB).read_text().replace("cpus: 1", "cpus: 64"))
+    run = harness("run", str(job), *arguments(CLUSTER), env=kept)
+    assert run.process.returncode == 1, run.stderr
+    assert run.verdict.cause == "admission.quota_exceeded", run.verdict.explanation
+    assert "cpu_request" not in run.manifest.cluster
+
+
+def test_ctrl_c_while_the_job_runs(kept: dict[str, str]) -> None:
+    """The job is ended and its logs are collected; a cluster that was there before stays, and serves."""
+    since = created_at(kept)
+    with Command("run", JOB, *arguments(CLUSTER), env={**kept, "KEEP_CLUSTER": "false"}) as run:
+        run.until("Running")
+        run.interrupt()
+        interrupted(run, "SIGINT", "observe")
+    assert created_at(kept) == since
+    assert list((run.bundle.path / "logs").glob("*.log"))
+    launch = run.manifest.launch
+    assert launch is not None
+    kube = KindCluster(load(cluster_name=CLUSTER, state_dir=Path(kept["HARNESS_STATE_DIR"]))).kube()
+    assert kube.objects("jobset.x-k8s.io/v1alpha2", "JobSet", launch.namespace) == []
+
+
+def test_sigterm_while_evidence_is_collected(kept: dict[str, str]) -> None:
+    """Each part of the collection is still made."""
+    with Command("run", JOB, *arguments(CLUSTER), env=kept) as run:
+        run.until("collecting logs")
+        run.interrupt(signal.SIGTERM)
+        interrupted(run, "SIGTERM", "collect")
+    assert sorted(path.name for path in (run.bundle.path / "truth").iterdir()) == ["0.jsonl", "1.jsonl"]
+    assert (run.bundle.path / "tracker" / "summary.json").is_file()
