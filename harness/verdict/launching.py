@@ -51,9 +51,9 @@ def ended(manifest: Manifest) -> Finding:
 
 
 def _where(manifest: Manifest) -> str:
-    """The innermost stage that the signal ended: it is recorded first."""
-    stage = next((stage.name for stage in manifest.stages if (stage.error or "") in _SIGNALS), None)
-    return f" in the stage {stage}" if stage else ""
+    """Every stage that a signal ended: some run side by side, and a second signal ends a second one."""
+    ended_ = [stage.name for stage in manifest.stages if (stage.error or "") in _SIGNALS]
+    return f" in the stage{'s' if ended_[1:] else ''} {' and '.join(ended_)}" if ended_ else ""
 
 
 def launched(case: Case) -> Finding:

@@ -30,12 +30,13 @@ def arguments(cluster: str) -> tuple[str, ...]:
     return ("--cluster-name", cluster, "--workers", "0")
 
 
-def interrupted(run: Command, by: str, stage: str) -> None:
+def interrupted(run: Command, by: str, *stages: str) -> None:
     """UNKNOWN, told by what and where; nothing of the process is left, and the bundle is whole."""
     assert run.end() == 2, run.stderr + run.stdout
     verdict, manifest = run.verdict, run.manifest
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.interrupted"), verdict.explanation
-    assert f"{by} in the stage {stage}" in verdict.explanation
+    assert f"stopped by {by} in the stage" in verdict.explanation
+    assert all(stage in verdict.explanation for stage in stages), verdict.explanation
     assert manifest.interrupted == by
     assert manifest.ended_at is not None
     assert run.left_behind() == []
@@ -73,7 +74,7 @@ def test_interrupted_again_and_again_the_cluster_is_still_known(env: dict[str, s
             run.interrupt()
             run.until(said)
         run.interrupt()
-        interrupted(run, "SIGINT", "cluster")
+        interrupted(run, "SIGINT", "cluster", "delete cluster")
     assert "is left: `harness down" in run.stderr
     assert containers(cluster)
     assert harness("down", "--cluster-name", cluster, env=env).process.returncode == 0
