@@ -119,6 +119,7 @@ def up(
     """Make the cluster ready and keep it: the next run installs and builds nothing."""
     settings = load(cluster_name=cluster_name, workers=workers, images=images, runs_dir=runs_dir)
     ready = running.up(settings, _Progress())
+    ready.kind.keep()
     if as_json:
         _dump(inspect.status(settings))
     else:

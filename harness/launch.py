@@ -12,6 +12,7 @@ from pathlib import Path
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
+from harness import process
 from harness.budget import Budget
 from harness.controllers import queues
 from harness.controllers import tracker as embedded
@@ -146,20 +147,9 @@ def _home(state_dir: Path) -> Path:
     """A folder of this process alone; those of processes that were killed are removed now."""
     state_dir.mkdir(parents=True, exist_ok=True)
     for left in state_dir.glob("launch-*"):
-        if not _alive(left.name.split("-")[1]):
+        if not process.alive(left.name.split("-")[1]):
             shutil.rmtree(left, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"launch-{os.getpid()}-", dir=state_dir))
-
-
-def _alive(pid: str) -> bool:
-    """Whether there is such a process, whoever owns it."""
-    try:
-        os.kill(int(pid), 0)
-    except PermissionError:
-        return True
-    except (ProcessLookupError, ValueError, OverflowError):
-        return False
-    return True
 
 
 def _prune(kube: Kube, keep: str) -> None:

@@ -21,6 +21,7 @@ from harness.images.build import ImageRef, build_tracker, build_worker
 from harness.images.load import bring
 from harness.images.stack import Stack, resolve
 from harness.kube import Kube
+from harness.launchers.environment import konduktor_version
 from harness.locked import locked
 from harness.settings import Settings
 
@@ -65,8 +66,11 @@ def up(settings: Settings, writer: BundleWriter, progress: Progress) -> Ready:
                     progress(f"deleting cluster {kind.name}")
                     kind.delete()
                 raise
+        if settings.keep_cluster:
+            kind.keep()
         versions = {
             **stack.versions,
+            "konduktor": konduktor_version(),
             "kubernetes": stack.kubernetes,
             "images": stack.way,
             "worker": worker.tag,
@@ -79,6 +83,10 @@ def _cluster(kind: KindCluster, stack: Stack, writer: BundleWriter, progress: Pr
     state = kind.state()
     if state is not None and state.phase != "creating" and kind.exists():
         wanted, there = (stack.node_image, kind.settings.workers), (state.node_image, state.workers)
+        if kind.abandoned() and (wanted != there or not kind.healthy()):
+            progress(f"cluster {kind.name}: left by a run that was killed, and of no use")
+            kind.delete()
+            return _cluster(kind, stack, writer, progress)
         if wanted != there:
             raise HarnessError(
                 f"cluster {kind.name} has node image and workers {there}, wanted are {wanted}",

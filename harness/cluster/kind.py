@@ -49,6 +49,10 @@ class State:
     """Of everything installed in the cluster, set when all of it was proved ready."""
     owner: str = ""
     """Nonce of the run that created it: that run removes it, whatever happens to it in between."""
+    pid: int = 0
+    """Of that run's process."""
+    kept: bool = False
+    """Somebody wants it (KEEP_CLUSTER, `harness up`): it is never removed but by `harness down`."""
 
 
 class KindCluster:
@@ -133,7 +137,9 @@ class KindCluster:
         images = self.settings.cache_dir / "images"
         images.mkdir(parents=True, exist_ok=True)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        state = State(self.name, "creating", node_image, self.settings.workers, now, owner=owner)
+        state = State(
+            self.name, "creating", node_image, self.settings.workers, now, owner=owner, pid=os.getpid()
+        )
         self.save(state)
         config = self.dir / "kind.yaml"
         config.write_text(yaml.safe_dump(self._config(node_image, containerd_patches, images)))
@@ -183,6 +189,17 @@ class KindCluster:
                 break
         shutil.rmtree(self.dir, ignore_errors=True)
         return True
+
+    def abandoned(self) -> bool:
+        """Nobody asked to keep it, and the run that made it has ended without removing it."""
+        state = self.state()
+        return state is not None and not state.kept and not process.alive(state.pid)
+
+    def keep(self) -> None:
+        """From now on only `harness down` removes it."""
+        state = self.state()
+        if state is not None and not state.kept:
+            self.save(replace(state, kept=True))
 
     def export_logs(self, folder: Path) -> None:
         """Node logs for the evidence; never raises: the reason is written instead."""

@@ -36,6 +36,12 @@ def environment_dir(settings: Settings, lock: Path = LOCK) -> Path:
     return settings.cache_dir.absolute() / f"konduktor-{hashlib.sha256(made_of).hexdigest()[:12]}"
 
 
+def konduktor_version(lock: Path = LOCK) -> str:
+    """The one nightly that the lock names."""
+    pinned = [line for line in lock.read_text().splitlines() if line.startswith("konduktor-nightly==")]
+    return pinned[0].removeprefix("konduktor-nightly==").rstrip(" \\")
+
+
 def konduktor_bin(settings: Settings, progress: Progress) -> Path:
     """The path of the `konduktor` program; the first call makes its environment (10–60 s).
 

@@ -91,6 +91,20 @@ def test_sigterm_while_controllers_are_installed(env: dict[str, str]) -> None:
     gone(run, cluster)
 
 
+def test_what_a_sigkill_left_does_not_stop_the_next_run(env: dict[str, str]) -> None:
+    """Nobody cleaned up, and the nodes were stopped since, as by a reboot: that cluster makes way."""
+    cluster = "pluto-e2e-int-e"
+    with Command("run", JOB, *arguments(cluster), env=env) as run:
+        run.until("jobset: Available")
+        run.interrupt(signal.SIGKILL)
+        run.end()
+    subprocess.run(["docker", "kill", *containers(cluster)], check=True, capture_output=True)
+    again = harness("run", JOB, *arguments(cluster), env=env)
+    assert again.process.returncode == 0, again.stderr + again.stdout
+    assert "left by a run that was killed" in again.stderr
+    gone(again, cluster)
+
+
 def test_a_creation_that_fails_is_judged_and_leaves_its_log(env: dict[str, str], tmp_path: Path) -> None:
     """kind is asked for a node image that does not exist."""
     kind = tmp_path / "kind"
