@@ -11,7 +11,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --universal --python-
 	--no-emit-index-url --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help e2e test unit lint format doctor lock clean
+.PHONY: help e2e images test unit lint format doctor lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,7 +19,10 @@ help: ## show this list
 e2e: doctor ## a real multinode job on a real cluster, and its verdict
 	$(BIN)/harness run $(JOB)
 
-test: doctor ## every test: unit, integration and those on a real cluster
+images: doctor ## build or fetch every image into the cache, with progress (the first time from source: 12 minutes)
+	$(BIN)/harness images build
+
+test: images ## every test: unit, integration and those on a real cluster
 	$(BIN)/pytest $(PYTEST_ARGS)
 
 unit: $(MADE) ## the tests that need no Docker

@@ -44,6 +44,17 @@ def test_a_healthy_job_passes(launch: Launch, job: JobFile) -> None:
     assert judge(Bundle.open(outcome.bundle)) == outcome.verdict
 
 
+def test_several_processes_per_node_are_all_judged(launch: Launch, job: JobFile) -> None:
+    """World size 4 on two nodes: four ranks' points, two termination messages."""
+    job = job.with_(run=job.document["run"].replace("--nproc_per_node=1", "--nproc_per_node=2"))
+    outcome = launch(job)
+    assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
+    manifest = Bundle.open(outcome.bundle).manifest
+    assert manifest is not None
+    assert manifest.expected is not None
+    assert manifest.expected.ranks == 4
+
+
 def test_a_rank_with_another_run_id_is_a_split_run(launch: Launch, job: JobFile) -> None:
     failed(launch(faulty(job, "other_run", 1)), "unification.split_runs", [1])
 
