@@ -19,7 +19,7 @@ help: ## show this list
 e2e: doctor ## a real multinode job on a real cluster, and its verdict
 	$(BIN)/harness run $(JOB)
 
-images: doctor ## build or fetch every image into the cache, with progress (the first time from source: 12 minutes)
+images: doctor ## build or fetch every image into the cache, with progress (from source the first time: 13 minutes)
 	$(BIN)/harness images build
 
 test: images ## every test: unit, integration and those on a real cluster

@@ -61,10 +61,7 @@ class Ending:
 
     def summary(self) -> str:
         """What was last seen, for progress lines and deadlines."""
-        phases = sorted(
-            f"{p['metadata']['name'].rsplit('-', 1)[0]} {p['status'].get('phase', '?')}"
-            for p in self._all("pod")
-        )
+        phases = sorted(f"{_short(p)} {p['status'].get('phase', '?')}" for p in self._all("pod"))
         admitted = [w["metadata"]["name"] for w in self._all("workload") if _true(w, "Admitted")]
         return f"workload {'admitted' if admitted else 'not admitted'}; pods: {', '.join(phases) or 'none'}"
 
@@ -119,6 +116,11 @@ class Ending:
             if self._lasts(f"{name}/s", "unschedulable", scheduled.get("reason") == "Unschedulable"):
                 return f"{name} cannot be scheduled: {scheduled.get('message')}"
         return None
+
+
+def _short(pod: Object) -> str:
+    """<replicated job>-<job index>-<completion index> of a JobSet's pod name."""
+    return "-".join(pod["metadata"]["name"].split("-")[-4:-1])
 
 
 def _condition(item: Object, kind: str) -> Object:
