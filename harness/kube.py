@@ -68,13 +68,11 @@ class Kube:
         )
         return dict(applied.to_dict())
 
-    def apply_all(self, documents: Iterable[Object]) -> None:
-        for document in documents:
-            self.apply(document)
-
     def apply_file(self, path: Path) -> None:
         """Every document of a YAML file, in the order of the file."""
-        self.apply_all(d for d in yaml.safe_load_all(path.read_text()) if d)
+        for document in yaml.safe_load_all(path.read_text()):
+            if document:
+                self.apply(document)
 
     def resource(self, api_version: str, kind: str) -> Any:
         """The dynamic client's resource; discovery is asked again when a kind is not known yet."""
@@ -155,11 +153,11 @@ class Kube:
         """Nodes whose Ready condition is True. Raises within 5 s when the API server does not answer."""
         listed = self.core.list_node(_request_timeout=5)
         nodes = [self.api.sanitize_for_serialization(node) for node in listed.items]
-        return [node for node in nodes if _condition(node, "Ready") == "True"]
+        return [node for node in nodes if condition(node, "Ready").get("status") == "True"]
 
     def wait_nodes_ready(self, count: int, *, seconds: float) -> None:
         def done(nodes: dict[str, Object]) -> str | None:
-            late = [name for name, node in nodes.items() if _condition(node, "Ready") != "True"]
+            late = [name for name, node in nodes.items() if condition(node, "Ready").get("status") != "True"]
             return (
                 None
                 if len(nodes) == count and not late
@@ -192,9 +190,10 @@ class Kube:
         )
 
 
-def _condition(item: Object, kind: str) -> str:
-    conditions = item.get("status", {}).get("conditions") or []
-    return next((c["status"] for c in conditions if c["type"] == kind), "Unknown")
+def condition(item: Object, kind: str) -> Object:
+    """The condition of this type; empty when the object does not have it yet."""
+    conditions = (item.get("status") or {}).get("conditions") or []
+    return next((c for c in conditions if c["type"] == kind), {})
 
 
 def _pause(deadline: Deadline) -> None:

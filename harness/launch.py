@@ -21,7 +21,7 @@ from harness.evidence.writer import BundleWriter, now
 from harness.kube import Kube
 from harness.launchers.environment import konduktor_bin
 from harness.launchers.job_file import LOCAL_IMAGE, JobFile
-from harness.launchers.konduktor import Handle, KonduktorLauncher, Submission
+from harness.launchers.konduktor import NONCE_LABEL, Handle, KonduktorLauncher, Submission
 from harness.observe.ending import Ending
 from harness.provision import Ready
 from harness.settings import Settings
@@ -87,7 +87,7 @@ def prepare(
     """Namespace, LocalQueue, the key and the job's own secrets as a Secret, and the launch's job file."""
     kube, namespace = ready.kube, f"e2e-{nonce}"
     program = konduktor_bin(settings, progress)
-    labels = {**queues.MANAGED, "pluto-e2e-harness/nonce": nonce}
+    labels = {**queues.MANAGED, NONCE_LABEL: nonce}
     kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
     key, url, reader = _tracker(kube, settings)
     for value in (key, *job.secret_envs.values()):
@@ -159,7 +159,7 @@ def _prune(kube: Kube, keep: str) -> None:
     """
     selector = f"app.kubernetes.io/managed-by={queues.MANAGED['app.kubernetes.io/managed-by']}"
     try:
-        found = kube.objects("v1", "Namespace", selector=f"{selector},pluto-e2e-harness/nonce")
+        found = kube.objects("v1", "Namespace", selector=f"{selector},{NONCE_LABEL}")
         found.sort(key=lambda item: item["metadata"]["creationTimestamp"])
         for old in found[:-KEPT_NAMESPACES]:
             name = old["metadata"]["name"]

@@ -139,10 +139,15 @@ def _check(job: JobFile, settings: Settings) -> None:
     """Everything that can be wrong before anything is created."""
     Budget(settings.wait_seconds)
     job.ranks  # noqa: B018 - raises UsageError
-    if settings.pluto_run_id is not None:
-        check_run_id(settings.pluto_run_id)
+    if (given := _given_run_id(job, settings)) is not None:
+        check_run_id(given)
     if settings.tracker == "hosted" and settings.pluto_api_key is None:
         raise UsageError("--tracker hosted needs a key", hint="set PLUTO_API_KEY or PLUTO_API_TOKEN")
+
+
+def _given_run_id(job: JobFile, settings: Settings) -> str | None:
+    """The user's own: PLUTO_RUN_ID of the environment, or of the job file."""
+    return settings.pluto_run_id or job.envs.get("PLUTO_RUN_ID") or None
 
 
 def _new_bundle(settings: Settings) -> BundleWriter:
@@ -160,8 +165,7 @@ def _launch(
     """Launch, observe to the end, collect. Cleans up what belongs to the launch alone."""
     nonce = writer.current.nonce
     budget = Budget(settings.wait_seconds)
-    run_id = settings.pluto_run_id or job.envs.get("PLUTO_RUN_ID") or make_run_id(nonce)
-    check_run_id(run_id)
+    run_id = _given_run_id(job, settings) or make_run_id(nonce)
     expected = Expected(
         num_nodes=job.num_nodes,
         ranks=job.ranks,

@@ -16,7 +16,7 @@ from kubernetes.client.exceptions import ApiException
 from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from harness.errors import WaitError
-from harness.kube import Kube, Object
+from harness.kube import Kube, Object, condition
 
 Progress = Callable[[str], None]
 
@@ -86,10 +86,10 @@ def _why_not_available(deployment: Object) -> str:
     status = deployment.get("status") or {}
     if status.get("observedGeneration", 0) < deployment["metadata"].get("generation", 1):
         return "the latest generation is not observed"
-    for condition in status.get("conditions") or []:
-        if condition["type"] == "Available":
-            return "" if condition["status"] == "True" else str(condition.get("message", "not Available"))
-    return "no Available condition yet"
+    available = condition(deployment, "Available")
+    if not available:
+        return "no Available condition yet"
+    return "" if available["status"] == "True" else str(available.get("message", "not Available"))
 
 
 def _serves(endpoint: dict[str, Any]) -> bool:

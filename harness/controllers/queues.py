@@ -10,7 +10,7 @@ from typing import Any
 
 from kubernetes.utils.quantity import parse_quantity
 
-from harness.kube import Kube, Object
+from harness.kube import Kube, Object, condition
 
 API = "kueue.x-k8s.io/v1beta2"
 FLAVOR = "default-flavor"
@@ -123,14 +123,10 @@ def local_queue(kube: Kube, namespace: str, name: str, seconds: float = 30) -> N
 
 def _active(name: str) -> Any:
     def done(queues: dict[str, Object]) -> str | None:
-        for condition in (queues.get(name, {}).get("status") or {}).get("conditions") or []:
-            if condition["type"] == "Active":
-                return (
-                    None
-                    if condition["status"] == "True"
-                    else f"{condition['reason']}: {condition['message']}"
-                )
-        return "no Active condition yet"
+        active = condition(queues.get(name, {}), "Active")
+        if not active:
+            return "no Active condition yet"
+        return None if active["status"] == "True" else f"{active['reason']}: {active['message']}"
 
     return done
 

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 
 from harness.evidence.schema import Observation
-from harness.kube import Object
+from harness.kube import Object, condition
 
 FATAL_NOW = ("InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError")
 IMAGE_WAITING = ("ErrImagePull", "ImagePullBackOff")
@@ -99,12 +99,12 @@ class Ending:
 
     def _admission(self) -> str | None:
         for workload in self._all("workload"):
-            reserved = _condition(workload, "QuotaReserved")
+            reserved = condition(workload, "QuotaReserved")
             message = reserved.get("message", "")
             refused = reserved.get("status") == "False" and any(text in message for text in NEVER_ADMITTED)
             if self._lasts("queue", "queue", refused):
                 return f"Kueue will not admit it: {message}"
-            evicted = _condition(workload, "Evicted")
+            evicted = condition(workload, "Evicted")
             out = evicted.get("status") == "True" and not _true(workload, "Finished")
             if self._lasts("evicted", "evicted", out):
                 return f"evicted: {evicted.get('reason')}: {evicted.get('message')}"
@@ -112,7 +112,7 @@ class Ending:
 
     def _pods(self) -> str | None:
         for pod in self._all("pod"):
-            name, scheduled = pod["metadata"]["name"], _condition(pod, "PodScheduled")
+            name, scheduled = pod["metadata"]["name"], condition(pod, "PodScheduled")
             if self._lasts(f"{name}/s", "unschedulable", scheduled.get("reason") == "Unschedulable"):
                 return f"{name} cannot be scheduled: {scheduled.get('message')}"
         return None
@@ -123,10 +123,5 @@ def _short(pod: Object) -> str:
     return "-".join(pod["metadata"]["name"].split("-")[-4:-1])
 
 
-def _condition(item: Object, kind: str) -> Object:
-    conditions = item.get("status", {}).get("conditions") or []
-    return next((c for c in conditions if c["type"] == kind), {})
-
-
 def _true(item: Object, kind: str) -> bool:
-    return _condition(item, kind).get("status") == "True"
+    return condition(item, kind).get("status") == "True"

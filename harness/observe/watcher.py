@@ -7,7 +7,6 @@ and then offered to the listener, so a decision is never made on what is not in 
 
 from __future__ import annotations
 
-import datetime
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from harness.evidence.schema import Observation
+from harness.evidence.writer import now
 from harness.kube import Kube, Object
 
 RETRY_SECONDS = 0.5
@@ -138,8 +138,7 @@ class Watcher:
             return
         known[uid] = version
         item["metadata"].pop("managedFields", None)
-        now = datetime.datetime.now(datetime.UTC).isoformat()
-        observation = Observation(received_at=now, type=change, object=item)
+        observation = Observation(received_at=now(), type=change, object=item)
         self._write(kind.name, observation)
         self._listener(kind.name, observation)
 
