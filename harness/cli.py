@@ -23,6 +23,7 @@ from harness import run as running
 from harness.errors import HarnessError, UsageError
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
+from harness.faults import commands as injecting
 from harness.launchers.job_file import JobFile
 from harness.report import terminal
 from harness.settings import load
@@ -213,6 +214,34 @@ def tracker(context: typer.Context) -> int:
     from harness.tracker.__main__ import main as serve
 
     return serve(context.args) or 0
+
+
+@app.command()
+def faults(
+    names: Annotated[list[str] | None, typer.Argument(help="faults, or what they strike [all]")] = None,
+    cluster_name: ClusterName = None,
+    runs_dir: RunsDir = None,
+    keep_cluster: Keep = None,
+    parallel: Annotated[int, typer.Option(min=1, help="faults of a launch alone at the same time")] = 2,
+    job: Annotated[Path, typer.Option(help="the healthy job")] = Path("jobs/multinode.yaml"),
+    table: Annotated[Path | None, typer.Option(help="write the table of docs/faults.md there")] = None,
+    only_list: Annotated[bool, typer.Option("--list", help="name them and what must come of each")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="only undo what a killed run left injected")] = False,
+    as_json: Json = False,
+) -> int:
+    """Inject faults into real launches, undo them, and see whether each gets the right verdict and cause."""
+    settings = load(cluster_name=cluster_name, runs_dir=runs_dir, keep_cluster=keep_cluster)
+    return injecting.command(
+        settings,
+        _Progress(),
+        names or [],
+        only_list=only_list,
+        only_undo=undo,
+        parallel=parallel,
+        job=job,
+        table_file=table,
+        as_json=as_json,
+    )
 
 
 @images_app.command("build")

@@ -20,6 +20,8 @@ from typing import Any
 from ground_truth import Recorder
 
 STEPS = int(os.environ.get("E2E_STEPS", "20"))
+STEP_SECONDS = float(os.environ.get("E2E_STEP_SECONDS", "0"))
+"""A pause after each step: a longer job, for whoever wants to look at it or to disturb it."""
 Log = Callable[[Any, dict[str, float], int], None]
 """How a step reaches the tracker: (run, metrics, step)."""
 
@@ -134,6 +136,8 @@ def main(log: Log = plain_log) -> int:
         for name, value in metrics.items():
             truth.record(name, step, value)
         log(run, metrics, step)
+        say(rank, f"step {step} loss {own:.4f}")
+        time.sleep(STEP_SECONDS)
 
     train(rank, device, on_step)
     truth.flush()

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness_command import Command, containers, environment, harness, until_container
 
 from harness.cluster.kind import KindCluster
+from harness.faults.command import Command, containers, environment, harness, until_container
 from harness.images.stack import resolve
 from harness.settings import load
 

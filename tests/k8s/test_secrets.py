@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from harness_command import Command, command, descendants, environment
 
 from harness import provision
 from harness.controllers import tracker
+from harness.faults.command import Command, command, descendants, environment
 from harness.launchers.job_file import JobFile
 from harness.settings import Settings
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,10 +12,10 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from harness.errors import HarnessError, WaitError
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Manifest, Verdict
 
-ROOT = Path(__file__).parents[2]
 HARNESS = Path(sys.executable).with_name("harness")
 
 
@@ -39,6 +40,7 @@ class Command:
     """`harness ARGUMENTS`, started. Use as a context manager: nothing of it is left behind."""
 
     def __init__(self, *arguments: str, env: Mapping[str, str]) -> None:
+        """In the current folder, with nothing but `env` as its environment."""
         self.env = dict(env)
         self.lines: list[str] = []
         self.stdout = ""
@@ -49,7 +51,6 @@ class Command:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            cwd=ROOT,
             env=self.env,
             start_new_session=True,
         )
@@ -75,14 +76,18 @@ class Command:
         return "".join(self.lines)
 
     def until(self, text: str, seconds: float = 180) -> None:
-        """Until a line of its progress has `text`."""
+        """Until a line of its progress matches the regex `text`. Raises WaitError."""
 
         def said() -> bool:
-            return any(text in line for line in self.lines)
+            return any(re.search(text, line) for line in self.lines)
 
         with self._changed:
             self._changed.wait_for(lambda: said() or not self._readers[0].is_alive(), seconds)
-        assert said(), f"{text!r} was not said; exit code {self.process.poll()}:\n{self.stderr}{self.stdout}"
+        if not said():
+            code = self.process.poll()
+            raise WaitError(
+                f"a line of progress like {text!r}", f"exit code {code}:\n{self.stderr}{self.stdout}", seconds
+            )
 
     def interrupt(self, signum: signal.Signals = signal.SIGINT) -> None:
         """To the whole process group, as a terminal does."""
@@ -111,7 +116,8 @@ class Command:
     @property
     def manifest(self) -> Manifest:
         manifest = self.bundle.manifest
-        assert manifest is not None
+        if manifest is None:
+            raise HarnessError(f"{self.bundle.path} has no readable manifest")
         return manifest
 
     @property
@@ -146,7 +152,8 @@ def until_container(cluster: str, seconds: float = 60) -> None:
     """Docker has begun the first node: nothing to watch, so it is asked."""
     deadline = time.monotonic() + seconds
     while not containers(cluster):
-        assert time.monotonic() < deadline, f"no container of {cluster} within {seconds} s"
+        if time.monotonic() > deadline:
+            raise WaitError(f"a container of {cluster}", "none", seconds)
         time.sleep(0.05)
 
 

@@ -1,0 +1,168 @@
+"""A fault as a file: where it strikes, how it is injected and undone, and the verdict that it must get.
+
+    about: One sentence for a person.
+    strikes: tracker                  # one of STRIKES
+    scope: launch                     # what it disturbs, see Scope
+    job: {worker: "faulty.py exit3 1"}
+    env: {HARNESS_WAIT_SECONDS: "90"} # of the harness; null takes a variable away
+    at: {log: "step 5"}               # when: before, {progress: regex} or {log: regex}
+    inject: [{kubectl: "delete pod -n {{ namespace }} {{ pod1 }}"}]
+    undo: []                          # idempotent; run always, also when the injector dies
+    expect: {verdict: FAIL, cause: rank.pod_deleted, ranks: [1]}
+
+Steps are templates (Jinja2) over the variables of harness.faults.places.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from harness.errors import UsageError
+from harness.verdict.catalogue import CAUSES
+
+CASES = Path(__file__).parent / "cases"
+Strikes = Literal[
+    "docker",
+    "controllers",
+    "image",
+    "scheduling",
+    "launcher",
+    "rendezvous",
+    "rank",
+    "tracker",
+    "client",
+    "harness",
+]
+Scope = Literal["launch", "cluster", "machine", "own"]
+"""launch: its own launch only, so others may run beside it. cluster, machine: it runs alone. own: it runs alone
+and on a cluster of its own, which it makes and removes."""
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Step(Strict):
+    """One thing to do: exactly one of the fields, `stdin` beside a command."""
+
+    docker: str | None = None
+    kubectl: str | None = None
+    sh: str | None = None
+    signal: str | None = Field(None, description="to the harness's process group, e.g. INT")
+    until: str | None = Field(None, description="a regex over the harness's progress, waited for")
+    hold: float | None = Field(None, description="seconds that the fault lasts before the next step")
+    stdin: str | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Step:
+        given = [
+            name for name in ("docker", "kubectl", "sh", "signal", "until", "hold") if getattr(self, name)
+        ]
+        if len(given) != 1:
+            raise ValueError(
+                f"exactly one of docker, kubectl, sh, signal, until, hold was expected, seen {given}"
+            )
+        return self
+
+    @property
+    def is_command(self) -> bool:
+        return bool(self.docker or self.kubectl or self.sh)
+
+
+class Job(Strict):
+    """How the job differs from jobs/multinode.yaml."""
+
+    worker: str | None = Field(
+        None, description="in place of multinode.py: a file of /workspace, and arguments"
+    )
+    replace: dict[str, str] = Field({}, description="text of the run script → other text")
+    before: str = Field("", description="shell lines that go before the run script")
+    set: dict[str, Any] = Field({}, description="dotted path → value")
+    text: str | None = Field(None, description="the whole file, as it is, also when it is no YAML")
+
+
+class When(Strict):
+    progress: str | None = None
+    log: str | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> When:
+        if (self.progress is None) == (self.log is None):
+            raise ValueError("one of progress and log was expected")
+        return self
+
+
+class Expect(Strict):
+    """What the harness must say. `exit` alone: it must refuse with this code before it judges anything."""
+
+    verdict: Literal["PASS", "FAIL", "UNKNOWN"] | None = None
+    cause: str | None = None
+    ranks: list[int] | None = None
+    exit: int | None = None
+    says: str = Field("", description="a regex that its explanation, or what it refused with, must match")
+
+    @model_validator(mode="after")
+    def _known(self) -> Expect:
+        if (self.verdict is None) == (self.exit is None):
+            raise ValueError("one of verdict and exit was expected")
+        if self.cause is not None and self.cause not in CAUSES:
+            raise ValueError(f"{self.cause} is no cause of docs/causes.md")
+        if self.verdict in ("FAIL", "UNKNOWN") and self.cause is None:
+            raise ValueError("a verdict other than PASS needs a cause")
+        return self
+
+
+class Fault(Strict):
+    """`name` is the file's; `cannot` says why a fault cannot be injected on this kind of machine."""
+
+    name: str
+    about: str
+    strikes: Strikes
+    scope: Scope = "launch"
+    job: Job = Job()
+    env: dict[str, str | None] = {}
+    arguments: list[str] = []
+    at: Literal["before"] | When = "before"
+    freeze: bool = Field(False, description="the harness is stopped (SIGSTOP) while it is injected")
+    inject: list[Step] = []
+    undo: list[Step] = []
+    expect: Expect | None = None
+    cannot: str | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Fault:
+        if (self.expect is None) == (self.cannot is None):
+            raise ValueError("one of expect and cannot was expected")
+        if any(not step.is_command for step in self.undo):
+            raise ValueError("undo takes commands only: it may have to run without the harness")
+        if (
+            self.inject
+            and not self.undo
+            and any(step.is_command for step in self.inject)
+            and self.scope != "launch"
+        ):
+            raise ValueError("what is injected outside its own launch needs an undo")
+        return self
+
+
+def load(path: Path) -> Fault:
+    """Raises UsageError that names the file and each field that does not fit."""
+    try:
+        document = yaml.safe_load(path.read_text())
+        return Fault(**{"name": path.stem, **document})
+    except (yaml.YAMLError, TypeError) as error:
+        raise UsageError(f"{path} is no fault: {error}") from None
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors()]
+        raise UsageError(f"{path} is no fault: {'; '.join(lines)}") from None
+
+
+def catalogue(folder: Path = CASES) -> dict[str, Fault]:
+    """Every fault by name, in the order in which things can go wrong: by what they strike, then by name."""
+    order = list(Strikes.__args__)  # type: ignore[attr-defined]
+    found = [load(path) for path in sorted(folder.glob("*.yaml"))]
+    return {fault.name: fault for fault in sorted(found, key=lambda f: (order.index(f.strikes), f.name))}

@@ -1,0 +1,210 @@
+"""One fault, injected once into one real `harness run`, undone, and compared with what must come of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.errors import HarnessError, UsageError, WaitError
+from harness.evidence.reader import Bundle
+from harness.evidence.schema import Verdict
+from harness.faults import places
+from harness.faults.command import Command
+from harness.faults.fault import Fault, Job, Step, When
+from harness.faults.rows import Row, judge_row, visible_seconds
+from harness.faults.undo import undone
+from harness.launchers.job_file import JobFile
+from harness.provision import Ready
+from harness.settings import Settings
+
+AT_SECONDS = 180.0
+RUN_SECONDS = 600.0
+WAIT_SECONDS = "150"
+CPU_REQUEST = "150m"
+"""Of each pod, so that several launches fit beside each other."""
+
+
+@dataclass
+class Injector:
+    """What all injections share: the cluster, the healthy job, and where evidence goes."""
+
+    ready: Ready
+    job: JobFile
+    settings: Settings
+    out: Path
+    started: Callable[[Command], None] = lambda _: None
+    """Told of every harness that is started, so that an interruption can end it."""
+
+    def row(self, fault: Fault) -> Row:
+        """Never raises for what goes wrong with the fault: that is a row which is not right."""
+        folder = self.out / fault.name
+        folder.mkdir(parents=True, exist_ok=True)
+        start = time.monotonic()
+        code: int | None = None
+        said = ""
+        problem = ""
+        bundle, verdict = None, None
+        try:
+            code, said = self._run(fault, folder)
+            bundle, verdict = _recorded(folder / "runs")
+        except UsageError:
+            raise
+        except HarnessError as error:
+            problem = str(error)
+        took = time.monotonic() - start
+        row = judge_row(fault, verdict, code, said)
+        changes: dict[str, Any] = {"seconds": round(took, 1)}
+        if problem:
+            changes |= {"right": False, "wrong": "; ".join(filter(None, [row.wrong, problem]))}
+        if bundle is not None:
+            changes["bundle"] = str(bundle.path)
+            changes["visible_seconds"] = visible_seconds(bundle, verdict) if verdict else None
+        return row.model_copy(update=changes)
+
+    def _run(self, fault: Fault, folder: Path) -> tuple[int, str]:
+        """Exit code and stderr of the harness."""
+        job = folder / "job.yaml"
+        job.write_text(variant(self.job, fault.job))
+        env = self._environment(fault, folder)
+        known = places.of_cluster(self.ready, folder) | {"cluster": env["HARNESS_CLUSTER_NAME"]}
+        known["runs"] = env["HARNESS_RUNS_DIR"]
+        env = {name: places.render(value, known, fault.name) for name, value in env.items()}
+        arguments = [places.render(text, known, fault.name) for text in fault.arguments]
+        with ExitStack() as last:
+            if fault.at == "before":
+                last.enter_context(self._injected(fault, known, None))
+            run = last.enter_context(Command("run", str(job), "--json", *arguments, env=env))
+            self.started(run)
+            if isinstance(fault.at, When):
+                _await(fault.at, run, folder / "runs")
+                known |= {"pid": run.process.pid, **_launched(folder / "runs")}
+                last.enter_context(self._injected(fault, known, run))
+            code = run.end(RUN_SECONDS)
+        (folder / "stderr.log").write_text(run.stderr)
+        return code, run.stderr
+
+    def _environment(self, fault: Fault, folder: Path) -> dict[str, str]:
+        """The user's, without what chooses a cluster or a run; then the fault's own."""
+        settings = self.settings
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("KEEP_CLUSTER", "PLUTO_", "KUBECONFIG", "HARNESS_"))
+        }
+        own = fault.scope == "own"
+        env: dict[str, str | None] = {
+            **kept,
+            "HARNESS_CLUSTER_NAME": f"{settings.cluster_name}-own" if own else settings.cluster_name,
+            "HARNESS_WORKERS": "0" if own else str(settings.workers),
+            "HARNESS_STATE_DIR": str(settings.state_dir.absolute()),
+            "HARNESS_CACHE_DIR": str(settings.cache_dir.absolute()),
+            "HARNESS_RUNS_DIR": str((folder / "runs").absolute()),
+            "HARNESS_IMAGES": settings.images,
+            "HARNESS_WAIT_SECONDS": WAIT_SECONDS,
+            "HARNESS_CPU_REQUEST": CPU_REQUEST,
+            **fault.env,
+        }
+        return {name: value for name, value in env.items() if value is not None}
+
+    @contextmanager
+    def _injected(self, fault: Fault, known: dict[str, Any], run: Command | None) -> Iterator[None]:
+        commands = [places.command(step, known, fault.name) for step in fault.undo]
+        journal = journals(self.settings) / f"{fault.name}.json"
+        with ExitStack() as last:
+            if commands:
+                last.enter_context(undone(commands, journal))
+            if fault.freeze and run is not None:
+                os.killpg(run.process.pid, signal.SIGSTOP)
+                last.callback(_signal, run, signal.SIGCONT)
+            for step in fault.inject:
+                _inject(step, known, fault.name, run)
+            if fault.freeze and run is not None:
+                _signal(run, signal.SIGCONT)
+            yield
+
+
+def journals(settings: Settings) -> Path:
+    """Where undo commands lie that have not been run yet."""
+    return settings.state_dir.absolute() / "faults"
+
+
+def variant(job: JobFile, change: Job) -> str:
+    """The job file of a fault. Raises UsageError for a change that changes nothing."""
+    if change.text is not None:
+        return change.text
+    document = yaml.safe_load(yaml.safe_dump(job.document))
+    script = document["run"]
+    replace = dict(change.replace)
+    if change.worker is not None:
+        replace["/workspace/multinode.py"] = f"/workspace/{change.worker}"
+    for old, new in replace.items():
+        if old not in script:
+            raise UsageError(f"the run script of {job.source} has no {old!r} to replace")
+        script = script.replace(old, new)
+    document["run"] = change.before + script
+    for path, value in change.set.items():
+        *parents, last = path.split("/")
+        place = document
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = value
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def _inject(step: Step, known: dict[str, Any], fault: str, run: Command | None) -> None:
+    if step.is_command:
+        places.command(step, known, fault).run()
+    elif step.hold is not None:
+        time.sleep(step.hold)  # the fault lasts as long
+    elif run is None:
+        raise UsageError(f"fault {fault}: there is no harness yet to signal or to wait for")
+    elif step.signal is not None:
+        _signal(run, getattr(signal, f"SIG{step.signal}"))
+    elif step.until is not None:
+        run.until(step.until, AT_SECONDS)
+
+
+def _signal(run: Command, which: signal.Signals) -> None:
+    if run.process.poll() is None:
+        os.killpg(run.process.pid, which)
+
+
+def _await(when: When, run: Command, runs: Path) -> None:
+    """Until the moment to strike. Raises WaitError when the harness ends or time passes before."""
+    if when.progress is not None:
+        run.until(when.progress, AT_SECONDS)
+        return
+    assert when.log is not None
+    pattern = re.compile(when.log.encode(), re.MULTILINE)
+    deadline = time.monotonic() + AT_SECONDS
+    while not any(pattern.search(log.read_bytes()) for log in runs.glob("latest/logs/*.log")):
+        if run.process.poll() is not None or time.monotonic() > deadline:
+            raise WaitError(f"a log line like {when.log!r}", f"exit code {run.process.poll()}", AT_SECONDS)
+        time.sleep(0.05)  # files that another process writes: nothing to watch without more tools
+
+
+def _launched(runs: Path) -> dict[str, Any]:
+    latest = runs / "latest"
+    return places.of_launch(Bundle.open(latest)) if latest.exists() else {}
+
+
+def _recorded(runs: Path) -> tuple[Bundle | None, Verdict | None]:
+    """The bundle that the harness left, and its verdict; one that was killed is judged now, as a user would."""
+    latest = runs / "latest"
+    if not latest.exists():
+        return None, None
+    bundle = Bundle.open(latest)
+    if bundle.recorded_verdict is not None:
+        return bundle, bundle.recorded_verdict
+    from harness.verdict import judge
+
+    return bundle, judge(bundle)

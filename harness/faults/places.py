@@ -1,0 +1,84 @@
+"""Where a fault strikes, by name: the variables of its steps.
+
+    cluster control_plane worker worker2         names of the cluster and its node containers
+    namespace jobset                             of the launch
+    pod0 pod1 … node0 node1 …                    by rank, and the node container that it runs on
+    folder                                       of this fault alone, on the host
+    runs pid                                     the harness's HARNESS_RUNS_DIR and process id
+    tracker_image worker_image                   as the nodes know them
+    python                                       the harness's own interpreter
+
+A variable that is not known yet (a pod before the launch) is an error of the fault's file.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined, UndefinedError
+
+from harness.errors import UsageError
+from harness.evidence.reader import Bundle
+from harness.faults.fault import Step
+from harness.faults.undo import Command
+from harness.provision import Ready
+
+_templates = Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)  # noqa: S701
+
+
+def of_cluster(ready: Ready, folder: Path) -> dict[str, Any]:
+    """What is known before a launch."""
+    kind = ready.kind
+    tracker = ready.kube.get("apps/v1", "Deployment", "tracker", "harness-system")
+    images = {"worker_image": ready.worker_image}
+    if tracker is not None:
+        images["tracker_image"] = tracker["spec"]["template"]["spec"]["containers"][0]["image"]
+    return {
+        "cluster": kind.name,
+        "control_plane": f"{kind.name}-control-plane",
+        "worker": f"{kind.name}-worker",
+        "worker2": f"{kind.name}-worker2",
+        "kubeconfig": str(kind.kubeconfig),
+        "context": kind.context,
+        "folder": str(folder),
+        "python": sys.executable,
+        **images,
+    }
+
+
+def of_launch(bundle: Bundle) -> dict[str, Any]:
+    """What a bundle that is being written already knows of its launch."""
+    manifest = bundle.manifest
+    known: dict[str, Any] = {}
+    if manifest is not None and manifest.launch is not None:
+        known["namespace"] = manifest.launch.namespace
+        if manifest.launch.object_name:
+            known["jobset"] = manifest.launch.object_name
+    for rank, pod in bundle.ranks().items():
+        known[f"pod{rank}"] = pod.name
+        if pod.node:
+            known[f"node{rank}"] = pod.node
+    return known
+
+
+def render(text: str, places: dict[str, Any], fault: str) -> str:
+    """Raises UsageError for a variable that is not known."""
+    try:
+        return _templates.from_string(text).render(places)
+    except UndefinedError as error:
+        raise UsageError(f"fault {fault}: {error}, known are {', '.join(sorted(places))}") from None
+
+
+def command(step: Step, places: dict[str, Any], fault: str) -> Command:
+    """A step as the program that does it."""
+    stdin = None if step.stdin is None else render(step.stdin, places, fault)
+    if step.sh is not None:
+        return Command(["bash", "-ceu", render(step.sh, places, fault)], stdin)
+    if step.docker is not None:
+        return Command(["docker", *shlex.split(render(step.docker, places, fault))], stdin)
+    assert step.kubectl is not None
+    base = ["kubectl", "--kubeconfig", places["kubeconfig"], "--context", places["context"]]
+    return Command([*base, *shlex.split(render(step.kubectl, places, fault))], stdin)

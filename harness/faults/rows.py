@@ -1,0 +1,161 @@
+"""What came of a fault, as a row of a ledger; the table of docs/faults.md is made of rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median
+
+from pydantic import BaseModel
+
+from harness.evidence.reader import Bundle
+from harness.evidence.schema import Verdict
+from harness.faults.fault import Fault
+from harness.verdict.case import seconds
+
+
+class Row(BaseModel):
+    """One fault, injected once. `right` is what counts."""
+
+    fault: str
+    strikes: str
+    about: str
+    expected: str
+    got: str
+    right: bool
+    wrong: str = ""
+    """Why it is not right."""
+    cause: str | None = None
+    ranks: list[int] = []
+    explanation: str = ""
+    exit_code: int | None = None
+    seconds: float = 0.0
+    """From the start of the harness to its end."""
+    visible_seconds: float | None = None
+    """From the first state that shows the fault to the verdict; None where the cluster showed none."""
+    bundle: str | None = None
+    control: str | None = None
+    """The verdict of the healthy launch that came after it."""
+
+
+def expected(fault: Fault) -> str:
+    """What the fault must lead to, in a few words."""
+    expect = fault.expect
+    if expect is None:
+        return "cannot be injected"
+    if expect.verdict is None:
+        return f"refused, exit code {expect.exit}"
+    return _words(expect.verdict, expect.cause, expect.ranks or [])
+
+
+def _words(verdict: str, cause: str | None, ranks: list[int]) -> str:
+    where = f" ({'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))})" if ranks else ""
+    return f"{verdict}{' ' + cause if cause else ''}{where}"
+
+
+def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, said: str) -> Row:
+    """Compare what was got with what was expected. `said`: the harness's stderr."""
+    expect = fault.expect
+    assert expect is not None
+    if verdict is None:
+        got = f"refused, exit code {exit_code}"
+        explanation = "\n".join(line for line in said.splitlines() if not line.startswith("["))
+    else:
+        got, explanation = _words(verdict.verdict, verdict.cause, verdict.ranks), verdict.explanation
+    wrong = []
+    if expect.verdict is None and exit_code != expect.exit:
+        wrong.append(f"exit code {exit_code}")
+    if expect.verdict is not None and (
+        verdict is None or (verdict.verdict, verdict.cause) != (expect.verdict, expect.cause)
+    ):
+        wrong.append("verdict or cause")
+    if expect.ranks is not None and verdict is not None and verdict.ranks != expect.ranks:
+        wrong.append(f"ranks {verdict.ranks}")
+    if expect.says and not re.search(expect.says, explanation, re.DOTALL):
+        wrong.append(f"its explanation does not say {expect.says!r}")
+    return Row(
+        fault=fault.name,
+        strikes=fault.strikes,
+        about=fault.about,
+        expected=expected(fault),
+        got=got,
+        right=not wrong,
+        wrong="; ".join(wrong),
+        cause=verdict.cause if verdict else None,
+        ranks=verdict.ranks if verdict else [],
+        explanation=explanation[:1000],
+        exit_code=exit_code,
+    )
+
+
+def visible_seconds(bundle: Bundle, verdict: Verdict) -> float | None:
+    """From the earliest of the verdict's evidence that the cluster showed to the end of the run.
+
+    Evidence from the tracker and the ground truth counts from the end of the job: before it, a point that is
+    missing may still come. None for a PASS and for what no object or log line shows.
+    """
+    manifest = bundle.manifest
+    ended = seconds(manifest.ended_at) if manifest else None
+    if manifest is None or ended is None or verdict.verdict == "PASS":
+        return None
+    moments = [_moment(bundle, ref) for ref in verdict.evidence]
+    known = [moment for moment in moments if moment is not None]
+    return round(ended - min(known), 2) if known else None
+
+
+def _moment(bundle: Bundle, ref: str) -> float | None:
+    path, _, line = ref.partition(":")
+    if path.startswith(("truth/", "tracker/")):
+        return _job_end(bundle)
+    if path == "manifest.json" and bundle.manifest is not None:
+        bad = [stage for stage in bundle.manifest.stages if not stage.ok]
+        start = seconds(bad[0].started_at) if bad else None
+        return start + bad[0].seconds if start is not None else None
+    for number, raw in bundle.lines(path):
+        if str(number) == line:
+            text = raw.decode(errors="replace")
+            found = re.search(r'"received_at":"([^"]+)"', text) if path.endswith(".jsonl") else None
+            return seconds(found[1] if found else text.partition(" ")[0])
+    return None
+
+
+def _job_end(bundle: Bundle) -> float | None:
+    for seen in bundle.history("jobset"):
+        if (seen.object.get("status") or {}).get("terminalState"):
+            return seconds(seen.received_at)
+    return None
+
+
+def table(rows: Iterable[Row], cannot: Iterable[Fault], stack: dict[str, str]) -> str:
+    """docs/faults.md."""
+    rows = list(rows)
+    wrong = [row for row in rows if not row.right]
+    visible = [row.visible_seconds for row in rows if row.visible_seconds is not None]
+    lines = [
+        "# Faults",
+        "",
+        "Generated by `harness faults --table docs/faults.md`: every fault of `harness/faults/cases/`, injected into",
+        "a real launch, and what the harness said. `pytest -m faults` runs the same.",
+        "",
+        f"{len(rows)} faults, {len(rows) - len(wrong)} rows right. After each a healthy launch: "
+        f"{sum(row.control == 'PASS' for row in rows)} PASS. From the fault being visible to the verdict: "
+        f"median {median(visible):.1f} s, longest {max(visible):.1f} s."
+        if visible
+        else f"{len(rows)} faults.",
+        "Stack: " + ", ".join(f"{name} {version}" for name, version in sorted(stack.items())) + ".",
+        "",
+        "| | fault | expected | got | visible → verdict | whole run | bundle |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        shown = "" if row.visible_seconds is None else f"{row.visible_seconds:.1f} s"
+        mark = "✓" if row.right else f"✗ {row.wrong}"
+        bundle = Path(row.bundle).name if row.bundle else "–"
+        lines.append(
+            f"| {mark} | **{row.fault}**: {row.about} | {row.expected} | {row.got} | {shown} | {row.seconds:.0f} s "
+            f"| {bundle} |"
+        )
+    lines += ["", "## Cannot be injected here", ""]
+    lines += [f"- **{fault.name}**: {fault.about} {fault.cannot}" for fault in cannot] or ["None."]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,106 @@
+"""Undoing a fault, whatever becomes of who injected it.
+
+Before anything is injected, the undo commands are written to a journal and a watchdog is started that holds one
+end of a pipe. Whoever injects undoes the fault itself and removes the journal; when it dies instead, the pipe
+closes and the watchdog does it. A journal that outlives both (a reboot) is undone by the next `harness faults`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from harness import process
+from harness.errors import HarnessError, ToolError
+
+STEP_SECONDS = 180
+
+
+@dataclass(frozen=True)
+class Command:
+    """A program with its arguments, and text for its standard input."""
+
+    argv: list[str]
+    stdin: str | None = None
+
+    def run(self) -> str:
+        """Its output. Raises ToolError."""
+        done = process.run(self.argv, timeout=STEP_SECONDS, stdin=self.stdin)
+        return done.stdout + done.stderr
+
+
+def undo_all(commands: list[Command]) -> list[str]:
+    """Every command, each tried for a minute, also after one that failed. What failed, as text."""
+    failed = []
+    for command in commands:
+        try:
+            for attempt in Retrying(
+                stop=stop_after_delay(60),
+                wait=wait_fixed(1),
+                retry=retry_if_exception_type(ToolError),
+                reraise=True,
+            ):
+                with attempt:
+                    command.run()
+        except HarnessError as error:
+            failed.append(str(error))
+    return failed
+
+
+@contextmanager
+def undone(commands: list[Command], journal: Path) -> Iterator[None]:
+    """The block may inject; at its end, however it ends, everything is undone. Raises HarnessError when not."""
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    partial = journal.with_suffix(".partial")
+    partial.write_text(json.dumps([asdict(command) for command in commands]))
+    partial.replace(journal)
+    watchdog = subprocess.Popen(
+        [sys.executable, "-m", "harness.faults.undo", str(journal)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    assert watchdog.stdin is not None
+    try:
+        yield
+    finally:
+        failed = undo_all(commands)
+        if not failed:
+            journal.unlink()
+        watchdog.stdin.close()
+        watchdog.wait()
+    if failed:
+        raise HarnessError(
+            "the fault could not be undone: " + "; ".join(failed),
+            hint=f"`harness faults --undo` tries again; {journal} has the commands",
+        )
+
+
+def replay(journal: Path) -> list[str]:
+    """Undo what a journal says, and remove it. What failed, as text; the journal stays then."""
+    try:
+        commands = [Command(**entry) for entry in json.loads(journal.read_text())]
+    except FileNotFoundError:
+        return []
+    failed = undo_all(commands)
+    if not failed:
+        journal.unlink(missing_ok=True)
+    return failed
+
+
+def main() -> None:
+    """The watchdog: waits for the other end of its standard input to close."""
+    sys.stdin.buffer.read()
+    replay(Path(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()
