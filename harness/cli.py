@@ -225,23 +225,22 @@ def faults(
     parallel: Annotated[int, typer.Option(min=1, help="faults of a launch alone at the same time")] = 2,
     job: Annotated[Path, typer.Option(help="the healthy job")] = Path("jobs/multinode.yaml"),
     table: Annotated[Path | None, typer.Option(help="write the table of docs/faults.md there")] = None,
+    records: Annotated[
+        Path | None, typer.Option("--record", help="write small copies of the bundles there")
+    ] = None,
     only_list: Annotated[bool, typer.Option("--list", help="name them and what must come of each")] = False,
     undo: Annotated[bool, typer.Option("--undo", help="only undo what a killed run left injected")] = False,
     as_json: Json = False,
 ) -> int:
     """Inject faults into real launches, undo them, and see whether each gets the right verdict and cause."""
     settings = load(cluster_name=cluster_name, runs_dir=runs_dir, keep_cluster=keep_cluster)
-    return injecting.command(
-        settings,
-        _Progress(),
-        names or [],
-        only_list=only_list,
-        only_undo=undo,
-        parallel=parallel,
-        job=job,
-        table_file=table,
-        as_json=as_json,
-    )
+    if only_list:
+        injecting.show(names or [])
+        return 0
+    if undo:
+        return 0 if injecting.undo_left(settings, _Progress()) else 2
+    rows, versions = injecting.inject(injecting.chosen(names or []), settings, parallel, job, _Progress())
+    return injecting.report(rows, versions, settings, table, records, as_json)
 
 
 @images_app.command("build")

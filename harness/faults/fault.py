@@ -38,8 +38,8 @@ Strikes = Literal[
     "harness",
 ]
 Scope = Literal["launch", "cluster", "machine", "own"]
-"""launch: its own launch only, so others may run beside it. cluster, machine: it runs alone. own: it runs alone
-and on a cluster of its own, which it makes and removes."""
+"""launch: its own launch only, so others may run beside it. cluster, machine: it runs alone. own: it runs
+alone and on a cluster of its own, which it makes and removes."""
 
 
 class Strict(BaseModel):

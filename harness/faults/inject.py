@@ -198,7 +198,7 @@ def _launched(runs: Path) -> dict[str, Any]:
 
 
 def _recorded(runs: Path) -> tuple[Bundle | None, Verdict | None]:
-    """The bundle that the harness left, and its verdict; one that was killed is judged now, as a user would."""
+    """The bundle that the harness left and its verdict; one that was killed is judged now, as by a user."""
     latest = runs / "latest"
     if not latest.exists():
         return None, None

@@ -1,8 +1,8 @@
 """Every fault on one cluster, with healthy launches between them.
 
-Faults of scope `launch` disturb nothing but their own launch: several run at once, and beside them controls, one
-after another. The others run alone, each followed by a control. A control that is not a PASS makes the faults
-before it not right: they were not undone, or were not theirs alone.
+Faults of scope `launch` disturb nothing but their own launch: several run at once, and beside them controls,
+one after another. The others run alone, each followed by a control. A control that is not a PASS makes the
+faults before it not right: they were not undone, or were not theirs alone.
 """
 
 from __future__ import annotations
@@ -126,10 +126,14 @@ class Matrix:
                 self._progress(f"✗ {fault.name}: {row}")
                 self._rows[fault.name].set_exception(row)
                 continue
-            row.control = healthy.got if isinstance(healthy, Row) else f"{healthy}"
+            row.control = f"{healthy}"
+            if isinstance(healthy, Row):
+                row.control, row.control_bundle = healthy.got, healthy.bundle
             if row.control != "PASS":
                 row.right = False
                 row.wrong = "; ".join(filter(None, [row.wrong, f"the control after it: {row.control}"]))
             mark = "✓" if row.right else "✗"
             self._progress(f"{mark} {fault.name}: {row.got} in {row.seconds:.0f} s {row.wrong}")
+            with (self._injector.out / "ledger.jsonl").open("a") as ledger:
+                ledger.write(row.model_dump_json() + "\n")
             self._rows[fault.name].set_result(row)

@@ -1,8 +1,9 @@
 """Undoing a fault, whatever becomes of who injected it.
 
-Before anything is injected, the undo commands are written to a journal and a watchdog is started that holds one
-end of a pipe. Whoever injects undoes the fault itself and removes the journal; when it dies instead, the pipe
-closes and the watchdog does it. A journal that outlives both (a reboot) is undone by the next `harness faults`.
+Before anything is injected, the undo commands are written to a journal and a watchdog is started that holds
+one end of a pipe. Whoever injects undoes the fault itself and removes the journal; when it dies instead, the
+pipe closes and the watchdog does it. A journal that outlives both (a reboot) is undone by the next
+`harness faults`.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def undo_all(commands: list[Command]) -> list[str]:
 
 @contextmanager
 def undone(commands: list[Command], journal: Path) -> Iterator[None]:
-    """The block may inject; at its end, however it ends, everything is undone. Raises HarnessError when not."""
+    """The block may inject; at its end, however it ends, all is undone. Raises HarnessError when not."""
     journal.parent.mkdir(parents=True, exist_ok=True)
     partial = journal.with_suffix(".partial")
     partial.write_text(json.dumps([asdict(command) for command in commands]))
@@ -68,14 +69,13 @@ def undone(commands: list[Command], journal: Path) -> Iterator[None]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    assert watchdog.stdin is not None
     try:
         yield
     finally:
         failed = undo_all(commands)
         if not failed:
             journal.unlink()
-        watchdog.stdin.close()
+        watchdog.kill()
         watchdog.wait()
     if failed:
         raise HarnessError(

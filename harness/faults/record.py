@@ -1,0 +1,66 @@
+"""Small copies of bundles, fit to be kept beside the code: what a fault left becomes a test of the judges.
+
+Left out is what no judge reads (kind's export, the launcher's own files, a node's list of images, who manages
+which field); the middle of a long log is left out too. Folders of this machine get placeholder names.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import lzma
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+KEPT = ("manifest.json", "verdict.json", "events.jsonl", "objects/*", "logs/*", "truth/*", "tracker/*")
+LOG_LINES = 600
+"""Of a log's end, more than any judge reads; with them go its first ones."""
+
+
+def record(bundle: Path, archive: Path, places: Mapping[str, str]) -> int:
+    """Write `archive` (.tar.xz), the same bytes for the same bundle. `places`: text → its placeholder.
+
+    Returns its size in bytes.
+    """
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for path in sorted({path for pattern in KEPT for path in bundle.glob(pattern) if path.is_file()}):
+            raw = b"".join(_lines(path))
+            for text, placeholder in places.items():
+                raw = raw.replace(text.encode(), placeholder.encode())
+            entry = tarfile.TarInfo(str(path.relative_to(bundle)))
+            entry.size = len(raw)
+            tar.addfile(entry, io.BytesIO(raw))
+    archive.write_bytes(lzma.compress(content.getvalue(), preset=9 | lzma.PRESET_EXTREME))
+    return archive.stat().st_size
+
+
+def extract(archive: Path, folder: Path) -> Path:
+    """The bundle again, in `folder`."""
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    return folder
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    lines = path.read_bytes().splitlines(keepends=True)
+    if path.parent.name == "objects" or path.name == "events.jsonl":
+        yield from map(_slim, lines)
+    elif path.suffix == ".log" and len(lines) > 2 * LOG_LINES:
+        yield from lines[:LOG_LINES]
+        yield from lines[-LOG_LINES:]
+    else:
+        yield from lines
+
+
+def _slim(line: bytes) -> bytes:
+    """A watch delivery without what no judge reads; a line that is damaged stays as it is."""
+    try:
+        delivery = json.loads(line)
+        delivery["object"]["metadata"].pop("managedFields", None)
+        (delivery["object"].get("status") or {}).pop("images", None)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return line
+    return json.dumps(delivery, separators=(",", ":")).encode() + b"\n"
