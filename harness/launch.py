@@ -19,9 +19,10 @@ from harness.controllers import tracker as embedded
 from harness.evidence.schema import Expected, TrackerSummary
 from harness.evidence.writer import BundleWriter, now
 from harness.kube import Kube
+from harness.launchers.config import NONCE_LABEL, Submission, users_config
 from harness.launchers.environment import konduktor_bin
 from harness.launchers.job_file import LOCAL_IMAGE, JobFile
-from harness.launchers.konduktor import NONCE_LABEL, Handle, KonduktorLauncher, Submission
+from harness.launchers.konduktor import Handle, KonduktorLauncher
 from harness.observe.ending import Ending
 from harness.provision import Ready
 from harness.settings import Settings
@@ -90,7 +91,7 @@ def prepare(
     labels = {**queues.MANAGED, NONCE_LABEL: nonce}
     kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
     key, url, reader = _tracker(kube, settings)
-    for value in (key, *job.secret_envs.values()):
+    for value in (key, *job.secrets):
         writer.redactor.add(value)
     held = {**job.secret_envs, "PLUTO_API_KEY": key}
     secret = {"name": SECRET, "namespace": namespace}
@@ -98,7 +99,7 @@ def prepare(
     queues.local_queue(kube, namespace, settings.queue)
     image = ready.worker_image if job.image == LOCAL_IMAGE else job.image
     request = settings.cpu_request
-    if request is None and job.cpus is not None:
+    if request is None:
         request = queues.single_node_request(kube, job.cpus, job.num_nodes)
     if request is not None:
         progress(f"each pod asks for {request} of CPU in place of {job.cpus}; its limit stays")
@@ -113,7 +114,10 @@ def prepare(
         expected=expected,
         writer=writer,
         launcher=KonduktorLauncher(kube, program, home),
-        submission=Submission(namespace, nonce, rendered, {name: (SECRET, name) for name in held}, request),
+        submission=Submission(
+            *(namespace, nonce, rendered, {name: (SECRET, name) for name in held}, request),
+            users=users_config(settings.konduktor_config),
+        ),
         reader=reader,
     )
 
@@ -135,6 +139,7 @@ def _environment(expected: Expected, nonce: str, budget: Budget, url: str) -> di
         "HARNESS_NONCE": nonce,
         "HARNESS_RANK_SECONDS": f"{budget.rank:.0f}",
         "HARNESS_RENDEZVOUS_SECONDS": f"{budget.rendezvous:.0f}",
+        "HARNESS_STALL_SECONDS": f"{budget.stall:.0f}",
         "PLUTO_RUN_ID": expected.run_id,
         "PLUTO_PROJECT": expected.project,
         "PLUTO_DISABLE_TELEMETRY": "1",

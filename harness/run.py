@@ -20,6 +20,7 @@ from harness.evidence.schema import Expected, Launch, Observation, Verdict
 from harness.evidence.truth import TruthCollector
 from harness.evidence.writer import BundleWriter, now
 from harness.launch import Launching, prepare
+from harness.launchers.config import users_config
 from harness.launchers.job_file import JobFile
 from harness.observe.ending import Ending
 from harness.observe.logs import LogFollower
@@ -139,6 +140,7 @@ def _check(job: JobFile, settings: Settings) -> None:
     """Everything that can be wrong before anything is created."""
     Budget(settings.wait_seconds)
     job.ranks  # noqa: B018 - raises UsageError
+    users_config(settings.konduktor_config)
     if (given := _given_run_id(job, settings)) is not None:
         check_run_id(given)
     if settings.tracker == "hosted" and settings.pluto_api_key is None:

@@ -47,6 +47,10 @@ class Settings(BaseSettings):
         description="CPU that each pod asks for, e.g. 200m, its limit unchanged. Unset: as the job file "
         "says, less only where one node takes all pods and they would not fit",
     )
+    konduktor_config: Path | None = Field(
+        None,
+        description="a konduktor config of yours: its kubernetes.pod_config and jobset_config are used too",
+    )
     images: ImagesMode = "auto"
     kind_bin: str = "kind"
     kubectl_bin: str = "kubectl"

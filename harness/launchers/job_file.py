@@ -1,29 +1,23 @@
-"""konduktor's job file: read, checked before anything is created, and rendered for one launch.
-
-konduktor itself answers most mistakes with a traceback and accepts others that fail later in the cluster
-(names of more than 40 characters, `A_b`); here each gets one sentence that says what was expected.
-"""
+"""konduktor's job file: read, checked before anything is created, and rendered for one launch."""
 
 from __future__ import annotations
 
 import copy
 import re
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from harness.errors import UsageError
-from harness.evidence.redaction import secret_variable
+from harness.evidence.redaction import secret_variable, secrets_in
+from harness.launchers.mistakes import DURATION_LABEL, mistakes
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-DURATION_LABEL = "maxRunDurationSeconds"
 LOCAL_IMAGE = "pluto-multinode-test:local"
 """The image_id that stands for the image built from ./Dockerfile."""
-MAX_NAME = 40
-_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _NPROC = re.compile(r"--nproc[_-]per[_-]node[= ](\S+)")
 
 
@@ -40,17 +34,25 @@ class JobFile:
         try:
             document = yaml.safe_load(path.read_text())
         except FileNotFoundError:
-            raise UsageError(f"job file {path} does not exist") from None
+            raise UsageError(
+                f"job file {path} does not exist", hint="jobs/multinode.yaml is a job file that works"
+            ) from None
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark
+            where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+            raise UsageError(f"job file {path} is no YAML{where}: {error.problem}") from None
         except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-            raise UsageError(f"job file {path} cannot be read as YAML: {error}") from None
+            raise UsageError(f"job file {path} cannot be read: {error}") from None
         return cls.of(document, str(path))
 
     @classmethod
     def of(cls, document: Any, source: str = "job") -> JobFile:
-        problems = list(_problems(document))
+        """Raises UsageError that names every mistake."""
+        problems = list(mistakes(document))
         if problems:
             raise UsageError(
-                f"{source}: " + "; ".join(problems), hint="jobs/multinode.yaml is a job file that works"
+                f"job file {source}: " + "; ".join(problems),
+                hint="jobs/multinode.yaml is a job file that works",
             )
         return cls(copy.deepcopy(document), source)
 
@@ -74,25 +76,22 @@ class JobFile:
         found = _NPROC.search(self.document["run"])
         if not found:
             return self.num_nodes
-        try:
-            return self.num_nodes * int(found.group(1))
-        except ValueError:
+        if not re.fullmatch(r"[1-9]\d*", found[1], re.ASCII):
             raise UsageError(
-                f"{self.source}: --nproc_per_node={found.group(1)} is not a number: how many ranks?",
+                f"job file {self.source}: --nproc_per_node: a number from 1 on is expected, so that it is "
+                f"known how many ranks must come; seen {found[1]!r}",
                 hint="write the number of processes per node into the job file",
-            ) from None
+            )
+        return self.num_nodes * int(found[1])
 
     @property
     def queue(self) -> str | None:
         return (self.document["resources"].get("labels") or {}).get(QUEUE_LABEL)
 
     @property
-    def cpus(self) -> Decimal | None:
-        """CPUs that each node asks for; None when it is written in a way that only konduktor reads."""
-        try:
-            return Decimal(str(self.document["resources"]["cpus"]))
-        except InvalidOperation:
-            return None
+    def cpus(self) -> Decimal:
+        """CPUs that each node asks for."""
+        return Decimal(str(self.document["resources"]["cpus"]))
 
     @property
     def image(self) -> str:
@@ -104,8 +103,17 @@ class JobFile:
 
     @property
     def secret_envs(self) -> dict[str, str]:
-        """Those of `envs` whose name says that they are secrets. Ranks get them out of a Secret."""
-        return {name: value for name, value in self.envs.items() if secret_variable(name)}
+        """Those of `envs` that hold a secret: by their name, or a URL with a password. Ranks get them out of a
+        Secret."""
+        return {
+            name: value for name, value in self.envs.items() if secret_variable(name) or secrets_in(value)
+        }
+
+    @property
+    def secrets(self) -> set[str]:
+        """Every secret that the file holds, also those written into its scripts."""
+        texts = [*self.envs.values(), str(self.document.get("run")), str(self.document.get("setup"))]
+        return {*self.secret_envs.values()}.union(*map(secrets_in, texts))
 
     def render(self, *, image: str, envs: dict[str, str], max_seconds: float) -> str:
         """The YAML that konduktor gets: image, environment and run duration of this launch.
@@ -132,38 +140,3 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _text)
-
-
-def _problems(document: Any) -> Any:
-    if not isinstance(document, dict):
-        yield f"a mapping is expected, seen {type(document).__name__}"
-        return
-    name = document.get("name")
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > MAX_NAME:
-        yield (
-            f"name: lower-case letters, digits and '-', a letter first, at most {MAX_NAME} characters "
-            f"(konduktor and JobSet append to it); seen {name!r}"
-        )
-    nodes = document.get("num_nodes", 1)
-    if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1:
-        yield f"num_nodes: a whole number from 1 on; seen {nodes!r}"
-    if not isinstance(document.get("run"), str) or not document["run"].strip():
-        yield "run: the commands of every node are expected; seen none"
-    if document.get("envs") is not None and not isinstance(document["envs"], dict):
-        yield f"envs: a mapping is expected; seen {type(document['envs']).__name__}"
-    resources = document.get("resources")
-    if not isinstance(resources, dict):
-        yield "resources: a mapping with cpus, memory and image_id is expected"
-        return
-    for field in ("cpus", "memory", "image_id"):
-        if not resources.get(field):
-            yield f"resources.{field} is expected"
-    image = str(resources.get("image_id") or "")
-    if image.endswith(":latest") or (image and "@" not in image and ":" not in image.rsplit("/", 1)[-1]):
-        yield f"resources.image_id: a tag other than latest, or a digest, is expected; seen {image!r}"
-    labels = resources.get("labels") or {}
-    if not isinstance(labels, dict) or not all(isinstance(v, str) for v in labels.values()):
-        yield "resources.labels: a mapping of text to text is expected (quote the numbers)"
-    elif not str(labels.get(DURATION_LABEL, "1")).isdigit():
-        seen = labels[DURATION_LABEL]
-        yield f"resources.labels.{DURATION_LABEL}: whole seconds are expected; seen {seen!r}"

@@ -18,34 +18,13 @@ import yaml
 
 from harness import process
 from harness.errors import HarnessError, ToolError
-from harness.kube import Kube, Object
+from harness.kube import Kube
+from harness.launchers.config import NONCE_LABEL, Submission, konduktor_config
 
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
-NONCE_LABEL = "pluto-e2e-harness/nonce"
 CONTAINER = "konduktor-container"
 SUBMIT_SECONDS = 90
 _JOB_ID = re.compile(r"^Job ID: (\S+)", re.MULTILINE)
-
-# konduktor's script would be PID 1 as bash, which neither forwards nor obeys SIGTERM: ranks would be killed
-# 30 s later without a word. This init passes SIGTERM on to every process and then waits until all have ended.
-_INIT = """trap 'kill -TERM -1' TERM
-bash -c "$0" & wait $!; code=$?
-if [ $code -gt 128 ]; then while kill -0 -1 2>/dev/null; do sleep 0.1; done; fi
-exit $code
-"""
-
-
-@dataclass(frozen=True)
-class Submission:
-    """What one launch hands to konduktor."""
-
-    namespace: str
-    nonce: str
-    job_yaml: str
-    secret_env: dict[str, tuple[str, str]]
-    """Environment of the ranks by reference: name → (Secret, key)."""
-    cpu_request: str | None = None
-    """CPU that each pod asks for, in place of the job's own; its limit stays."""
 
 
 @dataclass(frozen=True)
@@ -152,31 +131,3 @@ class KonduktorLauncher:
         record("launch/konduktor.log", output)
         for log in sorted((self.home / ".konduktor" / "logs").glob("*.log")):
             record(f"launch/konduktor-debug-{log.name}", log.read_text(errors="replace"))
-
-
-def konduktor_config(submission: Submission) -> Object:
-    """konduktor's config.yaml for one launch: label, secrets by reference, spread over nodes, the init."""
-    env = [
-        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
-        for name, (secret, key) in submission.secret_env.items()
-    ]
-    label = {NONCE_LABEL: submission.nonce}
-    container: Object = {"imagePullPolicy": "IfNotPresent", "env": env, "command": [_INIT]}
-    if submission.cpu_request is not None:
-        container["resources"] = {"requests": {"cpu": submission.cpu_request}}
-    spread = {
-        "maxSkew": 1,
-        "topologyKey": "kubernetes.io/hostname",
-        "whenUnsatisfiable": "DoNotSchedule",
-        "nodeTaintsPolicy": "Honor",
-        "labelSelector": {"matchLabels": label},
-    }
-    pod = {
-        "metadata": {"labels": label},
-        "spec": {"containers": [container], "topologySpreadConstraints": [spread]},
-    }
-    return {
-        "apt": {"skip": True},
-        "logs": {"backend": "victoria", "timeout": 5},
-        "kubernetes": {"pod_config": pod, "jobset_config": {"metadata": {"labels": label}}},
-    }

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.errors import UsageError
 from harness.launch import _home
-from harness.launchers.konduktor import Submission, konduktor_config
+from harness.launchers.config import Submission, konduktor_config, users_config
 
 
 def test_folders_of_dead_processes_are_removed(tmp_path: Path) -> None:
@@ -41,3 +42,41 @@ def test_a_lowered_request_leaves_the_limit(request_: str | None) -> None:
     assert container.get("resources") == ({"requests": {"cpu": request_}} if request_ else None)
     reference = {"secretKeyRef": {"name": "pluto", "key": "MY_TOKEN"}}
     assert container["env"] == [{"name": "MY_TOKEN", "valueFrom": reference}]
+
+
+def test_a_users_konduktor_config_goes_under_the_harness_s(tmp_path: Path) -> None:
+    """Its pod is merged as konduktor merges; what could send the job elsewhere is not taken."""
+    path = tmp_path / "konduktor.yaml"
+    path.write_text(
+        """
+kubernetes:
+  allowed_contexts: [production]
+  pod_config:
+    spec:
+      nodeSelector: {disk: ssd}
+      containers:
+      - imagePullPolicy: Always
+        env: [{name: OMP_NUM_THREADS, value: "1"}]
+"""
+    )
+    submission = Submission("ns", "0badcafe", "", {"A": ("s", "a")}, users=users_config(path))
+    config = konduktor_config(submission)["kubernetes"]
+    assert "allowed_contexts" not in config
+    spec = config["pod_config"]["spec"]
+    assert spec["nodeSelector"] == {"disk": "ssd"}
+    (container,) = spec["containers"]
+    assert container["imagePullPolicy"] == "Always"
+    assert [entry["name"] for entry in container["env"]] == ["OMP_NUM_THREADS", "A"]
+    assert spec["topologySpreadConstraints"]
+    assert container["command"]
+    alone = konduktor_config(Submission("ns", "0badcafe", "", {}))["kubernetes"]["pod_config"]["spec"]
+    assert alone["containers"][0]["imagePullPolicy"] == "IfNotPresent"
+
+
+@pytest.mark.parametrize("text", ["[", "text", "kubernetes: {pod_config: 1}", None])
+def test_a_file_that_is_no_konduktor_config_is_refused(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "konduktor.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UsageError, match="HARNESS_KONDUKTOR_CONFIG"):
+        users_config(path)

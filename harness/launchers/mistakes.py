@@ -1,0 +1,135 @@
+"""What is wrong with a job file, one sentence for each mistake, told before anything is created.
+
+konduktor itself answers most of these with a traceback; others it takes without a word and they fail later in
+the cluster (names of more than 40 characters, `A_b`), or are never used (`setup`, `experimental`).
+Fields as in konduktor-nightly 0.1.0.dev20261027031956: utils/schemas.py, resource.py, task.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from typing import Any
+
+DURATION_LABEL = "maxRunDurationSeconds"
+MAX_NAME = 40
+_FIELDS = (
+    *("name", "num_nodes", "resources", "envs", "run", "workdir", "file_mounts", "serving"),
+    *("event_callback", "service", "inputs", "outputs"),
+)
+_UNUSED = {
+    "setup": "konduktor reads it and never runs it: put its commands into run",
+    "experimental": "konduktor reads it and never uses it: put kubernetes.pod_config into a konduktor config "
+    "and name that with HARNESS_KONDUKTOR_CONFIG",
+}
+_RESOURCES = ("cpus", "memory", "image_id", "labels", "accelerators", "job_config", "disk_size")
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LABEL_KEY = re.compile(
+    r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII
+)
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
+
+
+def mistakes(document: Any) -> Iterator[str]:
+    """One text for each, "field: what is expected; seen …"; none for a job file that can work."""
+    if document is None:
+        yield "it is empty; name, run and resources are expected"
+        return
+    if not isinstance(document, dict):
+        yield f"a mapping of fields is expected, seen {_kind(document)}"
+        return
+    yield from _unknown(document, _FIELDS, "")
+    name = document.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > MAX_NAME:
+        length = f" ({len(name)} characters)" if isinstance(name, str) and len(name) > MAX_NAME else ""
+        yield (
+            f"name: lower-case letters, digits and '-', a letter first, at most {MAX_NAME} characters "
+            f"(konduktor and JobSet append to it); seen {name!r}{length}"
+        )
+    nodes = document.get("num_nodes", 1)
+    if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1:
+        yield f"num_nodes: a whole number from 1 on; seen {nodes!r}"
+    run = document.get("run")
+    if not isinstance(run, str) or not run.strip():
+        yield f"run: the commands of every node are expected as text; seen {_kind(run)}"
+    yield from _envs(document.get("envs"))
+    yield from _resources(document.get("resources"))
+
+
+def _kind(value: Any) -> str:
+    """A value's kind in YAML's words."""
+    if value is None:
+        return "nothing"
+    kinds = {dict: "a mapping", list: "a list", str: "text", bool: "true or false"}
+    return f"blank {kinds[str]}" if value == "" else kinds.get(type(value), "a number")
+
+
+def _unknown(found: dict[Any, Any], known: Iterable[str], prefix: str) -> Iterator[str]:
+    for field in found:
+        if field in known:
+            continue
+        if not prefix and field in _UNUSED:
+            yield f"{field}: {_UNUSED[field]}"
+            continue
+        close = get_close_matches(str(field), known, 1)
+        meant = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+        yield f"{prefix}{field}: konduktor knows no such field; {meant}"
+
+
+def _envs(envs: Any) -> Iterator[str]:
+    if envs is None:
+        return
+    if not isinstance(envs, dict):
+        yield f"envs: a mapping of names to values is expected; seen {_kind(envs)}"
+        return
+    for name, value in envs.items():
+        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+            yield f"envs: a variable's name has letters, digits and '_', no digit first; seen {name!r}"
+        elif value is None or isinstance(value, dict | list):
+            yield f'envs.{name}: a text or a number is expected ("" for an empty one); seen {_kind(value)}'
+
+
+def _resources(resources: Any) -> Iterator[str]:
+    if not isinstance(resources, dict):
+        yield "resources: a mapping with cpus, memory and image_id is expected"
+        return
+    yield from _unknown(resources, _RESOURCES, "resources.")
+    yield from _amount(resources, "cpus", r"\d+(\.\d+)?", "a number of CPUs, e.g. 2 or 0.5,")
+    yield from _amount(resources, "memory", r"\d+", "a whole number of GiB")
+    yield from _image(resources.get("image_id"))
+    yield from _labels(resources.get("labels"))
+
+
+def _amount(resources: dict[str, Any], field: str, shape: str, expected: str) -> Iterator[str]:
+    value = resources.get(field)
+    number = isinstance(value, int | float | str) and not isinstance(value, bool)
+    if not number or not re.fullmatch(shape, str(value), re.ASCII) or float(value or 0) <= 0:
+        yield f"resources.{field}: {expected} is expected; seen {'nothing' if value is None else repr(value)}"
+
+
+def _image(image: Any) -> Iterator[str]:
+    if not isinstance(image, str) or not image.strip():
+        yield f"resources.image_id: the name of an image is expected; seen {_kind(image)}"
+    elif image.endswith(":latest") or ("@" not in image and ":" not in image.rsplit("/", 1)[-1]):
+        yield f"resources.image_id: a tag other than latest, or a digest, is expected; seen {image!r}"
+
+
+def _labels(labels: Any) -> Iterator[str]:
+    if labels is None:
+        return
+    if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
+        yield "resources.labels: a mapping of text to text is expected (quote the numbers)"
+        return
+    for key, value in labels.items():
+        if not isinstance(key, str) or not _LABEL_KEY.fullmatch(key):
+            yield f"resources.labels: {key!r} is no name of a Kubernetes label"
+        elif not _LABEL_VALUE.fullmatch(value):
+            yield (
+                f"resources.labels.{key}: at most 63 letters, digits, '-', '_' and '.', a letter or digit at "
+                f"both ends, are expected; seen {value!r}"
+            )
+    duration = labels.get(DURATION_LABEL, "1")
+    if not duration.isdecimal():
+        yield f"resources.labels.{DURATION_LABEL}: whole seconds are expected; seen {duration!r}"
