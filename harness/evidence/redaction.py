@@ -53,6 +53,18 @@ def secret_variable(name: str) -> bool:
     return bool(_SECRET_VARIABLE.fullmatch(name) or _SENSITIVE_NAME.match(name))
 
 
+_URL_PASSWORD = re.compile(r"://[^/\s:@\"']+:([^/\s@\"']+)@")
+_ASSIGNMENT = re.compile(rf"(?ai)(?<![-\w])({_VARIABLE}|{_NAME})=(\"[^\"]*\"|'[^']*'|[^\s;&|\"']+)")
+
+
+def secrets_in(text: str) -> set[str]:
+    """Secrets that somebody wrote into a text: passwords of URLs, and what a shell line gives to a variable
+    whose name says that it holds one. What is only a reference (`$TOKEN`) is none."""
+    found = set(_URL_PASSWORD.findall(text))
+    found |= {value.strip("\"'") for _, value in _ASSIGNMENT.findall(text)}
+    return {secret for secret in found if secret and "$" not in secret}
+
+
 def _forms(secret: str) -> Iterator[str]:
     yield secret
     yield quote(secret, safe="")

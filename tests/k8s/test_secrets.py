@@ -33,13 +33,24 @@ def own() -> dict[str, str]:
     return {
         "MY_TOKEN": f"s3cr3t-{secrets.token_hex(8)}",
         "DB_PASSWORD": f'pa"ss&{secrets.token_hex(8)}',
+        "DATA_URL": f"postgres://me:{secrets.token_hex(8)}@db/points",
     }
 
 
 @pytest.fixture
-def job_file(job: JobFile, own: dict[str, str], tmp_path: Path) -> Path:
-    """The main job with secrets; each rank says them aloud, and their hash."""
-    say = 'echo "token $MY_TOKEN password $DB_PASSWORD"\nprintf %s "$MY_TOKEN$DB_PASSWORD" | sha256sum\n'
+def in_script() -> str:
+    """One that the user wrote into the job's script: konduktor puts the script into the JobSet."""
+    return f"hf_{secrets.token_hex(12)}"
+
+
+@pytest.fixture
+def job_file(job: JobFile, own: dict[str, str], in_script: str, tmp_path: Path) -> Path:
+    """The main job with secrets in its environment and one in its script; each rank says them aloud, and the
+    hash of two."""
+    say = (
+        'echo "token $MY_TOKEN password $DB_PASSWORD"\nprintf %s "$MY_TOKEN$DB_PASSWORD" | sha256sum\n'
+        f'export OTHER_TOKEN={in_script}\necho "url $DATA_URL other $OTHER_TOKEN"\n'
+    )
     document = {**job.document, "envs": {**own, "PLAIN": "visible"}, "run": say + job.document["run"]}
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump(replace(job, document=document).document))
@@ -72,6 +83,7 @@ def test_secrets_reach_the_ranks_and_nothing_else(
     harness_settings: Settings,
     job_file: Path,
     own: dict[str, str],
+    in_script: str,
     env: dict[str, str],
     tmp_path: Path,
 ) -> None:
@@ -94,10 +106,12 @@ def test_secrets_reach_the_ranks_and_nothing_else(
     assert code == 0, run.stderr + run.stdout
     assert any("konduktor" in line and "launch" in line for line in lines), "konduktor was never seen"
     logs = "".join(path.read_text() for path in (run.bundle.path / "logs").glob("*.log"))
-    digest = hashlib.sha256("".join(own.values()).encode()).hexdigest()
+    digest = hashlib.sha256((own["MY_TOKEN"] + own["DB_PASSWORD"]).encode()).hexdigest()
     assert logs.count(digest) == 2, "both ranks had the secrets"
     assert logs.count("token *** password ***") == 2, "and said them aloud"
-    for secret in (key, *own.values()):
+    assert logs.count("url *** other ***") == 2
+    password = own["DATA_URL"].split(":")[2].partition("@")[0]
+    for secret in (key, *own.values(), password, in_script):
         assert list(holding(run.bundle.path, secret)) == []
         assert list(holding(harness_settings.state_dir, secret)) == []
         assert secret not in run.stdout + run.stderr
@@ -107,7 +121,7 @@ def test_secrets_reach_the_ranks_and_nothing_else(
     jobset = cluster.kube.get(
         "jobset.x-k8s.io/v1alpha2", "JobSet", launch.object_name or "", launch.namespace
     )
-    for secret in (key, *own.values()):
+    for secret in (key, *own.values(), password):
         assert secret not in str(jobset)
     assert "visible" in str(jobset)
     assert (tmp_path / "home" / ".kube" / "config").read_bytes() == OTHERS

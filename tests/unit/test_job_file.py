@@ -111,9 +111,10 @@ def test_secrets_are_not_in_what_konduktor_gets(job: JobFile) -> None:
 
 
 def test_secrets_in_urls_and_scripts_are_known(job: JobFile) -> None:
-    """An environment variable with a password in its URL goes by reference; what a script holds is redacted."""
+    """A variable with a password in its URL goes by reference; what a script holds is redacted."""
     script = f"export HF_TOKEN=hf_abcdef\nDB_PASSWORD='p w' API_KEY=$GIVEN\n{job.document['run']}"
-    changed = job.with_(envs={"DATA": "postgres://me:pass-word@db/x", "SITE": "https://a.b/c"}, run=script)
+    envs = {"DATA": "postgres://me:pass-word@db/x", "SITE": "https://a.b/c"}
+    changed = job.with_(envs=envs, run=script)
     assert list(changed.secret_envs) == ["DATA"]
     assert changed.secrets == {"postgres://me:pass-word@db/x", "pass-word", "hf_abcdef", "p w"}
     assert job.secrets == set()
