@@ -1,19 +1,22 @@
 """The Kubernetes API for the rest of the harness: server-side apply, waits by watch, the service proxy.
 
-Own connection pool and own configuration object; the process-wide default configuration is not touched.
+Own connection pool and own configuration object; the process-wide default configuration is not touched. Every
+request that is no watch and no log stream ends in time, also when the API server is frozen.
 """
 
 from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import yaml
 from kubernetes import client, config, dynamic
+from kubernetes.client import rest
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
@@ -21,7 +24,56 @@ from harness.budget import Deadline
 from harness.errors import HarnessError, WaitError
 
 FIELD_MANAGER = "pluto-e2e-harness"
+CONNECT_SECONDS, READ_SECONDS = 5.0, 15.0
+RETRY_SECONDS = 20.0
+"""A request that the API server lost is made again for so long; it may be restarting."""
 Object = dict[str, Any]
+NOT_SERVED = dynamic.exceptions.ResourceNotFoundError
+"""The cluster has no such kind."""
+Retried = Callable[[str, str], None]
+
+
+def _nobody(what: str, reason: str) -> None:
+    del what, reason
+
+
+class _Requests(rest.RESTClientObject):  # type: ignore[misc]
+    """Requests with a default timeout; those that change nothing twice are made again, and `retried` is told.
+
+    A request with a timeout of its own, a watch and a log stream are left to whoever makes them.
+    """
+
+    def __init__(self, configuration: client.Configuration) -> None:
+        super().__init__(configuration)
+        self.retried: Retried = _nobody
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        headers: Any = None,
+        body: Any = None,
+        post_params: Any = None,
+        _request_timeout: Any = None,
+    ) -> Any:
+        given = _request_timeout is not None
+        stream = "watch=" in url or "follow=" in url
+        timeout = _request_timeout if given else (CONNECT_SECONDS, None if stream else READ_SECONDS)
+        deadline = Deadline.after(0 if given or stream or method == "POST" else RETRY_SECONDS)
+        tries, first = 0, ""
+        while True:
+            tries += 1
+            try:
+                answer = super().request(method, url, headers, body, post_params, timeout)
+            except HTTPError as error:
+                first = first or _reason(error)
+                if deadline.passed:
+                    raise
+                _pause(deadline)
+            else:
+                if tries > 1:
+                    self.retried(f"{method} {url.partition('?')[0]}", f"{first}; answered at try {tries}")
+                return answer
 
 
 class Kube:
@@ -31,7 +83,7 @@ class Kube:
         self.kubeconfig = kubeconfig
         self.context = context
         configuration = client.Configuration()
-        configuration.retries = 2
+        configuration.retries = False
         try:
             config.load_kube_config(str(kubeconfig), context=context, client_configuration=configuration)
         except config.ConfigException as error:
@@ -42,6 +94,7 @@ class Kube:
         configuration.connection_pool_maxsize = 64
         self.configuration = configuration
         self.api = client.ApiClient(configuration)
+        self._requests = self.api.rest_client = _Requests(configuration)
         self.core = client.CoreV1Api(self.api)
         self.custom = client.CustomObjectsApi(self.api)
         self._dynamic: dynamic.DynamicClient | None = None
@@ -49,8 +102,28 @@ class Kube:
     @property
     def dynamic(self) -> dynamic.DynamicClient:
         if self._dynamic is None:
-            self._dynamic = dynamic.DynamicClient(self.api)
+            cache = str(self.kubeconfig.with_name("discovery.json"))  # the default is one more file in /tmp
+            self._dynamic = dynamic.DynamicClient(self.api, cache_file=cache)
         return self._dynamic
+
+    # -- the API server itself -------------------------------------------------------------------------
+    @property
+    def retried(self) -> Retried:
+        """Told of every request that came through only when it was made again: what, and why."""
+        return self._requests.retried
+
+    @retried.setter
+    def retried(self, told: Retried) -> None:
+        self._requests.retried = told
+
+    def silence(self, seconds: float = 5) -> str | None:
+        """Why the API server does not serve, asked once for at most `seconds`; None when it does."""
+        try:
+            answer = self.api.call_api("GET", f"{self.configuration.host}/readyz", _request_timeout=seconds)
+            answer.read()
+        except (ApiException, HTTPError) as error:
+            return _reason(error)
+        return None if answer.status == 200 else f"HTTP {answer.status}"
 
     # -- write -----------------------------------------------------------------------------------------
     def apply(self, document: Object, *, dry_run: bool = False) -> Object:
@@ -73,6 +146,13 @@ class Kube:
         for document in yaml.safe_load_all(path.read_text()):
             if document:
                 self.apply(document)
+
+    def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
+        """One that is not there is no error."""
+        try:
+            self.resource(api_version, kind).delete(name=name, namespace=namespace)
+        except dynamic.exceptions.NotFoundError:
+            return
 
     def resource(self, api_version: str, kind: str) -> Any:
         """The dynamic client's resource; discovery is asked again when a kind is not known yet."""
@@ -194,6 +274,24 @@ def condition(item: Object, kind: str) -> Object:
     """The condition of this type; empty when the object does not have it yet."""
     conditions = (item.get("status") or {}).get("conditions") or []
     return next((c for c in conditions if c["type"] == kind), {})
+
+
+@contextmanager
+def reached() -> Iterator[None]:
+    """A block that needs the API server. Raises HarnessError (cluster.unreachable) when it is silent."""
+    try:
+        yield
+    except HTTPError as error:
+        raise HarnessError(
+            f"the API server was expected to answer, seen {_reason(error)}",
+            hint="is the control plane up? `harness status`, `docker ps`",
+            cause="cluster.unreachable",
+        ) from error
+
+
+def _reason(error: ApiException | HTTPError) -> str:
+    """Without the pool and the URL that urllib3 puts before it."""
+    return f"{type(error).__name__}: {str(error).rpartition(': ')[2]}"
 
 
 def _pause(deadline: Deadline) -> None:

@@ -6,19 +6,22 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from kubernetes.client.exceptions import ApiException
-from urllib3.exceptions import HTTPError
 
-from harness import process
+from harness import namespaces, process
 from harness.budget import Budget
 from harness.controllers import queues
 from harness.controllers import tracker as embedded
+from harness.controllers.standing import explain
+from harness.errors import HarnessError
 from harness.evidence.schema import Expected, TrackerSummary
 from harness.evidence.writer import BundleWriter, now
-from harness.kube import Kube
+from harness.kube import NOT_SERVED, Kube
 from harness.launchers.config import NONCE_LABEL, Submission, users_config
 from harness.launchers.environment import konduktor_bin
 from harness.launchers.job_file import LOCAL_IMAGE, JobFile
@@ -30,7 +33,6 @@ from harness.tracker.audit import AuditReader, EmbeddedAudit, HostedAudit, colle
 
 Progress = Callable[[str], None]
 SECRET = "pluto"  # noqa: S105 - the Secret's name
-KEPT_NAMESPACES = 3
 
 
 @dataclass
@@ -43,15 +45,28 @@ class Launching:
     writer: BundleWriter
     launcher: KonduktorLauncher
     submission: Submission
+    tracker: Literal["embedded", "hosted"]
     reader: Callable[[], AuditReader]
 
     def submit(self) -> Handle:
-        return self.launcher.submit(self.submission, self.writer.text)
+        """Raises HarnessError; where a controller or its API is the reason, with its cause."""
+        try:
+            return self.launcher.submit(self.submission, self.writer.text)
+        except (HarnessError, ApiException, NOT_SERVED) as error:
+            problem = explain(self.kube, error)
+            if problem is None:
+                raise
+            raise problem from None
 
     def end_if_running(self, ending: Ending) -> None:
         """Delete a job that has not ended by itself, so that it holds no quota and its pods end now."""
-        if not ending.finished():
+        if ending.finished():
+            return
+        try:
             self.launcher.cancel(self.submission)
+        except ApiException as error:
+            if error.status != 404:  # no such API: nothing of it is there either
+                raise
 
     def collect_tracker(self) -> None:
         """What the tracker has of this launch; a tracker that does not answer is evidence too."""
@@ -65,14 +80,20 @@ class Launching:
                 write=self.writer.tracker,
             )
         except Exception as error:
-            summary = TrackerSummary(
-                source="embedded", fetched_at=now(), runs=0, attachments=None, points=0, error=f"{error}"
-            )
+            self.no_tracker(f"{error}")
+            return
         self.writer.tracker_summary(summary)
+
+    def no_tracker(self, reason: str) -> None:
+        """Nothing of the tracker is known, and why."""
+        self.writer.tracker_summary(
+            TrackerSummary(
+                source=self.tracker, fetched_at=now(), runs=0, attachments=None, points=0, error=reason
+            )
+        )
 
     def clean(self) -> None:
         self.launcher.clean()
-        _prune(self.kube, keep=self.namespace)
 
 
 def prepare(
@@ -84,10 +105,19 @@ def prepare(
     budget: Budget,
     writer: BundleWriter,
     progress: Progress,
+    undo: ExitStack,
 ) -> Launching:
-    """Namespace, LocalQueue, the key and the job's own secrets as a Secret, and the launch's job file."""
-    kube, namespace = ready.kube, f"e2e-{nonce}"
+    """Namespace, LocalQueue, the key and the job's own secrets as a Secret, and the launch's job file.
+
+    What killed harnesses left running is ended first. `undo` gives up the namespace.
+    """
+    kube, namespace = ready.kube, namespaces.namespace_of(nonce)
     program = konduktor_bin(settings, progress)
+    claims = namespaces.Claims(ready.kind.dir / "launches")
+    namespaces.sweep(kube, claims, progress)
+    namespaces.prune(kube, claims)
+    claims.claim(nonce)
+    undo.callback(claims.give_up, nonce)
     labels = {**queues.MANAGED, NONCE_LABEL: nonce}
     kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
     key, url, reader = _tracker(kube, settings)
@@ -118,6 +148,7 @@ def prepare(
             *(namespace, nonce, rendered, {name: (SECRET, name) for name in held}, request),
             users=users_config(settings.konduktor_config),
         ),
+        tracker=settings.tracker,
         reader=reader,
     )
 
@@ -129,7 +160,7 @@ def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], Aud
         key = settings.pluto_api_key.get_secret_value()
         return key, settings.tracker_url, lambda: HostedAudit(settings.tracker_url, key)
     tracker = embedded.find(kube)
-    return tracker.key, tracker.url, lambda: EmbeddedAudit(tracker.client(kube))
+    return tracker.key, tracker.url, lambda: EmbeddedAudit(tracker.client(kube), gone=lambda: embedded.gone(kube))
 
 
 def _environment(expected: Expected, nonce: str, budget: Budget, url: str) -> dict[str, str]:
@@ -155,21 +186,3 @@ def _home(state_dir: Path) -> Path:
         if not process.alive(left.name.split("-")[1]):
             shutil.rmtree(left, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"launch-{os.getpid()}-", dir=state_dir))
-
-
-def _prune(kube: Kube, keep: str) -> None:
-    """Delete namespaces of old launches, all but the newest few: a kept cluster stays small.
-
-    A namespace that cannot be deleted now is deleted by a later launch.
-    """
-    selector = f"app.kubernetes.io/managed-by={queues.MANAGED['app.kubernetes.io/managed-by']}"
-    try:
-        found = kube.objects("v1", "Namespace", selector=f"{selector},{NONCE_LABEL}")
-        found.sort(key=lambda item: item["metadata"]["creationTimestamp"])
-        for old in found[:-KEPT_NAMESPACES]:
-            name = old["metadata"]["name"]
-            running = kube.objects("v1", "Pod", name)
-            if name != keep and not any(p["status"].get("phase") in ("Pending", "Running") for p in running):
-                kube.core.delete_namespace(name)
-    except (ApiException, HTTPError, OSError):
-        return

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import IO
 
+from harness import locked
 from harness.errors import HarnessError, ToolError
 
 _running: dict[subprocess.Popen[str], str | None] = {}
@@ -39,16 +40,18 @@ def run(
     """
     text, source = (stdin, subprocess.PIPE) if isinstance(stdin, str) else (None, stdin or subprocess.DEVNULL)
     try:
-        process = subprocess.Popen(
-            list(command),
-            stdin=source,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env=dict(env) if env is not None else None,
-            start_new_session=True,
-        )
+        with locked.changing:
+            process = subprocess.Popen(
+                list(command),
+                stdin=source,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                env=dict(env) if env is not None else None,
+                start_new_session=True,
+                pass_fds=locked.inherited(),
+            )
     except FileNotFoundError:
         raise HarnessError(
             f"`{command[0]}` is not on PATH", hint="`harness doctor` says how to get it", cause=cause

@@ -20,9 +20,9 @@ from harness.images import mirror
 from harness.images.build import ImageRef, build_tracker, build_worker
 from harness.images.load import bring
 from harness.images.stack import Stack, resolve
-from harness.kube import Kube
+from harness.kube import Kube, reached
 from harness.launchers.environment import konduktor_version
-from harness.locked import locked
+from harness.locked import Hold, locked
 from harness.settings import Settings
 
 Progress = Callable[[str], None]
@@ -38,15 +38,17 @@ class Ready:
     schedulable_nodes: int
     versions: dict[str, str]
     created: bool
-    """By this call: who creates it, removes it."""
+    """By this call."""
+    use: Hold
+    """Until `leave`, or until this process ends, nobody else removes the cluster as no longer used."""
 
 
 def up(settings: Settings, writer: BundleWriter, progress: Progress) -> Ready:
     """A ready cluster. What fails is in the writer's stages with its cause; a cluster that this call began is
     gone again then (unless kept). Raises UsageError for a cluster that is not the harness's own."""
     kind = KindCluster(settings)
-    lock = settings.state_dir / "clusters" / f"{kind.name}.lock"
-    with locked(lock, lambda: progress(f"waiting for another harness that works on cluster {kind.name}")):
+    waiting = f"waiting for another harness that works on cluster {kind.name}"
+    with locked(kind.lock, lambda: progress(waiting)):
         with writer.stage("cluster name"):
             kind.refuse_foreign()
         with writer.stage("images"):
@@ -55,10 +57,11 @@ def up(settings: Settings, writer: BundleWriter, progress: Progress) -> Ready:
             tracker = build_tracker(stack, settings, progress)
         with ExitStack() as last:
             last.callback(writer.clean, "kind")
-            with writer.stage("cluster"):
+            with writer.stage("cluster"), reached():
                 created = _cluster(kind, stack, writer, progress)
             try:
                 kube = kind.kube()
+                kube.retried = writer.retry
                 _install(kind, kube, stack, worker, tracker, writer, progress)
             except BaseException:
                 kind.export_logs(writer.path / "kind")
@@ -75,7 +78,9 @@ def up(settings: Settings, writer: BundleWriter, progress: Progress) -> Ready:
             "images": stack.way,
             "worker": worker.tag,
         }
-        return Ready(kind, kube, worker.tag, queues.schedulable_nodes(kube), versions, created)
+        with reached():
+            nodes = queues.schedulable_nodes(kube)
+        return Ready(kind, kube, worker.tag, nodes, versions, created, kind.use())
 
 
 def _cluster(kind: KindCluster, stack: Stack, writer: BundleWriter, progress: Progress) -> bool:
@@ -125,8 +130,11 @@ def _install(
     parts = (stack.jobset_manifest.read_bytes(), stack.kueue_manifest.read_bytes(), tracker.tag.encode())
     fingerprint = hashlib.sha256(b"\0".join(parts)).hexdigest()
     if state.phase == "ready" and state.fingerprint == fingerprint:
-        with writer.stage("controllers"):
-            install.prove(kube, seconds=20)
+        with writer.stage("controllers"), reached():
+            install.prove_again(kube)
+        if kind.settings.tracker == "embedded":
+            with writer.stage("tracker"), reached():
+                embedded.prove(kube)
         with writer.stage("images to nodes"):
             bring([worker.tag, tracker.tag], pools, kind.settings, progress)
         return
@@ -143,13 +151,13 @@ def _install(
                 bring([worker.tag, tracker.tag], pools, kind.settings, progress)
 
         travelling = background.submit(travel)
-        with writer.stage("controllers"):
+        with writer.stage("controllers"), reached():
             install.install(kube, stack.jobset_manifest, stack.kueue_manifest, progress)
         travelling.result()
-    with writer.stage("tracker"):
+    with writer.stage("tracker"), reached():
         embedded.install(kube, tracker.tag)
         progress("tracker: serving")
-    with writer.stage("queues"):
+    with writer.stage("queues"), reached():
         amounts = queues.install(kube)
         progress(f"queues: {queues.CLUSTER_QUEUE} active, quota {amounts}")
     _mark_ready(kind, state, fingerprint)
@@ -159,21 +167,41 @@ def _mark_ready(kind: KindCluster, state: State, fingerprint: str) -> None:
     kind.save(replace(state, phase="ready", fingerprint=fingerprint))
 
 
-def owned(settings: Settings, owner: str) -> bool:
-    """Whether there is a cluster that this run began, whatever has become of it."""
-    state = KindCluster(settings).state()
-    return state is not None and state.owner == owner
+def leave(settings: Settings, progress: Progress, ready: Ready | None = None, owner: str = "") -> bool:
+    """Done with the cluster: the last one that used it removes it, unless somebody wants it kept.
 
-
-def down(settings: Settings, progress: Progress, owner: str | None = None) -> bool:
-    """Remove the cluster that the harness made; with `owner`, only one that this run made. False when there
-    was none."""
+    Without `ready`, of a cluster that never came to be used, only the run that began it (`owner`) does. False
+    when it stays. May be called again after an interruption.
+    """
     kind = KindCluster(settings)
-    with locked(
-        settings.state_dir / "clusters" / f"{kind.name}.lock", lambda: progress("waiting for another harness")
-    ):
-        state = kind.state()
-        if state is None or owner not in (None, state.owner):
+    if ready is not None:
+        ready.use.release()
+    if not removable(settings, ready, owner):
+        return False
+    with locked(kind.lock, lambda: progress("waiting for another harness")):
+        if not removable(settings, ready, owner):
+            return False
+        if kind.used():
+            progress(f"cluster {kind.name} stays: another harness uses it")
             return False
         progress(f"deleting cluster {kind.name}")
+        return kind.delete()
+
+
+def removable(settings: Settings, ready: Ready | None, owner: str) -> bool:
+    """Whether this run is to remove the cluster once nobody uses it."""
+    state = KindCluster(settings).state()
+    if state is None or state.kept or settings.keep_cluster:
+        return False
+    return ready is not None or state.owner == owner
+
+
+def down(settings: Settings, progress: Progress) -> bool:
+    """Remove the cluster that the harness made, also when it is used or kept. False when there was none."""
+    kind = KindCluster(settings)
+    with locked(kind.lock, lambda: progress("waiting for another harness")):
+        if kind.state() is None:
+            return False
+        used = "; a harness that uses it will fail" if kind.used() else ""
+        progress(f"deleting cluster {kind.name}{used}")
         return kind.delete()

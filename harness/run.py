@@ -9,29 +9,25 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness import process, provision
-from harness.budget import Budget, Deadline
-from harness.errors import HarnessError, UsageError, WaitError
+from harness.budget import Budget
+from harness.errors import HarnessError, UsageError
 from harness.evidence.reader import Bundle
 from harness.evidence.redaction import Redactor
-from harness.evidence.schema import Expected, Launch, Observation, Verdict
-from harness.evidence.truth import TruthCollector
+from harness.evidence.schema import Expected, Launch, Verdict
 from harness.evidence.writer import BundleWriter, now
+from harness.kube import reached
 from harness.launch import Launching, prepare
 from harness.launchers.config import users_config
 from harness.launchers.job_file import JobFile
-from harness.observe.ending import Ending
-from harness.observe.logs import LogFollower
-from harness.observe.watcher import Watcher
+from harness.namespaces import namespace_of
 from harness.settings import Settings
 from harness.tracker.run_id import check_run_id, make_run_id
 from harness.verdict import judge
+from harness.witness import Witness
 
 Progress = Callable[[str], None]
-LOG_SECONDS = 50.0
-"""For logs to be read to their end: longer than the grace that a pod gets to end (30 s)."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +44,7 @@ def run(job: JobFile, settings: Settings, progress: Progress) -> Outcome:
     _check(job, settings)
     with process.signals_as_interrupt():
         writer = _new_bundle(settings)
+        ready = None
         try:
             ready = provision.up(settings, writer, progress)
             _launch(job, settings, ready, writer, progress)
@@ -57,7 +54,7 @@ def run(job: JobFile, settings: Settings, progress: Progress) -> Outcome:
                 finish(writer)
                 raise
         finally:
-            _remove(settings, writer, progress)
+            _leave(settings, ready, writer, progress)
         return finish(writer)
 
 
@@ -80,10 +77,12 @@ def up(settings: Settings, progress: Progress) -> provision.Ready:
     with process.signals_as_interrupt():
         writer = _new_bundle(settings)
         try:
-            return provision.up(settings, writer, progress)
+            ready = provision.up(settings, writer, progress)
+            writer.free()
+            return ready
         except (Exception, KeyboardInterrupt) as error:
             _stopped(error, writer, progress)
-            _remove(settings, writer, progress)
+            _leave(settings, None, writer, progress)
             outcome = finish(writer)
             if isinstance(error, HarnessError):
                 error.hint = f"{error.hint} · evidence: {outcome.bundle}".removeprefix(" · ")
@@ -108,27 +107,31 @@ def _stopped(error: Exception | KeyboardInterrupt, writer: BundleWriter, progres
             writer.update(interrupted=name)
         return
     progress(f"stopped: {writer.redactor.text(str(error) or type(error).__name__)}")
-    if not isinstance(error, HarnessError):
+    if not isinstance(error, HarnessError) and writer.full is None:
         writer.text("harness-error.txt", "".join(traceback.format_exception(error)))
     if all(stage.ok for stage in writer.current.stages):
         with suppress(Exception), writer.stage("harness"):
             raise error
 
 
-def _remove(settings: Settings, writer: BundleWriter, progress: Progress) -> None:
-    """The cluster that this run began, unless it is to be kept. Only a second interruption leaves it: its
-    state then stays too, so that `harness down` finds it."""
+def _leave(
+    settings: Settings, ready: provision.Ready | None, writer: BundleWriter, progress: Progress
+) -> None:
+    """Done with the cluster: the last one removes it, unless it is to be kept. Only a second interruption
+    leaves it: its state then stays too, so that `harness down` finds it."""
     owner = writer.current.nonce
-    if settings.keep_cluster or not provision.owned(settings, owner):
+    if ready is not None:
+        ready.use.release()
+    if not provision.removable(settings, ready, owner):
         return
     left = f"cluster {settings.cluster_name} is left: `harness down --cluster-name {settings.cluster_name}`"
     try:
         with writer.stage("delete cluster"):
             try:
-                provision.down(settings, progress, owner)
+                provision.leave(settings, progress, ready, owner)
             except KeyboardInterrupt:
                 progress("the cluster is being deleted; interrupt once more to leave it")
-                provision.down(settings, progress, owner)
+                provision.leave(settings, progress, ready, owner)
     except KeyboardInterrupt as error:
         writer.update(interrupted=writer.current.interrupted or str(error) or "SIGINT")
         progress(left)
@@ -178,34 +181,27 @@ def _launch(
     )
     writer.update(expected=expected, versions=ready.versions, cluster=_identity(ready))
     with ExitStack() as undo:
-        with writer.stage("namespace"):
-            launching = prepare(ready, job, settings, expected, nonce, budget, writer, progress)
+        with writer.stage("namespace"), reached():
+            progress(f"preparing namespace {namespace_of(nonce)}")
+            launching = prepare(ready, job, settings, expected, nonce, budget, writer, progress, undo)
             undo.callback(launching.clean)
-        ending, truth = Ending(), TruthCollector(nonce)
-        gaps: list[str] = []
-        logs = LogFollower(ready.kube, _log_writer(writer, truth), gaps.append)
-
-        def listener(kind: str, observation: Observation) -> None:
-            ending.observe(kind, observation)
-            logs.observe(kind, observation)
-
-        watcher = Watcher(ready.kube, launching.namespace, writer.observe, listener, gaps.append)
-        undo.callback(watcher.stop)
-        watcher.start()
+            launch = Launch(launcher="konduktor", namespace=launching.namespace, kind="JobSet")
+            writer.update(launch=launch)
+            witness = Witness(ready.kube, launching.namespace, writer, budget)
+            undo.callback(witness.stop)
+            progress(f"watching namespace {launching.namespace}")
+            witness.start()
         try:
-            with writer.stage("launch"):
-                writer.update(
-                    launched_at=now(),
-                    launch=Launch(launcher="konduktor", namespace=launching.namespace, kind="JobSet"),
-                )
+            with writer.stage("launch"), witness.blamed():
+                writer.update(launched_at=now())
+                progress("konduktor launch")
                 name = _submit(launching, writer)
                 progress(f"launched {launching.namespace}/{name}, Pluto run id {run_id}")
             with writer.stage("observe"):
-                _observe(ending, budget, writer, progress)
+                witness.until_over(progress)
         finally:
-            with writer.stage("collect"):
-                progress("collecting logs and what the tracker has")
-                _collect(launching, ending, watcher, logs, truth, gaps, writer)
+            with writer.stage("collect"), witness.blamed():
+                _collect(launching, witness, progress)
 
 
 def _identity(ready: provision.Ready) -> dict[str, str]:
@@ -222,54 +218,15 @@ def _submit(launching: Launching, writer: BundleWriter) -> str:
     return handle.name
 
 
-def _observe(ending: Ending, budget: Budget, writer: BundleWriter, progress: Progress) -> None:
-    """Until the launch is over, or its deadline has passed."""
-    deadline = Deadline.after(budget.wait)
-    seen = ""
-    while (reason := ending.reason()) is None:
-        if deadline.passed:
-            writer.update(interrupted=f"deadline of {budget.wait:.0f} s; last seen: {ending.summary()}")
-            raise WaitError("the launch to end", ending.summary(), budget.wait, cause="run.timed_out")
-        if ending.summary() != seen:
-            seen = ending.summary()
-            progress(seen)
-        ending.wait(min(1.0, deadline.left))
-    progress(f"over: {reason}")
-
-
-def _collect(
-    launching: Launching,
-    ending: Ending,
-    watcher: Watcher,
-    logs: LogFollower,
-    truth: TruthCollector,
-    gaps: list[str],
-    writer: BundleWriter,
-) -> None:
+def _collect(launching: Launching, witness: Witness, progress: Progress) -> None:
     """Logs to their end, ground truth out of them, and what the tracker has. Each also when another fails."""
-
-    def keep() -> None:
-        for rank, lines in truth.result().items():
-            for line in lines:
-                writer.truth(rank, line)
-        writer.update(log_gaps=sorted(set(gaps)))
-
+    progress("collecting logs and what the tracker has")
     with ExitStack() as then:  # the last one first
-        then.callback(launching.collect_tracker)
-        then.callback(keep)
-        then.callback(watcher.stop)
-        then.callback(logs.finish, LOG_SECONDS)
-        launching.end_if_running(ending)
-
-
-def _log_writer(writer: BundleWriter, truth: TruthCollector) -> Callable[[str, str, str], None]:
-    files: dict[tuple[str, str], Any] = {}
-
-    def write(pod: str, container: str, text: str) -> None:
-        if (pod, container) not in files:
-            files[pod, container] = writer.log_file(pod, container)
-        files[pod, container].write(text)
-        for line in text.splitlines():
-            truth.feed(line)
-
-    return write
+        if witness.answered():
+            then.callback(launching.collect_tracker)
+            then.callback(witness.finish)
+            launching.end_if_running(witness.ending)
+        else:
+            progress("the API server does not answer: a job that still runs is ended by the next run")
+            then.callback(launching.no_tracker, "not asked, the API server does not answer")
+            then.callback(witness.finish)

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import yaml
@@ -20,6 +20,7 @@ import yaml
 from harness import process
 from harness.errors import HarnessError, ToolError, UsageError
 from harness.kube import Kube
+from harness.locked import Hold, in_use, take
 from harness.settings import Settings
 
 Progress = Callable[[str], None]
@@ -48,9 +49,7 @@ class State:
     fingerprint: str = ""
     """Of everything installed in the cluster, set when all of it was proved ready."""
     owner: str = ""
-    """Nonce of the run that created it: that run removes it, whatever happens to it in between."""
-    pid: int = 0
-    """Of that run's process."""
+    """Nonce of the run that created it: that run removes it when it does not come to be used."""
     kept: bool = False
     """Somebody wants it (KEEP_CLUSTER, `harness up`): it is never removed but by `harness down`."""
 
@@ -64,12 +63,17 @@ class KindCluster:
         self.dir = settings.state_dir / "clusters" / self.name
         self.kubeconfig = self.dir / "kubeconfig"
         self.context = f"kind-{self.name}"
+        self.lock = settings.state_dir / "clusters" / f"{self.name}.lock"
+        """Held by the one that creates, installs or deletes."""
+        self._users = settings.state_dir / "clusters" / f"{self.name}.users"
 
     # -- what is there ---------------------------------------------------------------------------------
     def state(self) -> State | None:
         """None when the harness did not create a cluster of this name."""
         try:
-            return State(**json.loads((self.dir / "state.json").read_text()))
+            document = json.loads((self.dir / "state.json").read_text())
+            known = [field.name for field in fields(State) if field.name in document]
+            return State(**{name: document[name] for name in known})
         except (FileNotFoundError, ValueError, TypeError):
             return None
 
@@ -137,9 +141,7 @@ class KindCluster:
         images = self.settings.cache_dir / "images"
         images.mkdir(parents=True, exist_ok=True)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        state = State(
-            self.name, "creating", node_image, self.settings.workers, now, owner=owner, pid=os.getpid()
-        )
+        state = State(self.name, "creating", node_image, self.settings.workers, now, owner=owner)
         self.save(state)
         config = self.dir / "kind.yaml"
         config.write_text(yaml.safe_dump(self._config(node_image, containerd_patches, images)))
@@ -190,10 +192,19 @@ class KindCluster:
         shutil.rmtree(self.dir, ignore_errors=True)
         return True
 
+    # -- who uses it -----------------------------------------------------------------------------------
+    def use(self) -> Hold:
+        """Until it is released, nobody else removes the cluster as no longer used. Needs `lock`."""
+        return take(self._users, shared=True)
+
+    def used(self) -> bool:
+        """Whether any harness, this one too, uses it."""
+        return in_use(self._users)
+
     def abandoned(self) -> bool:
-        """Nobody asked to keep it, and the run that made it has ended without removing it."""
+        """Nobody asked to keep it, and whoever used it has ended without removing it. Needs `lock`."""
         state = self.state()
-        return state is not None and not state.kept and not process.alive(state.pid)
+        return state is not None and not state.kept and not self.used()
 
     def keep(self) -> None:
         """From now on only `harness down` removes it."""

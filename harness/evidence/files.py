@@ -6,13 +6,15 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 
 from harness.errors import HarnessError
 from harness.evidence.redaction import Redactor
 
+DISK_FULL = "run.evidence_disk_full"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _LONGEST_LINE = 64 * 1024
 
@@ -28,23 +30,27 @@ def on_disk(path: Path) -> Iterator[None]:
         raise HarnessError(
             f"the evidence could not be written: {error.strerror} at {path}",
             hint="free some disk space or set HARNESS_RUNS_DIR elsewhere; what was written before is kept",
-            cause="run.evidence_disk_full",
+            cause=DISK_FULL,
         ) from error
 
 
 class Appender:
     """A file that grows by whole records: a record that does not fit leaves no half of itself behind."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self, path: Path, guard: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+    ) -> None:
+        """`guard` is entered around everything that is written."""
         self.path = path
-        with on_disk(path):
+        self._guard = guard
+        with guard(), on_disk(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._lock = threading.Lock()
 
     def append(self, data: bytes) -> None:
         """Write one record whole, or nothing of it."""
-        with self._lock, on_disk(self.path):
+        with self._lock, self._guard(), on_disk(self.path):
             before = os.fstat(self._fd).st_size
             view = memoryview(data)
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from harness.errors import HarnessError
-from harness.evidence.files import Appender, LogFile, on_disk
+from harness.evidence.files import DISK_FULL, Appender, LogFile, on_disk
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import (
     Attachment,
@@ -30,6 +31,9 @@ from harness.evidence.schema import (
 )
 
 TrackerKind = Literal["runs", "attachments", "points"]
+RESERVE = ".reserve"
+RESERVE_BYTES = 256 * 1024
+"""Kept on the disk for the last words: the manifest that says what happened, and the verdict."""
 
 
 def now() -> str:
@@ -38,11 +42,16 @@ def now() -> str:
 
 
 class BundleWriter:
-    """The only way into a bundle. A full disk raises HarnessError(cause="run.evidence_disk_full")."""
+    """The only way into a bundle.
+
+    A full disk raises HarnessError(cause="run.evidence_disk_full"), `full` from then on: records with a hole
+    among them prove nothing, so no more are taken; the manifest and the verdict still are.
+    """
 
     def __init__(self, path: Path, nonce: str, redactor: Redactor) -> None:
         self.path = path
         self.redactor = redactor
+        self.full: HarnessError | None = None
         self._lock = threading.RLock()
         self._files: dict[str, Appender] = {}
         self._stages: list[Stage] = []
@@ -52,14 +61,22 @@ class BundleWriter:
     def create(cls, runs_dir: Path, nonce: str, redactor: Redactor) -> BundleWriter:
         """Make runs_dir/<UTC time>-<nonce>/ and point runs_dir/latest at it."""
         path = runs_dir / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{nonce}"
-        with on_disk(path):
-            path.mkdir(parents=True)
-            link = runs_dir / f".latest-{nonce}"
-            link.unlink(missing_ok=True)
-            link.symlink_to(path.name)
-            link.replace(runs_dir / "latest")
-        writer = cls(path, nonce, redactor)
-        writer.manifest(writer.current)
+        try:
+            with on_disk(path):
+                path.mkdir(parents=True)
+                (path / RESERVE).write_bytes(bytes(RESERVE_BYTES))
+            writer = cls(path, nonce, redactor)
+            writer.manifest(writer.current)
+            if writer.full is not None:
+                raise writer.full
+            with on_disk(path):
+                link = runs_dir / f".latest-{nonce}"
+                link.unlink(missing_ok=True)
+                link.symlink_to(path.name)
+                link.replace(runs_dir / "latest")
+        except HarnessError:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
         return writer
 
     @property
@@ -73,7 +90,7 @@ class BundleWriter:
         with self._lock:
             stages = manifest.stages + [s for s in self._stages if s not in manifest.stages]
             self._current = manifest.model_copy(update={"stages": stages})
-            self._replace("manifest.json", self._json(self._current, indent=2))
+            self._last_words("manifest.json", self._json(self._current, indent=2))
 
     def update(self, **changes: Any) -> Manifest:
         """Change fields of the manifest by name, atomically among threads; returns the new one."""
@@ -110,11 +127,7 @@ class BundleWriter:
                 changes["interrupted"] = str(failed) or "SIGINT"
             with self._lock:
                 self._stages.append(stage)
-                try:
-                    self.update(**changes)
-                except HarnessError:
-                    if failed is None:
-                        raise
+                self.update(**changes)
 
     def observe(self, kind: str, observation: Observation) -> None:
         """Append one watch delivery. `kind` is lower-case and singular; events have their own file."""
@@ -126,7 +139,7 @@ class BundleWriter:
 
     def log_file(self, pod: str, container: str) -> LogFile:
         """A container's log to write chunks to. Close it to keep an unfinished last line."""
-        return LogFile(Appender(self._inside(f"logs/{pod}-{container}.log")), self.redactor)
+        return LogFile(Appender(self._inside(f"logs/{pod}-{container}.log"), self._taking), self.redactor)
 
     def truth(self, rank: int, line: TruthLine) -> None:
         """Append to a rank's ground truth."""
@@ -154,8 +167,16 @@ class BundleWriter:
                     path.write_text(clean, errors="surrogateescape")
 
     def verdict(self, verdict: Verdict) -> None:
-        """Write verdict.json."""
-        self._replace("verdict.json", self._json(verdict, indent=2))
+        """Write verdict.json. Raises HarnessError when not even that fits."""
+        text = self._json(verdict, indent=2)
+        self._last_words("verdict.json", text)
+        if self.full is not None and not (self.path / "verdict.json").is_file():
+            raise self.full
+        self.free()
+
+    def free(self) -> None:
+        """Give back the room that is kept for the last words: nothing more will be written."""
+        (self.path / RESERVE).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close every file. Writing again opens them again."""
@@ -173,7 +194,7 @@ class BundleWriter:
     def _file(self, relative_path: str) -> Appender:
         with self._lock:
             if relative_path not in self._files:
-                self._files[relative_path] = Appender(self._inside(relative_path))
+                self._files[relative_path] = Appender(self._inside(relative_path), self._taking)
             return self._files[relative_path]
 
     def _json(self, record: BaseModel, indent: int | None = None) -> str:
@@ -185,7 +206,34 @@ class BundleWriter:
     def _append(self, relative_path: str, record: BaseModel) -> None:
         self._file(relative_path).append((self._json(record) + "\n").encode())
 
+    @contextlib.contextmanager
+    def _taking(self) -> Iterator[None]:
+        """Around every record: the first one that finds the disk full is the last one."""
+        if self.full is not None:
+            raise self.full
+        try:
+            yield
+        except HarnessError as error:
+            if error.cause == DISK_FULL:
+                self.full = error
+                self.free()
+            raise
+
     def _replace(self, relative_path: str, text: str) -> None:
+        with self._taking():
+            self._write(relative_path, text)
+
+    def _last_words(self, relative_path: str, text: str) -> None:
+        """Written into the room kept for it when the disk is full; `full` tells when that was not enough."""
+        try:
+            self._write(relative_path, text)
+        except HarnessError as error:
+            self.full = self.full or error
+            self.free()
+            with contextlib.suppress(HarnessError):
+                self._write(relative_path, text)
+
+    def _write(self, relative_path: str, text: str) -> None:
         path = self._inside(relative_path)
         temporary = path.with_name(f".{path.name}.tmp")
         with self._lock, on_disk(path):

@@ -82,8 +82,7 @@ def inject(
             finally:
                 matrix.stop()
         finally:
-            if ready.created and not settings.keep_cluster:
-                provision.down(settings, progress)
+            provision.leave(settings, progress, ready)
     return rows, ready.versions
 
 

@@ -16,6 +16,7 @@ from kubernetes import watch
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
+from harness.budget import Deadline
 from harness.evidence.schema import Observation
 from harness.evidence.writer import now
 from harness.kube import Kube, Object
@@ -26,12 +27,14 @@ WATCH_SECONDS = 300
 
 @dataclass(frozen=True)
 class Kind:
-    """What to watch: `name` is the evidence file, `namespaced` whether only the launch's namespace counts."""
+    """What to watch: `name` is the evidence file, `namespaced` whether only one namespace counts:
+    `namespace`, or the launch's."""
 
     name: str
     api_version: str
     kind: str
     namespaced: bool = True
+    namespace: str | None = None
 
 
 KINDS = (
@@ -43,6 +46,9 @@ KINDS = (
     Kind("pod", "v1", "Pod"),
     Kind("node", "v1", "Node", namespaced=False),
     Kind("event", "v1", "Event"),
+    Kind("jobset-controller", "apps/v1", "Deployment", namespace="jobset-system"),
+    Kind("kueue-controller", "apps/v1", "Deployment", namespace="kueue-system"),
+    Kind("tracker", "v1", "Pod", namespace="harness-system"),
 )
 
 
@@ -74,15 +80,20 @@ class Watcher:
         """Returns when every kind was listed once, so that nothing can happen unseen from here on."""
         for thread in self._threads:
             thread.start()
+        deadline = Deadline.after(seconds)
         for name, listed in self._listed.items():
-            if not listed.wait(seconds):
+            if not listed.wait(deadline.left):
                 self._on_gap(f"objects/{name}: not listed within {seconds:.0f} s")
+
+    def resume(self) -> None:
+        """Watch anew: a connection that was cut may be dead without knowing it."""
+        for each in list(self._watches):
+            each.stop()
 
     def stop(self) -> None:
         """Ends the watches; a thread that waits for the API server is left to die with the process."""
         self._stop.set()
-        for each in self._watches:
-            each.stop()
+        self.resume()
 
     def _follow(self, kind: Kind) -> None:
         known: dict[str, str] = {}
@@ -127,7 +138,7 @@ class Watcher:
         return version
 
     def _scope(self, kind: Kind) -> str | None:
-        return self.namespace if kind.namespaced else None
+        return (kind.namespace or self.namespace) if kind.namespaced else None
 
     def _resource(self, kind: Kind) -> Any:
         return self.kube.resource(kind.api_version, kind.kind)

@@ -47,7 +47,14 @@ def ended(manifest: Manifest) -> Finding:
             f"The harness was cut off{where}: its evidence has no end",
             evidence=["manifest.json"],
         )
-    return passed("harness", "the harness watched until the end", ["manifest.json"])
+    return passed("harness", f"the harness watched until the end{_retries(manifest)}", ["manifest.json"])
+
+
+def _retries(manifest: Manifest) -> str:
+    """What infrastructure lost and the harness asked for again; it changes no verdict, and is not hidden."""
+    told = [f"{retry.what}: {retry.reason}" for retry in manifest.retries]
+    more = f"; and {len(told) - 3} more" if len(told) > 3 else ""
+    return f", with retries: {'; '.join(told[:3])}{more}" if told else ""
 
 
 def _where(manifest: Manifest) -> str:

@@ -3,13 +3,15 @@
 import base64
 import errno
 import os
+import subprocess
 import threading
 
 import pytest
 
 from harness.errors import HarnessError, WaitError
 from harness.evidence import Bundle, BundleWriter, Redactor
-from harness.evidence.schema import Manifest, Observation, Point, TruthRow
+from harness.evidence.files import DISK_FULL
+from harness.evidence.schema import Manifest, Observation, Point, TruthRow, Verdict
 
 SECRET = "hunter2-and-more"
 
@@ -125,7 +127,8 @@ def test_a_manifest_made_elsewhere_keeps_the_stages(writer):
 
 
 def test_a_full_disk_says_so_and_keeps_what_was_written(writer, monkeypatch):
-    """Contract: run.evidence_disk_full, no half record, and writing goes on when there is room again."""
+    """Contract: run.evidence_disk_full, no half record, and no more records: one with a hole before it proves
+    nothing."""
     writer.observe("pod", observation(0))
     real, left = os.write, [10]
 
@@ -140,10 +143,60 @@ def test_a_full_disk_says_so_and_keeps_what_was_written(writer, monkeypatch):
         writer.observe("pod", observation(1))
     assert raised.value.cause == "run.evidence_disk_full"
     monkeypatch.setattr(os, "write", real)
-    writer.observe("pod", observation(2))
+    for refused in (lambda: writer.observe("pod", observation(2)), lambda: writer.text("launch/x", "")):
+        with pytest.raises(HarnessError, match="No space left"):
+            refused()
+    assert writer.full is raised.value
     bundle = Bundle.open(writer.path)
-    assert [seen.name for seen in bundle.history("pod")] == ["p0", "p2"]
+    assert [seen.name for seen in bundle.history("pod")] == ["p0"]
     assert bundle.damaged == []
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A real file system of 1 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk], capture_output=True, check=False
+    ).returncode:
+        pytest.skip("mount is for root")
+    yield disk
+    subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def test_the_last_words_fit_on_a_full_disk(small_disk):
+    """Contract: a disk that fills up in the middle leaves a manifest and a verdict that say so."""
+    writer = BundleWriter.create(small_disk / "runs", "abcd1234", Redactor())
+
+    def fill():
+        with writer.stage("observe"):
+            for n in range(10_000):
+                writer.observe("pod", observation(n, filler="x" * 5000))
+
+    with pytest.raises(HarnessError):
+        fill()
+    writer.update(ended_at="t")
+    writer.verdict(Verdict(verdict="UNKNOWN", cause=DISK_FULL, explanation="x" * 50_000))
+    bundle = Bundle.open(writer.path)
+    assert [stage.cause for stage in bundle.manifest.stages] == [DISK_FULL]
+    assert bundle.manifest.ended_at == "t"
+    assert bundle.recorded_verdict.cause == DISK_FULL
+    assert len(bundle.history("pod")) > 50
+    assert bundle.damaged == []
+    assert not [path for path in writer.path.iterdir() if path.name.startswith(".")]
+
+
+def test_nothing_is_left_where_not_even_the_first_words_fit(small_disk):
+    """Contract: it is refused by name and place, and `latest` stays where it was."""
+    first = BundleWriter.create(small_disk / "runs", "aaaa0000", Redactor())
+    first.verdict(Verdict(verdict="PASS", explanation=""))
+    (small_disk / "other").write_bytes(bytes(900 * 1024))
+    with pytest.raises(HarnessError, match=r"No space left on device at .*-bbbb0000") as raised:
+        BundleWriter.create(small_disk / "runs", "bbbb0000", Redactor())
+    assert raised.value.cause == DISK_FULL
+    assert (small_disk / "runs" / "latest").resolve() == first.path.resolve()
+    assert sorted(path.name for path in (small_disk / "runs").iterdir()) == [first.path.name, "latest"]
 
 
 def test_no_path_leads_out_of_the_bundle(writer):

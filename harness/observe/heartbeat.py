@@ -1,0 +1,61 @@
+"""Does the API server answer? Watches cannot tell: one of a frozen server just says nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from harness.kube import Kube
+
+EVERY_SECONDS = 2.0
+ANSWER_SECONDS = 5.0
+
+
+class Heartbeat:
+    """Asks again and again until stopped. Each gap is told to `on_gap` when it is over, or at `stop`."""
+
+    def __init__(self, kube: Kube, on_gap: Callable[[str], None]) -> None:
+        self._kube = kube
+        self._on_gap = on_gap
+        self._since: float | None = None
+        self._reason = ""
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def silent(self) -> float:
+        """Seconds since the API server was first found not to answer; 0.0 while it answers."""
+        since = self._since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def ask(self) -> bool:
+        """Ask now. Whether it answers."""
+        start = time.monotonic()
+        reason = self._kube.silence(ANSWER_SECONDS)
+        with self._lock:
+            if reason is None:
+                self._end()
+            elif self._since is None:
+                self._since, self._reason = start, reason
+        return reason is None
+
+    def stop(self) -> None:
+        """A gap that is not over is told now."""
+        self._stop.set()
+        with self._lock:
+            self._end("; it did not come back")
+
+    def _beat(self) -> None:
+        while not self._stop.is_set():
+            self.ask()
+            self._stop.wait(EVERY_SECONDS)
+
+    def _end(self, more: str = "") -> None:
+        if self._since is not None and not (self._stop.is_set() and not more):
+            self._on_gap(f"{self.silent:.1f} s without an answer ({self._reason}){more}")
+            self._since = None
