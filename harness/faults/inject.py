@@ -133,8 +133,8 @@ class Injector:
 
 
 def journals(settings: Settings) -> Path:
-    """Where undo commands lie that have not been run yet."""
-    return settings.state_dir.absolute() / "faults"
+    """Where undo commands lie that have not been run yet: of one cluster, for others may run their own."""
+    return settings.state_dir.absolute() / "faults" / settings.cluster_name
 
 
 def variant(job: JobFile, change: Job) -> str:
