@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +24,6 @@ from harness.evidence.schema import Expected, TrackerSummary
 from harness.evidence.writer import BundleWriter, now
 from harness.kube import NOT_SERVED, Kube
 from harness.launchers.config import NONCE_LABEL, Submission, users_config
-from harness.launchers.environment import konduktor_bin
 from harness.launchers.job_file import LOCAL_IMAGE, JobFile
 from harness.launchers.konduktor import Handle, KonduktorLauncher
 from harness.observe.ending import Ending
@@ -98,6 +98,7 @@ class Launching:
 
 def prepare(
     ready: Ready,
+    program: Path,
     job: JobFile,
     settings: Settings,
     expected: Expected,
@@ -109,10 +110,9 @@ def prepare(
 ) -> Launching:
     """Namespace, LocalQueue, the key and the job's own secrets as a Secret, and the launch's job file.
 
-    What killed harnesses left running is ended first. `undo` gives up the namespace.
+    `program` is konduktor. What killed harnesses left running is ended first. `undo` gives up the namespace.
     """
     kube, namespace = ready.kube, namespaces.namespace_of(nonce)
-    program = konduktor_bin(settings, progress)
     claims = namespaces.Claims(ready.kind.dir / "launches")
     namespaces.sweep(kube, claims, progress)
     namespaces.prune(kube, claims)
@@ -160,7 +160,8 @@ def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], Aud
         key = settings.pluto_api_key.get_secret_value()
         return key, settings.tracker_url, lambda: HostedAudit(settings.tracker_url, key)
     tracker = embedded.find(kube)
-    return tracker.key, tracker.url, lambda: EmbeddedAudit(tracker.client(kube), gone=lambda: embedded.gone(kube))
+    gone = partial(embedded.gone, kube)
+    return tracker.key, tracker.url, lambda: EmbeddedAudit(tracker.client(kube), gone=gone)
 
 
 def _environment(expected: Expected, nonce: str, budget: Budget, url: str) -> dict[str, str]:

@@ -20,6 +20,7 @@ from harness.evidence.writer import BundleWriter, now
 from harness.kube import reached
 from harness.launch import Launching, prepare
 from harness.launchers.config import users_config
+from harness.launchers.environment import konduktor_bin
 from harness.launchers.job_file import JobFile
 from harness.namespaces import namespace_of
 from harness.settings import Settings
@@ -181,9 +182,13 @@ def _launch(
     )
     writer.update(expected=expected, versions=ready.versions, cluster=_identity(ready))
     with ExitStack() as undo:
+        with writer.stage("konduktor"):
+            program = konduktor_bin(settings, progress)
         with writer.stage("namespace"), reached():
             progress(f"preparing namespace {namespace_of(nonce)}")
-            launching = prepare(ready, job, settings, expected, nonce, budget, writer, progress, undo)
+            launching = prepare(
+                *(ready, program, job, settings, expected, nonce, budget, writer, progress, undo)
+            )
             undo.callback(launching.clean)
             launch = Launch(launcher="konduktor", namespace=launching.namespace, kind="JobSet")
             writer.update(launch=launch)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, ToolError
 from harness.locked import locked
 from harness.process import run
 from harness.settings import Settings
@@ -47,7 +47,7 @@ def konduktor_bin(settings: Settings, progress: Progress) -> Path:
 
     Later calls return at once. Among processes one makes it, the others wait. One that was cut off is made
     again.
-    Raises ToolError when a package cannot be installed.
+    Raises HarnessError (launch.konduktor_missing) when a package cannot be installed.
     """
     home = environment_dir(settings)
     program = home / "bin" / "konduktor"
@@ -104,10 +104,12 @@ def _uv() -> str | None:
 
 def _run(*command: str) -> None:
     environ = {name: value for name, value in os.environ.items() if name not in {"VIRTUAL_ENV", "PYTHONPATH"}}
-    run(
-        command,
-        timeout=INSTALL_SECONDS,
-        env=environ,
-        hint="konduktor comes from PyPI: check the index that pip is set up with, then run again",
-        cause=MISSING,
-    )
+    try:
+        run(command, timeout=INSTALL_SECONDS, env=environ, cause=MISSING)
+    except ToolError as error:
+        said = "\n".join(error.output.strip().splitlines()[-4:])
+        raise HarnessError(
+            f"{_pinned(LOCK)} is not there and could not be installed: {said}",
+            hint="konduktor comes from PyPI: check the index that pip is set up with, then run again",
+            cause=MISSING,
+        ) from None

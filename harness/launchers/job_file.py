@@ -103,8 +103,8 @@ class JobFile:
 
     @property
     def secret_envs(self) -> dict[str, str]:
-        """Those of `envs` that hold a secret: by their name, or a URL with a password. Ranks get them out of a
-        Secret."""
+        """Those of `envs` that hold a secret: by their name, or a URL with a password. Ranks get them out of
+        a Secret."""
         return {
             name: value for name, value in self.envs.items() if secret_variable(name) or secrets_in(value)
         }

@@ -7,6 +7,7 @@ it prints is only a claim: the JobSet is looked up by the launch's label.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -23,8 +24,12 @@ from harness.launchers.config import NONCE_LABEL, Submission, konduktor_config
 
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
 CONTAINER = "konduktor-container"
-SUBMIT_SECONDS = 90
+SUBMIT_SECONDS = 45
+"""konduktor takes 1 s, on a machine that does much else 10 s."""
 _JOB_ID = re.compile(r"^Job ID: (\S+)", re.MULTILINE)
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_REFUSED = re.compile(r"ApiException: \((4\d\d)\).*?^HTTP response body: (.*?)$", re.DOTALL | re.MULTILINE)
+"""As the Kubernetes client's exception prints itself."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class KonduktorLauncher:
     def submit(self, submission: Submission, record: Callable[[str, str], None]) -> Handle:
         """Run `konduktor launch` and find its JobSet. `record(file, text)` keeps what it was given and said.
 
-        Raises ToolError (cause launch.konduktor_failed) or HarnessError (launch.no_object).
+        Raises HarnessError: launch.rejected, launch.timed_out, launch.konduktor_failed or launch.no_object.
         """
         kubeconfig = self._prepare(submission, record)
         job = self.home / "job.yaml"
@@ -62,11 +67,9 @@ class KonduktorLauncher:
             done = process.run(command, timeout=SUBMIT_SECONDS, env=self._environment(kubeconfig))
         except ToolError as error:
             self._keep_output(record, error.output)
-            reason = error.output.strip().splitlines()[-1:] or ["no output"]
+            cause, why = reason(error.returncode, error.output)
             raise HarnessError(
-                f"konduktor launch ended with exit code {error.returncode}: {reason[0]}",
-                hint="launch/konduktor.log in the bundle has its whole output",
-                cause="launch.konduktor_failed",
+                why, hint="launch/konduktor.log in the bundle has its whole output", cause=cause
             ) from None
         self._keep_output(record, done.stdout + done.stderr)
         claimed = _JOB_ID.search(done.stdout)
@@ -131,3 +134,20 @@ class KonduktorLauncher:
         record("launch/konduktor.log", output)
         for log in sorted((self.home / ".konduktor" / "logs").glob("*.log")):
             record(f"launch/konduktor-debug-{log.name}", log.read_text(errors="replace"))
+
+
+def reason(returncode: int, output: str) -> tuple[str, str]:
+    """Cause and sentence of a `konduktor launch` that failed, out of what it printed."""
+    lines = [line.strip() for line in _ANSI.sub("", output).splitlines() if line.strip()]
+    last = lines[-1] if lines else "it printed nothing"
+    if last.startswith("still running after "):
+        before = lines[-2] if lines[1:] else "nothing"
+        return "launch.timed_out", f"konduktor launch was {last}; the last that it printed: {before}"
+    refused = _REFUSED.search(output)
+    if refused:
+        try:
+            message = str(json.loads(refused[2])["message"])
+        except (ValueError, KeyError, TypeError):
+            message = refused[2].strip()
+        return "launch.rejected", f"The API server refused the job with HTTP {refused[1]}: {message}"
+    return "launch.konduktor_failed", f"konduktor launch ended with exit code {returncode}: {last}"

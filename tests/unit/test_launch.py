@@ -10,6 +10,7 @@ import pytest
 from harness.errors import UsageError
 from harness.launch import _home
 from harness.launchers.config import Submission, konduktor_config, users_config
+from harness.launchers.konduktor import reason
 
 
 def test_folders_of_dead_processes_are_removed(tmp_path: Path) -> None:
@@ -80,3 +81,34 @@ def test_a_file_that_is_no_konduktor_config_is_refused(tmp_path: Path, text: str
         path.write_text(text)
     with pytest.raises(UsageError, match="HARNESS_KONDUKTOR_CONFIG"):
         users_config(path)
+
+
+REFUSED = """Traceback (most recent call last):
+kubernetes.client.exceptions.ApiException: (403)
+Reason: Forbidden
+HTTP response headers: HTTPHeaderDict({'Content-Type': 'application/json'})
+HTTP response body: {"kind":"Status","message":"jobsets \\"x\\" is forbidden: no budget","code":403}
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "cause", "told"),
+    [
+        (REFUSED, "launch.rejected", 'HTTP 403: jobsets "x" is forbidden: no budget'),
+        (REFUSED.replace("{", "<"), "launch.rejected", "HTTP 403: <"),
+        (REFUSED.replace("(403)", "(500)"), "launch.konduktor_failed", "exit code 1"),
+        (
+            "a\n\x1b[31mImportError: no x\x1b[0m\n",
+            "launch.konduktor_failed",
+            "exit code 1: ImportError: no x",
+        ),
+        ("", "launch.konduktor_failed", "it printed nothing"),
+        ("asking\nstill running after 45 s", "launch.timed_out", "the last that it printed: asking"),
+    ],
+)
+def test_why_konduktor_failed(output: str, cause: str, told: str) -> None:
+    got, why = reason(1, output)
+    assert got == cause
+    assert told in why

@@ -1,0 +1,123 @@
+"""What keeps a pod off every node, however empty: resources, labels, taints, cordons.
+
+By the objects alone, as the scheduler filters. Affinities, spreading and what other pods use are left out:
+another pod may end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any
+
+from harness.evidence.objects import items, mapping
+
+_UNITS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_QUANTITY = re.compile(r"([+-]?\d*\.?\d+(?:[eE][+-]?\d+)?)([A-Za-z]*)")
+_PASSING = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_CORDON = "node.kubernetes.io/unschedulable"
+
+
+def never_fits(pod: dict[str, Any], nodes: Iterable[dict[str, Any]]) -> str | None:
+    """Why no node could take the pod even if nothing else ran; None when one could, or none is known."""
+    nodes = list(nodes)
+    if not nodes or not all(_obstacles(pod, node) for node in nodes):
+        return None
+    everywhere = [*_too_much(pod, nodes), *_no_label(pod, nodes)]
+    if everywhere:
+        return "; ".join(everywhere)
+    by_reason: dict[str, list[str]] = {}
+    for node in nodes:
+        for obstacle in _obstacles(pod, node):
+            by_reason.setdefault(obstacle, []).append(str(mapping(node, "metadata").get("name")))
+    return "; ".join(f"{_and(names)} {_verb(names, reason)}" for reason, names in by_reason.items())
+
+
+def requests(pod: dict[str, Any]) -> dict[str, Decimal]:
+    """What the pod's containers ask for together: cores, bytes, numbers of devices."""
+    total: dict[str, Decimal] = {}
+    for container in items(pod, "spec", "containers"):
+        resources = mapping(container, "resources")
+        for name, amount in {**mapping(resources, "limits"), **mapping(resources, "requests")}.items():
+            total[name] = total.get(name, Decimal(0)) + quantity(amount)
+    return total
+
+
+def quantity(text: object) -> Decimal:
+    """A Kubernetes quantity: "500m" is 0.5, "1Ki" is 1024; 0 for what is none."""
+    found = _QUANTITY.fullmatch(str(text))
+    if not found or found[2] not in _UNITS | _BINARY:
+        return Decimal(0)
+    binary = found[2] in _BINARY
+    factor = Decimal(2) ** _BINARY[found[2]] if binary else Decimal(10) ** _UNITS[found[2]]
+    return Decimal(found[1]) * factor
+
+
+def _obstacles(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
+    """Each as the end of a sentence about the node."""
+    found = []
+    has = mapping(node, "status", "allocatable")
+    found += [
+        f"has {_amount(name, quantity(has.get(name, 0)))}"
+        for name, asked in requests(pod).items()
+        if asked > quantity(has.get(name, 0))
+    ]
+    labels = mapping(node, "metadata", "labels")
+    wanted = mapping(pod, "spec", "nodeSelector")
+    found += [f"has no label {key}={value}" for key, value in wanted.items() if labels.get(key) != value]
+    if mapping(node, "spec").get("unschedulable"):
+        found.append("is cordoned")
+    tolerations = items(pod, "spec", "tolerations")
+    for taint in items(node, "spec", "taints"):
+        if taint.get("effect") == "PreferNoSchedule" or taint.get("key") in (*_PASSING, _CORDON):
+            continue
+        if not any(_tolerates(toleration, taint) for toleration in tolerations):
+            value = f"={taint['value']}" if taint.get("value") else ""
+            found.append(f"has the taint {taint.get('key')}{value}:{taint.get('effect')}")
+    return found
+
+
+def _tolerates(toleration: dict[str, Any], taint: dict[str, Any]) -> bool:
+    if toleration.get("effect") not in (None, "", taint.get("effect")):
+        return False
+    if toleration.get("operator") == "Exists":
+        return toleration.get("key") in (None, "", taint.get("key"))
+    same_key = toleration.get("key") == taint.get("key")
+    return same_key and (toleration.get("value") or "") == (taint.get("value") or "")
+
+
+def _too_much(pod: dict[str, Any], nodes: list[dict[str, Any]]) -> Iterable[str]:
+    for name, asked in requests(pod).items():
+        most = max(quantity(mapping(node, "status", "allocatable").get(name, 0)) for node in nodes)
+        if asked > most:
+            has = (
+                f"the most that a node has is {_amount(name, most, unit=False)}"
+                if most
+                else "no node has any"
+            )
+            yield f"it asks for {_amount(name, asked)}; {has}"
+
+
+def _no_label(pod: dict[str, Any], nodes: list[dict[str, Any]]) -> Iterable[str]:
+    for key, value in mapping(pod, "spec", "nodeSelector").items():
+        if not any(mapping(node, "metadata", "labels").get(key) == value for node in nodes):
+            yield f"no node has the label {key}={value}"
+
+
+def _amount(name: str, amount: Decimal, *, unit: bool = True) -> str:
+    """ "2.5 cpu", "29Gi memory", "8 nvidia.com/gpu"."""
+    text = f"{amount.normalize():f}"
+    if name in ("memory", "ephemeral-storage") or name.startswith("hugepages-"):
+        text = f"{(amount / 2**30).quantize(Decimal('0.1')).normalize():f}Gi"
+    return f"{text} {name}" if unit else text
+
+
+def _and(names: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _verb(names: list[str], reason: str) -> str:
+    verb, _, rest = reason.partition(" ")
+    return reason if len(names) == 1 else f"{ {'is': 'are', 'has': 'have'}[verb] } {rest}"

@@ -1,0 +1,80 @@
+"""Why a pod fits on no node: told only when no node could ever take it, and then with what each lacks."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from harness.evidence.fitting import never_fits, quantity
+
+
+def node(name: str, cpu: str = "2", memory: str = "8Gi", **spec: Any) -> dict[str, Any]:
+    labels = spec.pop("labels", {})
+    allocatable = {"cpu": cpu, "memory": memory, "pods": "110", **spec.pop("has", {})}
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "spec": spec,
+        "status": {"allocatable": allocatable},
+    }
+
+
+def pod(cpu: str = "1", memory: str = "2Gi", **spec: Any) -> dict[str, Any]:
+    requests = {"cpu": cpu, "memory": memory, **spec.pop("asks", {})}
+    return {"spec": {"containers": [{"resources": {"requests": requests}}], **spec}}
+
+
+CONTROL = node("cp", taints=[{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}])
+TAINT = {"key": "team", "value": "other", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("of", "nodes", "told"),
+    [
+        (pod("2500m"), [CONTROL, node("a"), node("b")], "it asks for 2.5 cpu; the most that a node has is 2"),
+        (pod(memory="29Gi"), [CONTROL, node("a")], "29Gi memory; the most that a node has is 8Gi"),
+        (pod(asks={"nvidia.com/gpu": 8}), [node("a")], "it asks for 8 nvidia.com/gpu; no node has any"),
+        (pod(nodeSelector={"gpu": "h100"}), [node("a", labels={"gpu": "a100"})], "the label gpu=h100"),
+        (
+            pod(),
+            [CONTROL, node("a", unschedulable=True), node("b", unschedulable=True)],
+            "cp has the taint node-role.kubernetes.io/control-plane:NoSchedule; a and b are cordoned",
+        ),
+        (pod(), [node("a", taints=[TAINT]), node("b", taints=[TAINT])], "a and b have the taint team=other"),
+        (pod("3"), [node("a"), node("b", "4", unschedulable=True)], "a has 2 cpu; b is cordoned"),
+    ],
+)
+def test_what_no_node_has(of: dict[str, Any], nodes: list[dict[str, Any]], told: str) -> None:
+    assert told in (never_fits(of, nodes) or "")
+
+
+@pytest.mark.parametrize(
+    ("of", "nodes"),
+    [
+        (pod(), [CONTROL, node("a")]),
+        (pod(), []),
+        (pod(tolerations=[{"operator": "Exists"}]), [node("a", taints=[TAINT])]),
+        (pod(tolerations=[{"key": "team", "value": "other"}]), [node("a", taints=[TAINT])]),
+        (pod(), [node("a", taints=[{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}])]),
+        (pod(), [node("a", taints=[{**TAINT, "effect": "PreferNoSchedule"}])]),
+        (pod(nodeSelector={"gpu": "h100"}), [CONTROL, node("a", labels={"gpu": "h100"})]),
+    ],
+)
+def test_a_node_that_may_take_it_later(of: dict[str, Any], nodes: list[dict[str, Any]]) -> None:
+    """Full, not ready just now, or tolerated: the scheduler may still find a place."""
+    assert never_fits(of, nodes) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("500m", "0.5"),
+        ("2", "2"),
+        ("1Ki", "1024"),
+        ("1.5Gi", "1610612736"),
+        ("1e3", "1000"),
+        ("x", "0"),
+        (8, "8"),
+    ],
+)
+def test_quantities(text: object, value: str) -> None:
+    assert quantity(text) == Decimal(value)
