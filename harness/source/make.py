@@ -39,7 +39,7 @@ def build(settings: Settings, progress: Progress) -> SourceStack:
     What is there already is not built again. One process builds at a time, others wait for it. Needs root
     (debootstrap), Docker and Go.
 
-    Raises ToolError or HarnessError with cause cluster.node_image_failed or controllers.image_failed; a
+    Raises ToolError or HarnessError with cause cluster.node_image or controllers.image_failed; a
     ToolError names the log.
     """
     plan = Plan(Store(settings.cache_dir / "source"), versions.load(settings))

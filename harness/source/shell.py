@@ -11,7 +11,7 @@ from pathlib import Path
 from harness.errors import HarnessError, ToolError
 from harness.process import watched
 
-CAUSE = "cluster.node_image_failed"
+CAUSE = "cluster.node_image"
 """What a failure to build is judged as (docs/causes.md)."""
 
 _LOGGED = 20_000

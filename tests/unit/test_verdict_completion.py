@@ -168,12 +168,72 @@ def test_images(judged, reason, message, cause):
     assert verdict.consequences == []
 
 
-def test_a_command_that_cannot_be_started(judged):
-    """Contract: StartError is the image's fault, not the rank's."""
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        ('exec: "bash": executable file not found in $PATH', "image.entrypoint"),
+        ("exec /bin/bash: exec format error", "image.wrong_architecture"),
+    ],
+)
+def test_a_command_that_cannot_be_started(judged, message, cause):
+    """Contract: StartError is the image's fault, not the rank's; both ranks are named."""
     job = stuck(bundles.healthy())
     for index in range(2):
-        job.ended(index, 9, 128, reason="StartError", message="exec format error")
-    assert judged(job).cause == "image.entrypoint"
+        job.ended(index, 9, 128, reason="StartError", message=message)
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == (cause, [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "cause"),
+    [
+        ("bash: line 9: torchrun: command not found", 127, "image.no_torch"),
+        ("ModuleNotFoundError: No module named 'torch'", 1, "image.no_torch"),
+        ("exec /usr/bin/bash: exec format error", 255, "image.wrong_architecture"),
+        ("ModuleNotFoundError: No module named 'torchvision'", 1, "rank.crashed"),
+    ],
+)
+def test_an_image_that_lacks_what_the_job_needs(judged, line, code, cause):
+    """Contract: an exit code is the image's doing when the rank's last words say so."""
+    job = bundles.healthy()
+    bundles.crash(job, 0)
+    job.drop_pod(0, after=10)
+    job.truth = {}
+    job.logs[job.pod_name(0)] = [f"{at(11, True)} {line}"]
+    job.ended(0, 12, code, message=json.dumps({"exit": code}))
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == (cause, [0])
+    assert line in verdict.explanation
+
+
+def test_a_pull_policy_that_ignores_the_node_s_image(judged):
+    """Contract: a reader who sees the image on the node is told why it does not count."""
+    job = stuck(bundles.healthy())
+    for index in range(2):
+        job.pod(index, 9, "Pending", {"waiting": {"reason": "ErrImagePull", "message": "connection refused"}})
+    for kind, seen in job.objects:
+        if kind == "pod":
+            seen.object["spec"]["containers"] = [{"name": bundles.CONTAINER, "imagePullPolicy": "Always"}]
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("image.pull_failed", [0, 1])
+    assert "pull policy is Always" in verdict.explanation
+
+
+def test_pods_that_no_node_could_take(judged):
+    """Contract: all ranks without a node are named, and what they ask for beside what the nodes have."""
+    job = stuck(bundles.healthy())
+    unschedulable = bundles.cond("PodScheduled", "False", "Unschedulable", "0/1 nodes: 1 Insufficient cpu.")
+    node = {"metadata": {"name": "n1", "uid": "n1"}, "spec": {}, "status": {"allocatable": {"cpu": "2"}}}
+    job.see("node", 1, node)
+    for index in range(2):
+        job.drop_pod(index)
+        job.pod(index, 9, "Pending", node=False, conditions=[unschedulable])
+    for kind, seen in job.objects:
+        if kind == "pod":
+            seen.object["spec"]["containers"] = [{"resources": {"requests": {"cpu": "3"}}}]
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("scheduling.unschedulable", [0, 1])
+    assert "it asks for 3 cpu; the most that a node has is 2 (the scheduler: Unsch" in verdict.explanation
 
 
 @pytest.mark.parametrize(
