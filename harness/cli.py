@@ -27,6 +27,7 @@ from harness.faults import commands as injecting
 from harness.launchers.job_file import JobFile
 from harness.report import terminal
 from harness.settings import load
+from harness.soak import commands as soaking
 from harness.verdict import judge as judge_bundle
 
 _WrongUsage: Any = typer.BadParameter.__mro__[2]
@@ -241,6 +242,43 @@ def faults(
         return 0 if injecting.undo_left(settings, _Progress()) else 2
     rows, versions = injecting.inject(injecting.chosen(names or []), settings, parallel, job, _Progress())
     return injecting.report(rows, versions, settings, table, records, as_json)
+
+
+@app.command()
+def soak(
+    launches: Annotated[int, typer.Argument(min=1, help="how many launches")],
+    parallel: Annotated[int, typer.Option(min=1, help="launches at the same time")] = 1,
+    job: Annotated[Path, typer.Option(help="the job of every launch")] = Path("jobs/multinode.yaml"),
+    keep: Annotated[
+        str, typer.Option(help="bundles of launches that passed: all, failed (none of them), last:N")
+    ] = "all",
+    cluster_name: ClusterName = None,
+    workers: Workers = None,
+    images: Images = None,
+    runs_dir: RunsDir = None,
+    keep_cluster: Keep = None,
+    wait: Annotated[float | None, typer.Option(help="seconds of each from launch to verdict [600]")] = None,
+    as_json: Json = False,
+) -> int:
+    """Launch a job again and again on one cluster, each as a `harness run` of its own, and look for leaks.
+
+    Exit code 0: every launch is a PASS and nothing leaked. The ledger, a JSON line for each launch, is written
+    as it happens to RUNS_DIR/soak-…/ledger.jsonl, beside bundles, progress of each, and summary.json. Before
+    the first launch and after the last, namespaces, open jobs, processes, memory, disk, Docker objects and
+    temporary files are compared; what grew without an explanation is named. Use a machine that does nothing
+    else: what others start meanwhile counts too.
+    """
+    settings = load(
+        cluster_name=cluster_name,
+        workers=workers,
+        images=images,
+        runs_dir=runs_dir,
+        keep_cluster=keep_cluster,
+        wait_seconds=wait,
+    )
+    result = soaking.soak(launches, settings, job, parallel, keep, _Progress())
+    _dump(result.model_dump()) if as_json else soaking.show(result, Console())
+    return 0 if result.clean else 1
 
 
 @images_app.command("build")

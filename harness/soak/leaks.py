@@ -1,0 +1,100 @@
+"""What was there before the first launch and after the last one: growth must have an explanation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel
+
+MIB = 2**20
+
+
+class Snapshot(BaseModel):
+    """Names of things, by what they are; and sizes in bytes, by what takes them."""
+
+    things: dict[str, list[str]]
+    sizes: dict[str, int]
+
+
+class Growth(BaseModel):
+    """One measure. `leak` says what is too much, "" when nothing is."""
+
+    what: str
+    before: str
+    after: str
+    allowed: str
+    leak: str = ""
+
+
+class Allowed(BaseModel):
+    """What is explained."""
+
+    more: dict[str, tuple[int, str]]
+    """Kind of thing → how many there may be in all at the end, and why."""
+    bytes: dict[str, tuple[int, float, str]]
+    """Start of a size's name → bytes and share of what it was that it may grow by (the larger), and why."""
+
+
+def explained(launches: int, parallel: int, kept_namespaces: int) -> Allowed:
+    """What so many launches may leave."""
+    disk = 256 * MIB + launches * 2 * MIB
+    return Allowed(
+        more={
+            "launch namespaces": (
+                kept_namespaces + parallel,
+                f"the newest {kept_namespaces} and those of the last launches",
+            )
+        },
+        bytes={
+            "memory of node": (384 * MIB, 0.25, "caches of the API server and etcd fill up"),
+            "memory of pod": (48 * MIB, 0.25, "caches fill up with the first launches"),
+            "disk of node": (disk, 0, "logs, etcd, rows of the tracker: 2 MiB a launch"),
+            "disk of state": (MIB, 0, "nothing but the discovery cache"),
+        },
+    )
+
+
+def compare(before: Snapshot, after: Snapshot, allowed: Allowed) -> list[Growth]:
+    """Every measure, things first."""
+    found = []
+    for kind, names in after.things.items():
+        there = before.things.get(kind, [])
+        new = sorted(set(names) - set(there))
+        limit, why = allowed.more.get(kind, (None, "none that was not there before"))
+        bad = len(names) > max(limit, len(there)) if limit is not None else bool(new)
+        more = f" and {len(new) - 5} more" if len(new) > 5 else ""
+        found.append(
+            Growth(
+                what=kind,
+                before=str(len(there)),
+                after=str(len(names)),
+                allowed=why if limit is None else f"{limit}: {why}",
+                leak=f"{kind}: {', '.join(new[:5])}{more}" if bad else "",
+            )
+        )
+    return found + _sizes(before.sizes, after.sizes, allowed)
+
+
+def _sizes(before: Mapping[str, int], after: Mapping[str, int], allowed: Allowed) -> list[Growth]:
+    found = []
+    for name, size in after.items():
+        first = before.get(name, 0)
+        fixed, share, why = next(
+            (rule for start, rule in allowed.bytes.items() if name.startswith(start)), (0, 0.0, "nothing")
+        )
+        limit = max(fixed, int(first * share))
+        grown = size - first
+        found.append(
+            Growth(
+                what=name,
+                before=mib(first),
+                after=mib(size),
+                allowed=f"+{mib(limit)}: {why}",
+                leak=f"{name} grew by {mib(grown)}" if grown > limit else "",
+            )
+        )
+    return found
+
+
+def mib(size: int) -> str:
+    return f"{size / MIB:.1f} MiB"

@@ -1,0 +1,122 @@
+"""What came of every launch of a soak, one JSON line each, and the numbers over all of them."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from harness.errors import UsageError
+from harness.evidence.schema import Retry
+
+
+class Entry(BaseModel):
+    """One launch."""
+
+    number: int
+    bundle: str | None
+    """None when the harness left none."""
+    kept: bool = True
+    """False: removed, as `--keep` says."""
+    verdict: str
+    """PASS, FAIL, UNKNOWN, or "none" when nothing was judged."""
+    cause: str | None = None
+    explanation: str = ""
+    exit_code: int | None = None
+    started_at: str
+    seconds: float
+    """Of the whole harness process."""
+    stages: dict[str, float] = {}
+    retries: list[Retry] = []
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict == "PASS" and self.exit_code == 0
+
+
+class Keep(BaseModel):
+    """Which bundles of launches that passed stay; those of others always do."""
+
+    last: int | None
+    """None: all."""
+
+    @classmethod
+    def parse(cls, text: str) -> Keep:
+        """`all`, `failed` or `last:N`. Raises UsageError."""
+        if text == "all":
+            return cls(last=None)
+        if text == "failed":
+            return cls(last=0)
+        word, _, number = text.partition(":")
+        if word == "last" and number.isdigit():
+            return cls(last=int(number))
+        raise UsageError(f"--keep takes all, failed or last:N, seen {text!r}")
+
+
+class Ledger:
+    """Written as it happens. Not for several threads at once."""
+
+    def __init__(self, path: Path, keep: Keep) -> None:
+        self.path = path
+        self.entries: list[Entry] = []
+        self._keep = keep
+        self._passed: list[Path] = []
+
+    def add(self, entry: Entry) -> None:
+        """Write it, and remove what is no longer to be kept."""
+        if entry.passed and entry.bundle is not None and self._keep.last is not None:
+            self._passed.append(Path(entry.bundle))
+            for old in self._passed[: len(self._passed) - self._keep.last]:
+                shutil.rmtree(old)
+                self._passed.remove(old)
+        self.entries.append(entry)
+        self._mark()
+        self._write()
+
+    def _mark(self) -> None:
+        for number, entry in enumerate(self.entries):
+            there = entry.bundle is not None and Path(entry.bundle).is_dir()
+            if entry.kept and not there:
+                self.entries[number] = entry.model_copy(update={"kept": False})
+
+    def _write(self) -> None:
+        partial = self.path.with_suffix(".partial")
+        partial.write_text("".join(entry.model_dump_json() + "\n" for entry in self.entries))
+        partial.replace(self.path)
+
+
+class Numbers(BaseModel):
+    """Over all launches. Seconds by percentile."""
+
+    launches: int
+    passed: int
+    verdicts: dict[str, int]
+    """ "FAIL rank.crashed" → how often."""
+    retries: int
+    seconds: dict[str, dict[str, float]]
+    """ "whole", "launch", "observe" → p50, p90, p99, max."""
+
+
+def numbers(entries: Sequence[Entry]) -> Numbers:
+    times = {"whole": [entry.seconds for entry in entries]}
+    for stage in ("launch", "observe"):
+        times[stage] = [entry.stages[stage] for entry in entries if stage in entry.stages]
+    verdicts = Counter(" ".join(filter(None, [entry.verdict, entry.cause])) for entry in entries)
+    return Numbers(
+        launches=len(entries),
+        passed=sum(entry.passed for entry in entries),
+        verdicts=dict(verdicts.most_common()),
+        retries=sum(len(entry.retries) for entry in entries),
+        seconds={name: percentiles(values) for name, values in times.items() if values},
+    )
+
+
+def percentiles(values: Sequence[float]) -> dict[str, float]:
+    """The smallest value that so many percent of all do not exceed."""
+    ordered = sorted(values)
+    found = {f"p{p}": ordered[max(0, math.ceil(len(ordered) * p / 100) - 1)] for p in (50, 90, 99)}
+    return {**found, "max": ordered[-1]}

@@ -1,0 +1,118 @@
+"""Looks at everything that a launch might leave: in the cluster, in Docker, on the disk, among processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness import process
+from harness.faults.command import command
+from harness.kube import Kube, condition
+from harness.launchers.config import NONCE_LABEL
+from harness.provision import Ready
+from harness.settings import Settings
+from harness.soak.leaks import Snapshot
+
+SYSTEM = ("kube-system", "jobset-system", "kueue-system", "harness-system")
+_SECONDS = 120
+
+
+def take(ready: Ready, settings: Settings, folder: Path) -> Snapshot:
+    """`folder` is the soak's own: whatever has it in its environment was started by the soak.
+
+    Raises ToolError, and what the API server's client raises.
+    """
+    nodes = ready.kind.nodes()
+    temporary = folder / "tmp"
+    things = {
+        **_in_cluster(ready.kube),
+        "processes": sorted(f"{pid} {command(pid)}" for pid in _processes(folder)),
+        "temporary files": sorted(path.name for path in temporary.iterdir()),
+        "hidden files in bundles": sorted(str(path) for path in folder.glob("launches/*/**/.*")),
+        "launch folders": sorted(path.name for path in settings.state_dir.glob("launch-*")),
+        "launch locks": sorted(path.name for path in (ready.kind.dir / "launches").glob("*")),
+        **_in_docker(),
+    }
+    sizes = {
+        **_memory(ready.kube, nodes),
+        **{f"disk of node {node}": _node_disk(node) for node in nodes},
+        "disk of state": _disk(settings.state_dir),
+    }
+    return Snapshot(things=things, sizes=sizes)
+
+
+def _in_cluster(kube: Kube) -> dict[str, list[str]]:
+    spaces = kube.objects("v1", "Namespace")
+    launches = [s["metadata"]["name"] for s in spaces if NONCE_LABEL in (s["metadata"].get("labels") or {})]
+    jobsets = kube.objects("jobset.x-k8s.io/v1alpha2", "JobSet")
+    workloads = kube.objects("kueue.x-k8s.io/v1beta2", "Workload")
+    running = [j for j in jobsets if not (j.get("status") or {}).get("terminalState")]
+    waiting = [w for w in workloads if condition(w, "Finished").get("status") != "True"]
+    return {
+        "launch namespaces": launches,
+        "other namespaces": [s["metadata"]["name"] for s in spaces if s["metadata"]["name"] not in launches],
+        "open JobSets": [f"{j['metadata']['namespace']}/{j['metadata']['name']}" for j in running],
+        "open Workloads": [f"{w['metadata']['namespace']}/{w['metadata']['name']}" for w in waiting],
+    }
+
+
+def _in_docker() -> dict[str, list[str]]:
+    asked = {
+        "containers": ["ps", "-a", "--no-trunc", "--format", "{{.Names}} {{.ID}}"],
+        "networks": ["network", "ls", "--no-trunc", "--format", "{{.Name}} {{.ID}}"],
+        "volumes": ["volume", "ls", "--format", "{{.Name}}"],
+        "images": ["image", "ls", "-a", "--no-trunc", "--format", "{{.Repository}}:{{.Tag}} {{.ID}}"],
+    }
+    return {
+        f"Docker {kind}": sorted(process.run(["docker", *arguments], timeout=60).stdout.splitlines())
+        for kind, arguments in asked.items()
+    }
+
+
+def _memory(kube: Kube, nodes: list[str]) -> dict[str, int]:
+    """Resident bytes of each node, and of each container of the system's pods, as the kubelets count them.
+
+    A pod's name ends in what changes when it is made again: it is left out.
+    """
+    found: dict[str, int] = {}
+    for node in nodes:
+        answer = kube.core.connect_get_node_proxy_with_path(node, "stats/summary", _preload_content=False)
+        summary = json.loads(answer.data)
+        found[f"memory of node {node}"] = int(summary["node"]["memory"].get("rssBytes") or 0)
+        for pod in summary["pods"]:
+            namespace, name = pod["podRef"]["namespace"], pod["podRef"]["name"]
+            if namespace not in SYSTEM[1:]:
+                continue
+            for container in pod.get("containers") or []:
+                key = f"memory of pod {namespace}/{name.rsplit('-', 2)[0]}/{container['name']}"
+                found[key] = int((container.get("memory") or {}).get("rssBytes") or 0)
+    return found
+
+
+def _node_disk(node: str) -> int:
+    """Without etcd's write-ahead log, which is made in pieces of 64 MiB."""
+    script = "du -skx --exclude=wal /var 2>/dev/null | cut -f1"
+    done = process.run(["docker", "exec", node, "sh", "-c", script], timeout=_SECONDS)
+    return int(done.stdout) * 1024
+
+
+def _disk(folder: Path) -> int:
+    sizes = []
+    for path in folder.rglob("*"):
+        try:
+            sizes.append(path.lstat().st_size)
+        except FileNotFoundError:  # another harness works there
+            continue
+    return sum(sizes)
+
+
+def _processes(folder: Path) -> Iterator[int]:
+    """Those that were started with the soak's folder in their environment."""
+    mark = str(folder).encode()
+    for each in Path("/proc").iterdir():
+        try:
+            if each.name.isdigit() and mark in (each / "environ").read_bytes():
+                yield int(each.name)
+        except OSError:
+            continue

@@ -1,0 +1,183 @@
+"""The soak itself: real `harness run` processes, so many at once, until all are done or somebody stops it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from harness.errors import HarnessError
+from harness.evidence.reader import Bundle
+from harness.evidence.writer import now
+from harness.faults.command import Command
+from harness.faults.inject import CPU_REQUEST
+from harness.namespaces import KEPT
+from harness.provision import Ready
+from harness.settings import Settings
+from harness.soak import snapshot
+from harness.soak.leaks import Growth, compare, explained
+from harness.soak.ledger import Entry, Keep, Ledger, Numbers, numbers
+
+Progress = Callable[[str], None]
+SETTLE_SECONDS = 120.0
+"""For what ends by itself after a launch: namespaces that are being deleted, containers of their pods."""
+AFTER_WAIT_SECONDS = 300.0
+"""A harness needs so long at most before and after its wait."""
+
+
+class Result(BaseModel):
+    """summary.json."""
+
+    folder: str
+    asked: int
+    parallel: int
+    seconds: float
+    numbers: Numbers
+    growth: list[Growth]
+
+    @property
+    def leaks(self) -> list[str]:
+        return [growth.leak for growth in self.growth if growth.leak]
+
+    @property
+    def clean(self) -> bool:
+        """Every launch that was asked for passed, and nothing leaked."""
+        return self.numbers.passed == self.asked and not self.leaks
+
+
+class Soak:
+    """`run` launches; `stop` ends what is under way."""
+
+    def __init__(
+        self, ready: Ready, settings: Settings, job: Path, folder: Path, parallel: int, keep: Keep
+    ) -> None:
+        """`folder` is made: ledger.jsonl, summary.json, launches/ with bundles, logs/, tmp/."""
+        self._ready = ready
+        self._settings = settings
+        self._job = job
+        self._folder = folder
+        self._parallel = parallel
+        for name in ("launches", "logs", "tmp"):
+            (folder / name).mkdir(parents=True)
+        self.ledger = Ledger(folder / "ledger.jsonl", keep)
+        self._running: set[Command] = set()
+        self._stopped = threading.Event()
+
+    def run(self, launches: int, progress: Progress) -> Result:
+        """So many launches, then the leak check. What ends it early ends the launches under way."""
+        start = time.monotonic()
+        before = snapshot.take(self._ready, self._settings, self._folder)
+        with ThreadPoolExecutor(self._parallel) as pool:
+            waiting = [pool.submit(self._launch, number) for number in range(1, launches + 1)]
+            try:
+                for done in as_completed(waiting):
+                    self._note(done.result(), launches, progress)
+            except BaseException:
+                self.stop()
+                pool.shutdown(cancel_futures=True)
+                raise
+        progress("looking for leaks")
+        allowed = explained(launches, self._parallel, KEPT)
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while True:
+            growth = compare(before, snapshot.take(self._ready, self._settings, self._folder), allowed)
+            if not any(each.leak for each in growth) or time.monotonic() > deadline:
+                break
+            time.sleep(5)  # what ends by itself cannot all be watched
+        result = Result(
+            folder=str(self._folder),
+            asked=launches,
+            parallel=self._parallel,
+            seconds=round(time.monotonic() - start, 1),
+            numbers=numbers(self.ledger.entries),
+            growth=growth,
+        )
+        (self._folder / "summary.json").write_text(result.model_dump_json(indent=2))
+        return result
+
+    def stop(self) -> None:
+        """No more launches; those under way are ended as by Ctrl-C."""
+        self._stopped.set()
+        for command in list(self._running):
+            if command.process.poll() is None:
+                command.interrupt()
+
+    def _note(self, entry: Entry, launches: int, progress: Progress) -> None:
+        self.ledger.add(entry)
+        done, failed = len(self.ledger.entries), sum(not each.passed for each in self.ledger.entries)
+        said = f"{entry.verdict} {entry.cause or ''}".rstrip()
+        retries = f", {len(entry.retries)} retries" if entry.retries else ""
+        progress(
+            f"{'✓' if entry.passed else '✗'} launch {entry.number}: {said} in {entry.seconds:.0f} s{retries} "
+            f"({done} of {launches} done, {failed} not PASS)"
+        )
+        for retry in entry.retries:
+            progress(f"    retried {retry.what}: {retry.reason}")
+        if not entry.passed:
+            progress(f"    {entry.explanation}  {entry.bundle or ''}".rstrip())
+
+    def _launch(self, number: int) -> Entry:
+        if self._stopped.is_set():
+            raise HarnessError("the soak was stopped")
+        runs = self._folder / "launches" / f"{number:04}"
+        runs.mkdir()
+        started_at, start = now(), time.monotonic()
+        with Command("run", str(self._job), "--json", env=self._environment(runs)) as command:
+            self._running.add(command)
+            if self._stopped.is_set():
+                command.interrupt()
+            problem = ""
+            try:
+                command.end(self._settings.wait_seconds + AFTER_WAIT_SECONDS)
+            except subprocess.TimeoutExpired:
+                problem = "the harness did not end in time, and was ended"
+        self._running.discard(command)
+        (self._folder / "logs" / f"{number:04}.log").write_text(command.stderr)
+        entry = Entry(
+            number=number,
+            bundle=None,
+            verdict="none",
+            explanation=problem or command.stderr.strip().rpartition("\n")[2],
+            exit_code=command.process.returncode,
+            started_at=started_at,
+            seconds=round(time.monotonic() - start, 2),
+        )
+        return entry.model_copy(update=_recorded(runs))
+
+    def _environment(self, runs: Path) -> dict[str, str]:
+        """The user's, on this cluster, with evidence and temporary files of its own."""
+        settings = self._settings
+        shared = {"HARNESS_CPU_REQUEST": CPU_REQUEST} if self._parallel > 1 else {}
+        kept = {n: value for n, value in os.environ.items() if n not in ("KEEP_CLUSTER", "PLUTO_RUN_ID")}
+        return {
+            **shared,
+            **kept,
+            "HARNESS_CLUSTER_NAME": settings.cluster_name,
+            "HARNESS_WORKERS": str(settings.workers),
+            "HARNESS_IMAGES": settings.images,
+            "HARNESS_STATE_DIR": str(settings.state_dir.absolute()),
+            "HARNESS_CACHE_DIR": str(settings.cache_dir.absolute()),
+            "HARNESS_RUNS_DIR": str(runs.absolute()),
+            "HARNESS_WAIT_SECONDS": str(settings.wait_seconds),
+            "TMPDIR": str((self._folder / "tmp").absolute()),
+        }
+
+
+def _recorded(runs: Path) -> dict[str, object]:
+    """What the bundle of a launch says."""
+    if not (runs / "latest").exists():
+        return {}
+    bundle = Bundle.open((runs / "latest").resolve())
+    found: dict[str, object] = {"bundle": str(bundle.path)}
+    if (manifest := bundle.manifest) is not None:
+        found["stages"] = {stage.name: stage.seconds for stage in manifest.stages}
+        found["retries"] = manifest.retries
+    if (verdict := bundle.recorded_verdict) is not None:
+        found |= {"verdict": verdict.verdict, "cause": verdict.cause, "explanation": verdict.explanation}
+    return found
