@@ -3,7 +3,8 @@
     rendezvous < rank < job (Kueue's max execution time) < harness wait < test timeout
 
 All are seconds. One `Budget` per launch; the ranks get theirs as HARNESS_RENDEZVOUS_SECONDS and
-HARNESS_RANK_SECONDS, the job file's maxRunDurationSeconds is lowered to `job`.
+HARNESS_RANK_SECONDS, and HARNESS_STALL_SECONDS between two signs of progress; the job file's
+maxRunDurationSeconds is lowered to `job`.
 """
 
 from __future__ import annotations
@@ -41,6 +42,16 @@ class Budget:
     @property
     def rendezvous(self) -> float:
         return min(120.0, self.rank * 0.6)
+
+    @property
+    def stall(self) -> float:
+        """How long a rank may go without progress: two thirds of what its peers wait for it."""
+        return min(60.0, self.rank * 0.4)
+
+    @property
+    def admission(self) -> float:
+        """A job that waits longer for quota has no time left to run in."""
+        return self.wait * 0.6
 
     def test(self, provision: float) -> float:
         """For a test's own timeout: the wait, `provision` seconds of set-up, and time to collect."""

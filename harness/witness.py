@@ -15,6 +15,7 @@ from harness.kube import Kube, reached
 from harness.observe.ending import Ending
 from harness.observe.heartbeat import Heartbeat
 from harness.observe.logs import LogFollower
+from harness.observe.meeting import Meeting
 from harness.observe.watcher import Watcher
 
 Progress = Callable[[str], None]
@@ -30,6 +31,10 @@ class Witness:
 
     def __init__(self, kube: Kube, namespace: str, writer: BundleWriter, budget: Budget) -> None:
         self.ending = Ending(admission_seconds=budget.admission)
+        expected = writer.current.expected
+        self._meeting = Meeting(
+            kube, expected.num_nodes if expected else 1, budget.rendezvous, writer.inspection
+        )
         self._wait = budget.wait
         self._writer = writer
         self._truth = TruthCollector(writer.current.nonce)
@@ -51,7 +56,7 @@ class Witness:
         """
         deadline = Deadline.after(self._wait)
         seen = ""
-        while (reason := self.ending.reason()) is None:
+        while (reason := self.ending.reason() or self._meeting.reason()) is None:
             if self._writer.full is not None:
                 raise self._writer.full
             silent = self._heartbeat.silent
@@ -113,6 +118,7 @@ class Witness:
 
     def _seen(self, kind: str, observation: Observation) -> None:
         self.ending.observe(kind, observation)
+        self._meeting.observe(kind, observation)
         self._logs.observe(kind, observation)
 
     def _log(self, pod: str, container: str, text: str) -> None:

@@ -1,65 +1,176 @@
-"""The main job's worker with one fault on one rank: what the e2e tests launch to see a FAIL.
+"""The main job's worker with one fault on one rank: what the faults and e2e tests launch to see a FAIL.
 
     torchrun … /workspace/faulty.py FAULT RANK
 
-FAULT is one of: other_run, silent, drop_point, wrong_value, exit3. The ground truth is untouched: it says
-what the rank meant to log.
+FAULT is the name of a function below. The ground truth is untouched: it says what the rank meant to log.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
+from collections.abc import Callable
 from typing import Any
 
+import ground_truth
 import multinode
 
 STEP = 7
+FLOOD_BYTES = 100_000_000
+FAULTS: dict[str, Callable[[], int]] = {}
 
 
-def strike(fault: str, victim: int) -> int:
-    """Run the worker with `fault` on rank `victim`; returns its exit code."""
-    rank = int(os.environ["RANK"])
-    if rank != victim:
+def fault(run: Callable[[], int]) -> Callable[[], int]:
+    """Registers a worker with a fault: the one rank runs it in place of multinode.main."""
+    FAULTS[run.__name__] = run
+    return run
+
+
+def strike(name: str, victim: int) -> int:
+    """Run the worker, with the fault `name` on rank `victim`; returns its exit code."""
+    if int(os.environ["RANK"]) != victim:
         return int(multinode.main())
-    if fault == "other_run":
-        os.environ["PLUTO_RUN_ID"] += "-other"
-        return int(multinode.main())
-    if fault == "silent":
-        multinode.Recorder.record = lambda *_: None
-        return int(multinode.main(log=lambda *_: None))
-    if fault == "exit3":
-        return int(multinode.main(log=_exit_at_step))
-    return int(multinode.main(log={"drop_point": _drop_point, "wrong_value": _wrong_value}[fault]))
+    return FAULTS[name]()
 
 
-def _victim_metric(metrics: dict[str, float]) -> str:
-    return next(name for name in metrics if name.startswith("loss/node"))
+def at_step(step: int, do: Callable[[], None]) -> int:
+    """The worker, which does this at a step before it logs that step."""
+
+    def log(run: Any, metrics: dict[str, float], now: int) -> None:
+        if now == step:
+            do()
+        multinode.plain_log(run, metrics, now)
+
+    return int(multinode.main(log=log))
 
 
-def _drop_point(run: Any, metrics: dict[str, float], step: int) -> None:
-    if step == STEP:
-        metrics = {name: value for name, value in metrics.items() if name != _victim_metric(metrics)}
-    multinode.plain_log(run, metrics, step)
+def at_victims_metric(change: Callable[[str, dict[str, float]], dict[str, float]]) -> int:
+    """The worker, whose own metric is changed on its way to the tracker at STEP."""
+
+    def log(run: Any, metrics: dict[str, float], step: int) -> None:
+        if step == STEP:
+            metrics = change(next(name for name in metrics if name.startswith("loss/node")), metrics)
+        multinode.plain_log(run, metrics, step)
+
+    return int(multinode.main(log=log))
 
 
-def _wrong_value(run: Any, metrics: dict[str, float], step: int) -> None:
-    if step == STEP:
-        name = _victim_metric(metrics)
-        metrics = {**metrics, name: metrics[name] + 0.5}
-    multinode.plain_log(run, metrics, step)
+# -- what is logged ------------------------------------------------------------------------------------
+@fault
+def other_run() -> int:
+    os.environ["PLUTO_RUN_ID"] += "-other"
+    return int(multinode.main())
 
 
-def _exit_at_step(run: Any, metrics: dict[str, float], step: int) -> None:
-    if step == STEP:
-        # To the container's own stdout: what the client captures of this process ends with this process.
-        with open("/proc/1/fd/1", "w") as stdout:
-            stdout.write(f"about to leave at step {step} with exit code 3\n")
+@fault
+def silent() -> int:
+    multinode.Recorder.record = lambda *_: None
+    return int(multinode.main(log=lambda *_: None))
+
+
+@fault
+def drop_point() -> int:
+    return at_victims_metric(lambda own, metrics: {n: v for n, v in metrics.items() if n != own})
+
+
+@fault
+def wrong_value() -> int:
+    return at_victims_metric(lambda own, metrics: {**metrics, own: metrics[own] + 0.5})
+
+
+# -- how the process ends ------------------------------------------------------------------------------
+@fault
+def exit3() -> int:
+    """Without a last breath: what the client has captured of this process ends with it."""
+
+    def leave() -> None:
+        os.write(ground_truth.STDOUT, f"about to leave at step {STEP} with exit code 3\n".encode())
         os._exit(3)
-    multinode.plain_log(run, metrics, step)
+
+    return at_step(STEP, leave)
+
+
+@fault
+def leave() -> int:
+    """With exit code 0, before it has logged anything."""
+    return at_step(0, lambda: sys.exit(0))
+
+
+def _fail(when: str) -> Callable[[], None]:
+    def fail() -> None:
+        raise ValueError(f"a fault {when}")
+
+    return fail
+
+
+@fault
+def raise_before() -> int:
+    return at_step(0, _fail("before the first log"))
+
+
+@fault
+def raise_during() -> int:
+    return at_step(STEP, _fail(f"at step {STEP}"))
+
+
+@fault
+def raise_after() -> int:
+    multinode.main()
+    _fail("after the last log")()
+    return 0
+
+
+@fault
+def oom() -> int:
+    """Takes memory until the kernel ends it."""
+
+    def hoard() -> None:
+        held = []
+        while True:
+            held.append(b"x" * (64 << 20))
+
+    return at_step(STEP, hoard)
+
+
+# -- how it goes on ------------------------------------------------------------------------------------
+def _wait_for_ever() -> None:
+    threading.Event().wait()
+
+
+@fault
+def hang_before_joining() -> int:
+    """Its process is there, and never joins the others' process group."""
+    multinode.init_distributed = _wait_for_ever
+    return int(multinode.main())
+
+
+@fault
+def hang_at_step() -> int:
+    return at_step(STEP, _wait_for_ever)
+
+
+@fault
+def hang_at_exit() -> int:
+    """All is logged; a thread that never ends holds the process."""
+    code = int(multinode.main())
+    threading.Thread(target=_wait_for_ever).start()
+    return code
+
+
+@fault
+def flood() -> int:
+    """A rank that prints 100 MB in one go."""
+
+    def print_much() -> None:
+        line = b"a line of a flood that says nothing, and says it again and again ............\n"
+        for _ in range(FLOOD_BYTES // len(line) // 1000):
+            os.write(ground_truth.STDOUT, line * 1000)
+
+    return at_step(STEP, print_much)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
+    if len(sys.argv) != 3 or sys.argv[1] not in FAULTS:
+        sys.exit(f"{__doc__}\nFaults: {', '.join(FAULTS)}")
     sys.exit(strike(sys.argv[1], int(sys.argv[2])))

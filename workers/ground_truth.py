@@ -4,8 +4,9 @@
     truth.record("loss/node0", step, value)      # beside every run.log()
     truth.end()                                  # last: the digest goes into the termination message
 
-Frames go straight to file descriptor 1, past sys.stdout, so that no console capture carries them to the
-tracker. The wire format is workers/truth_frames.py. Standard library only.
+Frames go to the process's first stdout: a tracker's client that captures the console puts a pipe into itself
+in its place, and what is in that pipe is lost when the process dies abruptly. So import this module before
+the client is initialised. The wire format is workers/truth_frames.py. Standard library only.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ import truth_frames as frames
 ROWS_PER_FRAME = 20
 BLOCK_ROWS = 1000
 FLUSH_SECONDS = 1.0
+STDOUT, STDERR = os.dup(1), os.dup(2)
+"""The container's own, past any capture that comes later. Not inherited by child processes."""
 
 
 class Recorder:
     """Records rows (metric, step, value) of one rank in order. Not for use from several threads."""
 
-    def __init__(self, nonce: str, rank: int, *, row_limit: int = 200_000, fd: int = 1) -> None:
+    def __init__(self, nonce: str, rank: int, *, row_limit: int = 200_000, fd: int = STDOUT) -> None:
         """Rows past `row_limit` are told by digests of blocks of up to 1000 rows of one metric."""
         self.nonce = nonce
         self.rank = rank
@@ -91,6 +94,19 @@ class Recorder:
                     take //= 2
             self._write(line)
             del self._pending[:take]
+
+    def client(self, state: dict[str, Any] | None) -> None:
+        """What the tracker's client believes (workers/client_state.py); of too much, the part that fits."""
+        if state is None:
+            return
+        self.flush()
+        for payload in (state, {**state, "whole": False, "sent": {}}):
+            try:
+                head = {"k": "client", "r": self.rank, "q": self._seq}
+                self._write(frames.encode(self.nonce, {**head, **payload}))
+                return
+            except ValueError:
+                continue
 
     def end(self, output_dir: str | None = None) -> dict[str, Any]:
         """The last frame, and this rank's digest in $KONDUKTOR_OUTPUT_DIR/result.json. Returns the digest."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import datetime
 import faulthandler
+import math
 import os
+import signal
 import socket
 import sys
 import time
@@ -17,11 +19,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ground_truth import Recorder
+import client_state
+from ground_truth import STDERR, STDOUT, Recorder
 
 STEPS = int(os.environ.get("E2E_STEPS", "20"))
 STEP_SECONDS = float(os.environ.get("E2E_STEP_SECONDS", "0"))
 """A pause after each step: a longer job, for whoever wants to look at it or to disturb it."""
+STALL_SECONDS = float(os.environ.get("HARNESS_STALL_SECONDS", "60")) + STEP_SECONDS
+"""How long a rank may go without progress. A rank that waits for others may take half as long again, so that
+the one that they wait for explains itself first."""
+_ENDS = time.monotonic() + float(os.environ.get("HARNESS_RANK_SECONDS", "500"))
 Log = Callable[[Any, dict[str, float], int], None]
 """How a step reaches the tracker: (run, metrics, step)."""
 
@@ -32,7 +39,20 @@ def plain_log(run: Any, metrics: dict[str, float], step: int) -> None:
 
 
 def say(rank: int, text: str) -> None:
-    print(f"[rank {rank}] {text}", flush=True)
+    """A line of this rank's log, which no death of this process can hold back."""
+    os.write(STDOUT, f"[rank {rank}] {text}\n".encode())
+
+
+def at_most(seconds: float) -> None:
+    """Until the next call this process may take so long; after it, every thread's stack is in the log, and it
+    ends with 1. Stays armed while the interpreter shuts down."""
+    left = max(0.1, min(seconds, _ENDS - time.monotonic()))
+    faulthandler.dump_traceback_later(left, exit=True, file=STDERR)
+
+
+def stacks_on_sigterm() -> None:
+    """Whoever ends this process leaves its stacks in the log. Again after a library has set its handler."""
+    faulthandler.register(signal.SIGTERM, file=STDERR, chain=True)
 
 
 def init_distributed() -> tuple[int, int, Any]:
@@ -70,6 +90,7 @@ def train(rank: int, device: Any, on_step: Callable[[int, float, float], None]) 
     target = torch.arange(8.0, device=device).unsqueeze(1)
     data = torch.Generator().manual_seed(100 + rank)
     for step in range(STEPS):
+        at_most(1.5 * STALL_SECONDS)
         x = torch.randn(64, 8, generator=data).to(device)
         loss = torch.nn.functional.mse_loss(model(x), x @ target)
         optimizer.zero_grad()
@@ -109,9 +130,9 @@ def _state(process: Path) -> str:
 
 def main(log: Log = plain_log) -> int:
     """Train and log; `log` is where workers/faulty.py strikes."""
-    faulthandler.enable()
-    seconds = float(os.environ.get("HARNESS_RANK_SECONDS", "500"))
-    faulthandler.dump_traceback_later(seconds, exit=True)
+    faulthandler.enable(file=STDERR)
+    at_most(math.inf)
+    stacks_on_sigterm()
     rank, world, device = init_distributed()
     attempt = os.environ.get("RESTART_ATTEMPT") or "0"
     os.environ["PLUTO_DIR"] = f"/tmp/pluto/rank{rank}-{attempt}"  # noqa: S108 - one per process, never shared
@@ -122,12 +143,15 @@ def main(log: Log = plain_log) -> int:
 
     truth = Recorder.from_env(rank)
     job = os.environ.get("KONDUKTOR_JOB_NAME", "local")
+    faulthandler.unregister(signal.SIGTERM)
     run = pluto.init(project=os.environ.get("PLUTO_PROJECT", "e2e"), name=f"{job}-rank{rank}")
+    stacks_on_sigterm()
     ids: list[Any] = [None] * world
     dist.all_gather_object(ids, run.id)
     say(rank, f"Pluto run {run.id}; the ranks see {ids}")
 
     def on_step(step: int, own: float, mean: float) -> None:
+        at_most(STALL_SECONDS)
         metrics = {
             f"loss/node{rank}": own,
             f"nonce/node{rank}": float(int(truth.nonce, 16)),
@@ -140,14 +164,16 @@ def main(log: Log = plain_log) -> int:
         time.sleep(STEP_SECONDS)
 
     train(rank, device, on_step)
+    at_most(math.inf)
     truth.flush()
     run.finish()
     wait_for_sync(rank, 40.0)
+    truth.client(client_state.read(os.environ["PLUTO_DIR"]))
     digest = truth.end()
     say(rank, f"done: {digest['count']} points")
     dist.barrier()
     dist.destroy_process_group()
-    faulthandler.cancel_dump_traceback_later()
+    at_most(STALL_SECONDS)
     return 0
 
 

@@ -13,6 +13,7 @@ from harness.errors import UsageError
 from harness.evidence.objects import COMPLETION_INDEX, JOBSET_NAME, Pod, Seen, mapping
 from harness.evidence.schema import (
     Attachment,
+    Inspection,
     Manifest,
     Observation,
     Point,
@@ -28,6 +29,7 @@ _OBSERVATION: TypeAdapter[Observation] = TypeAdapter(Observation)
 _TRUTH: TypeAdapter[TruthLine] = TypeAdapter(TruthLine)
 _RUN: TypeAdapter[TrackerRun] = TypeAdapter(TrackerRun)
 _ATTACHMENT: TypeAdapter[Attachment] = TypeAdapter(Attachment)
+_INSPECTION: TypeAdapter[Inspection] = TypeAdapter(Inspection)
 _POINT: TypeAdapter[Point] = TypeAdapter(Point)
 
 
@@ -147,6 +149,10 @@ class Bundle:
         return {
             index * per_node + local: pod for index, pod in self.pods().items() for local in range(per_node)
         }
+
+    def inspections(self) -> list[tuple[int, Inspection]]:
+        """How containers looked from inside, with line numbers, in order."""
+        return list(self._records("inspections.jsonl", _INSPECTION))
 
     def truth(self, rank: int) -> Iterator[tuple[int, TruthLine]]:
         """A rank's ground truth with line numbers."""

@@ -5,8 +5,10 @@
       objects/<kind>.jsonl Observation: every state seen of jobset, workload, job, pod, node,
                            localqueue, clusterqueue
       events.jsonl         Observation of core/v1 Events
+      inspections.jsonl    Inspection: containers from inside, when their ranks should have met
       logs/<pod>-<container>.log   "<RFC 3339 time> <line>", from the first line to the last
-      truth/<rank>.jsonl   TruthRow …, TruthBlock …, then TruthEnd: what the rank itself says it logged
+      truth/<rank>.jsonl   TruthRow …, TruthBlock …, TruthClient, then TruthEnd: what the rank itself
+                           says it logged
       tracker/runs.jsonl, attachments.jsonl, points.jsonl     TrackerRun, Attachment, Point
       tracker/summary.json TrackerSummary: counts, so that a file cut short is noticed
       controllers/, kind/  logs of controllers, export of a cluster that failed
@@ -115,6 +117,29 @@ class Observation(Record):
     object: dict[str, Any]
 
 
+class Process(Record):
+    pid: int
+    parent: int
+    command: list[str]
+    ticks: int = 0
+    """CPU time that it took while it was looked at for two seconds, in hundredths of a second."""
+
+
+class Inspection(Record):
+    """A running container from inside. `error`: why it could not be told."""
+
+    at: str
+    pod: str
+    processes: list[Process] = []
+    listening: list[int] = []
+    """TCP ports."""
+    connected: list[str] = []
+    """The other ends of established TCP connections, "address:port"."""
+    resolved: dict[str, list[str] | None] = {}
+    """Name → its addresses, as the container resolves it; [] when it does not, None when it is not known."""
+    error: str | None = None
+
+
 class TruthRow(Record):
     kind: Literal["row"] = "row"
     metric: str
@@ -143,6 +168,21 @@ class TruthEnd(Record):
     metrics: dict[str, tuple[int, str]] = {}
 
 
+class TruthClient(Record):
+    """What the rank's Pluto client believes (workers/client_state.py): ranges of steps by metric.
+
+    A point that is in neither was never given to the client if `whole`, else it may have been sent.
+    """
+
+    kind: Literal["client"] = "client"
+    whole: bool
+    sent: dict[str, list[tuple[int, int]]] = {}
+    """Acknowledged by the tracker."""
+    unsent: dict[str, list[tuple[int, int]]] = {}
+    error: str = ""
+    """Why the latest of the unsent was not."""
+
+
 class TruthGap(Record):
     """Frames missing from the log between two sequence numbers."""
 
@@ -151,7 +191,9 @@ class TruthGap(Record):
     next_seq: int
 
 
-TruthLine = Annotated[TruthRow | TruthBlock | TruthEnd | TruthGap, Field(discriminator="kind")]
+TruthLine = Annotated[
+    TruthRow | TruthBlock | TruthClient | TruthEnd | TruthGap, Field(discriminator="kind")
+]
 
 
 class TrackerRun(Record):
@@ -196,6 +238,15 @@ class Point(Record):
     peer: str | None = None
 
 
+class TrackerFailure(Record):
+    """Requests that the tracker could not serve, by its own account."""
+
+    reason: str
+    count: int
+    first: str
+    last: str
+
+
 class TrackerSummary(Record):
     source: Literal["embedded", "hosted"]
     fetched_at: str
@@ -205,6 +256,8 @@ class TrackerSummary(Record):
     points: int
     truncated: bool = False
     error: str | None = None
+    failures: list[TrackerFailure] = []
+    """Since the tracker started, so maybe of other launches too."""
 
 
 VerdictWord = Literal["PASS", "FAIL", "UNKNOWN"]

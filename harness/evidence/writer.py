@@ -19,6 +19,7 @@ from harness.evidence.files import DISK_FULL, Appender, LogFile, on_disk
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import (
     Attachment,
+    Inspection,
     Manifest,
     Observation,
     Point,
@@ -132,6 +133,10 @@ class BundleWriter:
     def observe(self, kind: str, observation: Observation) -> None:
         """Append one watch delivery. `kind` is lower-case and singular; events have their own file."""
         self._append("events.jsonl" if kind == "event" else f"objects/{kind}.jsonl", observation)
+
+    def inspection(self, inspection: Inspection) -> None:
+        """Append how a container looked from inside."""
+        self._append("inspections.jsonl", inspection)
 
     def log_line(self, pod: str, container: str, line: str) -> None:
         """Append one line of a container's log."""

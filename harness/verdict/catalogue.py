@@ -37,8 +37,7 @@ cluster.create_failed | kind could not create the cluster. | the stage's error, 
 cluster.name_taken | A cluster of this name is there, and the harness did not make it. | kind's output | choose another --cluster-name; the harness deletes only what it made | `kind create cluster` with the same name
 cluster.mismatch | The kept cluster has another node image or another number of workers. | the stage's error | `harness down`, or another --cluster-name | keeping a cluster, then asking for more workers
 cluster.unhealthy | The kept cluster is there and its API server or a node is not ready. | the stage's error | `harness status`, `harness down` | stopping a node of a kept cluster
-cluster.node_image | The node image could not be had or used. | kind's output | HARNESS_IMAGES=source builds it; read kind/ in the bundle | naming a node image that does not exist
-cluster.node_image_failed | The node image, or something that goes into it, could not be built from source. | the stage's error | read the build's output; Go module proxy and Debian mirror | a proxy that refuses Go modules
+cluster.node_image | The node image could not be had, built or used. | the stage's error, kind's output | read the build's output, kind/ in the bundle; Go module proxy and Debian mirror, or the registry | naming a node image that does not exist
 cluster.nodes_not_ready | Nodes did not become Ready in time. | objects/node.jsonl, kind/ export | `kubectl describe node`; the container network and kubelet logs | stopping a node's kubelet
 cluster.unreachable | The API server cannot be reached. | the stage's error | `kubectl --context … get --raw /readyz` | pausing the control plane
 cluster.kubeconfig | The kubeconfig or its context cannot be used. | the stage's error | check KUBECONFIG and --context | a context that does not exist
@@ -56,10 +55,12 @@ controllers.jobset_idle | A JobSet was created and resumed, and no Job came of i
 controllers.kueue_idle | A queued JobSet was created and Kueue made no Workload for it. | objects/jobset.jsonl without a Workload | controllers/ logs of kueue-system | stopping Kueue's controller before the launch
 image.build_failed | The worker image could not be built. | the stage's error | read the build's output in the bundle | a Dockerfile that does not build
 image.load_failed | The image could not be brought to the nodes. | the stage's error | disk of the nodes; `docker exec NODE ctr -n k8s.io images ls` | filling a node's disk
-image.not_found | The image does not exist where the node looks for it. | the container's waiting reason and message | check image_id; load it: `harness images build`; a tag other than latest | an image name that does not exist
-image.pull_failed | The image exists and could not be pulled. | the container's waiting reason and message | registry, credentials, network of the node | a registry that does not answer
+image.not_found | The image does not exist where the node looks for it. | the container's waiting reason and message | check image_id; load it: `harness images build`; a tag other than latest | an image that no node has, and pull policy Never
+image.pull_failed | The image exists and could not be pulled. | the container's waiting reason and message | registry, credentials, network of the node; pull policy IfNotPresent | a registry that does not answer
 image.config | The container could not be configured (a missing ConfigMap, Secret or a wrong user). | the container's waiting reason | create what the message names | an env from a Secret that does not exist
-image.entrypoint | The container could not be started: no such command, or another architecture. | the container's state StartError or RunContainerError | run the image by hand: it needs bash | an image without bash
+image.entrypoint | The container could not be started: the image has no such command. | the container's state StartError or RunContainerError | run the image by hand: it needs bash | an image without bash
+image.wrong_architecture | The image's programs are for another processor than the node's. | the container's state, or the log line "exec format error" | build the image for the nodes: `docker build --platform` | an image with the bash of arm64
+image.no_torch | There is no torch, or no torchrun, in the image. | exit code and log line of the rank | install torch into the image, or name the right image_id | an image of Python alone
 queue.create_failed | The queues could not be created or did not become active. | the stage's error | `kubectl get clusterqueue,localqueue -A` | a flavor that does not exist
 queue.local_queue_missing | The LocalQueue of the job does not exist in its namespace. | the Workload's QuotaReserved message | create it, or correct kueue.x-k8s.io/queue-name | a queue name that does not exist
 queue.cluster_queue_missing | The LocalQueue points at a ClusterQueue that does not exist. | the Workload's QuotaReserved message | create the ClusterQueue | deleting the ClusterQueue
@@ -76,22 +77,26 @@ admission.max_execution_time | Kueue ended the job: it ran longer than maxRunDur
 admission.deactivated | The Workload was set inactive. | the Workload's Evicted condition or spec.active | `kubectl patch workload … active: true`; who did it? | `spec.active: false`
 admission.queue_stopped | The queue was stopped while the job ran. | the Workload's Evicted condition | resume the queue | stopPolicy: HoldAndDrain
 admission.evicted | Kueue evicted the job for another reason. | the Workload's Evicted condition | read the condition's message | a failed AdmissionCheck
-launch.konduktor_missing | konduktor is not installed in its environment. | the stage's error | `harness doctor --fix` | deleting its environment
-launch.konduktor_failed | konduktor ended with an error. | the stage's error | read its output in the bundle | a kubeconfig that does not exist
-launch.timed_out | The launcher did not end in time. | the stage's error | network of the launcher; its log in the bundle | an API server that does not answer
-launch.job_invalid | The job file is wrong. | the stage's error | correct the field that the message names | a misspelt field
-launch.name_too_long | The name of the job leaves no room for the names of its pods. | the stage's error | at most about 40 characters | a name of 60 characters
+launch.konduktor_missing | konduktor is not installed, and could not be. | the stage's error | the package index that pip is set up with | an index that does not answer
+launch.konduktor_failed | konduktor ended with an error. | the stage's error | read its output in the bundle | a broken module in its environment
+launch.timed_out | The launcher did not end in time. | the stage's error | its last line, network of the launcher; its log in the bundle | a konduktor that hangs
 launch.run_id_resumes | The shared run id has the shape of a Pluto id, so clients would resume instead of create. | the stage's error | choose an id like team-run-7f3a | PLUTO_RUN_ID=ABC-1
-launch.rejected | The API server or a webhook refused the job. | the stage's error | read its message | a label that is not valid
+launch.rejected | The API server, a webhook or a policy refused the job. | the stage's error | read its message | a policy that denies the JobSet
 launch.no_object | The launcher said it launched, and there is no such object. | manifest.json: launch without uid | `kubectl get jobset -A`; is the JobSet API installed? | deleting the JobSet CRD
 scheduling.unschedulable | A pod fits on no node. | the pod's PodScheduled condition | ask for less, or correct the node selector and taints | more CPU than any node has
 scheduling.not_spread | The ranks ran on fewer nodes than the test asks for. | spec.nodeName of the pods | anti-affinity, or more nodes | one node cordoned
 scheduling.not_started | A pod was bound to a node and its container never started. | the pod's conditions and events | `kubectl describe pod`; kubelet of that node | stopping a node's kubelet
-rendezvous.timeout | Ranks waited for others that did not come. | the waiting ranks' logs | see the ranks named; DNS and port of MASTER_ADDR | a rank that never joins
-rendezvous.dns | MASTER_ADDR could not be resolved. | the rank's log | the headless Service and CoreDNS | a MASTER_ADDR that does not exist
-rendezvous.unreachable | MASTER_ADDR was resolved and its port did not answer. | the rank's log | is rank 0 up, is the port right, do pods reach each other? | a wrong port on one rank
+rendezvous.process_missing | A rank's torchrun never came to the rendezvous, and the others waited for it. | inspections.jsonl: processes of its pod | what does the rank named do instead? its log and run script | a rank that sleeps in place of torchrun
+rendezvous.dns | A rank could not resolve the address of the rendezvous. | inspections.jsonl: what its container resolves; its log | MASTER_ADDR, /etc/resolv.conf, the headless Service and CoreDNS | a MASTER_ADDR that does not exist, a container without a name server
+rendezvous.unreachable | The address of the rendezvous was resolved and its port did not answer. | inspections.jsonl: connections; the rank's log | is rank 0 up, is the port right, do pods reach each other? | a wrong port, an address at which nobody listens
+rendezvous.id_mismatch | Ranks came to the same address with different rendezvous ids. | inspections.jsonl: command lines | the same --rdzv_id on every rank | another --rdzv_id on one rank
+rendezvous.world_size | A rank's torchrun expects other nodes, or runs other processes, than the job has. | inspections.jsonl: command lines; truth/ of more ranks than expected | --nnodes, --nproc_per_node and --node_rank of every rank | another --nnodes or --nproc_per_node on one rank
+rendezvous.timeout | Ranks waited for others in vain, and nothing more is known. | inspections.jsonl, the waiting ranks' logs | see the ranks named; DNS and port of MASTER_ADDR | a rank that hangs before it joins the process group
 rank.missing | A rank never had a pod. | objects/pod.jsonl | `kubectl describe job` | a pod refused by admission
 rank.crashed | A rank's process ended with an exit code other than 0. | exit code in the pod's state, last lines of its log | read the rank's log | `sys.exit(3)` in one rank
+rank.exit_swallowed | A rank's process failed and its shell reported success. | exit code 0 in the pod's state, torchrun's report of a failure at the end of its log | no `|| true` in the run script; `set -e` | `|| true` behind torchrun
+rank.left_early | A rank ended with exit code 0 before its work was done, and its peers lost it. | exit code 0 in the pod's state, no end of its ground truth | why does it leave? its log | `sys.exit(0)` in one rank before its first log
+rank.hung | A rank made no progress, and its own deadline ended it. | the stack in its log, the others' stacks | read the stack: where does it stand? | a rank that waits for ever at a step, or when it exits
 rank.oom_killed | The kernel killed a rank: out of memory. | terminated.reason OOMKilled | raise memory, or use less | allocating more than the limit
 rank.killed | A rank was ended by a signal. | exit code over 128, or torchrun's report | who sent it? `kubectl get events` | `kill -9` in one rank
 rank.evicted | A pod was evicted by its node or the scheduler. | the pod's DisruptionTarget condition | see the message: disk, memory, taint, priority | tainting a node NoExecute
@@ -112,6 +117,8 @@ run.deleted | The job was deleted before it ended. | a DELETED delivery in objec
 tracker.not_ready | The tracker did not become ready. | the stage's error | `kubectl describe pod` of the tracker | a tracker image that does not start
 tracker.key_rejected | The tracker does not accept the key. | the stage's error | check PLUTO_API_KEY | a wrong key
 tracker.deploy_failed | The tracker could not be deployed. | the stage's error | read the message | a quota that leaves it no room
+tracker.disk_full | The tracker's disk is full, so it keeps nothing more. | failures in tracker/summary.json | a larger volume; the clients' queues still hold what it refused | filling the tracker's volume
+tracker.data_lost | The tracker came back without its database while the job ran. | objects/tracker.jsonl: another pod, tracker/runs.jsonl | give the tracker a volume that outlives its pod; run again | deleting the tracker's pod
 ?tracker.unreachable | The tracker could not be asked for its rows. | tracker/summary.json | is it up? `harness judge` again after fetching | the tracker down at the end
 ?tracker.incomplete | The tracker's rows in the bundle are not all that it has. | counts of tracker/summary.json | run again; hosted: fewer points | cutting tracker/points.jsonl
 unification.no_run | The tracker has no run of the shared id. | tracker/runs.jsonl | did any rank reach the tracker, with the right project? | ranks given another id

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.evidence.objects import Pod, Seen, mapping, termination
-from harness.evidence.schema import TruthRow
-from harness.verdict import log_clues
-from harness.verdict.case import LATE, Case, seconds
+from harness.evidence.schema import TruthEnd, TruthRow
+from harness.verdict import deletion, log_clues
+from harness.verdict.case import LATE, Case, names, seconds
+from harness.verdict.log_clues import Clues
+from harness.verdict.stacks import Stack
 
 SAME_MOMENT = 5.0
 """Kubernetes' times are whole seconds, and ranks that lose a peer end within moments of it."""
+
+_TAKEN_DOWN = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
+"""Exit codes of a container that its kubelet ends. torchrun's own report of a worker goes before it."""
 
 State = Literal["succeeded", "failed", "deleted", "running", "waiting", "unknown"]
 
@@ -30,6 +35,12 @@ class End:
     text: str = ""
     exit_code: int | None = None
     follows: bool = False
+    in_vain: bool = False
+    """It waited for a peer that did not take part."""
+    stack: Stack | None = None
+    """Where its main thread stood, if the log tells."""
+    clue: str | None = None
+    """A cause that its log speaks of, also when another ended it."""
     evidence: tuple[str, ...] = ()
 
 
@@ -40,17 +51,13 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _removed(pod: Pod) -> Seen | None:
-    """The first state in which the pod was being deleted."""
-    for seen in pod.history:
-        if mapping(seen.object, "metadata").get("deletionTimestamp") or seen.type == "DELETED":
-            return seen
-    return None
-
-
 def _logged(case: Case, ranks: Iterable[int]) -> bool:
     """Whether a rank of these got as far as recording a row: then it was past the rendezvous."""
     return any(isinstance(line, TruthRow) for rank in ranks for _, line in case.bundle.truth(rank))
+
+
+def _told_all(case: Case, rank: int) -> bool:
+    return any(isinstance(line, TruthEnd) for _, line in case.bundle.truth(rank))
 
 
 def end_of(case: Case, index: int) -> End:
@@ -62,88 +69,106 @@ def end_of(case: Case, index: int) -> End:
     ended = pod.container(case.launch.container, "terminated")
     if ended is not None:
         return _terminated(case, pod, *ended)
-    removed = _removed(pod)
-    evicted = mapping(pod.last.object, "status").get("reason")
-    disruption = pod.condition("DisruptionTarget")
-    if removed is not None or evicted == "Evicted":
-        seen = removed or pod.last
-        moment = mapping(seen.object, "metadata").get("deletionTimestamp") or seen.received_at
-        why = disruption[1].get("message") or disruption[1].get("reason") if disruption else None
-        if why or evicted:
-            why = why or mapping(pod.last.object, "status").get("message") or evicted
-            text = f"{case.place(index)} was evicted: {why}"
-            return End(
-                index, "deleted", ranks, seconds(moment) or LATE, "rank.evicted", text, evidence=(seen.ref,)
-            )
-        text = f"{case.place(index)} was deleted while it ran"
-        return End(
-            index,
-            "deleted",
-            ranks,
-            seconds(moment) or LATE,
-            "rank.pod_deleted",
-            text,
-            follows=True,
-            evidence=(seen.ref,),
-        )
+    if deletion.removed(pod) is not None or mapping(pod.last.object, "status").get("reason") == "Evicted":
+        return _deleted(case, pod)
     if pod.container(case.launch.container, "running") is not None:
         return End(index, "running", ranks, evidence=(pod.last.ref,))
     return End(index, "waiting", ranks, evidence=(pod.last.ref,))
 
 
+def _deleted(case: Case, pod: Pod) -> End:
+    """A pod that went, and its container was not seen to end."""
+    seen = deletion.removed(pod) or pod.last
+    end = End(pod.index, "deleted", case.ranks_of(pod.index), deletion.asked(seen), evidence=(seen.ref,))
+    why = deletion.evicted(pod)
+    if why:
+        return replace(end, cause="rank.evicted", text=f"{case.place(pod.index)} was evicted: {why}")
+    text = f"{case.place(pod.index)} was deleted while it ran"
+    return replace(
+        end, cause="rank.pod_deleted", text=text, follows=not deletion.by_somebody(case, pod, seen)
+    )
+
+
 def _terminated(case: Case, pod: Pod, seen: Seen, terminated: dict[str, object]) -> End:
-    ranks, index = case.ranks_of(pod.index), pod.index
-    at = seconds(terminated.get("finishedAt")) or seconds(seen.received_at) or LATE
     own, _ = termination(terminated)
     code = terminated.get("exitCode")
     code = code if isinstance(code, int) else None
+    at = seconds(terminated.get("finishedAt")) or seconds(seen.received_at) or LATE
+    end = End(pod.index, "unknown", case.ranks_of(pod.index), at, evidence=(seen.ref,))
     if code is None and own is None:
-        return End(index, "unknown", ranks, at, evidence=(seen.ref,))
-    if not code and not own:
-        return End(index, "succeeded", ranks, at, exit_code=0, evidence=(seen.ref,))
-
+        return end
     log = case.bundle.log(pod.name, case.launch.container)
-    clues = log_clues.read(case.bundle.tail(log))
-    exit_code = clues.exit_code or code or own or 1
-    if clues.rank in ranks:
-        ranks = [clues.rank]
-    place = case.place(index)
-    evidence = [seen.ref] + ([f"{log}:{clues.last_number}"] if clues.last_number else [])
-    number = -exit_code if exit_code < 0 else exit_code - 128 if 128 < exit_code <= 192 else 0
-    last = f"; last log line: {clues.last}" if clues.last else "; it logged nothing"
-    removed = _removed(pod)
-    taken_down = number in {signal.SIGTERM, signal.SIGKILL} and removed is not None
-    cause, text = "rank.crashed", f"{place} exited with code {exit_code}"
+    clues = log_clues.read(case.bundle.tail(log), log)
+    ranks = [clues.rank] if clues.rank in end.ranks else end.ranks
+    end = replace(end, stack=clues.stack, in_vain=clues.in_vain, follows=clues.of_a_peer, clue=clues.cause)
+    if code or own:
+        end = replace(end, state="failed", ranks=ranks, exit_code=clues.exit_code or code or own)
+        return _failed(case, pod, end, clues, terminated)
+    if not clues.report_is_last:
+        return replace(end, state="succeeded", exit_code=0, follows=False)
+    text = f"{case.place(pod.index)} exited with 0, though torchrun reports that {names(ranks)} failed with "
+    text += f"exit code {clues.exit_code}{clues.said}"
+    end = replace(end, state="failed", ranks=ranks, exit_code=clues.exit_code)
+    return replace(end, cause="rank.exit_swallowed", text=text, evidence=(*end.evidence, *clues.refs))
+
+
+def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, object]) -> End:
+    place, code, number = case.place(pod.index), terminated.get("exitCode"), _signal_of(end.exit_code)
+    removed = deletion.while_it_ran(case, pod)
+    end = replace(end, evidence=(*end.evidence, *clues.refs))
     if terminated.get("reason") == "OOMKilled":
-        cause, text = "rank.oom_killed", f"{place} was killed: out of memory (exit code {code})"
-    elif pod.condition("DisruptionTarget") is not None and taken_down:
-        condition = pod.condition("DisruptionTarget") or (seen, {})
-        cause, text = "rank.evicted", f"{place} was evicted: {condition[1].get('message', 'no reason given')}"
-        taken_down = False
-    elif number:
-        cause, text = "rank.killed", f"{place} was ended by {_signal_name(number)}"
-    elif clues.cause and not _logged(case, case.ranks_of(index)):
-        cause = clues.cause
-        text += f": {clues.line}"
-        evidence.append(f"{log}:{clues.line_number}")
-        last = ""
-    elif not code:
-        text = (
-            f"{place}: the container exited with 0, its command with {own} (konduktor's termination message)"
+        text = f"{place} was killed: out of memory (exit code {end.exit_code}){clues.said}"
+        return replace(end, cause="rank.oom_killed", text=text, follows=False)
+    if removed is not None and (code in _TAKEN_DOWN or number == signal.SIGTERM):
+        return _taken_down(case, pod, end, removed, clues)
+    if number:
+        text = f"{place} was ended by {_signal_name(number)}{clues.said}"
+        return replace(end, cause="rank.killed", text=text, follows=number == signal.SIGTERM)
+    if clues.stack is not None and clues.stack.after:
+        stack = clues.stack
+        text = f"{place} made no progress for {stack.after} and stood in {stack.place}{clues.said}"
+        end = replace(
+            end, cause="rank.hung", text=text, evidence=(f"{clues.log}:{stack.number}", *end.evidence)
         )
-    if clues.exit_code and code not in (None, 0, clues.exit_code) and not number:
+        return replace(end, follows=stack.in_collective, in_vain=stack.in_collective)
+    return _exited(case, end, clues, terminated)
+
+
+def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -> End:
+    """By itself, with a code that is not 0."""
+    place, code = case.place(end.index), terminated.get("exitCode")
+    text = f"{place} exited with code {end.exit_code}"
+    if clues.exit_code and code not in (None, 0, clues.exit_code):
         text += f" (torchrun then ended with {code})"
-    return End(
-        index,
-        "failed",
-        ranks,
-        at,
-        cause,
-        text + last,
-        exit_code,
-        follows=taken_down or number == signal.SIGTERM or (clues.of_a_peer and cause == "rank.crashed"),
-        evidence=tuple(evidence),
-    )
+    if not code:
+        text = f"{place}: the container exited with 0, its command with {end.exit_code} "
+        text += "(konduktor's termination message)"
+    if clues.cause and not _logged(case, case.ranks_of(end.index)):
+        refs = (*end.evidence, f"{clues.log}:{clues.line_number}")
+        return replace(end, cause=clues.cause, text=f"{text}: {clues.line}", evidence=refs, follows=False)
+    return replace(end, cause="rank.crashed", text=text + clues.said)
+
+
+def _taken_down(case: Case, pod: Pod, end: End, removed: Seen, clues: Clues) -> End:
+    """Its pod was deleted while it ran."""
+    place, why, number = case.place(pod.index), deletion.evicted(pod), _signal_of(end.exit_code)
+    somebody = deletion.by_somebody(case, pod, removed)
+    how = f"ended by {_signal_name(number)}" if number else f"ended with exit code {end.exit_code}"
+    end = replace(end, at=min(end.at, deletion.asked(removed)), evidence=(removed.ref, *end.evidence))
+    if why:
+        text = f"{place} was evicted: {why}{clues.said}"
+        return replace(end, cause="rank.evicted", text=text, follows=False)
+    if somebody:
+        text = f"{place} was deleted while it ran, and {how}{clues.said}"
+        return replace(end, cause="rank.pod_deleted", text=text, follows=False)
+    text = f"{place} was taken down, and {how}{clues.said}"
+    return replace(end, cause="rank.killed", text=text, follows=True)
+
+
+def _signal_of(exit_code: int | None) -> int:
+    """The signal behind an exit code, as a shell (128 + n) or torchrun (-n) writes it; 0 for none."""
+    exit_code = exit_code or 0
+    return -exit_code if exit_code < 0 else exit_code - 128 if 128 < exit_code <= 192 else 0
 
 
 def ends(case: Case) -> dict[int, End]:
@@ -161,3 +186,25 @@ def first(bad: list[End]) -> End:
         return end.follows, waited, end.at, end.index
 
     return min(near, key=order)
+
+
+def absent(case: Case, cause: End, all_: Iterable[End]) -> End | None:
+    """Who did not take part, when the first end is only that of a rank that lost a peer or waited for one.
+
+    A rank that had left with exit code 0 and had not told the end of its truth; or one that stood elsewhere
+    than in a collective operation when it was taken down.
+    """
+    if not cause.follows:
+        return None
+    for end in all_:
+        place = case.place(end.index)
+        left = end.state == "succeeded" and end.at <= cause.at + SAME_MOMENT
+        if left and not all(_told_all(case, rank) for rank in end.ranks):
+            text = (
+                f"{place} left with exit code 0 before its work was done: it did not tell what it had logged"
+            )
+            return replace(end, cause="rank.left_early", text=text)
+        if cause.in_vain and end is not cause and end.stack is not None and not end.stack.in_collective:
+            text = f"{place} did not take part and stood in {end.stack.place}"
+            return replace(end, cause="rank.hung", text=f"{text}. {end.text}")
+    return None

@@ -2,101 +2,27 @@
 
 from __future__ import annotations
 
-from harness.evidence.objects import Seen, items, mapping
-from harness.verdict.case import END, LATE, START, Case, Finding, found, names, passed, seconds, unknown
-from harness.verdict.ends import End, first
-
-_IMAGE = {
-    "ErrImagePull": "image.pull_failed",
-    "ImagePullBackOff": "image.pull_failed",
-    "RegistryUnavailable": "image.pull_failed",
-    "ImageInspectError": "image.pull_failed",
-    "InvalidImageName": "image.not_found",
-    "ErrImageNeverPull": "image.not_found",
-    "CreateContainerConfigError": "image.config",
-    "CreateContainerError": "image.config",
-    "RunContainerError": "image.entrypoint",
-    "StartError": "image.entrypoint",
-    "ContainerCannotRun": "image.entrypoint",
-}
-_ABSENT = (
-    "not found",
-    "does not exist",
-    "manifest unknown",
-    "not present",
-    "no such image",
-    "couldn't parse",
+from harness.evidence.objects import mapping
+from harness.verdict import tracker
+from harness.verdict.admission import ever_admitted
+from harness.verdict.case import (
+    END,
+    LATE,
+    RUNNING,
+    START,
+    Case,
+    Finding,
+    found,
+    names,
+    passed,
+    seconds,
+    unknown,
 )
+from harness.verdict.ends import End, absent, first
+from harness.verdict.meeting import never_met, too_many
 
-
-def _blocked(case: Case, index: int) -> tuple[Seen, str, str, str] | None:
-    """(where, reason, message, image) of a container that could not start, the reason with most to say."""
-    pod = case.pods[index]
-    best: tuple[Seen, str, str, str] | None = None
-    for seen in pod.history:
-        for status in items(seen.object, "status", "containerStatuses"):
-            for state in ("waiting", "terminated"):
-                what = mapping(status, "state", state)
-                reason, message = str(what.get("reason", "")), str(what.get("message", ""))
-                if status.get("name") != case.launch.container or reason not in _IMAGE:
-                    continue
-                if best is None or len(message) >= len(best[2]):
-                    best = seen, reason, message, str(status.get("image", ""))
-    return best
-
-
-def image(case: Case) -> Finding:
-    """Whether every rank's container could be started from its image."""
-    for index in case.pods:
-        blocked = None if case.started(index) else _blocked(case, index)
-        if blocked is None:
-            continue
-        seen, reason, message, name = blocked
-        cause = _IMAGE[reason]
-        if cause == "image.pull_failed" and any(word in message.lower() for word in _ABSENT):
-            cause = "image.not_found"
-        return found(
-            "image",
-            cause,
-            f"{case.place(index)} could not start image {name}: {reason}: {message or 'no message'}",
-            ranks=case.ranks_of(index),
-            evidence=[seen.ref],
-            phase=START,
-        )
-    waiting = [i for i in range(case.expected.num_nodes) if not case.started(i)]
-    if waiting:
-        return unknown("image", f"no container of node {waiting[0]} was seen started")
-    return passed("image", "every rank's container started", [pod.last.ref for pod in case.pods.values()])
-
-
-def scheduling(case: Case) -> Finding:
-    """Whether every pod got a node, and its kubelet took it."""
-    for index, pod in case.pods.items():
-        scheduled = pod.condition("PodScheduled")
-        if pod.node is None and scheduled and scheduled[1].get("status") == "False":
-            why = f"{scheduled[1].get('reason', '')}: {scheduled[1].get('message', 'no message')}"
-            return found(
-                "scheduling",
-                "scheduling.unschedulable",
-                f"{case.place(index)} could not be scheduled: {why}",
-                ranks=case.ranks_of(index),
-                evidence=[scheduled[0].ref],
-            )
-    for index, pod in case.pods.items():
-        if pod.node and case.timed_out and not case.started(index) and _blocked(case, index) is None:
-            return found(
-                "scheduling",
-                "scheduling.not_started",
-                f"{case.place(index)} was bound to its node and its container never started",
-                ranks=case.ranks_of(index),
-                evidence=[pod.last.ref],
-            )
-    without = [index for index in range(case.expected.num_nodes) if index not in case.pods]
-    without += [index for index, pod in case.pods.items() if pod.node is None]
-    if without:
-        return unknown("scheduling", f"no node was recorded for the pod of node {without[0]}")
-    where = ", ".join(f"{names(case.ranks_of(i))} on {pod.node}" for i, pod in case.pods.items())
-    return passed("scheduling", where, [pod.last.ref for pod in case.pods.values()])
+OF_THE_TRACKER = ("rank.tracker_unreachable", "tracker.key_rejected")
+"""Causes that strike every rank that tells of them, not only the first one to end."""
 
 
 def rank_pods(case: Case) -> Finding:
@@ -110,14 +36,16 @@ def rank_pods(case: Case) -> Finding:
             text = f"the JobSet restarted {restarts} times, and the last pod of node {old[0]} is not here"
             return found("rank-pods", "run.evidence_missing", text, evidence=["objects/pod.jsonl"])
         return passed("rank-pods", f"{names(range(case.expected.ranks))} had a pod each")
-    if case.terminal == "Completed" or case.broken("objects/pod.jsonl"):
+    if not case.pods and case.workload and not ever_admitted(case):
+        return unknown("rank-pods", "not reached: the job was not admitted", ranks=ranks)
+    refused = [seen for seen in case.bundle.history("event") if seen.object.get("reason") == "FailedCreate"]
+    if case.terminal == "Completed" or (case.broken("objects/pod.jsonl") and not refused):
         text = f"no pod of {names(ranks)} is in the evidence"
         return found("rank-pods", "run.evidence_missing", text, ranks=ranks, evidence=["objects/pod.jsonl"])
-    refused = [seen for seen in case.bundle.history("event") if seen.object.get("reason") == "FailedCreate"]
     why = f": {refused[-1].object.get('message', '')}" if refused else ""
     return found(
         "rank-pods",
-        "rank.missing",
+        "controllers.webhook_not_serving" if "failed calling webhook" in why else "rank.missing",
         f"{names(ranks)} never had a pod{why}",
         ranks=ranks,
         evidence=[refused[-1].ref] if refused else ["objects/pod.jsonl"],
@@ -131,6 +59,8 @@ def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
     unstarted = [end for end in bad if not case.started(end.index)]
     bad = [end for end in bad if end not in unstarted]
     if not bad:
+        if (apart := never_met(case, ends) or too_many(case)) is not None:
+            return [apart, unknown("rank-exit", "see rendezvous")]
         open_ = [end for end in ends.values() if end.state != "succeeded"]
         if not open_:
             codes = f"{names(range(case.expected.ranks))} exited with 0"
@@ -143,12 +73,21 @@ def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
             unknown("rank-exit", f"no exit code was seen of {text}", ranks=ranks),
         ]
     cause = first(bad)
-    others = [end for end in bad if end is not cause]
+    cause = absent(case, cause, ends.values()) or cause
+    others = [end for end in bad if end.index != cause.index]
     after = "".join(f". After it: {end.text}" for end in others[:3])
     id_ = cause.cause or "rank.crashed"
     if not id_.startswith("rendezvous."):
+        ranks, why = cause.ranks, ""
+        if id_ in OF_THE_TRACKER:
+            ranks = [rank for end in bad if id_ in {end.cause, end.clue} for rank in end.ranks]
+            why = tracker.told_absence(case)
         result = found(
-            "rank-exit", id_, cause.text + after, ranks=cause.ranks, evidence=cause.evidence, at=cause.at
+            *("rank-exit", id_, cause.text + why + after),
+            ranks=ranks,
+            evidence=cause.evidence,
+            phase=RUNNING,
+            at=cause.at,
         )
         return [unknown("rendezvous", "see rank-exit"), result]
     waiting = [end for end in bad if (end.cause or "").startswith("rendezvous.")]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from harness.evidence import Bundle, BundleWriter, Redactor
 from harness.evidence.schema import (
     Attachment,
     Expected,
+    Inspection,
     Launch,
     Manifest,
     Observation,
@@ -65,6 +67,7 @@ class Job:
     points: list[Point] = field(default_factory=list)
     manifest: Manifest = field(default_factory=lambda: Manifest(nonce=NONCE, started_at=at(-60)))
     summary: dict[str, Any] = field(default_factory=dict)
+    inspections: Sequence[Inspection] = ()
     version: int = 100
 
     @property
@@ -196,6 +199,8 @@ class Job:
         writer.manifest(self.manifest)
         for kind, seen in self.objects:
             writer.observe(kind, seen)
+        for inspection in self.inspections:
+            writer.inspection(inspection)
         for pod, lines in self.logs.items():
             with writer.log_file(pod, CONTAINER) as log:
                 for line in lines:

@@ -1,0 +1,87 @@
+"""Stacks that faulthandler left in a log: where a rank stood when its deadline passed, or when it was ended.
+
+    Timeout (0:00:38)!
+    Thread 0x00007f31 (most recent call first):
+      File "/workspace/faulty.py", line 70 in wait
+    ...
+
+The main thread is the last one of a dump.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_HEADER = re.compile(r"^Timeout \((?P<after>[\d:.]+)\)!$|^Fatal Python error: (?P<fatal>.+)$")
+_THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):$")
+_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$')
+_REST = re.compile(r"^  <no Python frame>$|^  \.\.\.$|^Extension modules: |^$")
+_COLLECTIVE = ("/torch/distributed/", "/torch/nn/parallel/", "/torch/autograd/")
+"""A backward pass under DistributedDataParallel waits for its all-reduce inside the autograd engine."""
+_LIBRARY = re.compile(r"/lib(64)?/python3[^/]*/|/(site|dist)-packages/")
+
+
+@dataclass(frozen=True)
+class Frame:
+    file: str
+    line: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.file.rpartition('/')[2]} line {self.line})"
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The main thread's frames, innermost first, and where the dump begins in the log."""
+
+    frames: tuple[Frame, ...]
+    number: int
+    after: str | None = None
+    """The deadline that passed, as faulthandler writes it; None: something else asked for the dump."""
+    fatal: str | None = None
+    """A fatal error of the interpreter, e.g. "Segmentation fault"."""
+
+    @property
+    def in_collective(self) -> bool:
+        """Whether it waited for its peers: the innermost frames up to the rank's own code are torch's."""
+        for frame in self.frames:
+            if any(part in frame.file for part in _COLLECTIVE):
+                return True
+            if not _LIBRARY.search(frame.file):
+                return False
+        return False
+
+    @property
+    def place(self) -> str:
+        """ "wait (faulty.py line 70), under on_step (multinode.py line 121)": the rank's own code first."""
+        own = [frame for frame in self.frames if not _LIBRARY.search(frame.file)]
+        shown = own[:2] or list(self.frames[:2])
+        if self.frames and own and self.frames[0] is not own[0]:
+            shown = [self.frames[0], *own[:1]]
+        return ", under ".join(map(str, shown)) or "no Python code"
+
+
+def last(lines: list[tuple[int, str]]) -> tuple[Stack | None, set[int]]:
+    """The stack of the last dump in numbered lines, and the numbers of all lines that belong to dumps."""
+    found: Stack | None = None
+    dumped: set[int] = set()
+    after = fatal = None
+    begin, frames, inside = 0, list[Frame](), False
+    for number, text in lines:
+        header, frame = _HEADER.match(text), _FRAME.match(text)
+        if header:
+            begin, inside, frames = number, True, []
+            after, fatal = header["after"], header["fatal"]
+        elif _THREAD.match(text):
+            begin, inside, frames = begin if inside else number, True, []
+        elif inside and frame:
+            frames.append(Frame(frame["file"], int(frame["line"]), frame["name"]))
+        elif not inside or not _REST.match(text):
+            inside, after, fatal = False, None, None
+            continue
+        dumped.add(number)
+        if frames:
+            found = Stack(tuple(frames), begin, after, fatal)
+    return found, dumped

@@ -1,0 +1,102 @@
+"""When the ranks should have met, every container is looked at from inside, once."""
+
+import base64
+
+import pytest
+
+from harness.evidence import torchrun
+from harness.evidence.schema import Inspection, Observation, Process
+from harness.observe import meeting
+from harness.observe.meeting import Meeting
+
+TORCHRUN = [
+    "python3",
+    "/usr/bin/torchrun",
+    "--rdzv_id=1",
+    "--nnodes",
+    "2",
+    "--master-port=7",
+    "--standalone",
+    "/x.py",
+]
+
+
+def seen(pod: str, *, worker: bool = False, ticks: int = 0) -> Inspection:
+    processes = [Process(pid=9, parent=1, ticks=ticks, command=TORCHRUN)]
+    processes += [Process(pid=10, parent=9, command=["python3", "/x.py"])] * worker
+    return Inspection(at="t", pod=pod, processes=processes)
+
+
+@pytest.fixture
+def met(monkeypatch: pytest.MonkeyPatch):
+    """A meeting of two pods that have run long enough, looked at as the test says."""
+    recorded: list[Inspection] = []
+    made = Meeting(None, 2, 0.0, recorded.append)  # type: ignore[arg-type]
+    monkeypatch.setattr(meeting, "AGAIN_SECONDS", 0)
+    made.recorded = recorded  # type: ignore[attr-defined]
+
+    def look(*answers: Inspection) -> Meeting:
+        for answer in answers:
+            item = {"metadata": {"name": answer.pod, "uid": answer.pod}, "status": {"phase": "Running"}}
+            made.observe("pod", Observation(received_at="t", type="MODIFIED", object=item))
+        by_pod = {answer.pod: answer for answer in answers}
+        monkeypatch.setattr(made, "_inspect", lambda pod: by_pod[pod["metadata"]["name"]])
+        return made
+
+    return look
+
+
+def test_a_torchrun_that_waits_is_the_end(met) -> None:
+    """Every container is recorded, whichever waits."""
+    made = met(seen("a"), seen("b", worker=True))
+    assert "torchrun waits in a" in (made.reason() or "")
+    assert [one.pod for one in made.recorded] == ["a", "b"]
+
+
+def test_ranks_that_met_are_not_looked_at_again(met) -> None:
+    made = met(seen("a", worker=True), seen("b", worker=True))
+    assert made.reason() is None
+    assert met(seen("a"), seen("b")).reason() is None
+
+
+def test_a_torchrun_that_is_still_starting_gets_more_time(met) -> None:
+    """A slow machine is no fault: an agent that works on something is looked at again."""
+    made = met(seen("a", ticks=90), seen("b"))
+    assert made.reason() is None
+    assert made.recorded == []
+    assert met(seen("a"), seen("b")).reason() is not None
+
+
+def test_not_before_every_pod_runs(met) -> None:
+    assert met(seen("a")).reason() is None
+
+
+def test_what_the_script_in_the_container_prints() -> None:
+    """Processes with their arguments, but for scripts; TCP sockets of both families."""
+    command = base64.b64encode(b"\0".join([b"bash", b"-c", b"x" * 400]) + b"\0").decode()
+    output = f"""process 7 1 2 {command}
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0B00007F:04D2 00000000:0000 0A 00000000:00000000 00:00000000
+   1: 0000000000000000FFFF0000020014AC:A5AC 0000000000000000FFFF0000030014AC:04D2 01 00000000:00000000"""
+    found = meeting.parse("p", output)
+    assert found.processes == [Process(pid=7, parent=1, ticks=2, command=["bash", "-c", "…"])]
+    assert (found.listening, found.connected) == ([1234], ["172.20.0.3:1234"])
+
+
+def test_options_of_torchrun() -> None:
+    """However they are spelt, and none of the script's own."""
+    [agent] = torchrun.agents(seen("a", worker=True))
+    assert (agent.nodes, agent.port, agent.rendezvous_id, agent.workers) == ("2", "7", "1", 1)
+    both = Process(
+        pid=3,
+        parent=1,
+        command=["python3", "-m", "torch.distributed.run", "--rdzv-endpoint=h:5", "--nnodes=1:4"],
+    )
+    [agent] = torchrun.agents(Inspection(at="t", pod="p", processes=[both]))
+    assert (agent.host, agent.port, agent.nodes) == ("h", "5", "4")
+    assert (
+        torchrun.agents(
+            Inspection(at="t", pod="p", processes=[Process(pid=3, parent=1, command=["sleep", "9"])])
+        )
+        == []
+    )
