@@ -1,7 +1,6 @@
 """Every fault on one cluster, with healthy launches between them.
 
-Faults of scope `launch` disturb nothing but their own launch: several run at once, and beside them controls,
-one after another. The others run alone, each followed by a control. A control that is not a PASS makes the
+Faults of scope `launch` disturb nothing but their own launch: several run at once, and among them controls. The others run alone, each followed by a control. A control that is not a PASS makes the
 faults before it not right: they were not undone, or were not theirs alone.
 """
 
@@ -11,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from itertools import count
 from queue import Empty, SimpleQueue
 
 from harness.errors import HarnessError
@@ -23,6 +23,10 @@ Progress = Callable[[str], None]
 CONTROL = Fault(
     name="control", about="Nothing is injected.", strikes="harness", expect=Expect(verdict="PASS", ranks=[])
 )
+
+
+CONTROL_EVERY = 6
+"""Faults that run beside others between two controls."""
 
 
 class Matrix:
@@ -39,7 +43,7 @@ class Matrix:
         self._rows: dict[str, Future[Row]] = {fault.name: Future() for fault in self.faults}
         self._commands: list[Command] = []
         self._stopped = threading.Event()
-        self._controls = 0
+        self._controls = count(1)
         self._thread = threading.Thread(target=self._all, name="faults", daemon=True)
 
     def start(self) -> Matrix:
@@ -77,35 +81,28 @@ class Matrix:
                 self._rows[fault.name].set_exception(HarnessError("the matrix was stopped before this fault"))
 
     def _beside(self, faults: list[Fault]) -> None:
-        todo: SimpleQueue[Fault] = SimpleQueue()
-        for fault in faults:
+        """Several at a time; each control vouches for the faults that were over when it began."""
+        todo: SimpleQueue[Fault | None] = SimpleQueue()
+        for number, fault in enumerate(faults):
+            if number and number % CONTROL_EVERY == 0:
+                todo.put(None)
             todo.put(fault)
-        done: SimpleQueue[tuple[Fault, Row | Exception]] = SimpleQueue()
+        over: SimpleQueue[tuple[Fault, Row | Exception]] = SimpleQueue()
 
         def work() -> None:
-            while not self._stopped.is_set():
-                try:
+            with suppress(Empty):
+                while True:
                     fault = todo.get_nowait()
-                except Empty:
-                    return
-                done.put((fault, self._inject(fault)))
+                    if fault is None:
+                        self._settle(_taken(over))
+                    else:
+                        over.put((fault, self._inject(fault)))
 
         with ThreadPoolExecutor(self._parallel) as pool:
-            working = [pool.submit(work) for _ in range(self._parallel)]
-            waiting: list[tuple[Fault, Row | Exception]] = []
-            while not self._stopped.is_set():
-                over = all(worker.done() for worker in working)
-                with suppress(Empty):
-                    if not waiting and not over:
-                        waiting.append(done.get(timeout=1))
-                with suppress(Empty):
-                    while True:
-                        waiting.append(done.get_nowait())
-                if waiting:
-                    self._settle(waiting)
-                    waiting = []
-                elif over:
-                    return
+            for worker in [pool.submit(work) for _ in range(self._parallel)]:
+                worker.result()
+        if not over.empty():
+            self._settle(_taken(over))
 
     def _inject(self, fault: Fault) -> Row | Exception:
         if self._stopped.is_set():
@@ -118,8 +115,9 @@ class Matrix:
 
     def _settle(self, results: list[tuple[Fault, Row | Exception]]) -> None:
         """A control after them, and their rows."""
-        self._controls += 1
-        control = CONTROL.model_copy(update={"name": f"control-{self._controls:03}"})
+        if not results:
+            return
+        control = CONTROL.model_copy(update={"name": f"control-{next(self._controls):03}"})
         healthy = self._inject(control)
         for fault, row in results:
             if isinstance(row, Exception):
@@ -137,3 +135,11 @@ class Matrix:
             with (self._injector.out / "ledger.jsonl").open("a") as ledger:
                 ledger.write(row.model_dump_json() + "\n")
             self._rows[fault.name].set_result(row)
+
+
+def _taken(queue: SimpleQueue[tuple[Fault, Row | Exception]]) -> list[tuple[Fault, Row | Exception]]:
+    taken = []
+    with suppress(Empty):
+        while True:
+            taken.append(queue.get_nowait())
+    return taken
