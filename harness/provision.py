@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+from harness.cluster import preflight
 from harness.cluster.kind import KindCluster, State
 from harness.controllers import install, queues
 from harness.controllers import tracker as embedded
@@ -49,6 +50,8 @@ def up(settings: Settings, writer: BundleWriter, progress: Progress) -> Ready:
     kind = KindCluster(settings)
     waiting = f"waiting for another harness that works on cluster {kind.name}"
     with locked(kind.lock, lambda: progress(waiting)):
+        with writer.stage("docker"):
+            preflight.daemon()
         with writer.stage("cluster name"):
             kind.refuse_foreign()
         with writer.stage("images"):
@@ -98,12 +101,8 @@ def _cluster(kind: KindCluster, stack: Stack, writer: BundleWriter, progress: Pr
                 hint=f"`harness down --cluster-name {kind.name}` removes it, or choose another name",
                 cause="cluster.mismatch",
             )
-        if not kind.healthy():
-            raise HarnessError(
-                f"cluster {kind.name} is there, but its API server or a node is not ready",
-                hint="`harness status` shows more; `harness down` removes it, the next run makes a new one",
-                cause="cluster.unhealthy",
-            )
+        if (trouble := kind.trouble()) is not None:
+            raise trouble
         progress(f"cluster {kind.name}: reused")
         return False
     progress(f"cluster {kind.name}: creating 1 control plane and {kind.settings.workers} workers")

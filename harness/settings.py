@@ -39,6 +39,8 @@ class Settings(BaseSettings):
 
     cluster_name: str = "pluto-e2e"
     workers: int = Field(2, ge=0, le=16, description="kind worker nodes; 0 is a single-node cluster")
+    node_image: str | None = Field(None, description="kind's node image, in place of the stack's own")
+    api_port: int = Field(0, ge=0, le=65535, description="of a new cluster's API server on 127.0.0.1; 0: any")
     keep_cluster: bool = Field(False, validation_alias=AliasChoices("KEEP_CLUSTER", "HARNESS_KEEP_CLUSTER"))
     queue: str = Field("user-queue", description="LocalQueue that every launch's namespace gets")
     cpu_request: str | None = Field(

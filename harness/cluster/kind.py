@@ -18,6 +18,7 @@ from pathlib import Path
 import yaml
 
 from harness import process
+from harness.cluster import health, preflight
 from harness.errors import HarnessError, ToolError, UsageError
 from harness.kube import Kube
 from harness.locked import Hold, in_use, take
@@ -27,6 +28,7 @@ Progress = Callable[[str], None]
 IMAGES_MOUNT = "/harness-images"
 _CREATE_CAUSES = (
     ("port is already allocated", "docker.port_taken"),
+    ("address already in use", "docker.port_taken"),
     ("Cannot connect to the Docker daemon", "docker.daemon_down"),
     ("no space left on device", "docker.disk_full"),
     ("pull access denied", "cluster.node_image"),
@@ -102,16 +104,14 @@ class KindCluster:
     def kube(self) -> Kube:
         return Kube(self.kubeconfig, self.context)
 
-    def healthy(self) -> bool:
-        """The API server answers and every node is Ready; any failure to ask means no."""
-        if not self.kubeconfig.is_file():
-            return False
-        try:
-            ready = self.kube().ready_nodes()
-        except Exception:
-            return False
+    def trouble(self) -> HarnessError | None:
+        """Why the cluster that the harness made cannot be used, with its cause; None when it can."""
         state = self.state()
-        return state is not None and len(ready) == state.workers + 1
+        expected = 0 if state is None else state.workers + 1
+        return health.trouble(self.kubeconfig, self.context, self.nodes(), expected)
+
+    def healthy(self) -> bool:
+        return self.trouble() is None
 
     # -- create, delete --------------------------------------------------------------------------------
     def refuse_foreign(self) -> None:
@@ -134,6 +134,8 @@ class KindCluster:
     ) -> None:
         """Create and wait until every node is Ready. On failure: logs into `logs`, nothing left behind."""
         self.refuse_foreign()
+        preflight.room(self.settings)
+        preflight.port(self.settings)
         if self.exists():
             progress(f"removing what is left of cluster {self.name}")
             self.delete()
@@ -161,10 +163,9 @@ class KindCluster:
                 progress(f"deleting cluster {self.name}")
                 self.delete()
             if isinstance(error, ToolError):
-                cause = next(
-                    (c for text, c in _CREATE_CAUSES if text in error.output), "cluster.create_failed"
-                )
-                raise HarnessError(error.message, hint=f"kind's logs are in {logs}", cause=cause) from None
+                said = error.output
+                cause = next((c for text, c in _CREATE_CAUSES if text in said), "cluster.create_failed")
+                raise HarnessError(_why(error), hint=f"kind's logs are in {logs}", cause=cause) from None
             raise
         self.save(replace(state, phase="created"))
 
@@ -249,8 +250,19 @@ class KindCluster:
             "kind": "Cluster",
             "apiVersion": "kind.x-k8s.io/v1alpha4",
             "name": self.name,
+            "networking": {"apiServerPort": self.settings.api_port},
             "kubeadmConfigPatches": [yaml.safe_dump(kubelet)],
             "containerdConfigPatches": list(patches),
             "nodes": [{"role": "control-plane", **node}]
             + [{"role": "worker", **node} for _ in range(self.settings.workers)],
         }
+
+
+def _why(error: ToolError) -> str:
+    """One sentence: how kind ended, and its error or the step that it was at."""
+    lines = [line.strip() for line in error.output.splitlines() if line.strip()]
+    last = lines[-1] if lines else "it said nothing"
+    told = next((line for line in lines if line.startswith("ERROR")), last)
+    code = error.returncode
+    how = f"exit code {code}" if code >= -1 else f"killed by signal {-code}"
+    return f"kind could not create the cluster ({how}): {told}"

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from kubernetes.client.exceptions import ApiException
 from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
-from harness.errors import WaitError
-from harness.kube import Kube, Object, condition
+from harness.budget import Deadline
+from harness.controllers.standing import CONTROLLERS, serves, standing
+from harness.errors import HarnessError, WaitError
+from harness.kube import NOT_SERVED, Kube, Object, condition
 
 Progress = Callable[[str], None]
+LOOK_SECONDS = 5.0
+"""How often is looked why a Deployment is not Available. An image not had at two looks is given up."""
+IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 
 
 def install(
@@ -36,8 +40,9 @@ def install(
     progress("jobset, kueue: a dry-run create passes every webhook")
 
 
-def wait_available(kube: Kube, namespace: str, seconds: float, cause: str) -> None:
-    """Every Deployment of the namespace Available at its latest generation, every EndpointSlice filled."""
+def wait_available(kube: Kube, namespace: str, seconds: float, cause: str, *, endpoints: bool = True) -> None:
+    """Every Deployment of the namespace Available at its latest generation, with `endpoints` every
+    EndpointSlice filled."""
 
     def available(deployments: dict[str, Object]) -> str | None:
         late = {name: _why_not_available(d) for name, d in deployments.items()}
@@ -45,23 +50,36 @@ def wait_available(kube: Kube, namespace: str, seconds: float, cause: str) -> No
         return None if deployments and not late else f"Deployments not Available: {late or 'none is there'}"
 
     def filled(slices: dict[str, Object]) -> str | None:
-        empty = [name for name, s in slices.items() if not any(_serves(e) for e in s.get("endpoints") or [])]
+        empty = [name for name, s in slices.items() if not any(serves(e) for e in s.get("endpoints") or [])]
         return (
             None
             if slices and not empty
             else f"EndpointSlices without a ready endpoint: {empty or 'no slice'}"
         )
 
-    try:
-        kube.wait(
-            *(f"Deployments of {namespace} Available", "apps/v1", "Deployment", available),
-            seconds=seconds,
-            namespace=namespace,
-            cause=cause,
-        )
-    except WaitError as error:
-        seen = "; ".join([error.last_seen, *_waiting(kube, namespace)])
-        raise WaitError(error.awaited, seen, seconds, cause=cause) from None
+    deadline, unpulled = Deadline.after(seconds), set[str]()
+    while True:
+        try:
+            kube.wait(
+                *(f"Deployments of {namespace} Available", "apps/v1", "Deployment", available),
+                seconds=min(LOOK_SECONDS, deadline.left),
+                namespace=namespace,
+                cause=cause,
+            )
+            break
+        except WaitError as error:
+            before, unpulled = unpulled, set(_waiting(kube, namespace, IMAGE_REASONS))
+            if before and unpulled:
+                raise HarnessError(
+                    f"a controller cannot get its image: {'; '.join(sorted(unpulled))}",
+                    hint="`harness images build`, or the registry that the nodes reach",
+                    cause="controllers.image_failed",
+                ) from None
+            if deadline.passed:
+                seen = "; ".join([error.last_seen, *_waiting(kube, namespace)])
+                raise WaitError(error.awaited, seen, seconds, cause=cause) from None
+    if not endpoints:
+        return
     kube.wait(
         *(f"endpoints in {namespace}", "discovery.k8s.io/v1", "EndpointSlice", filled),
         seconds=seconds,
@@ -70,13 +88,13 @@ def wait_available(kube: Kube, namespace: str, seconds: float, cause: str) -> No
     )
 
 
-def _waiting(kube: Kube, namespace: str) -> list[str]:
-    """Why containers of the namespace do not run, e.g. an image that cannot be pulled."""
+def _waiting(kube: Kube, namespace: str, reasons: tuple[str, ...] = ()) -> list[str]:
+    """Why containers of the namespace do not run, e.g. an image that cannot be pulled; of `reasons` only."""
     found = []
     for pod in kube.objects("v1", "Pod", namespace):
         for status in pod["status"].get("containerStatuses") or []:
             waiting = (status.get("state") or {}).get("waiting")
-            if waiting:
+            if waiting and (not reasons or waiting.get("reason") in reasons):
                 said = f"{waiting.get('reason')}: {waiting.get('message', '')}".rstrip(": ")
                 found.append(f"{pod['metadata']['name']} ({status['image']}) {said}")
     return found
@@ -92,8 +110,15 @@ def _why_not_available(deployment: Object) -> str:
     return "" if available["status"] == "True" else str(available.get("message", "not Available"))
 
 
-def _serves(endpoint: dict[str, Any]) -> bool:
-    return bool((endpoint.get("conditions") or {}).get("ready"))
+def prove_again(kube: Kube, seconds: float = 20) -> None:
+    """That controllers which served before still do. What cannot come back by itself is an error at once.
+
+    Raises HarnessError with cause controllers.*.
+    """
+    standing(kube)
+    for name, namespace in CONTROLLERS.items():
+        wait_available(kube, namespace, seconds, f"controllers.{name}_not_ready", endpoints=False)
+    prove(kube, seconds)
 
 
 def prove(kube: Kube, seconds: float = 60) -> None:
@@ -122,6 +147,8 @@ def prove(kube: Kube, seconds: float = 60) -> None:
 
 def _webhook_not_serving(error: BaseException) -> bool:
     """500 for an unreachable webhook, 404 for a kind that discovery does not show yet."""
+    if isinstance(error, NOT_SERVED):
+        return True
     return isinstance(error, ApiException) and error.status in (404, 500, 503)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from kubernetes.utils.quantity import parse_quantity
 
+from harness.errors import HarnessError
 from harness.kube import Kube, Object, condition
 
 API = "kueue.x-k8s.io/v1beta2"
@@ -103,7 +104,11 @@ def install(kube: Kube, seconds: float = 60) -> dict[str, str]:
 
 
 def local_queue(kube: Kube, namespace: str, name: str, seconds: float = 30) -> None:
-    """A LocalQueue in the launch's namespace, waited for until Active."""
+    """A LocalQueue in the launch's namespace, waited for until Active.
+
+    Raises HarnessError: at once (queue.*) when its ClusterQueue is gone or admits nothing.
+    """
+    _admits(kube)
     metadata = {"name": name, "namespace": namespace, "labels": MANAGED}
     kube.apply(
         {
@@ -119,6 +124,24 @@ def local_queue(kube: Kube, namespace: str, name: str, seconds: float = 30) -> N
         namespace=namespace,
         cause="queue.inactive",
     )
+
+
+def _admits(kube: Kube) -> None:
+    queue = kube.get(API, "ClusterQueue", CLUSTER_QUEUE)
+    if queue is None:
+        raise HarnessError(
+            f"ClusterQueue {CLUSTER_QUEUE} is not there",
+            hint="`harness down`, then run again: a new cluster gets a new one",
+            cause="queue.cluster_queue_missing",
+        )
+    active, policy = condition(queue, "Active"), queue["spec"].get("stopPolicy") or "None"
+    if active.get("status") == "False" or policy != "None":
+        why = f"{active['reason']}: {active['message']}" if active.get("status") == "False" else "stopped"
+        raise HarnessError(
+            f"ClusterQueue {CLUSTER_QUEUE} admits nothing: {why} (stopPolicy {policy})",
+            hint=f"`kubectl describe clusterqueue {CLUSTER_QUEUE}`",
+            cause="queue.inactive",
+        )
 
 
 def _active(name: str) -> Any:

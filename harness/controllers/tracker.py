@@ -35,6 +35,25 @@ class EmbeddedTracker:
         return kube.service_client(NAMESPACE, NAME, PORT, {"X-Api-Key": self.key})
 
 
+def gone(kube: Kube) -> str | None:
+    """Why the tracker cannot answer, however long one waits; None when it may."""
+    deployment = kube.get("apps/v1", "Deployment", NAME, NAMESPACE)
+    if deployment is None:
+        return f"there is no Deployment {NAME} in {NAMESPACE}"
+    if deployment["spec"].get("replicas") == 0:
+        return f"Deployment {NAME} in {NAMESPACE} is scaled to 0"
+    return None
+
+
+def prove(kube: Kube, seconds: float = 20) -> None:
+    """Of a tracker that was installed before: it serves. Raises HarnessError with cause tracker.not_ready."""
+    why = gone(kube)
+    if why is not None:
+        hint = f"`kubectl -n {NAMESPACE} scale deployment {NAME} --replicas=1`, or `harness down`"
+        raise HarnessError(f"the tracker is down: {why}", hint=hint, cause="tracker.not_ready")
+    wait_available(kube, NAMESPACE, seconds, "tracker.not_ready")
+
+
 def install(kube: Kube, image: str, seconds: float = 120) -> EmbeddedTracker:
     """Apply and wait until it serves. Raises WaitError with cause tracker.not_ready."""
     kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": LABELS}})

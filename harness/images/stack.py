@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -48,7 +49,7 @@ def resolve(settings: Settings, progress: Progress) -> Stack:
     """The stack of HARNESS_IMAGES, downloaded or built into the cache where it is not there yet.
 
     Raises HarnessError: a manifest that cannot be had or is not the pinned one (controllers.manifest), or a
-    build that failed (cluster.node_image_failed, controllers.image_failed, image.build_failed).
+    build that failed (cluster.node_image, controllers.image_failed, image.build_failed).
     """
     locked = versions.load(settings)
     way = settings.images
@@ -62,9 +63,9 @@ def resolve(settings: Settings, progress: Progress) -> Stack:
         progress(f"images: {way} ({why})")
     else:
         progress(f"images: {way} (as HARNESS_IMAGES says)")
-    if way == "registry":
-        return _published(locked.registry, settings, progress)
-    return _built(locked, settings, progress)
+    make = partial(_published, locked.registry) if way == "registry" else partial(_built, locked)
+    stack = make(settings, progress)
+    return replace(stack, node_image=settings.node_image) if settings.node_image else stack
 
 
 def _built(locked: Versions, settings: Settings, progress: Progress) -> Stack:

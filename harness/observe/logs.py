@@ -8,7 +8,7 @@ be read to its end is told to `on_gap`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
@@ -53,13 +53,15 @@ class LogFollower:
                 self._threads[key] = thread
                 thread.start()
 
-    def finish(self, seconds: float) -> None:
-        """Wait until every log was read to its end; what is still being read then is a gap."""
+    def finish(self, seconds: float, lost: Collection[str] = ()) -> None:
+        """Wait until every log was read to its end; what is still being read then is a gap. Pods that are
+        `lost` are not waited for."""
         deadline = Deadline.after(seconds)
         for (pod, container), thread in list(self._threads.items()):
-            thread.join(deadline.left)
+            thread.join(0 if pod in lost else deadline.left)
             if thread.is_alive():
-                self._on_gap(f"{pod}-{container}: still being read after {seconds:.0f} s")
+                why = "its node is lost" if pod in lost else f"still being read after {seconds:.0f} s"
+                self._on_gap(f"{pod}-{container}: {why}")
         self._stop.set()
 
     def _follow(self, namespace: str, pod: str, container: str) -> None:

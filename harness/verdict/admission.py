@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from harness.evidence.objects import Seen, mapping
+from harness.evidence.objects import Seen, items, mapping
+from harness.verdict import controllers
 from harness.verdict.case import RUNNING, Case, Finding, condition, found, passed, seconds, unknown
 
 _REFUSALS = (
@@ -41,7 +42,8 @@ def _is(state: Seen, kind: str) -> bool:
     return condition(state, kind).get("status") == "True"
 
 
-def _ever_admitted(case: Case) -> bool:
+def ever_admitted(case: Case) -> bool:
+    """Whether any state of the job's Workload says so."""
     return any(_is(state, "Admitted") for state in case.workload)
 
 
@@ -63,7 +65,7 @@ def queue_and_admission(case: Case) -> list[Finding]:
     if not case.workload:
         return [unknown("queue", "no Workload was recorded"), _no_workload(case)]
     last = case.workload[-1]
-    if _ever_admitted(case):
+    if ever_admitted(case):
         return [
             passed("queue", f"queue {case.queue} took the job", [last.ref]),
             passed("admission", f"Workload {last.name} was admitted", [last.ref]),
@@ -72,13 +74,27 @@ def queue_and_admission(case: Case) -> list[Finding]:
         text = f"pods ran, and Workload {last.name} was not recorded as admitted"
         missing = found("admission", "run.evidence_missing", text, evidence=[last.ref])
         return [unknown("queue", "the Workload's last states are missing"), missing]
+    return _refused(case, last)
+
+
+def _refused(case: Case, last: Seen) -> list[Finding]:
+    """Both checks of a Workload that was never admitted, by what Kueue says of it."""
     reserved = condition(last, "QuotaReserved")
     message, reason = str(reserved.get("message", "")), str(reserved.get("reason", ""))
     if reserved.get("status") == "True":
-        cause, message = "admission.check_pending", "quota is reserved, an admission check is not ready"
+        checks = items(last.object, "status", "admissionChecks")
+        waits = [f"{c.get('name')} is {c.get('state')}" for c in checks if c.get("state") != "Ready"]
+        cause, message = "admission.check_pending", f"quota is reserved, admission check {', '.join(waits)}"
     else:
         cause = refusal(message, reason)
+    if cause == "admission.not_seen" and not message and controllers.down(case, "kueue"):
+        text = f"Kueue says nothing of Workload {last.name}"
+        return [
+            unknown("queue", "not reached: see admission"),
+            controllers.not_followed(case, "admission", "kueue", text, [last.ref]),
+        ]
     text = f"Kueue did not admit the job (queue {case.queue}): {message or 'it says nothing'}"
+    text += _inactive(case, message) if cause == "queue.inactive" else ""
     name, other = ("queue", "admission") if cause.startswith("queue.") else ("admission", "queue")
     result = found(name, cause, text, evidence=[last.ref])
     rest = (
@@ -89,15 +105,23 @@ def queue_and_admission(case: Case) -> list[Finding]:
     return [result, rest] if name == "queue" else [rest, result]
 
 
+def _inactive(case: Case, message: str) -> str:
+    """Why the queue that Kueue names is inactive, by the queue's own word."""
+    for kind in ("clusterqueue", "localqueue"):
+        for queue in case.bundle.last(kind).values():
+            active = condition(queue, "Active")
+            if queue.name in message.split() and active.get("status") == "False":
+                policy = mapping(queue.object, "spec").get("stopPolicy") or "None"
+                stopped = f" (stopPolicy {policy})" if policy != "None" else ""
+                return f"; it says {active.get('reason')}: {active.get('message')}{stopped}"
+    return ""
+
+
 def _no_workload(case: Case) -> Finding:
     waiting = case.jobset is not None and case.terminal is None and not case.pods
     if case.jobset is not None and waiting and mapping(case.jobset.object, "spec").get("suspend") is True:
-        return found(
-            "admission",
-            "controllers.kueue_idle",
-            f"JobSet {case.jobset.name} waits for queue {case.queue}, and Kueue made no Workload for it",
-            evidence=[case.jobset.ref],
-        )
+        text = f"JobSet {case.jobset.name} waits for queue {case.queue}, and Kueue made no Workload for it"
+        return controllers.not_followed(case, "admission", "kueue", text, [case.jobset.ref])
     return found("admission", "run.evidence_missing", "no Workload of the job was recorded")
 
 
@@ -107,7 +131,7 @@ def eviction(case: Case) -> Finding:
         return passed("eviction", "the job is in no queue")
     if not case.workload:
         return unknown("eviction", "no Workload was recorded")
-    if not _ever_admitted(case):
+    if not ever_admitted(case):
         return unknown("eviction", "the job was not admitted")
     for state in case.workload:
         inactive = mapping(state.object, "spec").get("active") is False

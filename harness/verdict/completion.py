@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from harness.verdict import pods
+from harness.evidence.objects import Seen, mapping
+from harness.verdict import controllers, nodes, pods, starting
 from harness.verdict.admission import eviction, queue_and_admission
-from harness.verdict.case import Case, Finding, condition, found, passed, unknown
+from harness.verdict.case import END, RUNNING, Case, Finding, condition, found, passed, seconds, unknown
 from harness.verdict.ends import End
 
 
@@ -17,52 +18,55 @@ def completed(case: Case, ends: dict[int, End]) -> Finding:
         return found(
             "completed", "run.evidence_missing", f"no state of {case.launch.object_name} was recorded"
         )
-    refs, ranks, cause = [jobset.ref], list[int](), None
     if case.terminal == "Completed":
-        return passed("completed", f"JobSet {jobset.name} is Completed", refs)
+        return passed("completed", f"JobSet {jobset.name} is Completed", [jobset.ref])
     if case.terminal == "Failed":
         failed = condition(jobset, "Failed")
         why = f"{failed.get('reason', 'no reason')}: {failed.get('message', 'no message')}"
-        cause, text = "run.not_completed", f"JobSet {jobset.name} failed: {why}"
-    elif case.by_signal:
-        text = "the harness was stopped before the job ended"
-    elif case.timed_out:
+        text = f"JobSet {jobset.name} failed: {why}"
+        return found("completed", "run.not_completed", text, evidence=[jobset.ref])
+    return _unended(case, jobset, ends)
+
+
+def _unended(case: Case, jobset: Seen, ends: dict[int, End]) -> Finding:
+    """Why the harness stopped waiting for a job that says neither that it completed nor that it failed."""
+    refs = [jobset.ref]
+    if jobset.type == "DELETED" and not case.by_signal:
+        return found(
+            "completed",
+            "run.deleted",
+            f"JobSet {jobset.name} was deleted before it ended, and not by the harness",
+            ranks=range(case.expected.ranks),
+            evidence=refs,
+            phase=RUNNING,
+            at=_deleted_at(case),
+        )
+    if controllers.waited(case) and all(end.state in {"succeeded", "failed"} for end in ends.values()):
+        text = f"every rank's pod has ended, and JobSet {jobset.name} has not"
+        return controllers.not_followed(case, "completed", "jobset", text, refs, END)
+    if case.timed_out:
         ranks, last = pods.stalled(case, ends)
-        cause, text = "run.timed_out", f"JobSet {jobset.name} did not end: {case.deadline}"
-        text += f"; {last}" if last else ""
-    elif jobset.type == "DELETED":
-        cause, text = "run.deleted", f"JobSet {jobset.name} was deleted before it ended"
-    else:
-        text = f"JobSet {jobset.name} was not seen to end"
-    if cause is None:
-        return unknown("completed", text, evidence=refs)
-    return found("completed", cause, text, ranks=ranks, evidence=refs)
+        text = f"JobSet {jobset.name} did not end: {case.deadline}" + (f"; {last}" if last else "")
+        return found("completed", "run.timed_out", text, ranks=ranks, evidence=refs)
+    why = "the harness was stopped before the job ended" if case.by_signal else "it was not seen to end"
+    return unknown("completed", f"JobSet {jobset.name}: {why}", evidence=refs)
 
 
-def idle(case: Case) -> Finding | None:
-    """A resumed JobSet that no pod came of: its controller does nothing."""
-    jobset = case.jobset
-    if jobset is None or case.pods or case.terminal or not case.timed_out:
-        return None
-    resumed = jobset.object.get("spec", {}).get("suspend") is not True
-    if not resumed or case.bundle.history("job") or case.broken("objects/workload.jsonl"):
-        return None
-    return found(
-        "rank-pods",
-        "controllers.jobset_idle",
-        f"JobSet {jobset.name} was resumed, and its controller made no Job for it",
-        ranks=range(case.expected.ranks),
-        evidence=[jobset.ref],
-    )
+def _deleted_at(case: Case) -> float | None:
+    for seen in case.bundle.objects("jobset").get(case.launch.uid or "", []):
+        if mapping(seen.object, "metadata").get("deletionTimestamp") or seen.type == "DELETED":
+            return seconds(seen.received_at)
+    return None
 
 
 def checks(case: Case, ends: dict[int, End]) -> list[Finding]:
     """All of them, in the order in which a job goes through them."""
     return [
         *queue_and_admission(case),
-        pods.scheduling(case),
-        pods.image(case),
-        idle(case) or pods.rank_pods(case),
+        starting.scheduling(case),
+        starting.image(case),
+        controllers.no_job(case) or pods.rank_pods(case),
+        nodes.checks(case, ends),
         eviction(case),
         *pods.rank_ends(case, ends),
         completed(case, ends),
