@@ -260,13 +260,18 @@ def soak(
     wait: Annotated[float | None, typer.Option(help="seconds of each from launch to verdict [600]")] = None,
     as_json: Json = False,
 ) -> int:
-    """Launch a job again and again on one cluster, each as a `harness run` of its own, and look for leaks.
+    """Launch a job again and again on one cluster, and look for leaks.
 
-    Exit code 0: every launch is a PASS and nothing leaked. The ledger, a JSON line for each launch, is written
-    as it happens to RUNS_DIR/soak-…/ledger.jsonl, beside bundles, progress of each, and summary.json. Before
-    the first launch and after the last, namespaces, open jobs, processes, memory, disk, Docker objects and
-    temporary files are compared; what grew without an explanation is named. Use a machine that does nothing
-    else: what others start meanwhile counts too.
+    Every launch is a `harness run` of its own. Exit code 0: all are a PASS and
+    nothing leaked.
+
+    The ledger has a JSON line for each launch, written as it happens:
+    RUNS_DIR/soak-…/ledger.jsonl, beside bundles, progress and summary.json.
+
+    Before the first launch and after the last, namespaces, open jobs, processes,
+    memory, disk, Docker objects and temporary files are compared; what grew
+    without an explanation is named. Use a machine that does nothing else: what
+    others start meanwhile counts too.
     """
     settings = load(
         cluster_name=cluster_name,

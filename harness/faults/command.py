@@ -53,6 +53,7 @@ class Command:
             text=True,
             env=self.env,
             start_new_session=True,
+            preexec_fn=_interruptible,  # noqa: PLW1509 - one system call
         )
         self._readers = [threading.Thread(target=read, daemon=True) for read in (self._errors, self._output)]
         for reader in self._readers:
@@ -137,6 +138,11 @@ def harness(*arguments: str, env: Mapping[str, str]) -> Command:
     with Command(*arguments, env=env) as run:
         run.end(300)
     return run
+
+
+def _interruptible() -> None:
+    """As in a terminal, also where this process ignores SIGINT because it runs in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def containers(cluster: str) -> list[str]:
