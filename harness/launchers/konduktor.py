@@ -24,8 +24,8 @@ from harness.launchers.config import NONCE_LABEL, Submission, konduktor_config
 
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
 CONTAINER = "konduktor-container"
-SUBMIT_SECONDS = 45
-"""konduktor takes 1 s, on a machine that does much else 10 s."""
+SUBMIT_SECONDS = 60
+"""konduktor takes 1 s, on a machine that does much else 20 s."""
 _JOB_ID = re.compile(r"^Job ID: (\S+)", re.MULTILINE)
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _REFUSED = re.compile(r"ApiException: \((4\d\d)\).*?^HTTP response body: (.*?)$", re.DOTALL | re.MULTILINE)

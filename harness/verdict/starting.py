@@ -55,7 +55,8 @@ class Blocked:
 
     @property
     def text(self) -> str:
-        text = f"could not start image {self.image}: {self.reason}: {self.message or 'no message'}"
+        said = self.message or "no message"
+        text = f"could not start a container of image {self.image}: {self.reason}: {said}"
         if self.cause in ("image.pull_failed", "image.not_found") and self.pulled_always:
             text += "; its pull policy is Always, so what the node has of it does not count"
         return text
