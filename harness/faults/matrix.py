@@ -1,7 +1,8 @@
 """Every fault on one cluster, with healthy launches between them.
 
-Faults of scope `launch` disturb nothing but their own launch: several run at once, and among them controls. The others run alone, each followed by a control. A control that is not a PASS makes the
-faults before it not right: they were not undone, or were not theirs alone.
+Faults of scope `launch` disturb nothing but their own launch: several run at once, and among them controls.
+The others run alone, each followed by a control. A control that is not a PASS makes the faults before it not
+right: they were not undone, or were not theirs alone.
 """
 
 from __future__ import annotations

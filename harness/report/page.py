@@ -1,0 +1,149 @@
+"""report.html: one bundle as one self-contained page. No network, no script needed to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from harness.evidence.objects import mapping
+from harness.evidence.reader import Bundle
+from harness.evidence.schema import Manifest, Verdict
+from harness.report.points import Metric, metrics, plot, steps
+from harness.report.timeline import Lane, lanes
+from harness.verdict.case import seconds
+from workers.truth_frames import MARK
+
+LOG_LINES = 2000
+"""Of each container, its last ones: the whole log lies beside the report."""
+MAX_EVENTS = 500
+MAX_PLOTS = 60
+
+
+@dataclass(frozen=True)
+class Log:
+    title: str
+    file: str
+    left_out: int
+    lines: list[tuple[int, str, str]]
+    """(number, time, text)"""
+
+
+def render(bundle: Bundle, verdict: Verdict) -> str:
+    """The page as text. Reads nothing but the bundle."""
+    manifest = bundle.manifest or Manifest(nonce="", started_at="")
+    run_id = manifest.expected.run_id if manifest.expected else None
+    found = metrics(bundle, run_id)
+    drawn = lanes(bundle, manifest)
+    begin = min((span.start for lane in drawn for span in lane.spans), default=0.0)
+    end = max((span.end for lane in drawn for span in lane.spans), default=1.0)
+    environment = Environment(
+        loader=PackageLoader("harness.report", "files"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["steps"] = steps
+    plots = [made for metric in list(found.values())[:MAX_PLOTS] if (made := plot(metric)) is not None]
+    return environment.get_template("report.html.j2").render(
+        verdict=verdict,
+        manifest=manifest,
+        bundle=bundle.path.name,
+        tiles=_tiles(manifest, found),
+        metrics=found,
+        ranks=sorted({rank for metric in found.values() for rank in metric.cells}),
+        plots=plots,
+        lanes=drawn,
+        ticks=_ticks(end - begin),
+        place=_placer(begin, end),
+        logs=list(_logs(bundle)),
+        events=list(_events(bundle)),
+        facts=_facts(manifest),
+    )
+
+
+def write(bundle: Bundle, verdict: Verdict) -> Path:
+    """report.html in the bundle. What stands there is already redacted: the page adds nothing to it."""
+    path = bundle.path / "report.html"
+    path.write_text(render(bundle, verdict))
+    return path
+
+
+def _tiles(manifest: Manifest, found: dict[str, Metric]) -> list[tuple[str, str]]:
+    logged = sum(cell.logged for metric in found.values() for cell in metric.cells.values())
+    lost = sum(len(cell.lost) for metric in found.values() for cell in metric.cells.values())
+    tiles = []
+    if manifest.expected:
+        tiles.append(("ranks", f"{manifest.expected.ranks} on {manifest.expected.num_nodes} nodes"))
+        tiles.append(("run id", manifest.expected.run_id))
+    tiles.append(("points logged", f"{logged}"))
+    tiles.append(("not in the run", f"{lost}"))
+    start, end = seconds(manifest.started_at), seconds(manifest.ended_at)
+    if start is not None and end is not None:
+        tiles.append(("took", f"{end - start:.1f} s"))
+    return tiles
+
+
+def _ticks(length: float) -> list[tuple[float, str]]:
+    """(percent, seconds) of some five round moments."""
+    step = next((s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800) if length / s <= 7), 3600)
+    return [(100 * t / length, f"{t} s") for t in range(0, int(length) + 1, step)] if length > 0 else []
+
+
+def _placer(begin: float, end: float) -> Any:
+    scale = 100 / max(end - begin, 1e-9)
+
+    def place(lane: Lane) -> list[dict[str, Any]]:
+        return [
+            {
+                "left": round((span.start - begin) * scale, 3),
+                "width": round(max((span.end - span.start) * scale, 0.25), 3),
+                "label": span.label,
+                "kind": span.kind,
+                "title": f"{span.label}: {span.start - begin:.1f}–{span.end - begin:.1f} s",
+            }
+            for span in lane.spans
+        ]
+
+    return place
+
+
+def _logs(bundle: Bundle) -> Iterator[Log]:
+    owner = {pod.name: index for index, pod in bundle.pods().items()}
+    for path in sorted((bundle.path / "logs").glob("*.log")):
+        lines = [
+            (number, text.partition(" ")[0][11:23], text.partition(" ")[2])
+            for number, text in bundle.tail(f"logs/{path.name}", LOG_LINES)
+            if MARK not in text
+        ]
+        pod = next((name for name in owner if path.name.startswith(f"{name}-")), None)
+        title = f"node {owner[pod]}" if pod else path.stem
+        yield Log(title, f"logs/{path.name}", (lines[0][0] - 1) if lines else 0, lines)
+
+
+def _events(bundle: Bundle) -> Iterator[dict[str, str]]:
+    for seen in bundle.history("event")[-MAX_EVENTS:]:
+        about = mapping(seen.object, "involvedObject")
+        yield {
+            "time": seen.received_at[11:19],
+            "type": str(seen.object.get("type", "")),
+            "reason": str(seen.object.get("reason", "")),
+            "object": f"{about.get('kind', '')} {about.get('name', '')}",
+            "message": str(seen.object.get("message", "")),
+        }
+
+
+def _facts(manifest: Manifest) -> dict[str, str]:
+    facts = {"started": manifest.started_at, "ended": manifest.ended_at or "not recorded"}
+    facts["command"] = " ".join(manifest.command)
+    facts |= {name: str(value) for name, value in manifest.cluster.items()}
+    facts |= dict(sorted(manifest.versions.items()))
+    if manifest.launch:
+        facts["launched"] = (
+            f"{manifest.launch.kind} {manifest.launch.namespace}/{manifest.launch.object_name}"
+        )
+    return facts

@@ -1,0 +1,140 @@
+"""Ranks × metrics: how many points each rank logged and how many of them the run has; and their curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from harness.evidence.reader import Bundle
+from harness.evidence.schema import TruthRow
+
+MAX_DRAWN = 400
+"""Points of a curve: more than a screen shows; the extremes of each stretch are kept."""
+Series = list[tuple[int, float]]
+
+
+@dataclass
+class Cell:
+    """One rank's points of one metric. `lost` are steps that the run does not have with this value."""
+
+    logged: int = 0
+    lost: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Metric:
+    """A cell for each rank that logged it, and what the run has."""
+
+    name: str
+    cells: dict[int, Cell] = field(default_factory=dict)
+    truth: dict[int, Series] = field(default_factory=dict)
+    recorded: dict[int, float] = field(default_factory=dict)
+
+
+def metrics(bundle: Bundle, run_id: str | None) -> dict[str, Metric]:
+    """Every metric of the ranks' own rows, or of the shared run, by name."""
+    shared = {run.run_id for _, run in bundle.runs() if run_id is not None and run.external_id == run_id}
+    found: dict[str, Metric] = {}
+    times: dict[tuple[str, int], int] = {}
+    for _, point in bundle.points():
+        if point.run_id in shared and not point.metric.startswith("sys/"):
+            metric = found.setdefault(point.metric, Metric(point.metric))
+            if point.time_ms >= times.get((point.metric, point.step), 0):
+                metric.recorded[point.step] = point.value
+                times[point.metric, point.step] = point.time_ms
+    ranks = bundle.manifest.expected.ranks if bundle.manifest and bundle.manifest.expected else 0
+    for rank in range(ranks):
+        for _, line in bundle.truth(rank):
+            if isinstance(line, TruthRow):
+                metric = found.setdefault(line.metric, Metric(line.metric))
+                cell = metric.cells.setdefault(rank, Cell())
+                cell.logged += 1
+                metric.truth.setdefault(rank, []).append((line.step, line.value))
+                if line.step not in metric.recorded:
+                    cell.lost.append(line.step)
+    return {name: found[name] for name in sorted(found)}
+
+
+def steps(lost: Sequence[int], limit: int = 6) -> str:
+    """ "3, 7–9 and 12 more" """
+    runs: list[list[int]] = []
+    for step in sorted(set(lost)):
+        if runs and step == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], step]
+        else:
+            runs.append([step, step])
+    texts = [str(a) if a == b else f"{a}–{b}" for a, b in runs]
+    more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
+    return ", ".join(texts[:limit]) + more
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A metric's curves as paths in a box of `width` × `height`; `lost` is what the run does not have."""
+
+    name: str
+    width: int
+    height: int
+    recorded: str
+    truth: dict[int, str]
+    lost: list[tuple[float, float, str]]
+    low: str
+    high: str
+    first: int
+    last: int
+
+
+def plot(metric: Metric, width: int = 360, height: int = 120) -> Plot | None:
+    """None when there is nothing finite to draw."""
+    recorded = [(step, value) for step, value in sorted(metric.recorded.items()) if math.isfinite(value)]
+    truth = {
+        rank: sorted((step, value) for step, value in rows if math.isfinite(value))
+        for rank, rows in metric.truth.items()
+    }
+    drawn = recorded + [row for rows in truth.values() for row in rows]
+    if not drawn:
+        return None
+    first, last = min(step for step, _ in drawn), max(step for step, _ in drawn)
+    low, high = min(value for _, value in drawn), max(value for _, value in drawn)
+
+    def place(step: int, value: float) -> tuple[float, float]:
+        x = (step - first) / (last - first) if last > first else 0.5
+        y = (value - low) / (high - low) if high > low else 0.5
+        return round(6 + x * (width - 12), 1), round(height - 6 - y * (height - 12), 1)
+
+    def path(rows: Series) -> str:
+        places = [place(*row) for row in _thin(rows)]
+        return "M" + " L".join(f"{x} {y}" for x, y in places) if places else ""
+
+    lost = [
+        (*place(step, value), f"rank {rank} step {step}: {value:g} is not in the run")
+        for rank, rows in truth.items()
+        for step, value in rows
+        if step not in metric.recorded
+    ]
+    return Plot(
+        metric.name,
+        width,
+        height,
+        path(recorded),
+        {rank: path(rows) for rank, rows in truth.items()},
+        lost[:MAX_DRAWN],
+        f"{low:.4g}",
+        f"{high:.4g}",
+        first,
+        last,
+    )
+
+
+def _thin(rows: Series) -> Series:
+    """At most MAX_DRAWN rows: of each stretch its lowest and its highest."""
+    if len(rows) <= MAX_DRAWN:
+        return rows
+    size = math.ceil(len(rows) / (MAX_DRAWN // 2))
+    kept: Series = []
+    for start in range(0, len(rows), size):
+        stretch = rows[start : start + size]
+        ends = {min(stretch, key=lambda row: row[1]), max(stretch, key=lambda row: row[1])}
+        kept += sorted(ends)
+    return kept

@@ -1,0 +1,119 @@
+"""Lanes of spans for the report: what each object and each stage was doing, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from harness.evidence.objects import Seen, items, mapping
+from harness.evidence.reader import Bundle
+from harness.evidence.schema import Manifest
+from harness.verdict.case import seconds
+
+
+@dataclass(frozen=True)
+class Span:
+    """Seconds since the epoch. `kind` is its colour: wait, work, good, bad, idle."""
+
+    start: float
+    end: float
+    label: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Lane:
+    name: str
+    spans: list[Span]
+    group: str
+
+
+def lanes(bundle: Bundle, manifest: Manifest) -> list[Lane]:
+    """Stages, JobSet, Workload, each rank's pod, and the nodes that were not Ready."""
+    end = _end(manifest)
+    made = [Lane(name, spans, "harness") for name, spans in _stages(manifest)]
+    for kind, name in (("jobset", "JobSet"), ("workload", "Workload")):
+        for states in bundle.objects(kind).values():
+            made.append(Lane(f"{name} {states[0].name}", list(_conditions(states, end, kind)), "queue"))
+    for index, pod in bundle.pods().items():
+        made.append(Lane(f"node {index}: pod {pod.name}", list(_pod(list(pod.history), end)), "ranks"))
+    for states in bundle.objects("node").values():
+        spans = list(_not_ready(states, end))
+        if spans:
+            made.append(Lane(f"node {states[0].name}", spans, "nodes"))
+    return [lane for lane in made if lane.spans]
+
+
+def _end(manifest: Manifest) -> float:
+    last = [seconds(stage.started_at) or 0.0 for stage in manifest.stages]
+    lasted = [start + stage.seconds for start, stage in zip(last, manifest.stages, strict=True)]
+    return max([seconds(manifest.ended_at) or 0.0, seconds(manifest.started_at) or 0.0, *lasted])
+
+
+def _stages(manifest: Manifest) -> Iterator[tuple[str, list[Span]]]:
+    for stage in manifest.stages:
+        start = seconds(stage.started_at)
+        if start is not None:
+            label = f"{stage.name} {stage.seconds:.1f} s"
+            kind = "work" if stage.ok else "bad"
+            yield stage.name, [Span(start, start + stage.seconds, label, kind)]
+
+
+def _phase(seen: Seen, kind: str) -> tuple[str, str]:
+    """(what it is doing, colour) by its conditions, the furthest along first."""
+    true = {c.get("type") for c in items(seen.object, "status", "conditions") if c.get("status") == "True"}
+    if kind == "jobset":
+        state = mapping(seen.object, "status").get("terminalState")
+        if state:
+            return str(state), "good" if state == "Completed" else "bad"
+        suspended = mapping(seen.object, "spec").get("suspend") is True
+        return ("suspended", "wait") if suspended else ("running", "work")
+    for name, colour in (
+        ("Finished", "good"),
+        ("Evicted", "bad"),
+        ("Admitted", "work"),
+        ("QuotaReserved", "wait"),
+    ):
+        if name in true:
+            return name, colour
+    return "pending", "wait"
+
+
+def _conditions(states: list[Seen], end: float, kind: str) -> Iterator[Span]:
+    yield from _runs([(seconds(seen.received_at), *_phase(seen, kind)) for seen in states], end)
+
+
+def _pod(states: list[Seen], end: float) -> Iterator[Span]:
+    told = []
+    for seen in states:
+        status = mapping(seen.object, "status")
+        phase = str(status.get("phase", "unknown"))
+        waiting = [mapping(c, "state", "waiting").get("reason") for c in items(status, "containerStatuses")]
+        label = next((str(reason) for reason in waiting if reason), phase)
+        deleting = mapping(seen.object, "metadata").get("deletionTimestamp") and phase == "Running"
+        colour = {"Pending": "wait", "Running": "work", "Succeeded": "good", "Failed": "bad"}.get(
+            phase, "idle"
+        )
+        told.append((seconds(seen.received_at), "being deleted" if deleting else label, colour))
+    yield from _runs(told, end)
+
+
+def _not_ready(states: list[Seen], end: float) -> Iterator[Span]:
+    told = []
+    for seen in states:
+        conditions = items(seen.object, "status", "conditions")
+        ready = next((c.get("status") for c in conditions if c.get("type") == "Ready"), "Unknown")
+        told.append((seconds(seen.received_at), f"Ready is {ready}", "idle" if ready == "True" else "bad"))
+    if any(colour == "bad" for _, _, colour in told):
+        yield from _runs(told, end)
+
+
+def _runs(told: list[tuple[float | None, str, str]], end: float) -> Iterator[Span]:
+    """One span for each stretch of equal states; a final state is drawn to the end of the run."""
+    known = [(at, label, colour) for at, label, colour in told if at is not None]
+    start = 0
+    for position in range(1, len(known) + 1):
+        if position == len(known) or known[position][1:] != known[start][1:]:
+            until = known[position][0] if position < len(known) else max(end, known[start][0])
+            yield Span(known[start][0], until, known[start][1], known[start][2])
+            start = position
