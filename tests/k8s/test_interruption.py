@@ -1,4 +1,5 @@
-"""Whatever ends a run early, nothing of it is left behind and its evidence is kept; and one node is enough.
+"""What faults cannot say of a run that ends early (harness/faults/cases/harness-*.yaml), of a cluster that is
+somebody else's or kept, and of one node.
 
 Clusters here have a single node: a second one would show nothing more, and cost time.
 """
@@ -53,17 +54,6 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 
 # -- before there is a cluster ----------------------------------------------------------------------------
-def test_ctrl_c_while_the_cluster_is_created(env: dict[str, str]) -> None:
-    """Also what Docker was still making when kind was killed."""
-    with Command("run", JOB, *arguments("pluto-e2e-int-a"), env=env) as run:
-        run.until("creating 1 control plane")
-        until_container("pluto-e2e-int-a")
-        run.interrupt()
-        interrupted(run, "SIGINT", "cluster")
-    gone(run, "pluto-e2e-int-a")
-    assert any((run.bundle.path / "kind").iterdir()), "kind's logs are evidence"
-
-
 def test_interrupted_again_and_again_the_cluster_is_still_known(env: dict[str, str]) -> None:
     """Each signal gives up one more step of the clean-up; what is left then, `harness down` removes."""
     cluster = "pluto-e2e-int-b"
@@ -78,16 +68,6 @@ def test_interrupted_again_and_again_the_cluster_is_still_known(env: dict[str, s
     assert "is left: `harness down" in run.stderr
     assert containers(cluster)
     assert harness("down", "--cluster-name", cluster, env=env).process.returncode == 0
-    gone(run, cluster)
-
-
-def test_sigterm_while_controllers_are_installed(env: dict[str, str]) -> None:
-    """The worker image travels to the node in another thread at that time: it ends too, without blame."""
-    cluster = "pluto-e2e-int-c"
-    with Command("run", JOB, *arguments(cluster), env=env) as run:
-        run.until("jobset: Available")
-        run.interrupt(signal.SIGTERM)
-        interrupted(run, "SIGTERM", "controllers")
     gone(run, cluster)
 
 
@@ -199,28 +179,3 @@ def test_a_job_too_big_for_one_node_is_still_told_so(kept: dict[str, str], tmp_p
     assert run.process.returncode == 1, run.stderr
     assert run.verdict.cause == "admission.quota_exceeded", run.verdict.explanation
     assert "cpu_request" not in run.manifest.cluster
-
-
-def test_ctrl_c_while_the_job_runs(kept: dict[str, str]) -> None:
-    """The job is ended and its logs are collected; a cluster that was there before stays, and serves."""
-    since = created_at(kept)
-    with Command("run", JOB, *arguments(CLUSTER), env={**kept, "KEEP_CLUSTER": "false"}) as run:
-        run.until("Running")
-        run.interrupt()
-        interrupted(run, "SIGINT", "observe")
-    assert created_at(kept) == since
-    assert list((run.bundle.path / "logs").glob("*.log"))
-    launch = run.manifest.launch
-    assert launch is not None
-    kube = KindCluster(load(cluster_name=CLUSTER, state_dir=Path(kept["HARNESS_STATE_DIR"]))).kube()
-    assert kube.objects("jobset.x-k8s.io/v1alpha2", "JobSet", launch.namespace) == []
-
-
-def test_sigterm_while_evidence_is_collected(kept: dict[str, str]) -> None:
-    """Each part of the collection is still made."""
-    with Command("run", JOB, *arguments(CLUSTER), env=kept) as run:
-        run.until("collecting logs")
-        run.interrupt(signal.SIGTERM)
-        interrupted(run, "SIGTERM", "collect")
-    assert sorted(path.name for path in (run.bundle.path / "truth").iterdir()) == ["0.jsonl", "1.jsonl"]
-    assert (run.bundle.path / "tracker" / "summary.json").is_file()
