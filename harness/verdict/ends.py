@@ -119,7 +119,8 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     if terminated.get("reason") == "OOMKilled":
         text = f"{place} was killed: out of memory (exit code {end.exit_code}){clues.said}"
         return replace(end, cause="rank.oom_killed", text=text, follows=False)
-    if removed is not None and (code in _TAKEN_DOWN or number == signal.SIGTERM):
+    by_signal = number in {signal.SIGTERM, signal.SIGKILL} and code in _TAKEN_DOWN
+    if removed is not None and (by_signal or number == signal.SIGTERM):
         return _taken_down(case, pod, end, removed, clues)
     if number:
         text = f"{place} was ended by {_signal_name(number)}{clues.said}"
