@@ -202,7 +202,8 @@ class Case:
     @property
     def cut_short(self) -> bool:
         """The harness went before the job had ended, and not because the job took too long."""
-        return (self.by_signal or self.manifest.ended_at is None) and self.terminal is None
+        failed = any(not stage.ok and stage.cause != "run.timed_out" for stage in self.manifest.stages)
+        return (self.by_signal or failed or self.manifest.ended_at is None) and self.terminal is None
 
     def started(self, index: int) -> bool:
         """Whether the rank container of a node ever ran."""

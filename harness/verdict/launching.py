@@ -21,7 +21,7 @@ def stages(manifest: Manifest) -> Finding:
         cause = CAUSES.get(stage.cause or "")
         text = f"The stage {stage.name} failed after {stage.seconds:.0f} s: {error}"
         if cause is None:
-            return found("stages", "run.harness_error", text, evidence=["manifest.json"], phase=END + 0.5)
+            return found("stages", "run.harness_error", text, evidence=["manifest.json"], phase=END)
         phase = _STAGE_PHASE.get(cause.family, PROVISION)
         if cause.family in {"queue", "admission", "scheduling"}:
             phase = START

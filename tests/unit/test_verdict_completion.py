@@ -190,6 +190,7 @@ def test_a_command_that_cannot_be_started(judged, message, cause):
         ("bash: line 9: torchrun: command not found", 127, "image.no_torch"),
         ("ModuleNotFoundError: No module named 'torch'", 1, "image.no_torch"),
         ("exec /usr/bin/bash: exec format error", 255, "image.wrong_architecture"),
+        ("mkdir: cannot create directory ‘//.konduktor’: Permission denied", 1, "image.not_root"),
         ("ModuleNotFoundError: No module named 'torchvision'", 1, "rank.crashed"),
     ],
 )
@@ -449,7 +450,7 @@ def test_every_cause_named_is_in_the_list(judged):
     assert {verdict.cause, *(check.cause for check in verdict.checks)} - {None} <= set(CAUSES)
 
 
-@pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM", None])
+@pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM", "a bug", None])
 @pytest.mark.parametrize("when", [0.5, 1.2, 1.7, 3.2, 4.05, 4.7, 5.05, 8.5, 12, 31])
 def test_a_healthy_job_that_is_interrupted_never_fails(judged, signal, when):
     """Contract: what had not come yet when the harness was stopped or killed is nobody's fault."""
@@ -462,9 +463,11 @@ def test_a_healthy_job_that_is_interrupted_never_fails(judged, signal, when):
     stages = [*job.manifest.stages[:-1], Stage(name="observe", started_at=at(0.2, True), seconds=when - 0.2)]
     if signal:
         stages[-1] = stages[-1].model_copy(update={"ok": False, "error": signal})
-    change = {"stages": stages, "interrupted": signal, "in_stage": None if signal else "observe"}
+    interrupted = signal if signal != "a bug" else None
+    change = {"stages": stages, "interrupted": interrupted, "in_stage": None if signal else "observe"}
     job.manifest = job.manifest.model_copy(update={**change, **({} if signal else {"ended_at": None})})
     verdict = judged(job)
     assert verdict.verdict == "UNKNOWN", verdict.explanation
-    assert verdict.cause == ("run.interrupted" if signal else "run.cut_off")
-    assert "in the stage observe" in verdict.explanation
+    causes = {None: "run.cut_off", "a bug": "run.harness_error"}
+    assert verdict.cause == causes.get(signal, "run.interrupted")
+    assert "stage observe" in verdict.explanation
