@@ -134,6 +134,7 @@ class KindCluster:
     ) -> None:
         """Create and wait until every node is Ready. On failure: logs into `logs`, nothing left behind."""
         self.refuse_foreign()
+        preflight.tools(self.settings)
         preflight.room(self.settings)
         preflight.port(self.settings)
         if self.exists():

@@ -39,6 +39,16 @@ def daemon() -> None:
         ) from None
 
 
+def tools(settings: Settings) -> None:
+    """kind is there. Raises HarnessError, cause cluster.tool_missing."""
+    if shutil.which(settings.kind_bin) is None:
+        raise HarnessError(
+            f"`{settings.kind_bin}` is not a program that can be run: kind is needed to make a cluster",
+            hint="`harness doctor --fix` installs it, HARNESS_KIND_BIN names one that is elsewhere",
+            cause="cluster.tool_missing",
+        )
+
+
 def room(settings: Settings) -> None:
     """Room for a new cluster where Docker keeps containers. Raises HarnessError, cause docker.disk_full."""
     done = process.run(["docker", "info", "--format", "{{.DockerRootDir}}"], timeout=20, check=False)
