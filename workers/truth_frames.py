@@ -9,6 +9,7 @@ A frame is one line, at most MAX_LINE bytes (one atomic pipe write):
 The JSON is one of
     {"k":"rows","r":rank,"q":seq,"n":first_row_number,"rows":[[metric, step, value, time_ms], ...]}
     {"k":"block","r":rank,"q":seq,"metric":m,"first":step,"last":step,"count":c,"sha256":hex}
+    {"k":"client","r":rank,"q":seq,"whole":bool,"sent":{m:[[first,last],...]},"unsent":{...},"error":text}
     {"k":"end","r":rank,"q":seq,"count":rows_in_all,"sha256":root,"metrics":{m:[count, sha256]}|{}}
 `seq` counts a rank's frames from 0 without gaps; a gap is a lost frame. Blocks stand for rows that are past
 the row limit and so not in the log. A line whose MAC does not fit the launch's nonce is not truth.

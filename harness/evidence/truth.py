@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from harness.evidence.schema import TruthBlock, TruthEnd, TruthGap, TruthLine, TruthRow
+from harness.evidence.schema import TruthBlock, TruthClient, TruthEnd, TruthGap, TruthLine, TruthRow
 from workers import truth_frames
 
 
@@ -20,6 +20,8 @@ def _lines(frame: dict[str, Any]) -> list[TruthLine]:
         ]
     if kind == "block":
         return [TruthBlock.model_validate({name: v for name, v in frame.items() if name != "k"})]
+    if kind == "client":
+        return [TruthClient.model_validate({name: v for name, v in frame.items() if name != "k"})]
     if kind == "end":
         return [TruthEnd(count=frame["count"], sha256=frame["sha256"], metrics=frame.get("metrics") or {})]
     raise ValueError(f"a truth frame of kind {kind!r}")

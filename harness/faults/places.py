@@ -6,7 +6,8 @@
     folder                                       of this fault alone, on the host
     runs pid                                     the harness's HARNESS_RUNS_DIR and process id
     tracker_image worker_image                   as the nodes know them
-    python                                       the harness's own interpreter
+    python kubectl                               the harness's own interpreter, kubectl for this cluster
+    files                                        harness/faults/files
 
 A variable that is not known yet (a pod before the launch) is an error of the fault's file.
 """
@@ -26,6 +27,7 @@ from harness.faults.fault import Step
 from harness.faults.undo import Command
 from harness.provision import Ready
 
+FILES = Path(__file__).parent / "files"
 _templates = Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)  # noqa: S701
 
 
@@ -45,6 +47,8 @@ def of_cluster(ready: Ready, folder: Path) -> dict[str, Any]:
         "context": kind.context,
         "folder": str(folder),
         "python": sys.executable,
+        "kubectl": f"kubectl --kubeconfig {shlex.quote(str(kind.kubeconfig))} --context {kind.context}",
+        "files": str(FILES),
         **images,
     }
 

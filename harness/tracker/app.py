@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from harness.tracker import http, routes_audit, routes_files, routes_ingest, routes_reads, routes_runs
+from harness.tracker.failures import Failures
 from harness.tracker.http import Json
 from harness.tracker.store import Store
 
@@ -61,6 +62,7 @@ def build(options: Options) -> Starlette:
         exception_handlers={HTTPException: http.on_refused, Exception: http.on_error},
         lifespan=lifespan,
     )
+    app.state.failures = Failures()
     app.state.public_url = options.public_url.rstrip("/")
     app.state.file_limit = options.file_limit
     app.state.files_limit = options.files_limit

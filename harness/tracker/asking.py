@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx
-from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
+from tenacity import (
+    RetryCallState,
+    RetryError,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_delay,
+    wait_exponential,
+)
 
 from harness.errors import HarnessError, WaitError
 
@@ -15,16 +22,29 @@ class _Again(Exception):
     """The answer so far; another may be better."""
 
 
-def ask(client: httpx.Client, path: str, params: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+def ask(
+    client: httpx.Client,
+    path: str,
+    params: Mapping[str, Any],
+    seconds: float,
+    gone: Callable[[], str | None] = lambda: None,
+) -> dict[str, Any]:
     """The JSON object at `path`.
 
-    Raises WaitError (cause tracker.unreachable) when none came within `seconds`, HarnessError when the
-    tracker refused (401: cause tracker.key_rejected).
+    Raises WaitError (cause tracker.unreachable) when none came within `seconds`, HarnessError when `gone`
+    tells why none can come (the same cause), or the tracker refused (401: cause tracker.key_rejected).
     """
+
+    def unless_gone(_: RetryCallState) -> None:
+        why = gone()
+        if why is not None:
+            raise HarnessError(why, cause="tracker.unreachable")
+
     retrying = Retrying(
         retry=retry_if_exception_type(_Again),
         wait=wait_exponential(multiplier=0.1, max=2),
         stop=stop_after_delay(seconds),
+        after=unless_gone,
     )
     try:
         response = retrying(_get, client, path, {k: v for k, v in params.items() if v is not None})

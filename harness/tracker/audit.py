@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import httpx
 
 from harness.errors import HarnessError
-from harness.evidence.schema import Attachment, Point, TrackerRun, TrackerSummary
+from harness.evidence.schema import Attachment, Point, TrackerFailure, TrackerRun, TrackerSummary
 from harness.evidence.writer import TrackerKind, now
 from harness.tracker.asking import ask
 from harness.tracker.hosted import HostedAudit
@@ -35,20 +35,31 @@ class AuditReader(Protocol):
     def points(self, run_ids: Sequence[int]) -> Iterator[Point]:
         """Every raw row of these runs."""
 
+    def failures(self) -> list[TrackerFailure]:
+        """Requests that the tracker could not serve, if it tells."""
+
 
 class EmbeddedAudit:
     """Our tracker, by its audit view.
 
-    `client` has base URL, key and TLS set; it may lead through the Kubernetes API server's proxy.
+    `client` has base URL, key and TLS set; it may lead through the Kubernetes API server's proxy. `gone` says
+    why an answer cannot come, if that is known: then none is waited for.
     """
 
     source: Literal["embedded", "hosted"] = "embedded"
     truncated = False
 
-    def __init__(self, client: httpx.Client, seconds: float = 30, page: int = PAGE) -> None:
+    def __init__(
+        self,
+        client: httpx.Client,
+        seconds: float = 30,
+        page: int = PAGE,
+        gone: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._client = client
         self._seconds = seconds
         self._page = page
+        self._gone = gone
 
     def runs(self, *, external_id: str, project: str, job_name: str | None) -> list[TrackerRun]:
         wanted = {"externalId": external_id, "projectName": project, "jobName": job_name}
@@ -91,8 +102,11 @@ class EmbeddedAudit:
                 yield Point(**dict(zip(page["columns"], row, strict=True)))
             after = page["next"]
 
+    def failures(self) -> list[TrackerFailure]:
+        return [TrackerFailure(**failure) for failure in self._ask("api/audit/failures", {})["failures"]]
+
     def _ask(self, path: str, params: dict[str, Any]) -> dict[str, Any]:
-        return ask(self._client, path, params, self._seconds)
+        return ask(self._client, path, params, self._seconds, self._gone)
 
 
 def collect(
@@ -101,7 +115,7 @@ def collect(
     """Write every run, attachment and point; count them. What ends it early is the summary's `error`."""
     runs = points = 0
     attachments: int | None = None
-    error = None
+    error, failures = None, list[TrackerFailure]()
     try:
         found = reader.runs(external_id=external_id, project=project, job_name=job_name)
         for run in found:
@@ -116,6 +130,7 @@ def collect(
         for point in reader.points(ids):
             write("points", point)
             points += 1
+        failures = reader.failures()
     except HarnessError as failed:
         error = str(failed)
     return TrackerSummary(
@@ -126,6 +141,7 @@ def collect(
         points=points,
         truncated=reader.truncated,
         error=error,
+        failures=failures,
     )
 
 

@@ -15,7 +15,7 @@ import httpx
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from harness.errors import HarnessError, WaitError
-from harness.evidence.schema import Attachment, Point, TrackerRun
+from harness.evidence.schema import Attachment, Point, TrackerFailure, TrackerRun
 from harness.tracker.asking import ask
 
 DEFAULT_URL = "https://pluto-api.trainy.ai"
@@ -97,6 +97,10 @@ class HostedAudit:
                         time_ms=_milliseconds(row["time"]),
                         received_at=str(row["time"]),
                     )
+
+    def failures(self) -> list[TrackerFailure]:
+        """Pluto tells none."""
+        return []
 
     def _listed(self, project: str) -> Iterator[dict[str, Any]]:
         offset = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import sqlite3
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from harness.tracker.failures import Failures
 from harness.tracker.store import Store
 
 BODY_LIMIT = 64 << 20
@@ -66,6 +68,11 @@ def sender(request: Request) -> Sender:
 
 def store(request: Request) -> Store:
     found: Store = request.app.state.store
+    return found
+
+
+def failures(request: Request) -> Failures:
+    found: Failures = request.app.state.failures
     return found
 
 
@@ -168,7 +175,11 @@ async def on_refused(request: Request, error: Exception) -> Response:
 
 
 async def on_error(request: Request, error: Exception) -> Response:
-    return refusal(request.url.path, 500, f"{type(error).__name__}: {error}")
+    """500, or 507 when the disk is full; remembered, for the audit view."""
+    reason = f"{type(error).__name__}: {error}"
+    failures(request).add(reason, now())
+    full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    return refusal(request.url.path, 507 if full else 500, reason)
 
 
 class KeyRequired:

@@ -30,7 +30,12 @@ async def points(request: Request) -> Response:
     return Json({"columns": audit_view.COLUMNS, "points": rows, "next": following})
 
 
+async def failures(request: Request) -> Response:
+    return Json({"failures": http.failures(request).all()})
+
+
 routes = [
+    Route("/api/audit/failures", failures),
     Route("/api/audit/runs", runs),
     Route("/api/audit/attachments", attachments),
     Route("/api/audit/points", points),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import time
 from typing import Any
 
 from harness.tracker.http import Refused, Sender, integer, now
@@ -37,7 +38,10 @@ def find(db: sqlite3.Connection, run_id: object) -> sqlite3.Row:
 
 
 def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3.Row, bool]:
-    """The run of (project, external id), made when there is none; and whether it was there already."""
+    """The run of (project, external id), made when there is none; and whether it was there already.
+
+    Ids of a new database begin at the time, so that clients of one that was lost cannot write into its runs.
+    """
     at = now()
     db.execute(
         "INSERT INTO projects (name, prefix, created_at, updated_at) VALUES (?, ?, ?, ?)"
@@ -55,10 +59,11 @@ def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3
         "UPDATE projects SET counter = counter + 1 WHERE name = ? RETURNING counter, prefix", (new.project,)
     ).fetchone()
     run_id = db.execute(
-        "INSERT INTO runs (project, external_id, number, display_id, name, tags, config, logger_settings,"
+        "INSERT INTO runs (id, project, external_id, number, display_id, name, tags, config, logger_settings,"
         " system_metadata, created_at, updated_at, forked_from, fork_step)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " VALUES ((SELECT coalesce(max(id), ?) + 1 FROM runs), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
+            int(time.time()),
             new.project,
             new.external_id,
             number,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from harness.evidence.objects import mapping, termination
 from harness.evidence.reader import Bundle
-from harness.evidence.schema import TruthBlock, TruthEnd, TruthGap, TruthRow
+from harness.evidence.schema import TruthBlock, TruthClient, TruthEnd, TruthGap, TruthRow
 from harness.verdict.case import Case
 from workers.truth_frames import row_bytes
 
@@ -23,6 +23,7 @@ class Truth:
     rows: Rows = field(default_factory=dict)
     blocks: list[TruthBlock] = field(default_factory=list)
     end: TruthEnd | None = None
+    client: TruthClient | None = None
     row_count: int = 0
     overwritten: int = 0
     """Rows that the rank itself logged again, for the same metric and step: Pluto keeps the latest."""
@@ -64,6 +65,8 @@ def read(case: Case, rank: int) -> Truth:
             rows[line.step], when[line.step] = line.value, line.time_ms
         elif isinstance(line, TruthBlock):
             truth.blocks.append(line)
+        elif isinstance(line, TruthClient):
+            truth.client = line
         elif isinstance(line, TruthGap):
             gaps += 1
         else:

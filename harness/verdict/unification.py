@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from harness.evidence.schema import TrackerSummary
-from harness.verdict import attachment, points, truth
+from harness.verdict import attachment, delivery, points, truth
+from harness.verdict import tracker as tracker_
 from harness.verdict.attachment import Attached
 from harness.verdict.case import Case, Finding, found, names, passed, unknown
 from harness.verdict.ends import End
@@ -28,7 +29,8 @@ def checks(case: Case, ends: dict[int, End]) -> list[Finding]:
     rest = _against_tracker(case, attached, truths, recorded, ends)
     if tracker.check.result != "PASS":
         rest = [_without_tracker(finding, tracker) for finding in rest]
-    return [tracker, *own, *rest]
+        return [tracker, *own, *rest]
+    return [tracker, tracker_.kept(case, summary, truths, rest), *own, *rest]
 
 
 def _against_tracker(
@@ -164,6 +166,8 @@ def points_kept(
         counted = f"{total} points" if total != 1 else "1 point"
         text = f"{counted} logged by {names(ranks)} not in {label}: {'; '.join(parts)}"
         text += f"; and {more} more metrics" if more else ""
+        why = delivery.explain(case, truths, compared)
+        text += f". {why[0].upper()}{why[1:]}" if why else ""
         refs.append("tracker/points.jsonl")
         return found("points-kept", "unification.lost_points", text, ranks=ranks, evidence=refs)
     if compared.undecided:

@@ -1,0 +1,29 @@
+"""Requests that the tracker itself could not serve: in memory, for a full disk keeps nothing."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+MOST = 100
+"""Different reasons that are told apart."""
+
+
+class Failures:
+    """By reason: how many, and when the first and the last of them came."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[str, dict[str, Any]] = {}
+
+    def add(self, reason: str, at: str) -> None:
+        """`at`: RFC 3339. Reasons past the first hundred count as "other"."""
+        with self._lock:
+            key = reason if reason in self._found or len(self._found) < MOST else "other"
+            failure = self._found.setdefault(key, {"reason": key, "count": 0, "first": at})
+            failure["count"] += 1
+            failure["last"] = at
+
+    def all(self) -> list[dict[str, Any]]:
+        with self._lock:
+            return [dict(failure) for failure in self._found.values()]

@@ -1,0 +1,63 @@
+"""What Pluto's client itself believes: which points it queued, and which of them the tracker acknowledged.
+
+Read from the client's own queue, the sync.db below PLUTO_DIR (pluto-ml 0.0.29). Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+METRIC = 0
+SENT = 2
+"""pluto.sync.store: RecordType.METRIC, SyncStatus.COMPLETED."""
+Ranges = list[list[int]]
+
+
+def read(pluto_dir: str) -> dict[str, Any] | None:
+    """{"whole": …, "sent": {metric: ranges of steps}, "unsent": {…}, "error": text}; None without a queue.
+
+    `whole` is false when the client has tidied sent points away, as it does after five minutes: a point that
+    is in neither may have been sent then.
+    """
+    databases = list(Path(pluto_dir).glob("**/sync.db"))
+    if len(databases) != 1:
+        return None
+    try:
+        db = sqlite3.connect(f"file:{databases[0]}?mode=ro", uri=True, timeout=10)
+        try:
+            rows = db.execute(
+                "SELECT status, step, payload_json, error_message FROM sync_queue WHERE record_type = ?",
+                (METRIC,),
+            ).fetchall()
+            first, kept = db.execute("SELECT min(id), count(*) FROM sync_queue").fetchone()
+        finally:
+            db.close()
+    except sqlite3.Error:
+        return None
+    steps: dict[bool, dict[str, set[int]]] = {True: {}, False: {}}
+    error = ""
+    for status, step, payload, message in rows:
+        for metric in json.loads(payload):
+            steps[status == SENT].setdefault(metric, set()).add(int(step or 0))
+        error = message if status != SENT and message else error
+    return {
+        "whole": not kept or first == 1,
+        "sent": {metric: ranges(found) for metric, found in steps[True].items()},
+        "unsent": {metric: ranges(found) for metric, found in steps[False].items()},
+        "error": str(error)[:300],
+    }
+
+
+def ranges(steps: Iterable[int]) -> Ranges:
+    """[[first, last], …] of consecutive steps."""
+    found: Ranges = []
+    for step in sorted(steps):
+        if found and step == found[-1][1] + 1:
+            found[-1][1] = step
+        else:
+            found.append([step, step])
+    return found

@@ -1,0 +1,126 @@
+"""The main job's worker with one fault of the tracker's client on one rank, or on all of them.
+
+    torchrun … /workspace/faulty_client.py FAULT RANK|all
+
+FAULT is the name of a function below. The ground truth says what the rank meant to log.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import multinode
+from faulty import STEP, at_step, fault, strike
+
+VISITOR = f"""
+import pluto
+run = pluto.init(name="visitor")
+run.log({{"visitor/loss": 0.5}}, step={STEP})
+run.finish()
+"""
+
+
+def uploaders() -> Iterator[int]:
+    """Process ids of the upload processes of this PLUTO_DIR."""
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and multinode._is_sync(process, os.environ["PLUTO_DIR"]):
+            yield int(process.name)
+
+
+def before_init(do: Callable[[], None]) -> None:
+    """Have this done just before the client starts."""
+    import pluto
+
+    init = pluto.init
+
+    def then(*arguments: Any, **options: Any) -> Any:
+        do()
+        return init(*arguments, **options)
+
+    pluto.init = then
+
+
+def sync_killed() -> int:
+    """The client's upload process dies in the middle; the client neither notices nor starts another."""
+
+    def kill() -> None:
+        for process in uploaders():
+            os.kill(process, signal.SIGKILL)
+
+    return int(at_step(STEP, kill))
+
+
+def shared_dir() -> int:
+    """The PLUTO_DIR of rank 0, which is on the same node: one queue, and rank 0's upload process empties it.
+
+    When rank 0 finishes, that process ends; what this rank logs then stays where it is.
+    """
+
+    def share() -> None:
+        own = os.environ["PLUTO_DIR"]
+        os.environ["PLUTO_DIR"] = own.replace(f"rank{os.environ['RANK']}-", "rank0-")
+        while not list(uploaders()):
+            time.sleep(0.05)
+
+    def outlast() -> None:
+        while list(uploaders()):
+            time.sleep(0.05)
+
+    before_init(share)
+    return int(at_step(multinode.STEPS - 1, outlast))
+
+
+def no_wait() -> int:
+    """Ends right after finish(), as most programs do, and its container with it: the client still uploads."""
+    multinode.wait_for_sync = lambda *_: None
+    return int(multinode.main())
+
+
+def other_project() -> int:
+    os.environ["PLUTO_PROJECT"] += "-other"
+    return int(multinode.main())
+
+
+def resume_id() -> int:
+    """A run id that Pluto's client takes for that of a run which is there already."""
+    os.environ["PLUTO_RUN_ID"] = "ABC-1"
+    return int(multinode.main())
+
+
+def collision() -> int:
+    """Logs its own loss under the name by which all ranks log their mean."""
+    train = multinode.train
+
+    def unreduced(rank: int, device: Any, on_step: Callable[[int, float, float], None]) -> None:
+        train(rank, device, lambda step, own, _: on_step(step, own, own))
+
+    multinode.train = unreduced
+    return int(multinode.main())
+
+
+def visitor() -> int:
+    """Another program writes into the run, as one does that was given the same run id by mistake."""
+
+    def visit() -> None:
+        alone = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+        alone["PLUTO_DIR"] = "/tmp/visitor"  # noqa: S108
+        subprocess.run([sys.executable, "-c", VISITOR], env=alone, check=True)
+
+    return int(at_step(STEP, visit))
+
+
+for each in (sync_killed, shared_dir, no_wait, other_project, resume_id, collision, visitor):
+    fault(each)
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    name, victim = sys.argv[1:]
+    sys.exit(strike(name, int(os.environ["RANK"] if victim == "all" else victim)))
