@@ -17,6 +17,7 @@ Lines = list[tuple[int, str]]
 _WARNING = re.compile(r"\[[WI]\d{4}|^[WI]\d{4} |Warning:")
 _CLUES = (
     ("image.no_torch", r"torchrun: (command )?not found|No module named '?torch'?$"),
+    ("image.not_root", r"mkdir: .*/\.konduktor.: Permission denied|/etc/environment: Permission denied"),
     ("image.wrong_architecture", r"exec format error|cannot execute binary file"),
     (
         "rendezvous.dns",
