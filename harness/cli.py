@@ -229,6 +229,9 @@ def faults(
     records: Annotated[
         Path | None, typer.Option("--record", help="write small copies of the bundles there")
     ] = None,
+    ledger: Annotated[
+        list[Path] | None, typer.Option(help="inject nothing: report what these ledgers hold")
+    ] = None,
     only_list: Annotated[bool, typer.Option("--list", help="name them and what must come of each")] = False,
     undo: Annotated[bool, typer.Option("--undo", help="only undo what a killed run left injected")] = False,
     as_json: Json = False,
@@ -240,7 +243,10 @@ def faults(
         return 0
     if undo:
         return 0 if injecting.undo_left(settings, _Progress()) else 2
-    rows, versions = injecting.inject(injecting.chosen(names or []), settings, parallel, job, _Progress())
+    if ledger:
+        rows, versions = injecting.recorded(ledger)
+    else:
+        rows, versions = injecting.inject(injecting.chosen(names or []), settings, parallel, job, _Progress())
     return injecting.report(rows, versions, settings, table, records, as_json)
 
 

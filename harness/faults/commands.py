@@ -12,6 +12,7 @@ from rich.console import Console
 from harness import process, provision
 from harness import run as running
 from harness.errors import UsageError
+from harness.evidence.reader import Bundle
 from harness.faults import table
 from harness.faults.fault import Fault, catalogue, load
 from harness.faults.inject import Injector, journals
@@ -84,6 +85,26 @@ def inject(
         finally:
             provision.leave(settings, progress, ready)
     return rows, ready.versions
+
+
+def recorded(ledgers: list[Path]) -> tuple[list[Row], dict[str, str]]:
+    """The rows of matrices that were run before, in the catalogue's order; of a fault in several, its last.
+
+    Raises UsageError for a file that is no ledger.
+    """
+    rows: dict[str, Row] = {}
+    for ledger in ledgers:
+        try:
+            for line in ledger.read_text().splitlines():
+                row = Row.model_validate_json(line)
+                rows[row.fault] = row
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{ledger} is no ledger of faults: {error}") from None
+    versions: dict[str, str] = {}
+    for row in rows.values():
+        manifest = Bundle.open(Path(row.bundle)).manifest if row.bundle else None
+        versions = manifest.versions if manifest and manifest.versions else versions
+    return [rows[name] for name in catalogue() if name in rows], versions
 
 
 def report(
