@@ -152,3 +152,17 @@ def test_a_database_of_another_schema_is_not_touched(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="schema 0"):
         server.start()
     assert server.stop() != 0
+
+
+def test_a_new_database_gives_no_run_id_again(tmp_path: Path) -> None:
+    """Contract: what clients of a lost database still send is in no later run."""
+    ids = []
+    for name in ("lost", "new"):
+        (tmp_path / name).mkdir()
+        server = Server(tmp_path / name).start()
+        with server.client() as client:
+            ids += [create(client)["runId"], create(client, "other")["runId"]]
+            log_metrics(client, ids[0], '{"time": 1, "step": 0, "data": {"loss": 1}}', "rank0")
+        server.stop()
+        time.sleep(3)  # ids begin at the time in seconds
+    assert len(set(ids)) == 4
