@@ -213,7 +213,10 @@ class Kube:
                     if missing is None:
                         return objects
             except (ApiException, HTTPError) as error:
-                missing = f"the API server: {error.__class__.__name__}: {str(error)[:200]}"
+                seen = f"the API server: {error.__class__.__name__}: {str(error)[:200]}"
+                if seen != missing:
+                    self.retried(f"waiting for {awaited}", seen)
+                missing = seen
                 _pause(deadline)
         raise WaitError(awaited, str(missing), seconds, cause=cause)
 

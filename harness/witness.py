@@ -39,10 +39,11 @@ class Witness:
         self._writer = writer
         self._truth = TruthCollector(writer.current.nonce)
         self._gaps: list[str] = []
+        self._watched_again: list[str] = []
         self._files: dict[tuple[str, str], Any] = {}
         self._heartbeat = Heartbeat(kube, self._silence)
         self._logs = LogFollower(kube, self._log, self._gaps.append)
-        self._watcher = Watcher(kube, namespace, self._state, self._seen, self._gaps.append)
+        self._watcher = Watcher(kube, namespace, self._state, self._seen, self._watched_again.append)
 
     def start(self) -> None:
         """Returns when everything was listed once, so that nothing can happen unseen from here on."""
@@ -96,6 +97,8 @@ class Witness:
             for line in lines:
                 self._writer.truth(rank, line)
         self._writer.update(log_gaps=sorted(set(self._gaps)))
+        for text in sorted(set(self._watched_again)):
+            self._writer.retry("a watch", text)
 
     def stop(self) -> None:
         """Stopping twice is fine."""
