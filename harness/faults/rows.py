@@ -113,7 +113,7 @@ def _moment(bundle: Bundle, ref: str) -> float | None:
     for number, raw in bundle.lines(path):
         if str(number) == line:
             text = raw.decode(errors="replace")
-            found = re.search(r'"received_at":"([^"]+)"', text) if path.endswith(".jsonl") else None
+            found = re.search(r'"(?:received_)?at": ?"([^"]+)"', text) if path.endswith(".jsonl") else None
             return seconds(found[1] if found else text.partition(" ")[0])
     return None
 
