@@ -86,7 +86,7 @@ class Kube:
         configuration.retries = False
         try:
             config.load_kube_config(str(kubeconfig), context=context, client_configuration=configuration)
-        except config.ConfigException as error:
+        except (config.ConfigException, yaml.YAMLError) as error:
             raise HarnessError(
                 f"cannot use kubeconfig {kubeconfig} with context {context}: {error}",
                 cause="cluster.kubeconfig",

@@ -17,9 +17,10 @@ def trouble(kubeconfig: Path, context: str, nodes: Sequence[str], expected: int)
     """None when the API server answers and all `expected` nodes are Ready. `nodes`: those that Docker has."""
     try:
         kube = Kube(kubeconfig, context)
-        ready = {node["metadata"]["name"] for node in kube.ready_nodes()}
     except HarnessError as error:
         return HarnessError(error.message, hint=HINT, cause=error.cause)
+    try:
+        ready = {node["metadata"]["name"] for node in kube.ready_nodes()}
     except ApiException as error:
         refused = error.status in (401, 403)
         what = "does not take the credentials of" if refused else "does not serve; asked with"
