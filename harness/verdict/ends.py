@@ -128,9 +128,8 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     if clues.stack is not None and clues.stack.after:
         stack = clues.stack
         text = f"{place} made no progress for {stack.after} and stood in {stack.place}{clues.said}"
-        end = replace(
-            end, cause="rank.hung", text=text, evidence=(f"{clues.log}:{stack.number}", *end.evidence)
-        )
+        refs = (f"{clues.log}:{stack.number}", end.evidence[0])  # its last line is of long before
+        end = replace(end, cause="rank.hung", text=text, evidence=refs)
         return replace(end, follows=stack.in_collective, in_vain=stack.in_collective)
     return _exited(case, end, clues, terminated)
 

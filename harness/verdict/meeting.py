@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.evidence import torchrun
@@ -26,11 +26,56 @@ class Node:
     agent: Agent | None
 
     @property
+    def host(self) -> str:
+        return self.agent.host if self.agent else ""
+
+    @property
+    def where(self) -> str:
+        """The address of the rendezvous, as this node was told."""
+        return f"{self.host}:{self.agent.port}" if self.agent else ""
+
+    @property
+    def addresses(self) -> list[str] | None:
+        """Those of the host; [] when it does not resolve, None when it is not known."""
+        return self.seen.resolved.get(self.host) if self.seen else None
+
+    @property
     def reached(self) -> bool:
         """Whether it had a connection to the port at which it was to meet the others."""
         if self.agent is None or self.seen is None:
             return False
         return any(other.endswith(f":{self.agent.port}") for other in self.seen.connected)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """All nodes; `waiting` are those whose torchrun had started no rank yet."""
+
+    nodes: list[Node]
+    waiting: list[Node]
+    ends: dict[int, End]
+    size: int
+    """Nodes that the job has."""
+
+
+Told = tuple[str, list[Node], str] | None
+"""Cause, the nodes that it is about, and a sentence."""
+
+
+def never_met(case: Case, ends: dict[int, End]) -> Finding | None:
+    """Check `rendezvous`, when a torchrun was seen waiting; None when none was, or nobody looked."""
+    nodes = _nodes(case)
+    waiting = [node for node in nodes if node.agent and not node.agent.workers]
+    if not waiting:
+        return None
+    scene = Scene(nodes, waiting, ends, case.expected.num_nodes)
+    told = _process(scene) or _dns(scene) or _tcp(scene) or _id(scene) or _size(scene)
+    where = waiting[0].where
+    text = f"{_who(waiting)} did not meet at {where}, with no difference between them to be seen"
+    cause, guilty, text = told or ("rendezvous.timeout", waiting, text)
+    ranks = [rank for node in guilty for rank in node.ranks]
+    refs = [node.ref for node in nodes if node.ref]
+    return found("rendezvous", cause, text, ranks=ranks, evidence=refs)
 
 
 def _nodes(case: Case) -> list[Node]:
@@ -46,105 +91,80 @@ def _nodes(case: Case) -> list[Node]:
     return nodes
 
 
-def never_met(case: Case, ends: dict[int, End]) -> Finding | None:
-    """Check `rendezvous`, when a torchrun was seen waiting; None when none was, or nobody looked."""
-    nodes = _nodes(case)
-    waiting = [node for node in nodes if node.agent and not node.agent.workers]
-    if not waiting:
-        return None
-    refs = [node.ref for node in nodes if node.ref]
-    for judge in (_nobody, _dns, _tcp, _id, _size):
-        told = judge(case, nodes, waiting, ends)
-        if told is not None:
-            cause, guilty, text = told
-            ranks = [rank for node in guilty for rank in node.ranks]
-            return found("rendezvous", cause, text, ranks=ranks, evidence=refs)
-    ranks = [rank for node in waiting for rank in node.ranks]
-    text = f"{names(ranks)} did not meet at {_where(waiting[0])}, with no difference between them to be seen"
-    return found("rendezvous", "rendezvous.timeout", text, ranks=ranks, evidence=refs)
-
-
-Told = tuple[str, list[Node], str] | None
-_Judge = Callable[[Case, list[Node], list[Node], dict[int, End]], Told]
-
-
-def _where(node: Node) -> str:
-    return f"{node.agent.host}:{node.agent.port}" if node.agent else "?"
-
-
 def _who(nodes: Iterable[Node]) -> str:
     return names(rank for node in nodes for rank in node.ranks)
 
 
-def _nobody(_case: Case, nodes: list[Node], waiting: list[Node], ends: dict[int, End]) -> Told:
-    """Process: a pod in which no torchrun runs."""
-    gone = [node for node in nodes if node.agent is None and (node.seen is None or not node.seen.error)]
+def _places(nodes: list[Node]) -> str:
+    return " and ".join(node.place for node in nodes) if len(nodes) < 3 else _who(nodes)
+
+
+def _process(scene: Scene) -> Told:
+    """A pod in which no torchrun runs."""
+    gone = [node for node in scene.nodes if node.agent is None and not (node.seen and node.seen.error)]
     if not gone:
         return None
-    parts = []
-    for node in gone[:4]:
-        if node.seen is None:
-            state = ends[node.index].state if node.index in ends else "unknown"
-            parts.append(f"{node.place}: its pod {'had ended' if state == 'succeeded' else f'is {state}'}")
-            continue
-        commands = [" ".join(process.command) for process in node.seen.processes]
-        own = [command[:80] for command in commands if command and not command.startswith("bash -c")]
-        parts.append(f"{node.place}: no torchrun runs there, only {', '.join(own[:3]) or 'a shell'}")
-    text = f"{_who(gone)} never came to the rendezvous, {_who(waiting)} waited at {_where(waiting[0])}. "
-    return "rendezvous.process_missing", gone, text + "; ".join(parts)
+    told = "; ".join(
+        f"{node.place} never came to the rendezvous: {_instead(scene, node)}" for node in gone[:3]
+    )
+    text = f"{told}. {_who(scene.waiting)} waited at {scene.waiting[0].where}"
+    return "rendezvous.process_missing", gone, text
 
 
-def _dns(_case: Case, _nodes: list[Node], waiting: list[Node], _ends: dict[int, End]) -> Told:
-    """DNS: the host of the rendezvous has no address in a container."""
-    blind = [n for n in waiting if n.seen and n.agent and n.seen.resolved.get(n.agent.host) == []]
-    blind = [node for node in blind if not node.reached]
+def _instead(scene: Scene, node: Node) -> str:
+    """What a pod does in place of torchrun."""
+    if node.seen is None:
+        end = scene.ends.get(node.index)
+        over = end is not None and end.state == "succeeded"
+        return (
+            "its pod had ended with exit code 0" if over else f"its pod was {end.state if end else 'unknown'}"
+        )
+    commands = [" ".join(process.command) for process in node.seen.processes]
+    own = [command[:80] for command in commands if command and not command.startswith("bash -c")]
+    return f"no torchrun runs there, only {', '.join(own[:3]) or 'a shell'}"
+
+
+def _dns(scene: Scene) -> Told:
+    """The host of the rendezvous has no address in a container."""
+    blind = [node for node in scene.waiting if node.addresses == [] and not node.reached]
     if not blind:
         return None
-    text = f"{_who(blind)} could not resolve {blind[0].agent.host if blind[0].agent else '?'} (DNS failed)"
-    return "rendezvous.dns", blind, f"{text}: {'; '.join(node.place for node in blind[:4])}"
+    text = f"{_places(blind)} could not resolve MASTER_ADDR {blind[0].host} (DNS failed)"
+    return "rendezvous.dns", blind, text
 
 
-def _tcp(_case: Case, nodes: list[Node], waiting: list[Node], _ends: dict[int, End]) -> Told:
-    """TCP: no connection to the port of the rendezvous."""
-    apart = [node for node in waiting if node.seen and not node.seen.error and not node.reached]
+def _tcp(scene: Scene) -> Told:
+    """No connection to the port of the rendezvous."""
+    apart = [node for node in scene.waiting if not node.reached]
     if not apart:
         return None
-    first = apart[0]
-    address = (first.seen.resolved.get(first.agent.host) or ["?"]) if first.seen and first.agent else ["?"]
-    text = f"{_who(apart)} had no connection to {_where(first)} (address {address[0]}; TCP failed)"
-    others = [node for node in nodes if node.agent and node not in apart]
-    if others and _where(others[0]) != _where(first):
-        text += f", while {_who(others)} used {_where(others[0])}"
-    return "rendezvous.unreachable", apart, f"{text}: {'; '.join(node.place for node in apart[:4])}"
+    address = ", ".join(apart[0].addresses or ["not known"])
+    text = f"{_places(apart)} had no connection to {apart[0].where} (address {address}; TCP failed)"
+    others = [node for node in scene.nodes if node.agent and node not in apart]
+    if others and others[0].where != apart[0].where:
+        text += f", {_who(others)} used {others[0].where}"
+    return "rendezvous.unreachable", apart, text
 
 
-def _id(_case: Case, _nodes: list[Node], waiting: list[Node], _ends: dict[int, End]) -> Told:
-    """Rendezvous id: they reach one place and look for others under different names."""
-    ids = {node.index: node.agent.rendezvous_id for node in waiting if node.agent}
-    common = _common(list(ids.values()))
-    odd = [node for node in waiting if ids.get(node.index) != common]
+def _id(scene: Scene) -> Told:
+    """They reach one place and look for others under different names."""
+    ids = {node.index: node.agent.rendezvous_id for node in scene.waiting if node.agent}
+    common = Counter(ids.values()).most_common(1)[0][0]  # of several, that of the first node: the host
+    odd = [node for node in scene.waiting if ids[node.index] != common]
     if not odd:
         return None
-    text = f"{_who(odd)} came to {_where(odd[0])} with rendezvous id {ids[odd[0].index]}, "
-    text += f"the others with {common}: {'; '.join(node.place for node in odd[:4])}"
-    return "rendezvous.id_mismatch", odd, text
+    text = f"{_places(odd)} came to {odd[0].where} with rendezvous id {ids[odd[0].index]}, "
+    return "rendezvous.id_mismatch", odd, f"{text}the others with {common}"
 
 
-def _size(case: Case, _nodes: list[Node], waiting: list[Node], _ends: dict[int, End]) -> Told:
-    """World size: torchrun expects other nodes than the job has."""
-    nodes = case.expected.num_nodes
-    odd = [node for node in waiting if node.agent and node.agent.nodes != str(nodes)]
+def _size(scene: Scene) -> Told:
+    """torchrun expects other nodes than the job has."""
+    sizes = {node.index: node.agent.nodes for node in scene.waiting if node.agent}
+    odd = [node for node in scene.waiting if sizes[node.index] != str(scene.size)]
     if not odd:
         return None
-    text = (
-        f"{_who(odd)} expected {odd[0].agent.nodes if odd[0].agent else '?'} nodes (--nnodes), the job has "
-    )
-    return "rendezvous.world_size", odd, f"{text}{nodes}: {'; '.join(node.place for node in odd[:4])}"
-
-
-def _common(values: list[str]) -> str:
-    """The most frequent one; of several, the one of the first node, which is the host."""
-    return Counter(values).most_common(1)[0][0] if values else ""
+    text = f"{_places(odd)} expected {sizes[odd[0].index]} nodes (--nnodes), the job has {scene.size}"
+    return "rendezvous.world_size", odd, text
 
 
 def too_many(case: Case) -> Finding | None:

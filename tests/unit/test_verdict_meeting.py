@@ -63,7 +63,7 @@ def test_names_do_not_resolve(judged):
     seen = inspection(job, 1, torchrun(1, master_addr="nope"), connected=False, addresses=(), host="nope")
     verdict = judged(job, inspection(job, 0), seen)
     assert (verdict.cause, verdict.ranks) == ("rendezvous.dns", [1])
-    assert "could not resolve nope" in verdict.explanation
+    assert "could not resolve MASTER_ADDR nope" in verdict.explanation
 
 
 def test_another_port(judged):
