@@ -6,6 +6,7 @@ The kernel releases it also when the harness is killed: a namespace without a ho
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,6 +47,14 @@ class Claims:
         if (hold := self._mine.pop(nonce, None)) is not None:
             hold.release()
             (self._folder / nonce).unlink(missing_ok=True)
+
+    def forget(self, namespaces: list[Object]) -> None:
+        """Remove what killed harnesses left of their claims to namespaces that are gone."""
+        there = {item["metadata"]["labels"][NONCE_LABEL] for item in namespaces}
+        for path in self._folder.glob("*"):
+            old = time.time() - path.stat().st_mtime > ENDING_SECONDS  # one that is being claimed is new
+            if old and path.name not in there and not in_use(path):
+                path.unlink(missing_ok=True)
 
     def free(self, namespaces: list[Object]) -> list[str]:
         """Names of those that nobody uses, oldest first."""
@@ -90,7 +99,9 @@ def prune(kube: Kube, claims: Claims) -> None:
     What cannot be deleted now is deleted by a later launch.
     """
     try:
-        for name in claims.free(_launches(kube))[:-KEPT]:
+        there = _launches(kube)
+        claims.forget(there)
+        for name in claims.free(there)[:-KEPT]:
             kube.delete("v1", "Namespace", name)
     except (ApiException, HTTPError, OSError):
         return

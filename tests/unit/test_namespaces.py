@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,3 +30,15 @@ def test_a_claimed_namespace_is_not_free(tmp_path: Path) -> None:
     others.give_up("aaa")
     assert mine.free(there) == ["e2e-aaa", "e2e-bbb", "e2e-ccc"]
     assert list((tmp_path / "launches").iterdir()) == []
+
+
+def test_claims_of_killed_harnesses_are_forgotten_with_their_namespaces(tmp_path: Path) -> None:
+    """Not those of launches that have no namespace yet."""
+    claims = Claims(tmp_path)
+    claims.claim("held")
+    for nonce in ("gone", "there", "new", "held"):
+        (tmp_path / nonce).touch()
+        if nonce != "new":
+            os.utime(tmp_path / nonce, (0, 0))
+    claims.forget([namespace("there", 1)])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["held", "new", "there"]
