@@ -8,6 +8,7 @@ block pods in every namespace until Kueue serves.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,7 +111,7 @@ def _why_not_available(deployment: Object) -> str:
     return "" if available["status"] == "True" else str(available.get("message", "not Available"))
 
 
-def prove_again(kube: Kube, seconds: float = 20) -> None:
+def prove_again(kube: Kube, seconds: float = 60) -> None:
     """That controllers which served before still do. What cannot come back by itself is an error at once.
 
     Raises HarnessError with cause controllers.*.
@@ -139,10 +140,18 @@ def prove(kube: Kube, seconds: float = 60) -> None:
             seen = error.last_attempt.exception()
             raise WaitError(
                 f"a dry-run create of a {probe['kind']} to pass its webhooks",
-                str(getattr(seen, "body", seen))[:300],
+                _said(seen),
                 seconds,
                 cause="controllers.webhook_not_serving",
             ) from None
+
+
+def _said(error: BaseException | None) -> str:
+    """The API server's own sentence."""
+    try:
+        return str(json.loads(getattr(error, "body", ""))["message"])
+    except (ValueError, TypeError, KeyError):
+        return str(error)[:300]
 
 
 def _webhook_not_serving(error: BaseException) -> bool:

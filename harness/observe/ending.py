@@ -43,7 +43,7 @@ GRACE = {
     "queue": 3.0,
     "unschedulable": 20.0,
     "never": 2.0,
-    "evicted": 5.0,
+    "evicted": 2.0,
     "pods": 45.0,
     "node": 4.0,
     "controller": 5.0,
@@ -52,7 +52,7 @@ GRACE = {
 """Seconds that a state must last before it counts as the end; transient ones pass by within it.
 `image`: less than the kubelet's 10 s to its second try; `image, surely`: for other ranks to show the same;
 `never`: of a pod that no node could take, however empty.
-`controller`: of nothing happening while a controller is down; `idle`: while none is seen to be."""
+`controller`: of nothing happening while a controller is scaled to 0; `idle`: otherwise."""
 CONTROLLERS = ("jobset-controller", "kueue-controller")
 
 
@@ -228,7 +228,9 @@ def _not_ready(node: Object) -> bool:
 
 
 def _down(deployment: Object) -> bool:
-    return not (deployment.get("status") or {}).get("availableReplicas")
+    """For good: one that merely restarts is back soon."""
+    none_available = not (deployment.get("status") or {}).get("availableReplicas")
+    return none_available and (deployment.get("spec") or {}).get("replicas") == 0
 
 
 def _true(item: Object, kind: str) -> bool:

@@ -144,10 +144,12 @@ def eviction(case: Case) -> Finding:
         if case.terminal == "Completed":
             return passed("eviction", f"evicted once ({reason}), admitted again, completed", [state.ref])
         cause = next((cause for part, cause in _EVICTIONS if part in reason), "admission.evicted")
+        limit = mapping(state.object, "spec").get("maximumExecutionTimeSeconds")
+        allowed = f" ({limit} s)" if cause == "admission.max_execution_time" and limit else ""
         return found(
             "eviction",
             cause,
-            f"Kueue ended the job ({reason}): {evicted.get('message', 'no message')}",
+            f"Kueue ended the job ({reason}): {evicted.get('message', 'no message')}{allowed}",
             ranks=range(case.expected.ranks),
             evidence=[state.ref],
             phase=RUNNING,
