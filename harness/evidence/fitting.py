@@ -97,7 +97,7 @@ def _too_much(pod: dict[str, Any], nodes: list[dict[str, Any]]) -> Iterable[str]
                 if most
                 else "no node has any"
             )
-            yield f"it asks for {_amount(name, asked)}; {has}"
+            yield f"a pod asks for {_amount(name, asked)}; {has}"
 
 
 def _no_label(pod: dict[str, Any], nodes: list[dict[str, Any]]) -> Iterable[str]:

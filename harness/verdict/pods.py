@@ -79,6 +79,8 @@ def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
     id_ = cause.cause or "rank.crashed"
     if not id_.startswith("rendezvous."):
         ranks, why = cause.ranks, ""
+        if id_.startswith("image."):
+            ranks = [rank for end in bad if end.cause == id_ for rank in end.ranks]
         if id_ in OF_THE_TRACKER:
             ranks = [rank for end in bad if id_ in {end.cause, end.clue} for rank in end.ranks]
             why = tracker.told_absence(case)

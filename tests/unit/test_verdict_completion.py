@@ -207,6 +207,19 @@ def test_an_image_that_lacks_what_the_job_needs(judged, line, code, cause):
     assert line in verdict.explanation
 
 
+def test_every_rank_of_an_image_that_lacks_something(judged):
+    """Contract: the image is every rank's; those that ended alike are named together."""
+    job = bundles.healthy()
+    bundles.crash(job, 0)
+    job.truth = {}
+    for index in range(2):
+        job.drop_pod(index, after=10)
+        job.logs[job.pod_name(index)] = [f"{at(11, True)} bash: line 9: torchrun: command not found"]
+        job.ended(index, 12, 127, message=json.dumps({"exit": 127}))
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("image.no_torch", [0, 1])
+
+
 def test_a_pull_policy_that_ignores_the_node_s_image(judged):
     """Contract: a reader who sees the image on the node is told why it does not count."""
     job = stuck(bundles.healthy())
@@ -234,7 +247,7 @@ def test_pods_that_no_node_could_take(judged):
             seen.object["spec"]["containers"] = [{"resources": {"requests": {"cpu": "3"}}}]
     verdict = judged(job)
     assert (verdict.cause, verdict.ranks) == ("scheduling.unschedulable", [0, 1])
-    assert "it asks for 3 cpu; the most that a node has is 2 (the scheduler: Unsch" in verdict.explanation
+    assert "a pod asks for 3 cpu; the most that a node has is 2 (the scheduler: Unsch" in verdict.explanation
 
 
 @pytest.mark.parametrize(
