@@ -1,4 +1,4 @@
-"""Which run is the shared one, and did every rank attach to it and to no other."""
+"""Which run is the shared one, did every rank attach to it and to no other, and how does it say it ended."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import cached_property
 
 from harness.evidence.schema import Attachment, TrackerRun
 from harness.verdict.case import Case, Finding, found, names, passed, seconds, unknown
+from harness.verdict.ends import End
 from harness.verdict.points import Comparison, Recorded, compact, same
 from harness.verdict.truth import Truth
 
@@ -186,6 +187,26 @@ def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) ->
     if silent:
         return unknown("attached", f"this tracker keeps no attachments, and {names(silent)} has no points")
     return passed("attached", f"{names(range(case.expected.ranks))} attached to {attached.label(run.run_id)}")
+
+
+def status(attached: Attached, ends: dict[int, End]) -> Finding:
+    """Check `status`: the run's last word fits the pods'."""
+    line, run = attached.shared[0]
+    refs = [f"tracker/runs.jsonl:{line}"]
+    states = {end.state for end in ends.values()}
+    label = attached.label(run.run_id)
+    if states <= {"succeeded"}:
+        if run.status == "COMPLETED":
+            return passed("status", f"{label} is COMPLETED and every pod succeeded", refs)
+        text = f"{label} is {run.status}, and every pod succeeded"
+        return found("status", "unification.wrong_status", text, evidence=refs)
+    if not states & {"failed", "deleted"}:
+        return unknown("status", "not every pod was seen to end", evidence=refs)
+    if run.status in {"FAILED", "TERMINATED", "CANCELLED"}:
+        return passed("status", f"{label} is {run.status}, and a pod failed", refs)
+    ranks = [rank for end in ends.values() if end.state in {"failed", "deleted"} for rank in end.ranks]
+    text = f"{label} is {run.status}, and the pod of {names(ranks)} failed"
+    return found("status", "unification.wrong_status", text, ranks=ranks, evidence=refs)
 
 
 def _nameless(attachment: Attachment) -> bool:

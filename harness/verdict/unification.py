@@ -59,8 +59,8 @@ def _against_tracker(
         points_kept(case, truths, recorded, compared, label),
         values(case, truths, compared, label),
         collisions(truths, compared, label),
-        foreign(truths, compared, label),
-        status(attached, ends),
+        foreign(case, truths, compared, label),
+        attachment.status(attached, ends),
     ]
 
 
@@ -166,7 +166,7 @@ def points_kept(
         counted = f"{total} points" if total != 1 else "1 point"
         text = f"{counted} logged by {names(ranks)} not in {label}: {'; '.join(parts)}"
         text += f"; and {more} more metrics" if more else ""
-        why = delivery.explain(case, truths, compared)
+        why = delivery.explain(case, truths, recorded, compared)
         text += f". {why[0].upper()}{why[1:]}" if why else ""
         refs.append("tracker/points.jsonl")
         return found("points-kept", "unification.lost_points", text, ranks=ranks, evidence=refs)
@@ -227,7 +227,7 @@ def collisions(truths: list[Truth], compared: Comparison, label: str) -> Finding
     return passed("collisions", "no metric and step was logged with different values")
 
 
-def foreign(truths: list[Truth], compared: Comparison, label: str) -> Finding:
+def foreign(case: Case, truths: list[Truth], compared: Comparison, label: str) -> Finding:
     """Check `foreign`: the run holds nothing that no rank logged, but for the client's own sys/ metrics."""
     extra = [(block, have) for _, block, have in compared.lost_in_blocks if have > block.count]
     if (compared.foreign or extra) and _open(truths):
@@ -238,27 +238,8 @@ def foreign(truths: list[Truth], compared: Comparison, label: str) -> Finding:
         parts += [f"{b.metric} {have - b.count} more in steps {b.first}–{b.last}" for b, have in extra]
         more = f"; and {len(parts) - 4} more metrics" if len(parts) > 4 else ""
         text = f"{label} holds points that no rank logged: {'; '.join(parts[:4])}{more}"
+        text += delivery.senders(case, compared.foreign)
         return found("foreign", "unification.foreign_points", text, evidence=["tracker/points.jsonl"])
     if _open(truths):
         return unknown("foreign", "not all rows are known", ranks=_open(truths))
     return passed("foreign", "every point in the run was logged by a rank")
-
-
-def status(attached: Attached, ends: dict[int, End]) -> Finding:
-    """Check `status`: the run's last word fits the pods'."""
-    line, run = attached.shared[0]
-    refs = [f"tracker/runs.jsonl:{line}"]
-    states = {end.state for end in ends.values()}
-    label = attached.label(run.run_id)
-    if states <= {"succeeded"}:
-        if run.status == "COMPLETED":
-            return passed("status", f"{label} is COMPLETED and every pod succeeded", refs)
-        text = f"{label} is {run.status}, and every pod succeeded"
-        return found("status", "unification.wrong_status", text, evidence=refs)
-    if not states & {"failed", "deleted"}:
-        return unknown("status", "not every pod was seen to end", evidence=refs)
-    if run.status in {"FAILED", "TERMINATED", "CANCELLED"}:
-        return passed("status", f"{label} is {run.status}, and a pod failed", refs)
-    ranks = [rank for end in ends.values() if end.state in {"failed", "deleted"} for rank in end.ranks]
-    text = f"{label} is {run.status}, and the pod of {names(ranks)} failed"
-    return found("status", "unification.wrong_status", text, ranks=ranks, evidence=refs)

@@ -65,6 +65,30 @@ def test_a_clients_account_does_not_make_a_loss(judged):
     assert judged(job).verdict == "PASS"
 
 
+def test_points_in_another_run_are_not_lost_by_the_tracker(judged):
+    """Contract: where they are is told, though the client was told that they were kept."""
+    job = losing(sent={"loss/node1": [(0, 9)]})
+    job.runs.append(job.runs[0].model_copy(update={"run_id": 2, "external_id": "mine"}))
+    for row in job.rows(1):
+        if row.metric == "loss/node1" and row.step in (3, 4):
+            job.points.append(bundles.point(job, 1, row, run_id=2))
+    lost = next(check for check in judged(job).checks if check.name == "points-kept")
+    assert "put into another run by rank 1" in lost.explanation
+    assert "acknowledged" not in lost.explanation
+
+
+def test_who_sent_foreign_points(judged):
+    """Contract: the sender as the tracker saw it."""
+    job = bundles.healthy()
+    stranger = job.points[0].model_copy(
+        update={"metric": "visitor/loss", "sender": "visitor", "peer": "10.0.0.9"}
+    )
+    job.points.append(stranger)
+    verdict = judged(job)
+    assert verdict.cause == "unification.foreign_points"
+    assert "sent by 'visitor' at 10.0.0.9" in verdict.explanation
+
+
 def test_an_upload_process_that_did_not_come_to_its_end(judged):
     """Contract: its log says that it started and not that it exits."""
     job = losing(unsent={"loss/node1": [(3, 4)]})
