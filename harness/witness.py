@@ -17,6 +17,7 @@ from harness.observe.heartbeat import Heartbeat
 from harness.observe.logs import LogFollower
 from harness.observe.meeting import Meeting
 from harness.observe.watcher import Watcher
+from workers.truth_frames import MARK
 
 Progress = Callable[[str], None]
 LOG_SECONDS = 50.0
@@ -129,8 +130,9 @@ class Witness:
             if (pod, container) not in self._files:
                 self._files[pod, container] = self._writer.log_file(pod, container)
             self._files[pod, container].write(text)
-        for line in text.splitlines():
-            self._truth.feed(line)
+        if MARK in text:
+            for line in text.splitlines():
+                self._truth.feed(line)
 
     def _silence(self, text: str) -> None:
         """A watch may have died without a word meanwhile."""

@@ -3,11 +3,15 @@
 A follower starts when the container first runs (or has ended) and reads with the kubelet's timestamps. A
 connection that breaks is taken up again from the last timestamp, without repeating lines; a log that cannot
 be read to its end is told to `on_gap`.
+
+The kubelet sends a log that is followed line by line, several times slower than one that is only read. So a
+follower that is behind when its container has ended (a flood of lines) reads the rest without following.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection
 
 from kubernetes.client.exceptions import ApiException
@@ -19,6 +23,8 @@ from harness.kube import Kube
 
 RETRY_SECONDS = 0.3
 MAX_RETRIES = 20
+BEHIND_SECONDS = 3.0
+"""After the end of a container a follower is done within this, unless it is behind."""
 
 
 class LogFollower:
@@ -32,7 +38,8 @@ class LogFollower:
         self._write = write
         self._on_gap = on_gap
         self._threads: dict[tuple[str, str], threading.Thread] = {}
-        self._ended: set[tuple[str, str]] = set()
+        self._ended: dict[tuple[str, str], float] = {}
+        self._leaving: set[tuple[str, str]] = set()
         self._stop = threading.Event()
 
     def observe(self, kind: str, observation: Observation) -> None:
@@ -45,7 +52,9 @@ class LogFollower:
             key = (pod["metadata"]["name"], status["name"])
             state = status.get("state") or {}
             if "terminated" in state or observation.type == "DELETED":
-                self._ended.add(key)
+                self._ended.setdefault(key, time.monotonic())
+            if pod["metadata"].get("deletionTimestamp") or observation.type == "DELETED":
+                self._leaving.add(key)
             started = "running" in state or "terminated" in state
             if started and key not in self._threads and observation.type != "DELETED":
                 namespace = pod["metadata"]["namespace"]
@@ -65,10 +74,13 @@ class LogFollower:
         self._stop.set()
 
     def _follow(self, namespace: str, pod: str, container: str) -> None:
-        last, at_last = "", 0
+        last, at_last, follow = "", 0, True
         for _ in range(MAX_RETRIES):
             try:
-                last, at_last = self._read(namespace, pod, container, last, at_last)
+                last, at_last, behind = self._read(namespace, pod, container, last, at_last, follow)
+                if behind:
+                    follow = False
+                    continue
                 if (pod, container) in self._ended or self._stop.is_set():
                     return
             except ApiException as error:
@@ -81,12 +93,22 @@ class LogFollower:
                 return
         self._on_gap(f"{pod}-{container}: could not be read to its end")
 
-    def _read(self, namespace: str, pod: str, container: str, last: str, at_last: int) -> tuple[str, int]:
-        """Follow once. `last`: the newest timestamp already written; `at_last`: how many lines carried it."""
+    def _behind(self, key: tuple[str, str]) -> bool:
+        """Whether lines still come long after the end. A pod that is being deleted may not be asked again."""
+        ended = self._ended.get(key)
+        return ended is not None and time.monotonic() - ended > BEHIND_SECONDS and key not in self._leaving
+
+    def _read(
+        self, namespace: str, pod: str, container: str, last: str, at_last: int, follow: bool
+    ) -> tuple[str, int, bool]:
+        """Read once. `last`: the newest timestamp already written; `at_last`: how many lines carried it.
+
+        Returns both anew, and whether it gave up following.
+        """
         response = self.kube.core.read_namespaced_pod_log(
-            *(pod, namespace), container=container, follow=True, timestamps=True, _preload_content=False
+            *(pod, namespace), container=container, follow=follow, timestamps=True, _preload_content=False
         )
-        rest, skipping, skipped = b"", bool(last), 0
+        rest, skipping, skipped, behind = b"", bool(last), 0, False
         try:
             for chunk in response.stream(65536):
                 *lines, rest = (rest + chunk).split(b"\n")
@@ -104,8 +126,11 @@ class LogFollower:
                     fresh.append(line)
                 if fresh:
                     self._write(pod, container, "\n".join(fresh) + "\n")
+                if follow and self._behind((pod, container)):
+                    rest, behind = b"", True
+                    break
         finally:
             if rest:
                 self._write(pod, container, rest.decode(errors="replace") + "\n")
             response.release_conn()
-        return last, at_last
+        return last, at_last, behind

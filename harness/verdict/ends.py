@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -145,7 +145,8 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
         text += "(konduktor's termination message)"
     if clues.cause and not _logged(case, case.ranks_of(end.index)):
         refs = (*end.evidence, f"{clues.log}:{clues.line_number}")
-        return replace(end, cause=clues.cause, text=f"{text}: {clues.line}", evidence=refs, follows=False)
+        end = replace(end, cause=clues.cause, text=f"{text}: {clues.line}", follows=clues.in_vain)
+        return replace(end, evidence=refs)
     return replace(end, cause="rank.crashed", text=text + clues.said)
 
 
@@ -188,7 +189,7 @@ def first(bad: list[End]) -> End:
     return min(near, key=order)
 
 
-def absent(case: Case, cause: End, all_: Iterable[End]) -> End | None:
+def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
     """Who did not take part, when the first end is only that of a rank that lost a peer or waited for one.
 
     A rank that had left with exit code 0 and had not told the end of its truth; or one that stood elsewhere
@@ -196,6 +197,7 @@ def absent(case: Case, cause: End, all_: Iterable[End]) -> End | None:
     """
     if not cause.follows:
         return None
+    waited = any(end.in_vain for end in all_)
     for end in all_:
         place = case.place(end.index)
         left = end.state == "succeeded" and end.at <= cause.at + SAME_MOMENT
@@ -204,7 +206,7 @@ def absent(case: Case, cause: End, all_: Iterable[End]) -> End | None:
                 f"{place} left with exit code 0 before its work was done: it did not tell what it had logged"
             )
             return replace(end, cause="rank.left_early", text=text)
-        if cause.in_vain and end is not cause and end.stack is not None and not end.stack.in_collective:
+        if waited and not end.in_vain and end.stack is not None and not end.stack.in_collective:
             text = f"{place} did not take part and stood in {end.stack.place}"
             return replace(end, cause="rank.hung", text=f"{text}. {end.text}")
     return None

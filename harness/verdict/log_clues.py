@@ -28,7 +28,8 @@ _CLUES = (
     (
         "rendezvous.unreachable",
         r"client socket has (timed out|failed to connect)"
-        r"|DistNetworkError.*(timed out|refused|failed to connect)",
+        r"|DistNetworkError.*(timed out|refused|failed to connect)"
+        r"|Ping failed, invalid (value|nonce) returned",
     ),
     (
         "rendezvous.timeout",
@@ -47,7 +48,8 @@ _OF_A_PEER = re.compile(
     r"|remote process exited|Received 15 death signal|Socket closed"
 )
 _IN_VAIN = re.compile(
-    r"Timed out waiting \d+ms for (recv|send) operation|Watchdog caught collective operation timeout"
+    r"Timed out waiting \d+ms for (recv|send) operation|wait timeout after \d+ms, keys:"
+    r"|Watchdog caught collective operation timeout"
 )
 _REPORT = re.compile(
     r"ChildFailedError|Sending process \d+ closing signal|failed \(exitcode: |elastic/multiprocessing/api\.py"

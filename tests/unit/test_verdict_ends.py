@@ -107,6 +107,26 @@ def test_a_rank_that_waited_in_vain_is_not_the_one_that_hangs(judged):
     assert "did not take part and stood in wait" in verdict.explanation
 
 
+def test_a_rank_that_never_joined_is_the_one_that_hangs(judged):
+    """Contract: the peer that waited for it in the process group is the witness, its stack the evidence."""
+    job = failing()
+    job.truth = {}
+    says(
+        job,
+        0,
+        ["torch.distributed.DistStoreError: wait timeout after 46000ms, keys: /default_pg/0//cpu//0/1"],
+    )
+    says(job, 1, ["Current thread 0x0000 (most recent call first):", *HUNG[6:]], code=-15)
+    job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
+    job.ended(
+        1, 14, 143, message="", metadata={"deletionTimestamp": at(43), "deletionGracePeriodSeconds": 30}
+    )
+    job.jobset(15, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.hung", [1])
+    assert "wait timeout after 46000ms" in verdict.explanation.split("After it")[1]
+
+
 def test_an_exit_code_that_the_run_script_swallowed(judged):
     """Contract: pods that succeed, though torchrun's report ends their logs; who lost its peer follows."""
     job = bundles.healthy()
