@@ -105,6 +105,10 @@ def _why_not_available(deployment: Object) -> str:
     status = deployment.get("status") or {}
     if status.get("observedGeneration", 0) < deployment["metadata"].get("generation", 1):
         return "the latest generation is not observed"
+    wanted, updated = deployment.get("spec", {}).get("replicas", 1), status.get("updatedReplicas", 0)
+    if updated < wanted or status.get("replicas", 0) > updated:
+        old = status.get("replicas", 0) - updated
+        return f"{updated} of {wanted} pods are of the latest generation, {old} of an older one still run"
     available = condition(deployment, "Available")
     if not available:
         return "no Available condition yet"
