@@ -12,13 +12,13 @@ import ipaddress
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream
 from urllib3.exceptions import HTTPError
 
+from harness.budget import Deadline
 from harness.evidence import torchrun
 from harness.evidence.schema import Inspection, Observation, Process
 from harness.evidence.writer import now
@@ -26,6 +26,7 @@ from harness.kube import Kube, Object
 
 EXEC_SECONDS = 15
 RESOLVE_SECONDS = 6
+LOOK_SECONDS = 30
 LONG = 300
 """Longer arguments are left out: they are scripts and settings."""
 AGAIN_SECONDS = 5
@@ -79,9 +80,26 @@ class Meeting:
     def reason(self) -> str | None:
         """One sentence why the ranks will not meet. Looks, when it is time: that takes some seconds."""
         if self._next is not None and time.monotonic() >= self._next and (pods := self._due()):
-            with ThreadPoolExecutor(8) as pool:
-                self._judge(list(pool.map(self._inspect, pods)))
+            self._judge(self._look(pods))
         return self._reason
+
+    def _look(self, pods: list[Object]) -> list[Inspection]:
+        """Into all at once, by threads that die with the process: the client of `exec` has no timeout, and
+        one that speaks to a frozen API server never comes back."""
+        seen: dict[str, Inspection] = {}
+
+        def look(pod: Object) -> None:
+            seen[pod["metadata"]["name"]] = self._inspect(pod)
+
+        threads = [threading.Thread(target=look, args=(pod,), daemon=True) for pod in pods]
+        for thread in threads:
+            thread.start()
+        deadline = Deadline.after(LOOK_SECONDS)
+        for thread in threads:
+            thread.join(deadline.left)
+        late = f"no answer within {LOOK_SECONDS} s"
+        names = [pod["metadata"]["name"] for pod in pods]
+        return [seen.get(name) or Inspection(at=now(), pod=name, error=late) for name in names]
 
     def _judge(self, seen: list[Inspection]) -> None:
         """A torchrun that is busy is still starting: looked at again."""

@@ -1,6 +1,7 @@
 """When the ranks should have met, every container is looked at from inside, once."""
 
 import base64
+import threading
 
 import pytest
 
@@ -65,6 +66,18 @@ def test_a_torchrun_that_is_still_starting_gets_more_time(met) -> None:
     assert made.reason() is None
     assert made.recorded == []
     assert met(seen("a"), seen("b")).reason() is not None
+
+
+def test_a_container_that_cannot_be_looked_into_holds_nobody_up(met, monkeypatch) -> None:
+    """The API server froze while it was asked."""
+    made = met(seen("a", worker=True), seen("b", worker=True))
+    answers = {"a": seen("a", worker=True)}
+    frozen = threading.Event()
+    monkeypatch.setattr(meeting, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(made, "_inspect", lambda pod: answers.get(pod["metadata"]["name"]) or frozen.wait())
+    assert made.reason() is None
+    assert [one.error for one in made.recorded] == [None, "no answer within 0.2 s"]
+    frozen.set()
 
 
 def test_not_before_every_pod_runs(met) -> None:
