@@ -207,6 +207,8 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
             )
             return replace(end, cause="rank.left_early", text=text)
         if waited and not end.in_vain and end.stack is not None and not end.stack.in_collective:
-            text = f"{place} did not take part and stood in {end.stack.place}"
-            return replace(end, cause="rank.hung", text=f"{text}. {end.text}")
+            text = f"{place} did not take part: when it was ended it stood in {end.stack.place}"
+            log = case.bundle.log(case.pods[end.index].name, case.launch.container)
+            refs = (f"{log}:{end.stack.number}", end.evidence[0])
+            return replace(end, cause="rank.hung", text=text, evidence=refs)
     return None

@@ -63,7 +63,7 @@ _AFTER_REPORT = re.compile(
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d) ?")
 _NOISE = re.compile(
     r"^\s*$|^[=\-]{5,}|torch/distributed/elastic|^(\[rank\d+\]: )?(Traceback|\s+File |\s+[\^~]+|frame #\d)"
-    r"|^pluto: |\[pluto-sync\]|^Exception raised from "
+    r"|^--- .* ---$|^NO DEFAULT SECRETS FOUND|^\[[a-z]+\] [A-Z][A-Z0-9_]+$|^pluto: |\[pluto-sync\]|^Exception raised from "
 )
 _ERROR = re.compile(r"^(\[rank\d+\]: ?)?[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Timeout)(: .*)?$")
 

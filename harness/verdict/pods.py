@@ -98,7 +98,10 @@ def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
         f"{names(stayed)} never came" if stayed and id_ == "rendezvous.timeout" else "all ranks failed alike"
     )
     if id_ != "rendezvous.timeout":
-        who, stayed = f"{names(cause.ranks)} could not reach the others", cause.ranks
+        failed = "DNS failed" if id_ == "rendezvous.dns" else "TCP failed"
+        if "Ping failed" in cause.text:
+            failed = "what answered at MASTER_ADDR is no rendezvous"
+        who, stayed = f"{names(cause.ranks)} could not reach the others: {failed}", cause.ranks
     return [
         found(
             "rendezvous",
