@@ -56,6 +56,8 @@ _REPORT = re.compile(
 )
 _EXIT = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
+_BEGINS = "===== KONDUKTOR: Running task ====="
+"""What comes before is the shell's own."""
 _SHELL_ENDED = re.compile(r"^===== KONDUKTOR: .* finished with exit code: (\d+)")
 _AFTER_REPORT = re.compile(
     r"^={20,}$|^-{20,}$|^\s|^\[\d+\]:$|^Failures:$|^Root Cause|FAILED$|^===== KONDUKTOR: |^$"
@@ -63,7 +65,7 @@ _AFTER_REPORT = re.compile(
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d) ?")
 _NOISE = re.compile(
     r"^\s*$|^[=\-]{5,}|torch/distributed/elastic|^(\[rank\d+\]: )?(Traceback|\s+File |\s+[\^~]+|frame #\d)"
-    r"|^--- .* ---$|^NO DEFAULT SECRETS FOUND|^\[[a-z]+\] [A-Z][A-Z0-9_]+$|^pluto: |\[pluto-sync\]|^Exception raised from "
+    r"|^pluto: |\[pluto-sync\]|^Exception raised from "
 )
 _ERROR = re.compile(r"^(\[rank\d+\]: ?)?[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Timeout)(: .*)?$")
 
@@ -148,7 +150,8 @@ def _ends_with(lines: Lines) -> bool:
 
 def _last_own(lines: Lines) -> tuple[str, int]:
     """The last error before torchrun's own report, or the last line that says something."""
-    own = lines
+    begins = [position for position, (_, text) in enumerate(lines) if text.startswith(_BEGINS)]
+    own = lines = lines[begins[-1] :] if begins else lines
     for position, (_, text) in enumerate(lines):
         if _REPORT.search(text) and position:
             own = lines[:position]
