@@ -11,7 +11,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --universal --python-
 	--no-emit-index-url --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help e2e images test unit lint format doctor lock clean
+.PHONY: help e2e images test faults soak unit lint format doctor lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,11 +22,17 @@ e2e: doctor ## a real multinode job on a real cluster, and its verdict
 images: doctor ## build or fetch every image into the cache, with progress (from source the first time: 13 minutes)
 	$(BIN)/harness images build
 
-test: images ## every test: unit, integration and those on a real cluster
-	$(BIN)/pytest $(PYTEST_ARGS)
+test: images ## unit, integration, e2e on a real cluster, and all faults but the slowest
+	$(BIN)/pytest -m "not nightly" $(PYTEST_ARGS)
+
+faults: images ## every fault on a real cluster (90 minutes), their table and their recorded bundles
+	$(BIN)/harness faults --table docs/faults.md --record tests/recorded
+
+soak: images ## 100 healthy launches in a row on one cluster, and whether anything leaked
+	$(BIN)/harness soak 100 --parallel 2
 
 unit: $(MADE) ## the tests that need no Docker
-	$(BIN)/pytest -m "not e2e and not registry" tests/unit tests/integration $(PYTEST_ARGS)
+	$(BIN)/pytest -m "not e2e and not registry and not faults" tests/unit tests/integration $(PYTEST_ARGS)
 
 lint: $(MADE) ## ruff, mypy and the import contracts
 	$(BIN)/ruff check

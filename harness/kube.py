@@ -18,7 +18,7 @@ import yaml
 from kubernetes import client, config, dynamic
 from kubernetes.client import rest
 from kubernetes.client.exceptions import ApiException
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, ProtocolError
 
 from harness.budget import Deadline
 from harness.errors import HarnessError, WaitError
@@ -223,7 +223,8 @@ class Kube:
     def _watch(
         self, resource: Any, namespace: str | None, selector: str, listed: Object, deadline: Deadline
     ) -> Iterable[Object]:
-        for event in resource.watch(
+        for event in events(
+            resource,
             namespace=namespace,
             label_selector=selector,
             resource_version=listed["metadata"]["resourceVersion"],
@@ -271,6 +272,15 @@ class Kube:
             timeout=30,
             trust_env=False,
         )
+
+
+def events(resource: Any, **watch: Any) -> Iterator[Any]:
+    """Watch deliveries of a dynamic resource. Raises ProtocolError for a line that the connection's end cut:
+    the client itself stumbles over it."""
+    try:
+        yield from resource.watch(**watch)
+    except TypeError as error:
+        raise ProtocolError("a line of the watch was cut") from error
 
 
 def condition(item: Object, kind: str) -> Object:

@@ -19,7 +19,7 @@ from urllib3.exceptions import HTTPError
 from harness.budget import Deadline
 from harness.evidence.schema import Observation
 from harness.evidence.writer import now
-from harness.kube import Kube, Object
+from harness.kube import Kube, Object, events
 
 RETRY_SECONDS = 0.5
 WATCH_SECONDS = 300
@@ -126,8 +126,12 @@ class Watcher:
         stream = watch.Watch()
         self._watches.append(stream)
         try:
-            for event in self._resource(kind).watch(
-                namespace=self._scope(kind), resource_version=version, timeout=WATCH_SECONDS, watcher=stream
+            for event in events(
+                self._resource(kind),
+                namespace=self._scope(kind),
+                resource_version=version,
+                timeout=WATCH_SECONDS,
+                watcher=stream,
             ):
                 item = event["raw_object"]
                 version = item["metadata"]["resourceVersion"]

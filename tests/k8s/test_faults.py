@@ -49,7 +49,13 @@ def matrix(
     started.stop()
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.nightly] if fault.nightly else [])
+        for name, fault in FAULTS.items()
+    ],
+)
 def test_a_fault_gets_its_verdict_and_is_undone(
     matrix: Matrix, name: str, record_property: Callable[[str, object], None]
 ) -> None:

@@ -14,7 +14,7 @@ from urllib3.exceptions import HTTPError
 
 from harness import kube as module
 from harness.errors import HarnessError
-from harness.kube import Kube, reached
+from harness.kube import Kube, events, reached
 from harness.observe.heartbeat import Heartbeat
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
@@ -152,3 +152,17 @@ def test_a_server_that_stays_away_is_told_at_the_end(serve: Serve) -> None:
     heart.stop()
     assert len(gaps) == 1
     assert gaps[0].endswith("(HTTP 500); it did not come back")
+
+
+def test_a_watch_line_that_was_cut_is_a_connection_that_broke() -> None:
+    """Contract: the client stumbles over it; whoever watches takes the watch up again."""
+
+    class Cut:
+        def watch(self, **_: object) -> Iterator[object]:
+            yield {"type": "ADDED"}
+            raise TypeError("'NoneType' object is not subscriptable")
+
+    seen = events(Cut())
+    assert next(seen) == {"type": "ADDED"}
+    with pytest.raises(HTTPError):
+        next(seen)
