@@ -191,9 +191,7 @@ class TruthGap(Record):
     next_seq: int
 
 
-TruthLine = Annotated[
-    TruthRow | TruthBlock | TruthClient | TruthEnd | TruthGap, Field(discriminator="kind")
-]
+TruthLine = Annotated[TruthRow | TruthBlock | TruthClient | TruthEnd | TruthGap, Field(discriminator="kind")]
 
 
 class TrackerRun(Record):
