@@ -67,7 +67,8 @@ def up(settings: Settings, writer: BundleWriter, progress: Progress) -> Ready:
                 kube.retried = writer.retry
                 _install(kind, kube, stack, worker, tracker, writer, progress)
             except BaseException:
-                kind.export_logs(writer.path / "kind")
+                if created:  # one that was there stays, and can be asked itself
+                    kind.export_logs(writer.path / "kind")
                 if created and not settings.keep_cluster:
                     progress(f"deleting cluster {kind.name}")
                     kind.delete()

@@ -44,7 +44,8 @@ def explain(kube: Kube, error: Exception) -> HarnessError | None:
     try:
         standing(kube)
     except HarnessError as problem:
-        return HarnessError(f"{problem.message}; {said}", hint=problem.hint, cause=problem.cause)
+        short = said.partition(": HTTP response body")[0]
+        return HarnessError(f"{problem.message}; {short}", hint=problem.hint, cause=problem.cause)
     except (ApiException, HTTPError, OSError):
         return None
     if "failed calling webhook" in said:
