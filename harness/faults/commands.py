@@ -117,8 +117,7 @@ def report(
 ) -> int:
     """Show rows, write the table and small bundles if asked for. 0 when every row is right, else 1."""
     if table_file is not None:
-        cannot = [fault for fault in catalogue().values() if fault.cannot]
-        table_file.write_text(table.markdown(rows, cannot, versions))
+        table_file.write_text(table.markdown(rows, list(catalogue().values()), versions))
     if records is not None:
         places = {
             str(settings.runs_dir.absolute()): "/runs",
@@ -129,7 +128,10 @@ def report(
         }
         for row in rows:
             if row.right and row.bundle:
-                record(Path(row.bundle), records / f"{row.fault}.tar.xz", places)
+                manifest = Bundle.open(Path(row.bundle)).manifest
+                program = manifest.command[0] if manifest and manifest.command else ""
+                own = {program.partition("/.venv/")[0]: "/work"} if "/.venv/" in program else {}
+                record(Path(row.bundle), records / f"{row.fault}.tar.xz", places | own)
     if as_json:
         print(json.dumps([row.model_dump() for row in rows], indent=2))
     else:

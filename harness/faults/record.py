@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-KEPT = ("manifest.json", "verdict.json", "events.jsonl", "objects/*", "logs/*", "truth/*", "tracker/*")
+KEPT = ("*.json", "*.jsonl", "objects/*", "logs/*", "truth/*", "tracker/*")
 LOG_LINES = 600
 """Of a log's end, more than any judge reads; with them go its first ones."""
 
@@ -60,7 +60,10 @@ def _slim(line: bytes) -> bytes:
     try:
         delivery = json.loads(line)
         delivery["object"]["metadata"].pop("managedFields", None)
-        (delivery["object"].get("status") or {}).pop("images", None)
+        status = delivery["object"].get("status") or {}
+        status.pop("images", None)
+        for identity in ("machineID", "systemUUID", "bootID"):
+            (status.get("nodeInfo") or {}).pop(identity, None)
     except (ValueError, KeyError, TypeError, AttributeError):
         return line
     return json.dumps(delivery, separators=(",", ":")).encode() + b"\n"

@@ -18,12 +18,17 @@ real launch, and what the harness said. `pytest -m faults` runs the same; the bu
 `tests/recorded/` and are judged again by the unit tests."""
 
 
-def markdown(rows: Sequence[Row], cannot: Sequence[Fault], stack: dict[str, str]) -> str:
-    """docs/faults.md, whole."""
+def markdown(rows: Sequence[Row], faults: Sequence[Fault], stack: dict[str, str]) -> str:
+    """docs/faults.md, whole. What of `faults` is not among the rows is said to be missing."""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(stack.items()))
     parts = [HEAD, f"Stack: {versions}.", summary(rows), *_families(rows)]
+    cannot = [fault for fault in faults if fault.cannot]
     parts.append("## Cannot be injected here")
     parts.append("\n".join(f"- **{f.name}**: {f.about} {f.cannot}" for f in cannot) or "None.")
+    run = {row.fault for row in rows}
+    if missing := [fault for fault in faults if fault.expect and fault.name not in run]:
+        parts.append("## Not in this run")
+        parts.append("\n".join(f"- **{f.name}**: {f.about}" for f in missing))
     return "\n\n".join(parts) + "\n"
 
 

@@ -127,9 +127,10 @@ def test_the_table_shows_what_is_wrong_and_what_cannot_be_done():
         judge_row(fault(name="b|c"), verdict(ranks=[]), 1, ""),
     ]
     cannot = fault(name="no-disk", expect=None, cannot="There is no disk.")
-    text = table.markdown(rows, [cannot], {"kueue": "1"})
+    text = table.markdown(rows, [cannot, fault(name="later")], {"kueue": "1"})
     assert "1 of 2 rows are right" in text
     assert "median 2.5 s" in text
     assert "✗ ranks []" in text
     assert "b\\|c" in text
     assert "There is no disk." in text
+    assert "**later**" in text.partition("## Not in this run")[2]
