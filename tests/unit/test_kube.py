@@ -17,7 +17,7 @@ from harness.errors import HarnessError
 from harness.kube import Kube, events, reached
 from harness.observe.heartbeat import Heartbeat
 
-OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
 
 
 class Server:
