@@ -74,12 +74,13 @@ def launch(job: JobFile, settings: Settings, ready: provision.Ready, progress: P
 
 
 def up(settings: Settings, progress: Progress) -> provision.Ready:
-    """A ready cluster that stays. What fails leaves a bundle, and no cluster that this call began."""
+    """A ready cluster that stays. What fails leaves a bundle, and no cluster that this call began; what does
+    not fail was no launch, and leaves none."""
     with process.signals_as_interrupt():
         writer = _new_bundle(settings)
         try:
             ready = provision.up(settings, writer, progress)
-            writer.free()
+            writer.discard()
             return ready
         except (Exception, KeyboardInterrupt) as error:
             _stopped(error, writer, progress)

@@ -177,11 +177,22 @@ class BundleWriter:
         self._last_words("verdict.json", text)
         if self.full is not None and not (self.path / "verdict.json").is_file():
             raise self.full
-        self.free()
+        self._free()
 
-    def free(self) -> None:
-        """Give back the room that is kept for the last words: nothing more will be written."""
+    def _free(self) -> None:
+        """Give back the room that is kept for the last words."""
         (self.path / RESERVE).unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Remove the bundle: what it was to record was no launch. `latest` is the newest of the others."""
+        self.close()
+        shutil.rmtree(self.path, ignore_errors=True)
+        latest = self.path.parent / "latest"
+        if latest.is_symlink() and not latest.exists():
+            latest.unlink()
+            others = sorted(manifest.parent for manifest in self.path.parent.glob("2*/manifest.json"))
+            if others:
+                latest.symlink_to(others[-1].name)
 
     def close(self) -> None:
         """Close every file. Writing again opens them again."""
@@ -221,7 +232,7 @@ class BundleWriter:
         except HarnessError as error:
             if error.cause == DISK_FULL:
                 self.full = error
-                self.free()
+                self._free()
             raise
 
     def _replace(self, relative_path: str, text: str) -> None:
@@ -234,7 +245,7 @@ class BundleWriter:
             self._write(relative_path, text)
         except HarnessError as error:
             self.full = self.full or error
-            self.free()
+            self._free()
             with contextlib.suppress(HarnessError):
                 self._write(relative_path, text)
 

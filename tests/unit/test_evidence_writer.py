@@ -217,3 +217,13 @@ def test_files_of_other_programs_are_redacted_in_place(tmp_path):
     writer.clean("not-there")
     assert (folder / "pod.log").read_bytes() == b"\xff password is ***\n"
     assert (folder / "other.log").read_bytes() == b"\xff nothing\n"
+
+
+def test_a_bundle_that_is_discarded_leaves_the_one_before_it(tmp_path):
+    """Contract: `latest` points at the newest bundle that is there, or is not there."""
+    first = BundleWriter.create(tmp_path, "aa", Redactor())
+    second = BundleWriter.create(tmp_path, "bb", Redactor())
+    second.discard()
+    assert (tmp_path / "latest").resolve() == first.path.resolve()
+    first.discard()
+    assert list(tmp_path.iterdir()) == []
