@@ -12,7 +12,8 @@ import pytest
 
 HARNESS = Path(sys.executable).with_name("harness")
 JOB = Path(__file__).parents[2] / "jobs" / "multinode.yaml"
-COMMANDS = ["run", "up", "down", "status", "judge", "show", "runs", "logs", "doctor", "tracker", "images"]
+COMMANDS = ["run", "up", "down", "status", "judge", "show", "runs", "logs"]
+COMMANDS += ["doctor", "tracker", "images", "faults", "soak"]
 
 
 @pytest.fixture
