@@ -6,11 +6,8 @@ Exit codes: 0 PASS, 1 FAIL, 2 UNKNOWN or the harness could not do its work, 64 b
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,16 +15,15 @@ import typer
 from rich.console import Console
 
 from harness import doctor as doctoring
-from harness import inspect, provision
+from harness import inspect, provision, trials
 from harness import run as running
 from harness.errors import HarnessError, UsageError
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
-from harness.faults import commands as injecting
 from harness.launchers.job_file import JobFile
+from harness.options import ClusterName, Images, Json, Keep, Progress, RunsDir, Workers, dump
 from harness.report import terminal
 from harness.settings import load
-from harness.soak import commands as soaking
 from harness.verdict import judge as judge_bundle
 
 _WrongUsage: Any = typer.BadParameter.__mro__[2]
@@ -41,26 +37,6 @@ app = typer.Typer(
 )
 images_app = typer.Typer(help="The images of the stack.", no_args_is_help=True)
 app.add_typer(images_app, name="images")
-
-ClusterName = Annotated[str | None, typer.Option("--cluster-name", help="kind cluster to use [pluto-e2e]")]
-Workers = Annotated[int | None, typer.Option(help="worker nodes; 0 is a single-node cluster [2]")]
-Images = Annotated[str | None, typer.Option(help="auto, registry or source [auto]")]
-RunsDir = Annotated[Path | None, typer.Option(help="where bundles go [runs]")]
-Json = Annotated[bool, typer.Option("--json", help="one JSON document on stdout, nothing else there")]
-Keep = Annotated[
-    bool | None, typer.Option("--keep-cluster", help="keep the cluster afterwards (KEEP_CLUSTER)")
-]
-
-
-class _Progress:
-    """Lines on stderr with the seconds since the start."""
-
-    def __init__(self) -> None:
-        self.start = time.monotonic()
-
-    def __call__(self, text: str) -> None:
-        with suppress(OSError):  # a terminal or a pipe that is gone must not end a clean-up
-            print(f"[{time.monotonic() - self.start:6.1f}s] {text}", file=sys.stderr, flush=True)
 
 
 def _show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
@@ -78,10 +54,6 @@ def _show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
 def _nobody_reads() -> None:
     """Without this, Python fails once more when it flushes at its end, and changes the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _dump(document: Any) -> None:
-    print(json.dumps(document, indent=2, default=str))
 
 
 @app.command()
@@ -106,7 +78,7 @@ def run(
         wait_seconds=wait,
         tracker=tracker,
     )
-    outcome = running.run(JobFile.load(job), settings, _Progress())
+    outcome = running.run(JobFile.load(job), settings, Progress())
     return _show(outcome.verdict, outcome.bundle, as_json)
 
 
@@ -120,10 +92,10 @@ def up(
 ) -> int:
     """Make the cluster ready and keep it: the next run installs and builds nothing."""
     settings = load(cluster_name=cluster_name, workers=workers, images=images, runs_dir=runs_dir)
-    ready = running.up(settings, _Progress())
+    ready = running.up(settings, Progress())
     ready.kind.keep()
     if as_json:
-        _dump(inspect.status(settings))
+        dump(inspect.status(settings))
     else:
         print(f"cluster {ready.kind.name} is ready")
         print(f"  export KUBECONFIG={ready.kind.kubeconfig}\n  harness run JOB")
@@ -134,9 +106,9 @@ def up(
 def down(cluster_name: ClusterName = None, as_json: Json = False) -> int:
     """Remove the cluster that the harness made, and nothing else."""
     settings = load(cluster_name=cluster_name)
-    removed = provision.down(settings, _Progress())
+    removed = provision.down(settings, Progress())
     if as_json:
-        _dump({"cluster": settings.cluster_name, "removed": removed})
+        dump({"cluster": settings.cluster_name, "removed": removed})
     else:
         print(f"cluster {settings.cluster_name}: {'removed' if removed else 'none that the harness made'}")
     return 0
@@ -146,7 +118,7 @@ def down(cluster_name: ClusterName = None, as_json: Json = False) -> int:
 def status(cluster_name: ClusterName = None, as_json: Json = False) -> int:
     """Cluster, nodes, controllers, queues and launches."""
     found = inspect.status(load(cluster_name=cluster_name))
-    _dump(found) if as_json else print(inspect.render(found))
+    dump(found) if as_json else print(inspect.render(found))
     return 0 if found["healthy"] else 2
 
 
@@ -175,7 +147,7 @@ def runs(runs_dir: RunsDir = None, as_json: Json = False) -> int:
     """Past bundles, the newest last."""
     rows = inspect.bundles(load(runs_dir=runs_dir).runs_dir)
     if as_json:
-        _dump(rows)
+        dump(rows)
     else:
         for row in rows:
             print(f"{row['bundle']}  {row['verdict']:7}  {row['cause'] or ''}")
@@ -202,8 +174,8 @@ def doctor(
 ) -> int:
     """Check Docker, its daemon, cgroups, disk, tools and registries, with a fix for each."""
     settings = load()
-    found = doctoring.fix(settings, _Progress()) if fix else doctoring.checks(settings)
-    _dump(doctoring.as_json(found)) if as_json else Console().print(doctoring.render(found))
+    found = doctoring.fix(settings, Progress()) if fix else doctoring.checks(settings)
+    dump(doctoring.as_json(found)) if as_json else Console().print(doctoring.render(found))
     return doctoring.exit_code(found)
 
 
@@ -217,86 +189,15 @@ def tracker(context: typer.Context) -> int:
     return serve(context.args) or 0
 
 
-@app.command()
-def faults(
-    names: Annotated[list[str] | None, typer.Argument(help="faults, or what they strike [all]")] = None,
-    cluster_name: ClusterName = None,
-    runs_dir: RunsDir = None,
-    keep_cluster: Keep = None,
-    parallel: Annotated[int, typer.Option(min=1, help="faults of a launch alone at the same time")] = 2,
-    job: Annotated[Path, typer.Option(help="the healthy job")] = Path("jobs/multinode.yaml"),
-    table: Annotated[Path | None, typer.Option(help="write the table of docs/faults.md there")] = None,
-    records: Annotated[
-        Path | None, typer.Option("--record", help="write small copies of the bundles there")
-    ] = None,
-    ledger: Annotated[
-        list[Path] | None, typer.Option(help="inject nothing: report what these ledgers hold")
-    ] = None,
-    only_list: Annotated[bool, typer.Option("--list", help="name them and what must come of each")] = False,
-    undo: Annotated[bool, typer.Option("--undo", help="only undo what a killed run left injected")] = False,
-    as_json: Json = False,
-) -> int:
-    """Inject faults into real launches, undo them, and see whether each gets the right verdict and cause."""
-    settings = load(cluster_name=cluster_name, runs_dir=runs_dir, keep_cluster=keep_cluster)
-    if only_list:
-        injecting.show(names or [])
-        return 0
-    if undo:
-        return 0 if injecting.undo_left(settings, _Progress()) else 2
-    if ledger:
-        rows, versions = injecting.recorded(ledger)
-    else:
-        rows, versions = injecting.inject(injecting.chosen(names or []), settings, parallel, job, _Progress())
-    return injecting.report(rows, versions, settings, table, records, as_json)
-
-
-@app.command()
-def soak(
-    launches: Annotated[int, typer.Argument(min=1, help="how many launches")],
-    parallel: Annotated[int, typer.Option(min=1, help="launches at the same time")] = 1,
-    job: Annotated[Path, typer.Option(help="the job of every launch")] = Path("jobs/multinode.yaml"),
-    keep: Annotated[
-        str, typer.Option(help="bundles of launches that passed: all, failed (none of them), last:N")
-    ] = "all",
-    cluster_name: ClusterName = None,
-    workers: Workers = None,
-    images: Images = None,
-    runs_dir: RunsDir = None,
-    keep_cluster: Keep = None,
-    wait: Annotated[float | None, typer.Option(help="seconds of each from launch to verdict [600]")] = None,
-    as_json: Json = False,
-) -> int:
-    """Launch a job again and again on one cluster, and look for leaks.
-
-    Every launch is a `harness run` of its own. Exit code 0: all are a PASS and
-    nothing leaked.
-
-    The ledger has a JSON line for each launch, written as it happens:
-    RUNS_DIR/soak-…/ledger.jsonl, beside bundles, progress and summary.json.
-
-    Before the first launch and after the last, namespaces, open jobs, processes,
-    memory, disk, Docker objects and temporary files are compared; what grew
-    without an explanation is named. Use a machine that does nothing else: what
-    others start meanwhile counts too.
-    """
-    settings = load(
-        cluster_name=cluster_name,
-        workers=workers,
-        images=images,
-        runs_dir=runs_dir,
-        keep_cluster=keep_cluster,
-        wait_seconds=wait,
-    )
-    result = soaking.soak(launches, settings, job, parallel, keep, _Progress())
-    _dump(result.model_dump()) if as_json else soaking.show(result, Console())
-    return 0 if result.clean else 1
+app.command()(trials.faults)
+app.command()(trials.soak)
 
 
 @images_app.command("build")
 def images_build(images: Images = None, as_json: Json = False) -> int:
     """Build or fetch every image of the stack into the cache."""
-    built = inspect.build_images(load(images=images), _Progress())
-    _dump(built) if as_json else print("\n".join(f"{name:8} {ref}" for name, ref in built.items()))
+    built = inspect.build_images(load(images=images), Progress())
+    dump(built) if as_json else print("\n".join(f"{name:8} {ref}" for name, ref in built.items()))
     return 0
 
 

@@ -7,7 +7,6 @@ request that is no watch and no log stream ends in time, also when the API serve
 from __future__ import annotations
 
 import ssl
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,64 +15,17 @@ from typing import Any
 import httpx
 import yaml
 from kubernetes import client, config, dynamic
-from kubernetes.client import rest
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError, ProtocolError
 
 from harness.budget import Deadline
 from harness.errors import HarnessError, WaitError
+from harness.requests import Requests, Retried, pause, reason_of
 
 FIELD_MANAGER = "pluto-e2e-harness"
-CONNECT_SECONDS, READ_SECONDS = 5.0, 15.0
-RETRY_SECONDS = 20.0
-"""A request that the API server lost is made again for so long; it may be restarting."""
 Object = dict[str, Any]
 NOT_SERVED = dynamic.exceptions.ResourceNotFoundError
 """The cluster has no such kind."""
-Retried = Callable[[str, str], None]
-
-
-def _nobody(what: str, reason: str) -> None:
-    del what, reason
-
-
-class _Requests(rest.RESTClientObject):  # type: ignore[misc]
-    """Requests with a default timeout; those that change nothing twice are made again, and `retried` is told.
-
-    A request with a timeout of its own, a watch and a log stream are left to whoever makes them.
-    """
-
-    def __init__(self, configuration: client.Configuration) -> None:
-        super().__init__(configuration)
-        self.retried: Retried = _nobody
-
-    def request(
-        self,
-        method: str,
-        url: str,
-        headers: Any = None,
-        body: Any = None,
-        post_params: Any = None,
-        _request_timeout: Any = None,
-    ) -> Any:
-        given = _request_timeout is not None
-        stream = "watch=" in url or "follow=" in url
-        timeout = _request_timeout if given else (CONNECT_SECONDS, None if stream else READ_SECONDS)
-        deadline = Deadline.after(0 if given or stream or method == "POST" else RETRY_SECONDS)
-        tries, first = 0, ""
-        while True:
-            tries += 1
-            try:
-                answer = super().request(method, url, headers, body, post_params, timeout)
-            except HTTPError as error:
-                first = first or _reason(error)
-                if deadline.passed:
-                    raise
-                _pause(deadline)
-            else:
-                if tries > 1:
-                    self.retried(f"{method} {url.partition('?')[0]}", f"{first}; answered at try {tries}")
-                return answer
 
 
 class Kube:
@@ -94,7 +46,7 @@ class Kube:
         configuration.connection_pool_maxsize = 64
         self.configuration = configuration
         self.api = client.ApiClient(configuration)
-        self._requests = self.api.rest_client = _Requests(configuration)
+        self._requests = self.api.rest_client = Requests(configuration)
         self.core = client.CoreV1Api(self.api)
         self.custom = client.CustomObjectsApi(self.api)
         self._dynamic: dynamic.DynamicClient | None = None
@@ -122,7 +74,7 @@ class Kube:
             answer = self.api.call_api("GET", f"{self.configuration.host}/readyz", _request_timeout=seconds)
             answer.read()
         except (ApiException, HTTPError) as error:
-            return _reason(error)
+            return reason_of(error)
         return None if answer.status == 200 else f"HTTP {answer.status}"
 
     # -- write -----------------------------------------------------------------------------------------
@@ -217,7 +169,7 @@ class Kube:
                 if seen != missing:
                     self.retried(f"waiting for {awaited}", seen)
                 missing = seen
-                _pause(deadline)
+                pause(deadline)
         raise WaitError(awaited, str(missing), seconds, cause=cause)
 
     def _watch(
@@ -296,17 +248,7 @@ def reached() -> Iterator[None]:
         yield
     except HTTPError as error:
         raise HarnessError(
-            f"the API server was expected to answer, seen {_reason(error)}",
+            f"the API server was expected to answer, seen {reason_of(error)}",
             hint="is the control plane up? `harness status`, `docker ps`",
             cause="cluster.unreachable",
         ) from error
-
-
-def _reason(error: ApiException | HTTPError) -> str:
-    """Without the pool and the URL that urllib3 puts before it."""
-    return f"{type(error).__name__}: {str(error).rpartition(': ')[2]}"
-
-
-def _pause(deadline: Deadline) -> None:
-    """Between two attempts to reach an API server that does not answer: nothing to watch there."""
-    time.sleep(min(0.5, deadline.left))

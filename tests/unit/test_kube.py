@@ -12,7 +12,7 @@ import pytest
 import yaml
 from urllib3.exceptions import HTTPError
 
-from harness import kube as module
+from harness import requests as module
 from harness.errors import HarnessError
 from harness.kube import Kube, events, reached
 from harness.observe.heartbeat import Heartbeat

@@ -1,0 +1,37 @@
+"""What several commands share: their options, their progress, their JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+ClusterName = Annotated[str | None, typer.Option("--cluster-name", help="kind cluster to use [pluto-e2e]")]
+Workers = Annotated[int | None, typer.Option(help="worker nodes; 0 is a single-node cluster [2]")]
+Images = Annotated[str | None, typer.Option(help="auto, registry or source [auto]")]
+RunsDir = Annotated[Path | None, typer.Option(help="where bundles go [runs]")]
+Json = Annotated[bool, typer.Option("--json", help="one JSON document on stdout, nothing else there")]
+Keep = Annotated[
+    bool | None, typer.Option("--keep-cluster", help="keep the cluster afterwards (KEEP_CLUSTER)")
+]
+
+
+class Progress:
+    """Lines on stderr with the seconds since the start."""
+
+    def __init__(self) -> None:
+        self.start = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        with suppress(OSError):  # a terminal or a pipe that is gone must not end a clean-up
+            print(f"[{time.monotonic() - self.start:6.1f}s] {text}", file=sys.stderr, flush=True)
+
+
+def dump(document: Any) -> None:
+    """`--json`: one document on stdout."""
+    print(json.dumps(document, indent=2, default=str))
