@@ -22,7 +22,7 @@ e2e: doctor ## a real multinode job on a real cluster, and its verdict
 images: doctor ## build or fetch every image into the cache, with progress (from source the first time: 13 minutes)
 	$(BIN)/harness images build
 
-test: images ## unit, integration, e2e on a real cluster, and all faults but the slowest
+test: images ## unit, integration, e2e on a real cluster, and the faults that are not nightly
 	$(BIN)/pytest -m "not nightly" $(PYTEST_ARGS)
 
 faults: images ## every fault on a real cluster (90 minutes), their table and their recorded bundles

@@ -130,7 +130,7 @@ class Fault(Strict):
     freeze: bool = Field(False, description="the harness is stopped (SIGSTOP) while it is injected")
     inject: list[Step] = []
     undo: list[Step] = []
-    nightly: bool = Field(False, description="left to `make faults`: too slow for `make test`")
+    nightly: bool = Field(False, description="left to `make faults`: slow, or much like another")
     expect: Expect | None = None
     cannot: str | None = None
 
