@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from harness import doctor as doctoring
-from harness import inspect, provision, trials
+from harness import inspect, provision, reporting, trials
 from harness import run as running
 from harness.errors import HarnessError, UsageError
 from harness.evidence.reader import Bundle
@@ -23,6 +23,7 @@ from harness.evidence.schema import Verdict
 from harness.launchers.job_file import JobFile
 from harness.options import ClusterName, Images, Json, Keep, Progress, RunsDir, Workers, dump
 from harness.report import terminal
+from harness.reporting import recorded
 from harness.settings import load
 from harness.verdict import judge as judge_bundle
 
@@ -127,7 +128,7 @@ def judge(
     bundle: Annotated[Path, typer.Argument(help="a bundle folder, e.g. runs/latest")], as_json: Json = False
 ) -> int:
     """Judge a recorded bundle again; touches no cluster and writes nothing."""
-    return _show(judge_bundle(_bundle(bundle)), bundle, as_json)
+    return _show(judge_bundle(recorded(bundle)), bundle, as_json)
 
 
 @app.command()
@@ -136,10 +137,10 @@ def show(
     as_json: Json = False,
 ) -> int:
     """The recorded verdict of a bundle."""
-    recorded = _bundle(bundle).path / "verdict.json"
-    if not recorded.is_file():
+    file = recorded(bundle).path / "verdict.json"
+    if not file.is_file():
         raise UsageError(f"{bundle} has no verdict.json", hint=f"harness judge {bundle}")
-    return _show(Verdict.model_validate_json(recorded.read_text()), bundle, as_json)
+    return _show(Verdict.model_validate_json(file.read_text()), bundle, as_json)
 
 
 @app.command()
@@ -160,7 +161,7 @@ def logs(
     rank: Annotated[int | None, typer.Option(help="of one rank only")] = None,
 ) -> int:
     """The ranks' logs, as they are in the bundle; ground-truth frames are left out."""
-    for line in inspect.log_lines(_bundle(bundle), rank):
+    for line in inspect.log_lines(recorded(bundle), rank):
         print(line)
     return 0
 
@@ -189,6 +190,7 @@ def tracker(context: typer.Context) -> int:
     return serve(context.args) or 0
 
 
+app.command()(reporting.report)
 app.command()(trials.faults)
 app.command()(trials.soak)
 
@@ -199,12 +201,6 @@ def images_build(images: Images = None, as_json: Json = False) -> int:
     built = inspect.build_images(load(images=images), Progress())
     dump(built) if as_json else print("\n".join(f"{name:8} {ref}" for name, ref in built.items()))
     return 0
-
-
-def _bundle(path: Path) -> Bundle:
-    if not (path / "manifest.json").is_file():
-        raise UsageError(f"{path} is not a bundle: it has no manifest.json", hint="harness runs lists them")
-    return Bundle.open(path)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -23,6 +23,7 @@ from harness.launchers.config import users_config
 from harness.launchers.environment import konduktor_bin
 from harness.launchers.job_file import JobFile
 from harness.namespaces import namespace_of
+from harness.report import page
 from harness.settings import Settings
 from harness.tracker.run_id import check_run_id, make_run_id
 from harness.verdict import judge
@@ -35,6 +36,8 @@ Progress = Callable[[str], None]
 class Outcome:
     verdict: Verdict
     bundle: Path
+    report: Path | None
+    """None: it could not be written."""
 
 
 def run(job: JobFile, settings: Settings, progress: Progress) -> Outcome:
@@ -52,11 +55,11 @@ def run(job: JobFile, settings: Settings, progress: Progress) -> Outcome:
         except (Exception, KeyboardInterrupt) as error:
             _stopped(error, writer, progress)
             if isinstance(error, UsageError):
-                finish(writer)
+                finish(writer, progress)
                 raise
         finally:
             _leave(settings, ready, writer, progress)
-        return finish(writer)
+        return finish(writer, progress)
 
 
 def launch(job: JobFile, settings: Settings, ready: provision.Ready, progress: Progress) -> Outcome:
@@ -68,9 +71,9 @@ def launch(job: JobFile, settings: Settings, ready: provision.Ready, progress: P
     except (Exception, KeyboardInterrupt) as error:
         _stopped(error, writer, progress)
         if isinstance(error, KeyboardInterrupt):
-            finish(writer)
+            finish(writer, progress)
             raise
-    return finish(writer)
+    return finish(writer, progress)
 
 
 def up(settings: Settings, progress: Progress) -> provision.Ready:
@@ -85,19 +88,33 @@ def up(settings: Settings, progress: Progress) -> provision.Ready:
         except (Exception, KeyboardInterrupt) as error:
             _stopped(error, writer, progress)
             _leave(settings, None, writer, progress)
-            outcome = finish(writer)
+            outcome = finish(writer, progress)
             if isinstance(error, HarnessError):
                 error.hint = f"{error.hint} · evidence: {outcome.bundle}".removeprefix(" · ")
             raise
 
 
-def finish(writer: BundleWriter) -> Outcome:
-    """Judge what is in the bundle and write the verdict into it."""
+def finish(writer: BundleWriter, progress: Progress) -> Outcome:
+    """Judge what is in the bundle, write the verdict into it, and the report beside it."""
     writer.update(ended_at=now())
     writer.close()
-    verdict = judge(Bundle.open(writer.path))
+    bundle = Bundle.open(writer.path)
+    verdict = judge(bundle)
     writer.verdict(verdict)
-    return Outcome(verdict, writer.path)
+    return Outcome(verdict, writer.path, _report(writer, bundle, verdict, progress))
+
+
+def _report(writer: BundleWriter, bundle: Bundle, verdict: Verdict, progress: Progress) -> Path | None:
+    """A report is no evidence: what keeps it from being written changes no verdict, and where the evidence
+    found the disk full, the report does not take what is left of it."""
+    try:
+        if writer.full is not None:
+            raise writer.full
+        return page.write(bundle, verdict)
+    except Exception as error:
+        said = writer.redactor.text(str(error).partition("\n")[0] or type(error).__name__)
+        progress(f"no report ({said}): `harness report {writer.path} --output FILE` writes it elsewhere")
+        return None
 
 
 def _stopped(error: Exception | KeyboardInterrupt, writer: BundleWriter, progress: Progress) -> None:

@@ -1,6 +1,9 @@
 """Fixtures of every kind of test."""
 
 import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,3 +14,16 @@ def unused_tcp_port() -> int:
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 1 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk], capture_output=True, check=False
+    ).returncode:
+        pytest.skip("mount is for root")
+    yield disk
+    subprocess.run(["umount", "--lazy", disk], check=True)

@@ -34,6 +34,18 @@ def on_disk(path: Path) -> Iterator[None]:
         ) from error
 
 
+def replace_file(path: Path, text: str) -> None:
+    """Write a file whole or not at all: nobody ever reads half of it, also not on a full disk."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with on_disk(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
 class Appender:
     """A file that grows by whole records: a record that does not fit leaves no half of itself behind."""
 

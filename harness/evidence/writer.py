@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from harness.errors import HarnessError
-from harness.evidence.files import DISK_FULL, Appender, LogFile, on_disk
+from harness.evidence.files import DISK_FULL, Appender, LogFile, on_disk, replace_file
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import (
     Attachment,
@@ -250,12 +250,5 @@ class BundleWriter:
                 self._write(relative_path, text)
 
     def _write(self, relative_path: str, text: str) -> None:
-        path = self._inside(relative_path)
-        temporary = path.with_name(f".{path.name}.tmp")
-        with self._lock, on_disk(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                temporary.write_text(text)
-                temporary.replace(path)
-            finally:
-                temporary.unlink(missing_ok=True)
+        with self._lock:
+            replace_file(self._inside(relative_path), text)

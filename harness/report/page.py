@@ -9,6 +9,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from harness.evidence.files import replace_file
 from harness.evidence.objects import mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Manifest, Verdict
@@ -17,6 +18,7 @@ from harness.report.timeline import Lane, lanes
 from harness.verdict.case import seconds
 from workers.truth_frames import MARK
 
+REPORT = "report.html"
 LOG_LINES = 2000
 """Of each container, its last ones: the whole log lies beside the report."""
 MAX_EVENTS = 500
@@ -66,10 +68,13 @@ def render(bundle: Bundle, verdict: Verdict) -> str:
     )
 
 
-def write(bundle: Bundle, verdict: Verdict) -> Path:
-    """report.html in the bundle. What stands there is already redacted: the page adds nothing to it."""
-    path = bundle.path / "report.html"
-    path.write_text(render(bundle, verdict))
+def write(bundle: Bundle, verdict: Verdict, path: Path | None = None) -> Path:
+    """The page as a file, REPORT in the bundle unless `path` says otherwise; whole or not at all.
+
+    What stands in a bundle is already redacted, and the page adds nothing to it.
+    """
+    path = path or bundle.path / REPORT
+    replace_file(path, render(bundle, verdict))
     return path
 
 

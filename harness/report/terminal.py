@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.evidence.schema import Stage, Verdict
+from harness.report.page import REPORT
 
 STYLE = {"PASS": "bold green", "FAIL": "bold red", "UNKNOWN": "bold yellow"}
 MARK = {"PASS": "✓", "FAIL": "✗", "UNKNOWN": "?"}
@@ -37,6 +38,8 @@ def render(verdict: Verdict, stages: list[Stage], bundle: Path, console: Console
     for line in verdict.next:
         console.print(Text(f"next      {line}"))
     console.print(Text(f"bundle    {bundle}"))
+    if (bundle / REPORT).is_file():
+        console.print(Text(f"report    {bundle / REPORT}"))
 
 
 def _checks(verdict: Verdict) -> Table:

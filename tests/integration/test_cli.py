@@ -12,7 +12,7 @@ import pytest
 
 HARNESS = Path(sys.executable).with_name("harness")
 JOB = Path(__file__).parents[2] / "jobs" / "multinode.yaml"
-COMMANDS = ["run", "up", "down", "status", "judge", "show", "runs", "logs"]
+COMMANDS = ["run", "up", "down", "status", "judge", "show", "report", "runs", "logs"]
 COMMANDS += ["doctor", "tracker", "images", "faults", "soak"]
 
 
@@ -59,6 +59,8 @@ def wrong(done: subprocess.CompletedProcess[str], told: str) -> None:
         (["judge", "."], "is not a bundle"),
         (["show", "nowhere"], "is not a bundle"),
         (["logs", "."], "is not a bundle"),
+        (["report"], "runs/latest is not a bundle"),
+        (["report", "some.tar.xz"], "is not a bundle"),
     ],
 )
 def test_wrong_use_is_told_before_anything_is_made(
@@ -114,6 +116,12 @@ def test_without_docker_a_run_is_judged_and_json_is_one_document(env: dict[str, 
     listed = harness("runs", "--json", env=env)
     assert [row["verdict"] for row in json.loads(listed.stdout)] == [verdict["verdict"]]
     assert not list((tmp_path / ".local").rglob("state.json"))
+    written = (tmp_path / "runs/latest/report.html").read_bytes()
+    assert verdict["cause"].encode() in written
+    assert harness("report", "--output", "again.html", env=env).stdout == "again.html\n"
+    assert (tmp_path / "again.html").read_bytes() == written
+    shown = harness("show", env=env)
+    assert "report    runs/latest/report.html" in shown.stdout
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])

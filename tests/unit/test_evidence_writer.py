@@ -3,7 +3,6 @@
 import base64
 import errno
 import os
-import subprocess
 import threading
 
 import pytest
@@ -150,19 +149,6 @@ def test_a_full_disk_says_so_and_keeps_what_was_written(writer, monkeypatch):
     bundle = Bundle.open(writer.path)
     assert [seen.name for seen in bundle.history("pod")] == ["p0"]
     assert bundle.damaged == []
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A real file system of 1 MiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk], capture_output=True, check=False
-    ).returncode:
-        pytest.skip("mount is for root")
-    yield disk
-    subprocess.run(["umount", "--lazy", disk], check=True)
 
 
 def test_the_last_words_fit_on_a_full_disk(small_disk):
