@@ -191,6 +191,7 @@ def tracker(context: typer.Context) -> int:
 
 
 app.command()(reporting.report)
+app.command()(reporting.summary)
 app.command()(trials.faults)
 app.command()(trials.soak)
 

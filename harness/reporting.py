@@ -1,4 +1,4 @@
-"""`harness report`: what a bundle says, written again for people, offline."""
+"""`harness report` and `harness summary`: what bundles say, for people and for CI, offline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import typer
 from harness.errors import HarnessError, UsageError
 from harness.evidence.reader import Bundle
 from harness.options import Json, dump
-from harness.report import page
+from harness.report import github, page
+from harness.report.launched import launched
+from harness.report.summary import Row, launches, of_launch
 from harness.verdict import judge
 
 LATEST = Path("runs/latest")
@@ -44,4 +46,23 @@ def report(
         dump({"report": str(target), "verdict": verdict.verdict, "cause": verdict.cause})
     else:
         print(target)
+    return 0
+
+
+def summary(
+    bundles: Annotated[list[Path] | None, typer.Argument(help="bundle folders [runs/latest]")] = None,
+) -> int:
+    """Judge recorded bundles again and print them as a table in Markdown.
+
+    In GitHub Actions the table goes to the job's summary, and what is not a
+    PASS, or was tried again, becomes an annotation.
+    """
+    rows = [Row(launched(judge(recorded(path)), path)) for path in bundles or [LATEST]]
+    if (file := github.summary_file()) is not None:
+        github.append(file, "## Launches\n\n" + launches(rows))
+    else:
+        print(launches(rows), end="")
+    if github.active():
+        for line in (line for row in rows for line in of_launch(row)):
+            print(line)
     return 0

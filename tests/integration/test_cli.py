@@ -12,7 +12,7 @@ import pytest
 
 HARNESS = Path(sys.executable).with_name("harness")
 JOB = Path(__file__).parents[2] / "jobs" / "multinode.yaml"
-COMMANDS = ["run", "up", "down", "status", "judge", "show", "report", "runs", "logs"]
+COMMANDS = ["run", "up", "down", "status", "judge", "show", "report", "summary", "runs", "logs"]
 COMMANDS += ["doctor", "tracker", "images", "faults", "soak"]
 
 

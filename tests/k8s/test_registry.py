@@ -25,6 +25,7 @@ from threading import Thread
 import pytest
 from local_registry import Registry, registry_program, serving
 
+from fixtures.plugin import record
 from harness import process, provision
 from harness import run as running
 from harness.cluster.kind import KindCluster
@@ -205,7 +206,7 @@ def test_the_main_job_passes(
 ) -> None:
     """The same job, the same checks; every node runs the published node image."""
     outcome = running.launch(job, harness_settings, ready, progress)
-    record_property("harness.bundle", str(outcome.bundle))
+    record(outcome, record_property)
     assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
     assert all(check.result == "PASS" for check in outcome.verdict.checks)
     manifest = Bundle.open(outcome.bundle).manifest

@@ -1,0 +1,100 @@
+"""A summary in Markdown: what was launched, what came of it, and what was not right at the first attempt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from harness.report.ctrf import STATUSES, Test
+from harness.report.github import annotation
+from harness.report.launched import Launched
+
+MARK = {"PASS": "✅", "FAIL": "❌", "UNKNOWN": "❔"}
+LONGEST = 400
+"""Characters of one cell: the whole text is in the report."""
+MAX_ROWS = 500
+
+
+@dataclass(frozen=True)
+class Row:
+    """`test` is "" for a launch outside of any."""
+
+    launch: Launched
+    test: str = ""
+
+
+def launches(rows: Sequence[Row]) -> str:
+    """A table of launches, those that did not pass first, and what had to be tried again."""
+    ordered = sorted(rows, key=lambda row: row.launch.verdict == "PASS")
+    tests = any(row.test for row in rows)
+    head = ["", *(["test"] if tests else []), "verdict", "ranks", "explanation", "report"]
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for row in ordered[:MAX_ROWS]:
+        launch = row.launch
+        cause = f"{launch.verdict} `{launch.cause}`" if launch.cause else launch.verdict
+        cells = [MARK[launch.verdict], *([text(row.test)] if tests else []), cause]
+        cells += [text(", ".join(map(str, launch.ranks))), text(launch.explanation)]
+        cells.append(text(launch.report or launch.bundle))
+        lines.append("| " + " | ".join(cells) + " |")
+    if len(ordered) > MAX_ROWS:
+        lines.append(f"\n{len(ordered) - MAX_ROWS} more launches are left out.")
+    retried = [
+        f"- {text(row.test or row.launch.bundle)}: {text(line)}"
+        for row in ordered
+        for line in row.launch.retries
+    ]
+    if retried:
+        lines += ["", f"**Tried again** ({len(retried)}):", "", *retried[:MAX_ROWS]]
+    return "\n".join(lines) + "\n"
+
+
+def session(tests: Sequence[Test], rows: Sequence[Row]) -> str:
+    """Of a pytest session: counts, failures, flaky tests, launches."""
+    counts = [f"{n} {status}" for status in STATUSES if (n := sum(test.status == status for test in tests))]
+    flaky = [test for test in tests if test.flaky]
+    counts += [f"{len(flaky)} flaky"] if flaky else []
+    lines = ["## Tests", "", f"**{', '.join(counts) or 'none ran'}**", ""]
+    failed = [test for test in tests if test.status == "failed"]
+    for title, those in (("Failed", failed), ("Flaky: passed, but not at the first attempt", flaky)):
+        if those:
+            lines += [f"### {title}", ""]
+            lines += [f"- {text(test.name)}{_attempts(test)}" for test in those[:MAX_ROWS]] + [""]
+    if rows:
+        lines += ["### Launches", "", launches(rows)]
+    return "\n".join(lines) + "\n"
+
+
+def of_launch(row: Row) -> Iterator[str]:
+    """Annotations of one launch: an error unless it passed, a notice when something was tried again."""
+    launch = row.launch
+    if launch.verdict != "PASS":
+        title = " ".join(filter(None, [launch.verdict, launch.cause]))
+        yield annotation("error", f"{launch.explanation}\n{launch.report or launch.bundle}", title=title)
+    if launch.retries:
+        yield annotation("notice", "\n".join(launch.retries), title=f"tried again: {launch.bundle}")
+
+
+def of_test(test: Test) -> Iterator[str]:
+    """Annotations of one test, at its line."""
+    where = {"file": test.file_path, "line": test.line}
+    if test.status == "failed":
+        yield annotation("error", test.message or "failed", title=test.name, **where)
+    elif test.flaky:
+        first = next(a for a in test.retry_attempts or [] if a.status == "failed")
+        said = f"passed at attempt {test.retries + 1}; before: {first.message or 'failed'}"
+        yield annotation("warning", said, title=f"flaky: {test.name}", **where)
+
+
+def _attempts(test: Test) -> str:
+    message = test.message or next((a.message for a in test.retry_attempts or [] if a.message), None)
+    tries = f" ({test.retries + 1} attempts)" if test.retries else ""
+    return f"{tries}: {text(message)}" if message else tries
+
+
+def text(plain: str) -> str:
+    """Plain text as a table's cell: nothing in it is markup, and it stays on its line."""
+    short = plain if len(plain) <= LONGEST else plain[:LONGEST] + " …"
+    safe = short.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    safe = re.sub(r"([\\`*_{}\[\]#~|@])", lambda found: f"&#{ord(found[1])};", safe)
+    return re.sub(r"\s*\n\s*", "<br>", safe.strip())

@@ -1,0 +1,243 @@
+"""Real pytest sessions with the plugin: what JUnit, CTRF and GitHub Actions get of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.faults.record import extract
+from harness.report.ctrf import Document
+
+ROOT = Path(__file__).parents[2]
+CTRF = "ctrf@0.3.0"
+"""The specification's reference implementation; it brings the official JSON schema."""
+SECRET = "s3cret-of-the-user"
+SESSION = """
+import os, pathlib, pytest
+from fixtures.plugin import record
+from harness.evidence import Bundle
+from harness.run import Outcome
+from harness.verdict import judge
+
+def outcome(name):
+    path = pathlib.Path(name)
+    return Outcome(judge(Bundle.open(path)), path, None)
+
+def test_lost(record_property):
+    found = outcome("client-drop-point")
+    record(found, record_property)
+    assert found.verdict.verdict == "PASS", found.verdict.explanation + " key " + os.environ["MY_API_KEY"]
+
+@pytest.mark.parametrize("way", ["a::b"])
+def test_passed(record_property, way):
+    record(outcome("tracker-outage"), record_property)
+
+def test_flaky(record_property):
+    record(outcome("tracker-outage"), record_property)
+    mark = pathlib.Path("tried")
+    if not mark.exists():
+        mark.touch()
+        raise RuntimeError("only 119 of 120, see [x]")
+
+@pytest.fixture
+def broken():
+    yield
+    raise OSError("not removed")
+
+def test_teardown(broken): pass
+def test_skipped(): pytest.skip("no GPU")
+@pytest.mark.xfail(reason="known")
+def test_known(): assert 0
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A suite of a user, with two recorded bundles."""
+    made = tmp_path_factory.mktemp("suite")
+    for name in ("client-drop-point", "tracker-outage"):
+        extract(ROOT / f"tests/recorded/{name}.tar.xz", made / name)
+    manifest = json.loads((made / "tracker-outage/manifest.json").read_text())
+    manifest["retries"] = [{"at": "t", "what": "a watch", "reason": "410 Gone"}]
+    (made / "tracker-outage/manifest.json").write_text(json.dumps(manifest))
+    (made / "test_suite.py").write_text(SESSION)
+    (made / "pytest.ini").write_text("[pytest]\n")
+    return made
+
+
+def session(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GITHUB_", "PYTEST_"))}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
+        cwd=folder,
+        env={**kept, "PYTHONPATH": str(ROOT), "MY_API_KEY": SECRET, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def told(folder: Path) -> dict[str, Any]:
+    """One session as GitHub Actions runs it, with everything it left."""
+    done = session(
+        folder,
+        *(
+            "--ctrf",
+            "out/ctrf.json",
+            "--junitxml",
+            "junit.xml",
+            "--reruns",
+            "1",
+            "--only-rerun",
+            "RuntimeError",
+        ),
+        GITHUB_ACTIONS="true",
+        GITHUB_STEP_SUMMARY="summary.md",
+    )
+    text = (folder / "out/ctrf.json").read_text()
+    return {
+        "done": done,
+        "ctrf": json.loads(text),
+        "text": text,
+        "junit": ET.parse(folder / "junit.xml"),
+        "summary": (folder / "summary.md").read_text(),
+    }
+
+
+def by_name(ctrf: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {test["name"].partition("::")[2]: test for test in ctrf["results"]["tests"]}
+
+
+def test_ctrf_has_every_test_once_with_its_launches(told: dict[str, Any]) -> None:
+    """Contract: the last attempt is the result; a failed teardown is a failure; the verdict is in `extra`."""
+    tests = by_name(told["ctrf"])
+    assert {name: test["status"] for name, test in tests.items()} == {
+        "test_lost": "failed",
+        "test_passed[a::b]": "passed",
+        "test_flaky": "passed",
+        "test_teardown": "failed",
+        "test_skipped": "skipped",
+        "test_known": "skipped",
+    }
+    assert tests["test_teardown"]["rawStatus"] == "teardown failed"
+    assert tests["test_skipped"]["message"] == "Skipped: no GPU"
+    assert tests["test_known"]["rawStatus"] == "xfailed"
+    assert tests["test_passed[a::b]"]["suite"] == ["test_suite.py"]
+    launch = tests["test_lost"]["extra"]["launches"][0]
+    assert (launch["verdict"], launch["cause"], launch["ranks"]) == ("FAIL", "unification.lost_points", [1])
+    assert launch["bundle"] == "client-drop-point"
+    summary = told["ctrf"]["results"]["summary"]
+    assert (summary["tests"], summary["passed"], summary["failed"], summary["flaky"]) == (6, 2, 2, 1)
+    assert all(test["duration"] <= test["stop"] - test["start"] + 2 for test in tests.values())
+
+
+def test_a_flake_is_reported_as_one(told: dict[str, Any]) -> None:
+    """Contract: a test that passed at its second attempt says so everywhere, each attempt with its launch; a
+    launch whose requests were tried again says that."""
+    flaky = by_name(told["ctrf"])["test_flaky"]
+    assert (flaky["flaky"], flaky["retries"], flaky["tags"]) == (True, 1, ["retried"])
+    (attempt,) = flaky["retryAttempts"]
+    assert attempt["status"] == "failed"
+    assert "only 119 of 120" in attempt["message"]
+    assert flaky["extra"]["launches"][0]["retries"] == ["a watch: 410 Gone"]
+    assert not by_name(told["ctrf"])["test_passed[a::b]"]["flaky"]
+    assert "1 flaky" in told["summary"]
+    assert "test&#95;flaky (2 attempts): RuntimeError: only 119 of 120, see &#91;x&#93;" in told["summary"]
+    assert "a watch: 410 Gone" in told["summary"]
+    assert (
+        "\n::warning title=flaky%3A test_suite.py%3A%3Atest_flaky,file=test_suite.py" in told["done"].stdout
+    )
+
+
+def test_junit_has_the_verdict_as_properties(told: dict[str, Any]) -> None:
+    """Contract: verdict, cause, ranks, bundle of each launch are in the test's properties."""
+    case = next(case for case in told["junit"].iter("testcase") if case.get("name") == "test_lost")
+    found = {each.get("name"): each.get("value") for each in case.iter("property")}
+    assert found["harness.verdict"] == "FAIL"
+    assert found["harness.cause"] == "unification.lost_points"
+    assert found["harness.ranks"] == "1"
+    assert found["harness.bundle"] == "client-drop-point"
+    assert {"harness.explanation", "harness.report", "harness.retries"} <= found.keys()
+
+
+def test_every_failure_is_an_annotation_and_in_the_summary(told: dict[str, Any]) -> None:
+    """Contract: one line each, at the test's own line; nothing else begins with `::`."""
+    lines = [line for line in told["done"].stdout.splitlines() if line.startswith("::")]
+    assert sorted(line.partition(" ")[0] for line in lines) == ["::error", "::error", "::warning"]
+    assert any("title=test_suite.py%3A%3Atest_lost,file=test_suite.py,line=12::" in line for line in lines)
+    assert "FAIL `unification.lost_points`" in told["summary"]
+    assert told["done"].returncode == 1
+
+
+def test_no_secret_of_the_environment_is_told(told: dict[str, Any]) -> None:
+    """Contract: an assertion that prints a key does not put it where CI keeps it."""
+    lines = [line for line in told["done"].stdout.splitlines() if line.startswith("::")]
+    for text in (told["text"], told["summary"], *lines):
+        assert SECRET not in text
+    assert "key ***" in told["text"]
+
+
+def test_ctrf_is_what_the_specification_says(told: dict[str, Any]) -> None:
+    """Contract: the strict model written from the specification reads it back."""
+    assert json.loads(Document.model_validate_json(told["text"]).text()) == told["ctrf"]
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="CTRF's own validator is an npm package")
+def test_ctrf_is_valid_by_the_official_schema(told: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+    """Contract: the reference implementation finds nothing wrong, and would."""
+    installed = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(tmp_path), CTRF]
+    subprocess.run(installed, check=True, timeout=120, capture_output=True)
+    (tmp_path / "check.mjs").write_text(
+        "import { validate } from 'ctrf'; import fs from 'fs';"
+        "const read = name => JSON.parse(fs.readFileSync(name));"
+        "console.log(JSON.stringify(process.argv.slice(2).map(name => validate(read(name)))))"
+    )
+    wrong = told["ctrf"] | {"verdict": "PASS"}
+    (tmp_path / "wrong.json").write_text(json.dumps(wrong))
+    done = subprocess.run(
+        ["node", "check.mjs", str(folder / "out/ctrf.json"), "wrong.json"],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    right, refused = json.loads(done.stdout)
+    assert right["valid"], right
+    assert not refused["valid"]
+
+
+def test_a_file_that_cannot_be_collected_is_a_failure(tmp_path: Path) -> None:
+    """Contract: no green report of a session that could not begin."""
+    (tmp_path / "test_broken.py").write_text("import no_such_module_here\n")
+    done = session(tmp_path, "--ctrf", "ctrf.json", GITHUB_ACTIONS="true")
+    (test,) = json.loads((tmp_path / "ctrf.json").read_text())["results"]["tests"]
+    assert (test["status"], test["rawStatus"]) == ("failed", "collect failed")
+    assert "no_such_module_here" in test["message"]
+    assert "::error title=test_broken.py" in done.stdout
+
+
+def test_an_interrupted_session_has_a_report(tmp_path: Path) -> None:
+    """Contract: Ctrl-C in a test leaves what is known of it; it is no pass."""
+    (tmp_path / "test_stop.py").write_text("def test_a(): pass\ndef test_b(): raise KeyboardInterrupt\n")
+    session(tmp_path, "--ctrf", "ctrf.json")
+    found = json.loads((tmp_path / "ctrf.json").read_text())["results"]
+    assert [test["status"] for test in found["tests"]] == ["passed", "other"]
+    assert found["summary"]["extra"]["exitstatus"] == 2
+
+
+def test_nothing_is_told_where_nobody_asked(folder: Path) -> None:
+    """Contract: on a developer's machine the plugin is silent."""
+    done = session(folder, "-k", "skipped")
+    assert "::" not in done.stdout.replace("test_suite.py::", "")
+    assert "CTRF" not in done.stdout
