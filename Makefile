@@ -11,7 +11,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --universal --python-
 	--no-emit-index-url --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help e2e images test faults soak unit lint format doctor lock clean
+.PHONY: help e2e images test faults soak unit lint format doctor browser pictures lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,7 +22,7 @@ e2e: doctor ## a real multinode job on a real cluster, and its verdict
 images: doctor ## build or fetch every image into the cache, with progress (from source the first time: 13 minutes)
 	$(BIN)/harness images build
 
-test: images ## unit, integration, e2e on a real cluster, and the faults that are not nightly
+test: images browser ## unit, integration, e2e on a real cluster, and the faults that are not nightly
 	$(BIN)/pytest -m "not nightly" $(PYTEST_ARGS)
 
 faults: images ## every fault on a real cluster (90 minutes), their table and their recorded bundles
@@ -31,7 +31,7 @@ faults: images ## every fault on a real cluster (90 minutes), their table and th
 soak: images ## 100 healthy launches in a row on one cluster, and whether anything leaked
 	$(BIN)/harness soak 100 --parallel 2
 
-unit: $(MADE) ## the tests that need no Docker
+unit: browser ## the tests that need no Docker
 	$(BIN)/pytest -m "not e2e and not registry and not faults" tests/unit tests/integration $(PYTEST_ARGS)
 
 lint: $(MADE) ## ruff, mypy and the import contracts
@@ -46,6 +46,12 @@ format: $(MADE) ## rewrite the code as ruff wants it
 
 doctor: $(MADE) ## see what the machine lacks, and install it on Debian as root
 	$(BIN)/harness doctor --fix
+
+browser: $(MADE) ## see that there is a Chromium for the tests of the report, and install it on Debian as root
+	$(BIN)/python -m tests.browser
+
+pictures: browser ## docs/images, of recorded bundles
+	$(BIN)/python -m docs.make_screenshots
 
 lock: $(MADE) ## resolve the newest versions that fit into the locks
 	$(COMPILE) --upgrade locks/build.in -o locks/build.txt

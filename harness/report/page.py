@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from harness.evidence.files import replace_file
 from harness.evidence.objects import mapping
 from harness.evidence.reader import Bundle
-from harness.evidence.schema import Manifest, Verdict
+from harness.evidence.schema import Check, Manifest, Verdict
 from harness.report.points import Metric, metrics, plot, steps
 from harness.report.timeline import Lane, lanes
 from harness.verdict.case import seconds
@@ -23,6 +23,8 @@ LOG_LINES = 2000
 """Of each container, its last ones: the whole log lies beside the report."""
 MAX_EVENTS = 500
 MAX_PLOTS = 60
+LETTER = 0.85
+"""Percent of the timeline's width that a letter takes on a wide screen."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ def render(bundle: Bundle, verdict: Verdict) -> str:
         manifest=manifest,
         bundle=bundle.path.name,
         tiles=_tiles(manifest, found),
+        checks=_checks(verdict),
         metrics=found,
         ranks=sorted({rank for metric in found.values() for rank in metric.cells}),
         plots=plots,
@@ -87,10 +90,20 @@ def _tiles(manifest: Manifest, found: dict[str, Metric]) -> list[tuple[str, str]
         tiles.append(("run id", manifest.expected.run_id))
     tiles.append(("points logged", f"{logged}"))
     tiles.append(("not in the run", f"{lost}"))
+    if manifest.retries:
+        tiles.append(("tried again", f"{len(manifest.retries)} requests"))
     start, end = seconds(manifest.started_at), seconds(manifest.ended_at)
     if start is not None and end is not None:
         tiles.append(("took", f"{end - start:.1f} s"))
     return tiles
+
+
+def _checks(verdict: Verdict) -> list[tuple[bool, list[Check]]]:
+    """(open, checks): those that did not pass, then the others, folded where there are both."""
+    passed = [check for check in verdict.checks if check.result == "PASS"]
+    failed = [check for check in verdict.checks if check.result == "FAIL"]
+    others = failed + [check for check in verdict.checks if check.result == "UNKNOWN"]
+    return [(True, others), (not others, passed)]
 
 
 def _ticks(length: float) -> list[tuple[float, str]]:
@@ -109,6 +122,7 @@ def _placer(begin: float, end: float) -> Any:
                 "width": round(max((span.end - span.start) * scale, 0.25), 3),
                 "label": span.label,
                 "kind": span.kind,
+                "fits": (span.end - span.start) * scale > LETTER * len(span.label) + 1,
                 "title": f"{span.label}: {span.start - begin:.1f}–{span.end - begin:.1f} s",
             }
             for span in lane.spans

@@ -35,8 +35,10 @@ def lanes(bundle: Bundle, manifest: Manifest) -> list[Lane]:
     for kind, name in (("jobset", "JobSet"), ("workload", "Workload")):
         for states in bundle.objects(kind).values():
             made.append(Lane(f"{name} {states[0].name}", list(_conditions(states, end, kind)), "queue"))
+    job = manifest.launch.object_name if manifest.launch else None
     for index, pod in bundle.pods().items():
-        made.append(Lane(f"node {index}: pod {pod.name}", list(_pod(list(pod.history), end)), "ranks"))
+        name = pod.name.removeprefix(f"{job}-")
+        made.append(Lane(f"node {index}: pod {name}", list(_pod(list(pod.history), end)), "ranks"))
     for states in bundle.objects("node").values():
         spans = list(_not_ready(states, end))
         if spans:
