@@ -48,6 +48,7 @@ class Page:
     """One page in one browser, of `width` × `height` CSS pixels. `errors` and `requests` since it began."""
 
     def __init__(self, width: int = 1200, height: int = 900, dark: bool = False) -> None:
+        self.width = width
         self.errors: list[str] = []
         self.requests: list[str] = []
         self._loaded = False
@@ -59,6 +60,7 @@ class Page:
             for domain in ("Page", "Runtime", "Log", "Network"):
                 self.call(f"{domain}.enable")
             size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+            size |= {"screenWidth": width, "screenHeight": height}
             self.call("Emulation.setDeviceMetricsOverride", **size)
             scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
             self.call("Emulation.setEmulatedMedia", features=[scheme])
@@ -144,7 +146,7 @@ class Page:
     def picture(self, file: Path, height: int, top: str = "body") -> None:
         """A PNG of `height` pixels of the page, from the top of an element on."""
         y = self.ask(f"document.querySelector({json.dumps(top)}).getBoundingClientRect().top + scrollY")
-        clip = {"x": 0, "y": y, "width": self.ask("innerWidth"), "height": height, "scale": 1}
+        clip = {"x": 0, "y": y, "width": self.width, "height": height, "scale": 1}
         answer = self.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
         file.write_bytes(base64.b64decode(answer["data"]))
 

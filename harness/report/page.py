@@ -83,7 +83,7 @@ def write(bundle: Bundle, verdict: Verdict, path: Path | None = None) -> Path:
 
 def _tiles(manifest: Manifest, found: dict[str, Metric]) -> list[tuple[str, str]]:
     logged = sum(cell.logged for metric in found.values() for cell in metric.cells.values())
-    lost = sum(len(cell.lost) for metric in found.values() for cell in metric.cells.values())
+    lost = sum(metric.lost for metric in found.values())
     tiles = []
     if manifest.expected:
         tiles.append(("ranks", f"{manifest.expected.ranks} on {manifest.expected.num_nodes} nodes"))

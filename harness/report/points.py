@@ -31,9 +31,14 @@ class Metric:
     truth: dict[int, Series] = field(default_factory=dict)
     recorded: dict[int, float] = field(default_factory=dict)
 
+    @property
+    def lost(self) -> int:
+        """Points that a rank logged and the run does not have."""
+        return sum(len(cell.lost) for cell in self.cells.values())
+
 
 def metrics(bundle: Bundle, run_id: str | None) -> dict[str, Metric]:
-    """Every metric of the ranks' own rows, or of the shared run, by name."""
+    """Every metric of the ranks' own rows or of the shared run by name, those that miss points first."""
     shared = {run.run_id for _, run in bundle.runs() if run_id is not None and run.external_id == run_id}
     found: dict[str, Metric] = {}
     times: dict[tuple[str, int], int] = {}
@@ -53,7 +58,7 @@ def metrics(bundle: Bundle, run_id: str | None) -> dict[str, Metric]:
                 metric.truth.setdefault(rank, []).append((line.step, line.value))
                 if line.step not in metric.recorded:
                     cell.lost.append(line.step)
-    return {name: found[name] for name in sorted(found)}
+    return dict(sorted(found.items(), key=lambda item: (not item[1].lost, item[0])))
 
 
 def steps(lost: Sequence[int], limit: int = 6) -> str:

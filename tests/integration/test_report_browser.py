@@ -23,12 +23,15 @@ BUNDLES = [
     "docker-not-installed",
     "rank-log-flood",
     "tracker-outage",
+    "scheduling-gpu",
+    "rendezvous-wrong-port",
+    "harness-sigkill-observe",
 ]
 SCREENS = {"light": (1200, False), "dark": (1200, True), "phone": (390, False), "phone-dark": (390, True)}
 PAGE_COLOUR = {False: "rgb(246, 247, 249)", True: "rgb(15, 20, 25)"}
 OVERFLOWING = """[...document.querySelectorAll('body *')].filter(e => {
     const box = e.getBoundingClientRect();
-    return box.width && box.right > innerWidth + 1 && !e.closest('.scroll, .log, svg, .bar');
+    return box.width && box.right > screen.width + 1 && !e.closest('.scroll, .log, svg, .bar');
 }).map(e => e.tagName + '.' + e.className)"""
 FAINT = """(() => {
     const rgb = text => text.match(/[\\d.]+/g).map(Number);
@@ -77,7 +80,8 @@ def test_the_report_is_whole_on_every_screen(
     verdict = judge(Bundle.open(reports[name].parent))
     assert page.errors == []
     assert page.requests == [reports[name].resolve().as_uri()]
-    assert page.ask("document.documentElement.scrollWidth") <= page.ask("innerWidth")
+    assert page.ask("screen.width") == page.width
+    assert page.ask("document.documentElement.scrollWidth") <= page.width
     assert page.ask(OVERFLOWING) == []
     assert page.ask("getComputedStyle(document.body).backgroundColor") == PAGE_COLOUR[dark]
     assert page.ask(FAINT) == []

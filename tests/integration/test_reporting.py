@@ -241,3 +241,23 @@ def test_nothing_is_told_where_nobody_asked(folder: Path) -> None:
     done = session(folder, "-k", "skipped")
     assert "::" not in done.stdout.replace("test_suite.py::", "")
     assert "CTRF" not in done.stdout
+
+
+def test_recorded_bundles_are_summed_up(folder: Path) -> None:
+    """Contract: a table; in GitHub Actions it is the job's summary, and annotations are on stdout."""
+    harness = Path(sys.executable).with_name("harness")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
+
+    def summary(**environment: str) -> str:
+        command = [str(harness), "summary", "tracker-outage", "client-drop-point"]
+        env = {**kept, **environment}
+        return subprocess.check_output(command, cwd=folder, env=env, text=True, timeout=60)
+
+    table = summary()
+    rows = [line for line in table.splitlines() if line.startswith("|")]
+    assert "FAIL `unification.lost_points` | 1 |" in rows[2]
+    assert "PASS" in rows[3]
+    assert "**Tried again** (1):" in table
+    lines = summary(GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY="launches.md").splitlines()
+    assert [line.partition("::")[2].split(" ")[0] for line in lines] == ["notice", "error"]
+    assert table in (folder / "launches.md").read_text()

@@ -79,6 +79,16 @@ def test_a_lost_point_is_marked_in_the_matrix_and_in_its_curve(tmp_path):
     assert 'class="gone"' in text
 
 
+def test_what_misses_points_comes_first(tmp_path):
+    """Contract: of many metrics, the ones to look at are at the top, and never among those left out."""
+    job = bundles.healthy()
+    last = max(point.metric for point in job.points)
+    job.points = [point for point in job.points if (point.metric, point.step) != (last, 2)]
+    found = metrics(job.write(tmp_path / "bundle"), bundles.RUN_ID)
+    assert next(iter(found)) == last
+    assert list(found)[1:] == sorted(list(found)[1:])
+
+
 def test_what_a_rank_prints_is_text_not_markup(tmp_path):
     """Contract: a log line cannot add to the page; frames are left out."""
     bundle = bundles.healthy().write(tmp_path / "bundle")
