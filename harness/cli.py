@@ -15,8 +15,9 @@ import typer
 from rich.console import Console
 
 from harness import doctor as doctoring
-from harness import inspect, provision, trials
+from harness import inspect, trials, workbench
 from harness import run as running
+from harness.bundles import opened
 from harness.errors import HarnessError, UsageError
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
@@ -64,8 +65,8 @@ def run(
     images: Images = None,
     runs_dir: RunsDir = None,
     keep_cluster: Keep = None,
-    wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most [600]")] = None,
-    tracker: Annotated[str | None, typer.Option(help="embedded or hosted [embedded]")] = None,
+    wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (600)")] = None,
+    tracker: Annotated[str | None, typer.Option(help="embedded or hosted (embedded)")] = None,
     as_json: Json = False,
 ) -> int:
     """Launch a job and judge it. Makes a cluster if there is none, and then removes it again."""
@@ -83,51 +84,11 @@ def run(
 
 
 @app.command()
-def up(
-    cluster_name: ClusterName = None,
-    workers: Workers = None,
-    images: Images = None,
-    runs_dir: RunsDir = None,
-    as_json: Json = False,
-) -> int:
-    """Make the cluster ready and keep it: the next run installs and builds nothing."""
-    settings = load(cluster_name=cluster_name, workers=workers, images=images, runs_dir=runs_dir)
-    ready = running.up(settings, Progress())
-    ready.kind.keep()
-    if as_json:
-        dump(inspect.status(settings))
-    else:
-        print(f"cluster {ready.kind.name} is ready")
-        print(f"  export KUBECONFIG={ready.kind.kubeconfig}\n  harness run JOB")
-    return 0
-
-
-@app.command()
-def down(cluster_name: ClusterName = None, as_json: Json = False) -> int:
-    """Remove the cluster that the harness made, and nothing else."""
-    settings = load(cluster_name=cluster_name)
-    removed = provision.down(settings, Progress())
-    if as_json:
-        dump({"cluster": settings.cluster_name, "removed": removed})
-    else:
-        print(f"cluster {settings.cluster_name}: {'removed' if removed else 'none that the harness made'}")
-    return 0
-
-
-@app.command()
-def status(cluster_name: ClusterName = None, as_json: Json = False) -> int:
-    """Cluster, nodes, controllers, queues and launches."""
-    found = inspect.status(load(cluster_name=cluster_name))
-    dump(found) if as_json else print(inspect.render(found))
-    return 0 if found["healthy"] else 2
-
-
-@app.command()
 def judge(
     bundle: Annotated[Path, typer.Argument(help="a bundle folder, e.g. runs/latest")], as_json: Json = False
 ) -> int:
     """Judge a recorded bundle again; touches no cluster and writes nothing."""
-    return _show(judge_bundle(_bundle(bundle)), bundle, as_json)
+    return _show(judge_bundle(opened(bundle)), bundle, as_json)
 
 
 @app.command()
@@ -136,7 +97,7 @@ def show(
     as_json: Json = False,
 ) -> int:
     """The recorded verdict of a bundle."""
-    recorded = _bundle(bundle).path / "verdict.json"
+    recorded = opened(bundle).path / "verdict.json"
     if not recorded.is_file():
         raise UsageError(f"{bundle} has no verdict.json", hint=f"harness judge {bundle}")
     return _show(Verdict.model_validate_json(recorded.read_text()), bundle, as_json)
@@ -151,17 +112,6 @@ def runs(runs_dir: RunsDir = None, as_json: Json = False) -> int:
     else:
         for row in rows:
             print(f"{row['bundle']}  {row['verdict']:7}  {row['cause'] or ''}")
-    return 0
-
-
-@app.command()
-def logs(
-    bundle: Annotated[Path, typer.Argument(help="a bundle folder")] = Path("runs/latest"),
-    rank: Annotated[int | None, typer.Option(help="of one rank only")] = None,
-) -> int:
-    """The ranks' logs, as they are in the bundle; ground-truth frames are left out."""
-    for line in inspect.log_lines(_bundle(bundle), rank):
-        print(line)
     return 0
 
 
@@ -189,8 +139,8 @@ def tracker(context: typer.Context) -> int:
     return serve(context.args) or 0
 
 
-app.command()(trials.faults)
-app.command()(trials.soak)
+for command in (*workbench.COMMANDS, trials.faults, trials.soak):
+    app.command()(command)
 
 
 @images_app.command("build")
@@ -199,12 +149,6 @@ def images_build(images: Images = None, as_json: Json = False) -> int:
     built = inspect.build_images(load(images=images), Progress())
     dump(built) if as_json else print("\n".join(f"{name:8} {ref}" for name, ref in built.items()))
     return 0
-
-
-def _bundle(path: Path) -> Bundle:
-    if not (path / "manifest.json").is_file():
-        raise UsageError(f"{path} is not a bundle: it has no manifest.json", hint="harness runs lists them")
-    return Bundle.open(path)
 
 
 def main(arguments: list[str] | None = None) -> None:

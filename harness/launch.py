@@ -22,6 +22,7 @@ from harness.controllers.standing import explain
 from harness.errors import HarnessError
 from harness.evidence.schema import Expected, TrackerSummary
 from harness.evidence.writer import BundleWriter, now
+from harness.images import scripts
 from harness.kube import NOT_SERVED, Kube
 from harness.launchers.config import NONCE_LABEL, Submission, users_config
 from harness.launchers.job_file import LOCAL_IMAGE, JobFile
@@ -127,7 +128,11 @@ def prepare(
     secret = {"name": SECRET, "namespace": namespace}
     kube.apply({"apiVersion": "v1", "kind": "Secret", "metadata": secret, "stringData": held})
     queues.local_queue(kube, namespace, settings.queue)
-    image = ready.worker_image if job.image == LOCAL_IMAGE else job.image
+    ours = job.image == LOCAL_IMAGE
+    image = ready.worker.tag if ours else job.image
+    files = {**(ready.worker.changed if ours else {}), **scripts.users(settings)}
+    if files:
+        kube.apply(scripts.config_map(namespace, files))
     request = settings.cpu_request
     if request is None:
         request = queues.single_node_request(kube, job.cpus, job.num_nodes)
@@ -147,6 +152,7 @@ def prepare(
         submission=Submission(
             *(namespace, nonce, rendered, {name: (SECRET, name) for name in held}, request),
             users=users_config(settings.konduktor_config),
+            files=scripts.mounts(files),
         ),
         tracker=settings.tracker,
         reader=reader,

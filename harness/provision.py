@@ -11,13 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from harness.cluster import preflight
+from kubernetes.client.exceptions import ApiException
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+from urllib3.exceptions import HTTPError
+
+from harness.cluster import power, preflight
 from harness.cluster.kind import KindCluster, State
 from harness.controllers import install, queues
 from harness.controllers import tracker as embedded
 from harness.errors import HarnessError
 from harness.evidence.writer import BundleWriter
-from harness.images import mirror
+from harness.images import mirror, scripts
 from harness.images.build import ImageRef, build_tracker, build_worker
 from harness.images.load import bring
 from harness.images.stack import Stack, resolve
@@ -27,6 +31,8 @@ from harness.locked import Hold, locked
 from harness.settings import Settings
 
 Progress = Callable[[str], None]
+AGAIN_SECONDS = 180
+"""For controllers after their nodes were started again: Kueue takes about a minute for its certificates."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class Ready:
 
     kind: KindCluster
     kube: Kube
-    worker_image: str
+    worker: ImageRef
     schedulable_nodes: int
     versions: dict[str, str]
     created: bool
@@ -80,11 +86,11 @@ def up(settings: Settings, writer: BundleWriter, progress: Progress) -> Ready:
             "konduktor": konduktor_version(),
             "kubernetes": stack.kubernetes,
             "images": stack.way,
-            "worker": worker.tag,
+            "worker": scripts.said(worker.tag, worker.changed),
         }
         with reached():
             nodes = queues.schedulable_nodes(kube)
-        return Ready(kind, kube, worker.tag, nodes, versions, created, kind.use())
+        return Ready(kind, kube, worker, nodes, versions, created, kind.use())
 
 
 def _cluster(kind: KindCluster, stack: Stack, writer: BundleWriter, progress: Progress) -> bool:
@@ -102,6 +108,7 @@ def _cluster(kind: KindCluster, stack: Stack, writer: BundleWriter, progress: Pr
                 hint=f"`harness down --cluster-name {kind.name}` removes it, or choose another name",
                 cause="cluster.mismatch",
             )
+        _start(kind, progress)
         if (trouble := kind.trouble()) is not None:
             raise trouble
         progress(f"cluster {kind.name}: reused")
@@ -165,6 +172,41 @@ def _install(
 
 def _mark_ready(kind: KindCluster, state: State, fingerprint: str) -> None:
     kind.save(replace(state, phase="ready", fingerprint=fingerprint))
+
+
+def _start(kind: KindCluster, progress: Progress) -> bool:
+    """Of a cluster that was paused: what served before serves again when this returns. False: it was not."""
+    if not power.paused(kind):
+        return False
+    progress(f"cluster {kind.name}: was paused; starting its nodes")
+    power.resume(kind)
+    kube = kind.kube()
+    for attempt in Retrying(
+        stop=stop_after_delay(AGAIN_SECONDS),
+        wait=wait_fixed(1),
+        retry=retry_if_exception_type((HarnessError, ApiException, HTTPError)),
+        reraise=True,
+    ):
+        with attempt:
+            install.prove_again(kube)
+            embedded.prove(kube)
+    progress(f"cluster {kind.name}: serves again")
+    return True
+
+
+def pause(settings: Settings, progress: Progress) -> bool:
+    """Stop the cluster's nodes; everything in it stays. False when they were stopped already."""
+    kind = KindCluster(settings)
+    with locked(kind.lock, lambda: progress("waiting for another harness")):
+        return power.pause(kind)
+
+
+def resume(settings: Settings, progress: Progress) -> bool:
+    """The opposite of `pause`, until everything serves. False when it was not paused."""
+    kind = KindCluster(settings)
+    with locked(kind.lock, lambda: progress("waiting for another harness")), reached():
+        power.owned(kind)
+        return _start(kind, progress)
 
 
 def leave(settings: Settings, progress: Progress, ready: Ready | None = None, owner: str = "") -> bool:

@@ -17,6 +17,7 @@ from harness.evidence.reader import Bundle
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import Expected, Launch, Verdict
 from harness.evidence.writer import BundleWriter, now
+from harness.images import scripts
 from harness.kube import reached
 from harness.launch import Launching, prepare
 from harness.launchers.config import users_config
@@ -146,6 +147,7 @@ def _check(job: JobFile, settings: Settings) -> None:
     Budget(settings.wait_seconds)
     job.ranks  # noqa: B018 - raises UsageError
     users_config(settings.konduktor_config)
+    scripts.users(settings)
     if (given := _given_run_id(job, settings)) is not None:
         check_run_id(given)
     if settings.tracker == "hosted" and settings.pluto_api_key is None:

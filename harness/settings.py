@@ -53,6 +53,10 @@ class Settings(BaseSettings):
         None,
         description="a konduktor config of yours: its kubernetes.pod_config and jobset_config are used too",
     )
+    scripts: Path | None = Field(
+        None,
+        description="a folder of yours: its files are laid over /workspace of every rank's image",
+    )
     images: ImagesMode = "auto"
     kind_bin: str = "kind"
     kubectl_bin: str = "kubectl"

@@ -15,7 +15,7 @@ from harness.soak import commands as soaking
 
 
 def faults(
-    names: Annotated[list[str] | None, typer.Argument(help="faults, or what they strike [all]")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="faults, or what they strike (all)")] = None,
     cluster_name: ClusterName = None,
     runs_dir: RunsDir = None,
     keep_cluster: Keep = None,
@@ -58,7 +58,7 @@ def soak(
     images: Images = None,
     runs_dir: RunsDir = None,
     keep_cluster: Keep = None,
-    wait: Annotated[float | None, typer.Option(help="seconds of each from launch to verdict [600]")] = None,
+    wait: Annotated[float | None, typer.Option(help="seconds of each from launch to verdict (600)")] = None,
     as_json: Json = False,
 ) -> int:
     """Launch a job again and again on one cluster, and look for leaks.

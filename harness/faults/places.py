@@ -35,7 +35,7 @@ def of_cluster(ready: Ready, folder: Path) -> dict[str, Any]:
     """What is known before a launch."""
     kind = ready.kind
     tracker = ready.kube.get("apps/v1", "Deployment", "tracker", "harness-system")
-    images = {"worker_image": ready.worker_image}
+    images = {"worker_image": ready.worker.tag}
     if tracker is not None:
         images["tracker_image"] = tracker["spec"]["template"]["spec"]["containers"][0]["image"]
     return {

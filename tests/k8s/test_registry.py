@@ -193,7 +193,7 @@ def ready(published: Published, folder: Path, harness_settings: Settings) -> Ite
             provision.down(settings, progress)
         assert tracker is not None
         # Their tags are of this registry's port, so nobody asks for them again.
-        made = [up.worker_image, tracker["spec"]["template"]["spec"]["containers"][0]["image"]]
+        made = [up.worker.tag, tracker["spec"]["template"]["spec"]["containers"][0]["image"]]
         process.run(["docker", "rmi", *made], timeout=60, check=False)
 
 
