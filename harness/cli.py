@@ -22,7 +22,8 @@ from harness.errors import HarnessError, UsageError
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
 from harness.launchers.job_file import JobFile
-from harness.options import ClusterName, Images, Json, Keep, Progress, RunsDir, Workers, dump
+from harness.live import watching
+from harness.options import ClusterName, Images, Json, Keep, Progress, Quiet, RunsDir, Workers, dump
 from harness.report import terminal
 from harness.settings import load
 from harness.verdict import judge as judge_bundle
@@ -67,6 +68,7 @@ def run(
     keep_cluster: Keep = None,
     wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (600)")] = None,
     tracker: Annotated[str | None, typer.Option(help="embedded or hosted (embedded)")] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
     """Launch a job and judge it. Makes a cluster if there is none, and then removes it again."""
@@ -79,7 +81,8 @@ def run(
         wait_seconds=wait,
         tracker=tracker,
     )
-    outcome = running.run(JobFile.load(job), settings, Progress())
+    with watching(quiet) as (progress, onlooker):
+        outcome = running.run(JobFile.load(job), settings, progress, onlooker)
     return _show(outcome.verdict, outcome.bundle, as_json)
 
 

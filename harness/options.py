@@ -16,6 +16,7 @@ Workers = Annotated[int | None, typer.Option(help="worker nodes; 0 is a single-n
 Images = Annotated[str | None, typer.Option(help="auto, registry or source (auto)")]
 RunsDir = Annotated[Path | None, typer.Option(help="where bundles go (runs)")]
 Json = Annotated[bool, typer.Option("--json", help="one JSON document on stdout, nothing else there")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, the result alone")]
 Keep = Annotated[
     bool | None, typer.Option("--keep-cluster", help="keep the cluster afterwards (KEEP_CLUSTER)")
 ]

@@ -13,6 +13,7 @@ from pathlib import Path
 from harness import process, provision
 from harness.budget import Budget
 from harness.errors import HarnessError, UsageError
+from harness.evidence.onlooker import Onlooker
 from harness.evidence.reader import Bundle
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import Expected, Launch, Verdict
@@ -38,7 +39,7 @@ class Outcome:
     bundle: Path
 
 
-def run(job: JobFile, settings: Settings, progress: Progress) -> Outcome:
+def run(job: JobFile, settings: Settings, progress: Progress, onlooker: Onlooker | None = None) -> Outcome:
     """Provision if needed, launch once, judge. Removes a cluster that it created, unless kept.
 
     Raises UsageError when nothing was created; every other failure, and an interruption, is a verdict.
@@ -46,6 +47,7 @@ def run(job: JobFile, settings: Settings, progress: Progress) -> Outcome:
     _check(job, settings)
     with process.signals_as_interrupt():
         writer = _new_bundle(settings)
+        writer.onlooker = onlooker
         ready = None
         try:
             ready = provision.up(settings, writer, progress)
