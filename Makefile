@@ -29,7 +29,7 @@ faults: images ## every fault on a real cluster (90 minutes), their table and th
 	$(BIN)/harness faults --table docs/faults.md --record tests/recorded
 
 soak: images ## 100 healthy launches in a row on one cluster, and whether anything leaked
-	$(BIN)/harness soak 100 --parallel 2
+	$(BIN)/harness soak 100 --parallel 2 --keep failed --table docs/soak.md
 
 unit: $(MADE) ## the tests that need no Docker
 	$(BIN)/pytest -m "not e2e and not registry and not faults" tests/unit tests/integration $(PYTEST_ARGS)

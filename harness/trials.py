@@ -53,6 +53,7 @@ def soak(
     keep: Annotated[
         str, typer.Option(help="bundles of launches that passed: all, failed (none of them), last:N")
     ] = "all",
+    table: Annotated[Path | None, typer.Option(help="write what it came to there, as docs/soak.md")] = None,
     cluster_name: ClusterName = None,
     workers: Workers = None,
     images: Images = None,
@@ -82,6 +83,6 @@ def soak(
         keep_cluster=keep_cluster,
         wait_seconds=wait,
     )
-    result = soaking.soak(launches, settings, job, parallel, keep, Progress())
+    result = soaking.soak(launches, settings, job, parallel, keep, table, Progress())
     dump(result.model_dump()) if as_json else soaking.show(result, Console())
     return 0 if result.clean else 1
