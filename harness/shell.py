@@ -68,9 +68,20 @@ def copied(pod: Object, name: str) -> Object:
     kept: dict[str, Any] = {key: spec[key] for key in _KEPT if key in spec}
     first = {key: value for key, value in spec["containers"][0].items() if key not in _LEFT}
     first["command"] = ["sleep", str(LIFE_SECONDS)]
+    first["env"] = [_literal(variable, pod) for variable in first.get("env") or []]
     rest = {"containers": [first], "restartPolicy": "Never", "terminationGracePeriodSeconds": 0}
     metadata = {"name": name, "namespace": pod["metadata"]["namespace"]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**kept, **rest}}
+
+
+def _literal(variable: Object, pod: Object) -> Object:
+    """A rank's number comes out of a label or an annotation of its pod, which the copy has not."""
+    path = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath", "")
+    where, _, key = path.removeprefix("metadata.").partition("['")
+    if where not in ("labels", "annotations"):
+        return variable
+    value = (pod["metadata"].get(where) or {}).get(key.removesuffix("']"), "")
+    return {"name": variable["name"], "value": value}
 
 
 def _runs(pods: dict[str, Object], name: str) -> str | None:

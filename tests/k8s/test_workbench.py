@@ -56,7 +56,7 @@ def test_a_shell_in_a_copy_of_a_rank_that_has_ended(
     bundle = Bundle.open(outcome.bundle)
     namespace = bundle.manifest.launch.namespace  # type: ignore[union-attr]
     told: list[str] = []
-    look = 'test "$NODE_RANK" = 1 && test -f multinode.py && exit 7'
+    look = 'test "$RANK" = 1 && test -f multinode.py && exit 7'
     code = shell.shell(bundle, 1, ["bash", "-c", look], harness_settings, told.append)
     assert code == 7
     assert "a copy of its pod" in told[0]

@@ -12,6 +12,7 @@ POD: dict[str, Any] = {
         "namespace": "e2e-1",
         "labels": {"jobset.sigs.k8s.io/jobset-name": "job", "kueue.x-k8s.io/queue-name": "user-queue"},
         "ownerReferences": [{"kind": "Job", "name": "job-workers-0"}],
+        "annotations": {"a/index": "1"},
         "finalizers": ["batch.kubernetes.io/job-tracking"],
     },
     "spec": {
@@ -23,7 +24,14 @@ POD: dict[str, Any] = {
             {
                 "name": "konduktor-container",
                 "image": "worker:1",
-                "env": [{"name": "RANK", "value": "1"}],
+                "env": [
+                    {"name": "PLUTO_RUN_ID", "value": "r"},
+                    {
+                        "name": "RANK",
+                        "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['a/index']"}},
+                    },
+                    {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "pluto", "key": "KEY"}}},
+                ],
                 "command": ["bash", "-c", "torchrun"],
                 "args": ["more"],
                 "resources": {"requests": {"cpu": "2"}},
@@ -42,7 +50,10 @@ def test_it_has_what_the_rank_had() -> None:
     spec = copied(POD, "shell-1")["spec"]
     container = spec["containers"][0]
     was = POD["spec"]["containers"][0]
-    for field in ("image", "env", "volumeMounts", "workingDir"):
+    assert container["env"][0] == was["env"][0]
+    assert container["env"][1] == {"name": "RANK", "value": "1"}
+    assert container["env"][2] == was["env"][2], "a secret stays a reference"
+    for field in ("image", "volumeMounts", "workingDir"):
         assert container[field] == was[field]
     assert (spec["volumes"], spec["nodeName"]) == (POD["spec"]["volumes"], "worker2")
 
