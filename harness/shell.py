@@ -30,7 +30,7 @@ def shell(bundle: Bundle, rank: int, command: Sequence[str], settings: Settings,
 
     Raises UsageError when the rank has no pod, or its cluster or pod is gone.
     """
-    kube, context = _cluster(bundle)
+    kube, context = _cluster(bundle, settings)
     pod = bundle.ranks().get(rank)
     if pod is None:
         raise UsageError(f"the bundle has no pod of rank {rank}", hint=f"ranks: {list(bundle.ranks())}")
@@ -94,7 +94,7 @@ def _runs(pods: dict[str, Object], name: str) -> str | None:
     return f"{status.get('phase', 'not there')} {waiting or ''}"
 
 
-def _cluster(bundle: Bundle) -> tuple[Kube, list[str]]:
+def _cluster(bundle: Bundle, settings: Settings) -> tuple[Kube, list[str]]:
     cluster = bundle.manifest.cluster if bundle.manifest else {}
     kubeconfig, context = cluster.get("kubeconfig"), cluster.get("context")
     gone = UsageError(
@@ -103,7 +103,7 @@ def _cluster(bundle: Bundle) -> tuple[Kube, list[str]]:
     )
     if not kubeconfig or not Path(kubeconfig).is_file():
         raise gone
-    kube = Kube(Path(kubeconfig), context)
+    kube = Kube(Path(kubeconfig), context, settings.state_dir / "shell" / f"{context}.json")
     if kube.silence() is not None:
         raise HarnessError("the cluster does not answer", hint="`harness resume`, if it is paused")
     return kube, ["--kubeconfig", str(kubeconfig), "--context", str(context)]
