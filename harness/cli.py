@@ -23,7 +23,19 @@ from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
 from harness.launchers.job_file import JobFile
 from harness.live import watching
-from harness.options import ClusterName, Images, Json, Keep, Progress, Quiet, RunsDir, Workers, dump
+from harness.options import (
+    ClusterName,
+    Context,
+    Images,
+    Json,
+    Keep,
+    Kubeconfig,
+    Progress,
+    Quiet,
+    RunsDir,
+    Workers,
+    dump,
+)
 from harness.report import terminal
 from harness.settings import load
 from harness.verdict import judge as judge_bundle
@@ -66,6 +78,8 @@ def run(
     images: Images = None,
     runs_dir: RunsDir = None,
     keep_cluster: Keep = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
     wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (600)")] = None,
     tracker: Annotated[str | None, typer.Option(help="embedded or hosted (embedded)")] = None,
     quiet: Quiet = False,
@@ -80,6 +94,8 @@ def run(
         keep_cluster=keep_cluster,
         wait_seconds=wait,
         tracker=tracker,
+        kubeconfig=kubeconfig,
+        context=context,
     )
     with watching(quiet) as (progress, onlooker):
         outcome = running.run(JobFile.load(job), settings, progress, onlooker)

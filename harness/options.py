@@ -16,6 +16,10 @@ Workers = Annotated[int | None, typer.Option(help="worker nodes; 0 is a single-n
 Images = Annotated[str | None, typer.Option(help="auto, registry or source (auto)")]
 RunsDir = Annotated[Path | None, typer.Option(help="where bundles go (runs)")]
 Json = Annotated[bool, typer.Option("--json", help="one JSON document on stdout, nothing else there")]
+Kubeconfig = Annotated[
+    Path | None, typer.Option(help="use this cluster of yours, and make none (HARNESS_KUBECONFIG)")
+]
+Context = Annotated[str | None, typer.Option(help="of that kubeconfig (its current one)")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, the result alone")]
 Keep = Annotated[
     bool | None, typer.Option("--keep-cluster", help="keep the cluster afterwards (KEEP_CLUSTER)")

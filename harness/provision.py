@@ -9,12 +9,13 @@ import hashlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kubernetes.client.exceptions import ApiException
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 from urllib3.exceptions import HTTPError
 
+from harness import attach
 from harness.cluster import power, preflight
 from harness.cluster.kind import KindCluster, State
 from harness.controllers import install, queues
@@ -27,7 +28,8 @@ from harness.images.load import bring
 from harness.images.stack import Stack, resolve
 from harness.kube import Kube, reached
 from harness.launchers.environment import konduktor_version
-from harness.locked import Hold, locked
+from harness.locked import locked
+from harness.ready import Ready
 from harness.settings import Settings
 
 Progress = Callable[[str], None]
@@ -35,24 +37,11 @@ AGAIN_SECONDS = 180
 """For controllers after their nodes were started again: Kueue takes about a minute for its certificates."""
 
 
-@dataclass(frozen=True)
-class Ready:
-    """A cluster that was proved to serve."""
-
-    kind: KindCluster
-    kube: Kube
-    worker: ImageRef
-    schedulable_nodes: int
-    versions: dict[str, str]
-    created: bool
-    """By this call."""
-    use: Hold
-    """Until `leave`, or until this process ends, nobody else removes the cluster as no longer used."""
-
-
 def up(settings: Settings, writer: BundleWriter, progress: Progress) -> Ready:
     """A ready cluster. What fails is in the writer's stages with its cause; a cluster that this call began is
     gone again then (unless kept). Raises UsageError for a cluster that is not the harness's own."""
+    if settings.kubeconfig is not None:
+        return attach.attach(settings, writer, progress)
     kind = KindCluster(settings)
     waiting = f"waiting for another harness that works on cluster {kind.name}"
     with locked(kind.lock, lambda: progress(waiting)):
@@ -232,6 +221,8 @@ def leave(settings: Settings, progress: Progress, ready: Ready | None = None, ow
 
 def removable(settings: Settings, ready: Ready | None, owner: str) -> bool:
     """Whether this run is to remove the cluster once nobody uses it."""
+    if settings.kubeconfig is not None:
+        return False
     state = KindCluster(settings).state()
     if state is None or state.kept or settings.keep_cluster:
         return False

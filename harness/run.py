@@ -25,6 +25,7 @@ from harness.launchers.config import users_config
 from harness.launchers.environment import konduktor_bin
 from harness.launchers.job_file import JobFile
 from harness.namespaces import namespace_of
+from harness.ready import Ready
 from harness.settings import Settings
 from harness.tracker.run_id import check_run_id, make_run_id
 from harness.verdict import judge
@@ -62,7 +63,7 @@ def run(job: JobFile, settings: Settings, progress: Progress, onlooker: Onlooker
         return finish(writer)
 
 
-def launch(job: JobFile, settings: Settings, ready: provision.Ready, progress: Progress) -> Outcome:
+def launch(job: JobFile, settings: Settings, ready: Ready, progress: Progress) -> Outcome:
     """Launch once on a cluster that is ready, and judge; the cluster stays. For fixtures."""
     _check(job, settings)
     writer = _new_bundle(settings)
@@ -76,7 +77,7 @@ def launch(job: JobFile, settings: Settings, ready: provision.Ready, progress: P
     return finish(writer)
 
 
-def up(settings: Settings, progress: Progress) -> provision.Ready:
+def up(settings: Settings, progress: Progress) -> Ready:
     """A ready cluster that stays. What fails leaves a bundle, and no cluster that this call began; what does
     not fail was no launch, and leaves none."""
     with process.signals_as_interrupt():
@@ -119,9 +120,7 @@ def _stopped(error: Exception | KeyboardInterrupt, writer: BundleWriter, progres
             raise error
 
 
-def _leave(
-    settings: Settings, ready: provision.Ready | None, writer: BundleWriter, progress: Progress
-) -> None:
+def _leave(settings: Settings, ready: Ready | None, writer: BundleWriter, progress: Progress) -> None:
     """Done with the cluster: the last one removes it, unless it is to be kept. Only a second interruption
     leaves it: its state then stays too, so that `harness down` finds it."""
     owner = writer.current.nonce
@@ -170,9 +169,7 @@ def _new_bundle(settings: Settings) -> BundleWriter:
     return writer
 
 
-def _launch(
-    job: JobFile, settings: Settings, ready: provision.Ready, writer: BundleWriter, progress: Progress
-) -> None:
+def _launch(job: JobFile, settings: Settings, ready: Ready, writer: BundleWriter, progress: Progress) -> None:
     """Launch, observe to the end, collect. Cleans up what belongs to the launch alone."""
     nonce = writer.current.nonce
     budget = Budget(settings.wait_seconds)
@@ -214,10 +211,10 @@ def _launch(
                 _collect(launching, witness, progress)
 
 
-def _identity(ready: provision.Ready) -> dict[str, str]:
+def _identity(ready: Ready) -> dict[str, str]:
     """Enough for somebody else's kubectl."""
-    kind = ready.kind
-    return {"name": kind.name, "context": kind.context, "kubeconfig": str(kind.kubeconfig)}
+    there = ready.cluster
+    return {"name": there.name, "context": there.context, "kubeconfig": str(there.kubeconfig)}
 
 
 def _submit(launching: Launching, writer: BundleWriter) -> str:

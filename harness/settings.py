@@ -41,6 +41,24 @@ class Settings(BaseSettings):
     workers: int = Field(2, ge=0, le=16, description="kind worker nodes; 0 is a single-node cluster")
     node_image: str | None = Field(None, description="kind's node image, in place of the stack's own")
     api_port: int = Field(0, ge=0, le=65535, description="of a new cluster's API server on 127.0.0.1; 0: any")
+    kubeconfig: Path | None = Field(
+        None, description="of a cluster of yours, which is used in place of a kind cluster"
+    )
+    context: str | None = Field(None, description="of that kubeconfig; unset: its current one")
+    worker_image: str | None = Field(
+        None, description="on a cluster of yours: the worker image, where its nodes find it"
+    )
+    tracker_image: str | None = Field(
+        None, description="on a cluster of yours: the tracker's image, for `harness preflight --install`"
+    )
+    cluster_queue: str = Field(
+        "cluster-queue", description="on a cluster of yours: the ClusterQueue that launches are to use"
+    )
+    image_pull_secret: str | None = Field(
+        None,
+        pattern=r"^[^/]+/[^/]+$",
+        description="on a cluster of yours: NAMESPACE/NAME of a Secret that launches get for their images",
+    )
     keep_cluster: bool = Field(False, validation_alias=AliasChoices("KEEP_CLUSTER", "HARNESS_KEEP_CLUSTER"))
     queue: str = Field("user-queue", description="LocalQueue that every launch's namespace gets")
     cpu_request: str | None = Field(

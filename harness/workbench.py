@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
-from harness import inspect, provision
+from harness import attach, inspect, provision
 from harness import logs as reading
 from harness import run as running
 from harness import shell as going
 from harness.bundles import opened
-from harness.options import ClusterName, Images, Json, Progress, RunsDir, Workers, dump
+from harness.launchers.job_file import JobFile
+from harness.options import ClusterName, Context, Images, Json, Kubeconfig, Progress, RunsDir, Workers, dump
 from harness.settings import load
 
 
@@ -110,4 +111,34 @@ def shell(
     return going.shell(found, rank, command or [], settings, Progress())
 
 
-COMMANDS = (up, down, pause, resume, status, logs, shell)
+def preflight(
+    job: Annotated[Path | None, typer.Argument(help="a job file, for what it asks for")] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    install: Annotated[
+        bool, typer.Option("--install", help="install JobSet, Kueue, queue and tracker where they lack")
+    ] = False,
+    tracker: Annotated[str | None, typer.Option(help="embedded or hosted (embedded)")] = None,
+    as_json: Json = False,
+) -> int:
+    """What a cluster of yours lacks for a launch. Changes nothing without --install.
+
+    Exit code 0: nothing lacks, 2: something does.
+    """
+    settings = load(kubeconfig=kubeconfig, context=context, tracker=tracker)
+    if install:
+        attach.install(settings, Progress())
+    version, found = attach.look(settings, JobFile.load(job) if job else None)
+    if as_json:
+        rows = [{"what": n.what, "ok": n.problem is None, "seen": n.seen, "fix": n.fix} for n in found]
+        dump({"kubernetes": version, "needs": rows})
+    else:
+        print(f"Kubernetes {version}")
+        for need in found:
+            print(f"{'✗' if need.problem else '✓'} {need.what:12} {need.seen}")
+            if need.fix:
+                print(f"  {'→':>12} {need.fix}")
+    return 2 if any(need.problem for need in found) else 0
+
+
+COMMANDS = (up, down, pause, resume, status, logs, shell, preflight)

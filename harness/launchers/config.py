@@ -42,6 +42,8 @@ class Submission:
     """Of `users_config`."""
     files: list[Object] = field(default_factory=list)
     """volumeMounts of one ConfigMap, whose name is theirs."""
+    pull_secret: str | None = None
+    """Of the launch's namespace, for the image."""
 
 
 def users_config(path: Path | None) -> Object:
@@ -86,6 +88,8 @@ def konduktor_config(submission: Submission) -> Object:
     }
     if volumes:
         pod["spec"]["volumes"] = volumes
+    if submission.pull_secret is not None:
+        pod["spec"]["imagePullSecrets"] = [{"name": submission.pull_secret}]
     default = {"pod_config": {"spec": {"containers": [{"imagePullPolicy": "IfNotPresent"}]}}}
     ours = {"pod_config": pod, "jobset_config": {"metadata": {"labels": label}}}
     return {

@@ -17,6 +17,7 @@ from harness.evidence.reader import Bundle
 from harness.images.build import SCRIPTS
 from harness.images.docker import image_id
 from harness.launchers.job_file import JobFile
+from harness.ready import Ready
 from harness.run import Outcome
 from harness.settings import Settings
 
@@ -37,7 +38,7 @@ def edited(tmp_path: Path) -> Path:
 
 
 def test_an_edited_worker_runs_without_a_new_image(
-    launch: Launch, job: JobFile, cluster: provision.Ready, edited: Path
+    launch: Launch, job: JobFile, cluster: Ready, edited: Path
 ) -> None:
     """Its file alone travels; the image on the nodes is the one that was there."""
     before = image_id(cluster.worker.tag)
@@ -49,7 +50,7 @@ def test_an_edited_worker_runs_without_a_new_image(
 
 
 def test_a_shell_in_a_copy_of_a_rank_that_has_ended(
-    launch: Launch, job: JobFile, cluster: provision.Ready, harness_settings: Settings
+    launch: Launch, job: JobFile, cluster: Ready, harness_settings: Settings
 ) -> None:
     """It has the rank's environment, gives the program's exit code back, and leaves nothing."""
     outcome = launch(job)
@@ -86,7 +87,7 @@ def test_status_says_what_a_launch_waits_for(
     assert entry["jobset"] in inspect.render(found)
 
 
-def test_a_cluster_in_use_is_not_paused(cluster: provision.Ready, harness_settings: Settings) -> None:
+def test_a_cluster_in_use_is_not_paused(cluster: Ready, harness_settings: Settings) -> None:
     with pytest.raises(UsageError, match="in use"):
         provision.pause(harness_settings, print)
     assert not power.paused(cluster.kind)

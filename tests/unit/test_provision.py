@@ -10,7 +10,8 @@ import pytest
 from harness.cluster.kind import KindCluster, State
 from harness.images.build import ImageRef
 from harness.kube import Kube
-from harness.provision import Ready, leave, removable
+from harness.provision import leave, removable
+from harness.ready import Ready
 from harness.settings import Settings
 
 
