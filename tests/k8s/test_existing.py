@@ -1,4 +1,4 @@
-"""A cluster of the user's own: used as it is, left as it was. Here the kubeconfig of a kind cluster is the user's."""
+"""A cluster of the user's own: used as it is, left as it was. Here a kind cluster stands for it."""
 
 from __future__ import annotations
 

@@ -3,8 +3,9 @@
     pytest -m gpu --kubeconfig F --kube-context C     nccl on real GPUs; HARNESS_WORKER_IMAGE has CUDA
     pytest -m gpu                                     kind, with nvidia.com/gpu advertised on its nodes
 
-On kind it is proved that GPUs are asked for, given quota, scheduled and labelled as konduktor and Kueue do it,
-and that a job which needs a device fails without one. Not proved there: CUDA, NCCL, drivers, the device plugin.
+On kind it is proved that GPUs are asked for, given quota, scheduled and labelled as konduktor and Kueue do
+it, and that a job which needs a device fails without one. Not proved there: CUDA, NCCL, drivers, the device
+plugin.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from harness import logs, provision
 from harness import run as running
 from harness.controllers import queues
 from harness.evidence.reader import Bundle
+from harness.kube import Object
 from harness.launchers.job_file import JobFile
 from harness.ready import Ready
 from harness.run import Outcome
@@ -62,12 +64,9 @@ def _advertise(ready: Ready) -> None:
                 node["metadata"]["name"], {"status": {"capacity": {GPU: str(ADVERTISED)}}}
             )
 
-    def seen(nodes: dict[str, dict]) -> str | None:  # type: ignore[type-arg]
-        lacks = [
-            n
-            for n, node in nodes.items()
-            if not node["spec"].get("taints") and GPU not in node["status"]["allocatable"]
-        ]
+    def seen(nodes: dict[str, Object]) -> str | None:
+        takers = {name: node["status"] for name, node in nodes.items() if not node["spec"].get("taints")}
+        lacks = [name for name, status in takers.items() if GPU not in status["allocatable"]]
         return f"no {GPU} allocatable on {lacks}" if lacks else None
 
     ready.kube.wait("GPUs to be allocatable", "v1", "Node", seen, seconds=60)
@@ -107,9 +106,7 @@ def test_gpus_are_asked_for_given_and_labelled(
     given = workload.object["status"]["admission"]["podSetAssignments"][0]
     assert given["resourceUsage"][GPU] == "2"
     if not real:
-        print(
-            "NOT PROVED here: CUDA, NCCL, drivers, the device plugin; the nodes only say that they have GPUs"
-        )
+        print("NOT PROVED here: CUDA, NCCL, drivers, device plugin; the nodes only say they have GPUs")
 
 
 def test_a_job_that_needs_a_device_is_no_pass_without_one(
