@@ -47,7 +47,7 @@ lint: $(MADE) workflows ## ruff, mypy, the import contracts and actionlint
 
 workflows: $(MADE) $(ACTIONLINT) ## actionlint and shellcheck on .github/workflows and .ci
 	$(ACTIONLINT) -shellcheck $(BIN)/shellcheck -pyflakes=
-	$(BIN)/shellcheck .ci/run tests/k8s/*.sh
+	$(BIN)/shellcheck .ci/run .ci/plan .ci/summary tests/k8s/*.sh
 
 format: $(MADE) ## rewrite the code as ruff wants it
 	$(BIN)/ruff check --fix
