@@ -30,6 +30,7 @@ from harness.options import (
     Json,
     Keep,
     Kubeconfig,
+    Kubernetes,
     Progress,
     Quiet,
     RunsDir,
@@ -75,6 +76,7 @@ def run(
     job: Annotated[Path, typer.Argument(help="a konduktor job file")],
     cluster_name: ClusterName = None,
     workers: Workers = None,
+    kubernetes: Kubernetes = None,
     images: Images = None,
     runs_dir: RunsDir = None,
     keep_cluster: Keep = None,
@@ -89,6 +91,7 @@ def run(
     settings = load(
         cluster_name=cluster_name,
         workers=workers,
+        kubernetes=kubernetes,
         images=images,
         runs_dir=runs_dir,
         keep_cluster=keep_cluster,

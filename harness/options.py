@@ -13,6 +13,7 @@ import typer
 
 ClusterName = Annotated[str | None, typer.Option("--cluster-name", help="kind cluster to use (pluto-e2e)")]
 Workers = Annotated[int | None, typer.Option(help="worker nodes; 0 is a single-node cluster (2)")]
+Kubernetes = Annotated[str | None, typer.Option(help="version of a new cluster, e.g. 1.35 (1.36)")]
 Images = Annotated[str | None, typer.Option(help="auto, registry or source (auto)")]
 RunsDir = Annotated[Path | None, typer.Option(help="where bundles go (runs)")]
 Json = Annotated[bool, typer.Option("--json", help="one JSON document on stdout, nothing else there")]

@@ -40,6 +40,11 @@ class Settings(BaseSettings):
     cluster_name: str = "pluto-e2e"
     workers: int = Field(2, ge=0, le=16, description="kind worker nodes; 0 is a single-node cluster")
     node_image: str | None = Field(None, description="kind's node image, in place of the stack's own")
+    kubernetes: str | None = Field(
+        None,
+        pattern=r"^v?1\.\d+(\.\d+)?$",
+        description="of a new cluster, e.g. 1.35: one that harness/versions.toml has a node image of",
+    )
     api_port: int = Field(0, ge=0, le=65535, description="of a new cluster's API server on 127.0.0.1; 0: any")
     kubeconfig: Path | None = Field(
         None, description="of a cluster of yours, which is used in place of a kind cluster"
@@ -94,7 +99,7 @@ class Settings(BaseSettings):
     wait_seconds: float = Field(600, gt=0, description="launch to verdict at most")
     create_seconds: float = Field(600, gt=0, description="cluster creation at most")
 
-    @field_validator("pluto_run_id", "pluto_api_key", mode="before")
+    @field_validator("pluto_run_id", "pluto_api_key", "kubernetes", mode="before")
     @classmethod
     def _empty_is_unset(cls, value: Any) -> Any:
         return None if value == "" else value

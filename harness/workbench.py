@@ -14,19 +14,33 @@ from harness import run as running
 from harness import shell as going
 from harness.bundles import opened
 from harness.launchers.job_file import JobFile
-from harness.options import ClusterName, Context, Images, Json, Kubeconfig, Progress, RunsDir, Workers, dump
+from harness.options import (
+    ClusterName,
+    Context,
+    Images,
+    Json,
+    Kubeconfig,
+    Kubernetes,
+    Progress,
+    RunsDir,
+    Workers,
+    dump,
+)
 from harness.settings import load
 
 
 def up(
     cluster_name: ClusterName = None,
     workers: Workers = None,
+    kubernetes: Kubernetes = None,
     images: Images = None,
     runs_dir: RunsDir = None,
     as_json: Json = False,
 ) -> int:
     """Make the cluster ready and keep it: the next run installs and builds nothing."""
-    settings = load(cluster_name=cluster_name, workers=workers, images=images, runs_dir=runs_dir)
+    settings = load(
+        cluster_name=cluster_name, workers=workers, kubernetes=kubernetes, images=images, runs_dir=runs_dir
+    )
     ready = running.up(settings, Progress())
     ready.kind.keep()
     if as_json:
