@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from harness.errors import HarnessError, UsageError
+from harness.bundles import opened
+from harness.errors import HarnessError
 from harness.evidence.reader import Bundle
 from harness.options import Json, dump
 from harness.report import github, page
@@ -18,13 +19,6 @@ from harness.verdict import judge
 LATEST = Path("runs/latest")
 
 
-def recorded(path: Path) -> Bundle:
-    """The bundle in a folder. Raises UsageError where there is none."""
-    if not (path / "manifest.json").is_file():
-        raise UsageError(f"{path} is not a bundle: it has no manifest.json", hint="harness runs lists them")
-    return Bundle.open(path)
-
-
 def report(
     bundle: Annotated[Path, typer.Argument(help="a bundle folder")] = LATEST,
     output: Annotated[
@@ -33,8 +27,8 @@ def report(
     as_json: Json = False,
 ) -> int:
     """Judge a recorded bundle again and write its report, one HTML file that needs nothing else."""
-    evidence = recorded(bundle)
-    target = output or bundle / page.REPORT
+    evidence = opened(bundle)
+    target = output or _shown(bundle, evidence) / page.REPORT
     verdict = judge(evidence)
     try:
         page.write(evidence, verdict, target)
@@ -57,7 +51,8 @@ def summary(
     In GitHub Actions the table goes to the job's summary, and what is not a
     PASS, or was tried again, becomes an annotation.
     """
-    rows = [Row(launched(judge(recorded(path)), path)) for path in bundles or [LATEST]]
+    found = [(path, opened(path)) for path in bundles or [LATEST]]
+    rows = [Row(launched(judge(bundle), _shown(path, bundle))) for path, bundle in found]
     if (file := github.summary_file()) is not None:
         github.append(file, "## Launches\n\n" + launches(rows))
     else:
@@ -66,3 +61,11 @@ def summary(
         for line in (line for row in rows for line in of_launch(row)):
             print(line)
     return 0
+
+
+def _shown(path: Path, bundle: Bundle) -> Path:
+    """As the user called it, unless that was only its name."""
+    return path if path.is_dir() else bundle.path
+
+
+COMMANDS = (report, summary)

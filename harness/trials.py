@@ -15,7 +15,7 @@ from harness.soak import commands as soaking
 
 
 def faults(
-    names: Annotated[list[str] | None, typer.Argument(help="faults, or what they strike [all]")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="faults, or what they strike (all)")] = None,
     cluster_name: ClusterName = None,
     runs_dir: RunsDir = None,
     keep_cluster: Keep = None,
@@ -53,12 +53,13 @@ def soak(
     keep: Annotated[
         str, typer.Option(help="bundles of launches that passed: all, failed (none of them), last:N")
     ] = "all",
+    table: Annotated[Path | None, typer.Option(help="write what it came to there, as docs/soak.md")] = None,
     cluster_name: ClusterName = None,
     workers: Workers = None,
     images: Images = None,
     runs_dir: RunsDir = None,
     keep_cluster: Keep = None,
-    wait: Annotated[float | None, typer.Option(help="seconds of each from launch to verdict [600]")] = None,
+    wait: Annotated[float | None, typer.Option(help="seconds of each from launch to verdict (600)")] = None,
     as_json: Json = False,
 ) -> int:
     """Launch a job again and again on one cluster, and look for leaks.
@@ -82,6 +83,6 @@ def soak(
         keep_cluster=keep_cluster,
         wait_seconds=wait,
     )
-    result = soaking.soak(launches, settings, job, parallel, keep, Progress())
+    result = soaking.soak(launches, settings, job, parallel, keep, table, Progress())
     dump(result.model_dump()) if as_json else soaking.show(result, Console())
     return 0 if result.clean else 1

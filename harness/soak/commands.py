@@ -14,6 +14,7 @@ from harness import process, provision
 from harness import run as running
 from harness.launchers.job_file import JobFile
 from harness.settings import Settings
+from harness.soak import table as writing
 from harness.soak.ledger import Keep
 from harness.soak.soak import Result, Soak
 
@@ -21,7 +22,13 @@ Progress = Callable[[str], None]
 
 
 def soak(
-    launches: int, settings: Settings, job: Path, parallel: int, keep: str, progress: Progress
+    launches: int,
+    settings: Settings,
+    job: Path,
+    parallel: int,
+    keep: str,
+    table: Path | None,
+    progress: Progress,
 ) -> Result:
     """On one cluster, which is made if need be and stays if somebody wants it kept.
 
@@ -35,7 +42,11 @@ def soak(
         ready = running.up(settings, progress)
         try:
             progress(f"ledger {folder / 'ledger.jsonl'}")
-            return Soak(ready, settings, job, folder, parallel, kept).run(launches, progress)
+            soak = Soak(ready, settings, job, folder, parallel, kept)
+            result = soak.run(launches, progress)
+            if table is not None:
+                writing.write(table, result, soak.ledger.entries, ready.versions)
+            return result
         finally:
             provision.leave(settings, progress, ready)
 
