@@ -21,7 +21,7 @@ from harness.errors import HarnessError, UsageError
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
 from harness.launchers.job_file import JobFile
-from harness.options import ClusterName, Images, Json, Keep, Progress, RunsDir, Workers, dump
+from harness.options import ClusterName, Images, Json, Keep, KeepRuns, Progress, RunsDir, Workers, dump
 from harness.report import terminal
 from harness.settings import load
 from harness.verdict import judge as judge_bundle
@@ -44,7 +44,7 @@ def _show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
         if as_json:
             print(verdict.model_dump_json(indent=2), flush=True)
         else:
-            manifest = Bundle.open(bundle).manifest
+            manifest = Bundle(bundle).manifest
             terminal.render(verdict, manifest.stages if manifest else [], bundle, Console())
     except (BrokenPipeError, SystemExit):  # the latter is rich's way
         _nobody_reads()
@@ -63,6 +63,7 @@ def run(
     workers: Workers = None,
     images: Images = None,
     runs_dir: RunsDir = None,
+    keep_runs: KeepRuns = None,
     keep_cluster: Keep = None,
     wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most [600]")] = None,
     tracker: Annotated[str | None, typer.Option(help="embedded or hosted [embedded]")] = None,
@@ -74,6 +75,7 @@ def run(
         workers=workers,
         images=images,
         runs_dir=runs_dir,
+        keep_runs=keep_runs,
         keep_cluster=keep_cluster,
         wait_seconds=wait,
         tracker=tracker,

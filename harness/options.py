@@ -19,6 +19,8 @@ Json = Annotated[bool, typer.Option("--json", help="one JSON document on stdout,
 Keep = Annotated[
     bool | None, typer.Option("--keep-cluster", help="keep the cluster afterwards (KEEP_CLUSTER)")
 ]
+KEEP_RUNS = "bundles of launches that passed: all, failed (none of them), last:N [all]"
+KeepRuns = Annotated[str | None, typer.Option(help=KEEP_RUNS)]
 
 
 class Progress:

@@ -15,6 +15,7 @@ from harness.budget import Budget
 from harness.errors import HarnessError, UsageError
 from harness.evidence.reader import Bundle
 from harness.evidence.redaction import Redactor
+from harness.evidence.retention import Keep, prune
 from harness.evidence.schema import Expected, Launch, Verdict
 from harness.evidence.writer import BundleWriter, now
 from harness.kube import reached
@@ -41,10 +42,11 @@ def run(job: JobFile, settings: Settings, progress: Progress) -> Outcome:
     """Provision if needed, launch once, judge. Removes a cluster that it created, unless kept.
 
     Raises UsageError when nothing was created; every other failure, and an interruption, is a verdict.
+    Afterwards, older bundles go as `keep_runs` says.
     """
     _check(job, settings)
     with process.signals_as_interrupt():
-        writer = _new_bundle(settings)
+        writer = _new_bundle(settings, job)
         ready = None
         try:
             ready = provision.up(settings, writer, progress)
@@ -56,13 +58,15 @@ def run(job: JobFile, settings: Settings, progress: Progress) -> Outcome:
                 raise
         finally:
             _leave(settings, ready, writer, progress)
-        return finish(writer)
+        outcome = finish(writer)
+        tidy(settings, progress, outcome.bundle)
+        return outcome
 
 
 def launch(job: JobFile, settings: Settings, ready: provision.Ready, progress: Progress) -> Outcome:
     """Launch once on a cluster that is ready, and judge; the cluster stays. For fixtures."""
     _check(job, settings)
-    writer = _new_bundle(settings)
+    writer = _new_bundle(settings, job)
     try:
         _launch(job, settings, ready, writer, progress)
     except (Exception, KeyboardInterrupt) as error:
@@ -97,7 +101,21 @@ def finish(writer: BundleWriter) -> Outcome:
     writer.close()
     verdict = judge(Bundle.open(writer.path))
     writer.verdict(verdict)
+    writer.done()
     return Outcome(verdict, writer.path)
+
+
+def tidy(settings: Settings, progress: Progress, *spare: Path) -> None:
+    """Remove bundles that `keep_runs` does not keep. What goes wrong is told, and changes no verdict."""
+    try:
+        removed = prune(settings.runs_dir, Keep.parse(settings.keep_runs), spare)
+    except (HarnessError, OSError, KeyboardInterrupt) as error:
+        progress(f"not every bundle that is not to be kept was removed: {str(error) or 'SIGINT'}")
+    else:
+        for each in removed:
+            progress(
+                f"removed {each.bundle}, {each.bytes / 2**20:.1f} MiB: keep_runs is {settings.keep_runs}"
+            )
 
 
 def _stopped(error: Exception | KeyboardInterrupt, writer: BundleWriter, progress: Progress) -> None:
@@ -157,12 +175,13 @@ def _given_run_id(job: JobFile, settings: Settings) -> str | None:
     return settings.pluto_run_id or job.envs.get("PLUTO_RUN_ID") or None
 
 
-def _new_bundle(settings: Settings) -> BundleWriter:
-    """A bundle whose redactor knows every secret of the settings."""
+def _new_bundle(settings: Settings, job: JobFile | None = None) -> BundleWriter:
+    """A bundle whose redactor knows every secret of the settings. None: it is of no launch."""
     key = settings.pluto_api_key
     redactor = Redactor([key.get_secret_value()] if key else [])
     writer = BundleWriter.create(settings.runs_dir, secrets.token_hex(4), redactor)
-    writer.update(command=sys.argv, deadline_seconds=settings.wait_seconds)
+    name = job.document["name"] if job else None
+    writer.update(command=sys.argv, job=name, deadline_seconds=settings.wait_seconds)
     return writer
 
 

@@ -14,20 +14,16 @@ from harness import process, provision
 from harness import run as running
 from harness.launchers.job_file import JobFile
 from harness.settings import Settings
-from harness.soak.ledger import Keep
 from harness.soak.soak import Result, Soak
 
 Progress = Callable[[str], None]
 
 
-def soak(
-    launches: int, settings: Settings, job: Path, parallel: int, keep: str, progress: Progress
-) -> Result:
+def soak(launches: int, settings: Settings, job: Path, parallel: int, progress: Progress) -> Result:
     """On one cluster, which is made if need be and stays if somebody wants it kept.
 
     Raises UsageError before anything is made. When it is stopped, the ledger has what was done.
     """
-    kept = Keep.parse(keep)
     JobFile.load(job)
     name = f"soak-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     folder = settings.runs_dir.absolute() / name
@@ -35,7 +31,7 @@ def soak(
         ready = running.up(settings, progress)
         try:
             progress(f"ledger {folder / 'ledger.jsonl'}")
-            return Soak(ready, settings, job, folder, parallel, kept).run(launches, progress)
+            return Soak(ready, settings, job, folder, parallel).run(launches, progress)
         finally:
             provision.leave(settings, progress, ready)
 
