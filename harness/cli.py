@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from harness import doctor as doctoring
-from harness import inspect, provision, trials
+from harness import inspect, past, provision, trials
 from harness import run as running
 from harness.errors import HarnessError, UsageError
 from harness.evidence.reader import Bundle
@@ -129,7 +129,7 @@ def judge(
     bundle: Annotated[Path, typer.Argument(help="a bundle folder, e.g. runs/latest")], as_json: Json = False
 ) -> int:
     """Judge a recorded bundle again; touches no cluster and writes nothing."""
-    return _show(judge_bundle(_bundle(bundle)), bundle, as_json)
+    return _show(judge_bundle(inspect.bundle(bundle)), bundle, as_json)
 
 
 @app.command()
@@ -138,22 +138,10 @@ def show(
     as_json: Json = False,
 ) -> int:
     """The recorded verdict of a bundle."""
-    recorded = _bundle(bundle).path / "verdict.json"
+    recorded = inspect.bundle(bundle).path / "verdict.json"
     if not recorded.is_file():
         raise UsageError(f"{bundle} has no verdict.json", hint=f"harness judge {bundle}")
     return _show(Verdict.model_validate_json(recorded.read_text()), bundle, as_json)
-
-
-@app.command()
-def runs(runs_dir: RunsDir = None, as_json: Json = False) -> int:
-    """Past bundles, the newest last."""
-    rows = inspect.bundles(load(runs_dir=runs_dir).runs_dir)
-    if as_json:
-        dump(rows)
-    else:
-        for row in rows:
-            print(f"{row['bundle']}  {row['verdict']:7}  {row['cause'] or ''}")
-    return 0
 
 
 @app.command()
@@ -162,7 +150,7 @@ def logs(
     rank: Annotated[int | None, typer.Option(help="of one rank only")] = None,
 ) -> int:
     """The ranks' logs, as they are in the bundle; ground-truth frames are left out."""
-    for line in inspect.log_lines(_bundle(bundle), rank):
+    for line in inspect.log_lines(inspect.bundle(bundle), rank):
         print(line)
     return 0
 
@@ -191,6 +179,7 @@ def tracker(context: typer.Context) -> int:
     return serve(context.args) or 0
 
 
+app.command()(past.runs)
 app.command()(trials.faults)
 app.command()(trials.soak)
 
@@ -201,12 +190,6 @@ def images_build(images: Images = None, as_json: Json = False) -> int:
     built = inspect.build_images(load(images=images), Progress())
     dump(built) if as_json else print("\n".join(f"{name:8} {ref}" for name, ref in built.items()))
     return 0
-
-
-def _bundle(path: Path) -> Bundle:
-    if not (path / "manifest.json").is_file():
-        raise UsageError(f"{path} is not a bundle: it has no manifest.json", hint="harness runs lists them")
-    return Bundle.open(path)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Questions about what is there: a cluster's state, past bundles, logs of a launch."""
+"""Questions about what is there: a cluster's state, a bundle, logs of a launch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 from harness.cluster.kind import KindCluster
 from harness.errors import UsageError
 from harness.evidence.reader import Bundle
-from harness.evidence.schema import Verdict
 from harness.images.build import build_tracker, build_worker
 from harness.images.stack import resolve
 from harness.settings import Settings
@@ -76,34 +75,23 @@ def _condition(found: dict[str, Any]) -> str:
     return "there, but not made by the harness" if found["containers"] else "none (`harness up` makes one)"
 
 
-def bundles(runs_dir: Path) -> list[dict[str, Any]]:
-    """Every bundle of a runs folder with its recorded verdict, oldest first."""
-    rows = []
-    for manifest in sorted(runs_dir.glob("*/manifest.json")):
-        if manifest.parent.is_symlink():
-            continue
-        recorded = manifest.parent / "verdict.json"
-        verdict = Verdict.model_validate_json(recorded.read_text()) if recorded.is_file() else None
-        rows.append(
-            {
-                "bundle": str(manifest.parent),
-                "verdict": verdict.verdict if verdict else "none",
-                "cause": verdict.cause if verdict else None,
-            }
-        )
-    return rows
+def bundle(path: Path) -> Bundle:
+    """A bundle that a user named. Raises UsageError when it is none."""
+    if not (path / "manifest.json").is_file():
+        raise UsageError(f"{path} is not a bundle: it has no manifest.json", hint="harness runs lists them")
+    return Bundle.open(path)
 
 
-def log_lines(bundle: Bundle, rank: int | None) -> Iterator[str]:
+def log_lines(launch: Bundle, rank: int | None) -> Iterator[str]:
     """Lines of the ranks' logs as "node rank | time | line", without ground-truth frames."""
-    ranks = bundle.ranks()
+    ranks = launch.ranks()
     wanted = None if rank is None or rank not in ranks else ranks[rank].index
     if rank is not None and wanted is None:
         raise UsageError(f"the bundle has no pod of rank {rank}", hint=f"ranks with a pod: {list(ranks)}")
-    for index, pod in bundle.pods().items():
+    for index, pod in launch.pods().items():
         if wanted not in (None, index):
             continue
-        for path in sorted((bundle.path / "logs").glob(f"{pod.name}-*.log")):
+        for path in sorted((launch.path / "logs").glob(f"{pod.name}-*.log")):
             for line in path.read_text(errors="replace").splitlines():
                 stamp, _, text = line.partition(" ")
                 if MARK not in text:

@@ -49,13 +49,21 @@ class Past:
     @cached_property
     def state(self) -> State:
         """What became of it. It is damaged when its manifest or its verdict cannot be read."""
-        if self.verdict is None and in_use(self.path):
+        if self.verdict is None and self.held:
             return "running"
         if self.manifest is None or (self.verdict is None and self._bundle.has("verdict.json")):
             return "damaged"
         if self.verdict is not None:
             return "judged"
         return "not judged" if self.manifest.ended_at else "cut off"
+
+    @property
+    def held(self) -> bool:
+        """Whether somebody still writes it. One that may not be looked into is somebody else's."""
+        try:
+            return in_use(self.path)
+        except PermissionError:
+            return False
 
     @property
     def started(self) -> datetime:

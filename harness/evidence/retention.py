@@ -13,7 +13,6 @@ from pydantic import BaseModel
 from harness.errors import UsageError
 from harness.evidence import folder
 from harness.evidence.folder import LATEST, Past
-from harness.locked import in_use
 from harness.settings import KEEP_RUNS
 
 _T = TypeVar("_T")
@@ -66,4 +65,4 @@ def prune(runs_dir: Path, keep: Keep, spare: Collection[Path] = ()) -> list[Remo
 def _passed(one: Past) -> bool:
     ended = one.manifest is not None and one.manifest.ended_at is not None
     passed = one.verdict is not None and one.verdict.verdict == "PASS"
-    return one.own and ended and passed and not in_use(one.path)
+    return one.own and ended and passed and not one.held
