@@ -180,6 +180,7 @@ def tracker(context: typer.Context) -> int:
 
 
 app.command()(past.runs)
+app.command()(past.diff)
 app.command()(trials.faults)
 app.command()(trials.soak)
 

@@ -7,11 +7,15 @@ from typing import Annotated
 
 import typer
 
+from harness import inspect
 from harness.errors import UsageError
 from harness.evidence import folder
 from harness.evidence.retention import Keep, prune
 from harness.options import Json, RunsDir, dump
 from harness.report import runs as listing
+from harness.report.diff import compare
+from harness.report.diff_text import render
+from harness.report.facts import facts
 from harness.report.terminal import wide
 from harness.settings import load
 
@@ -47,6 +51,33 @@ def runs(
     elif rows:
         listing.show(rows, wide())
     return 0
+
+
+def diff(
+    a: Annotated[Path, typer.Argument(help="a bundle folder")],
+    b: Annotated[Path, typer.Argument(help="another one")],
+    any_values: Annotated[
+        bool, typer.Option("--any-values", help="ranks may log other values: the job is not deterministic")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """What differs between two bundles, both judged again.
+
+    Exit code 0: nothing that matters, which is verdict, causes, checks, versions
+    and points (how many each rank logged of each metric and how many of them the
+    run has, and their values). 1: something does. 64: bad usage.
+
+    Names, times and events are told too, and do not matter. The seconds of a
+    stage are marked where they differ by more than 1 s and 1.25 times. The nonce
+    that the main job logs is another one in each launch, and is left out.
+    """
+    sides = [facts(inspect.bundle(path), str(path)) for path in (a, b)]
+    found = compare(*sides, any_values=any_values)
+    if as_json:
+        dump(found.model_dump(mode="json"))
+    else:
+        render(found, wide())
+    return 1 if found.matters else 0
 
 
 def _prune(runs_dir: Path, to_keep: str, as_json: bool) -> int:
