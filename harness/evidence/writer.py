@@ -66,21 +66,19 @@ class BundleWriter:
     def create(cls, runs_dir: Path, nonce: str, redactor: Redactor) -> BundleWriter:
         """Make runs_dir/<UTC time>-<nonce>/, locked until `done`, and point runs_dir/latest at it."""
         path = runs_dir / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{nonce}"
-        hold = None
+        with on_disk(path):
+            path.mkdir(parents=True)
+        writer = cls(path, nonce, redactor, take(path))
         try:
             with on_disk(path):
-                path.mkdir(parents=True)
-                hold = take(path)
                 (path / RESERVE).write_bytes(bytes(RESERVE_BYTES))
-            writer = cls(path, nonce, redactor, hold)
             writer.manifest(writer.current)
             if writer.full is not None:
                 raise writer.full
             with on_disk(path):
                 folder.name_latest(path)
         except HarnessError:
-            if hold is not None:
-                hold.release()
+            writer.done()
             shutil.rmtree(path, ignore_errors=True)
             raise
         return writer
