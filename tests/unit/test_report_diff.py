@@ -199,6 +199,14 @@ def test_a_recorded_launch_does_not_differ_from_itself(name: str, folder: Path) 
     assert nothing(compare(recorded(name, folder), recorded(name, folder)))
 
 
+def test_two_launches_that_passed_do_not_differ_in_what_matters(folder: Path) -> None:
+    """Contract: of the same job on real clusters, with nonces, names and times of their own."""
+    found = compare(recorded("tracker-drops-after-commit", folder), recorded("tracker-outage", folder))
+    assert not found.matters
+    assert [c.what for c in found.job] == ["run id"]
+    assert {"whole run", "observe"} <= {timing.stage for timing in found.timings}
+
+
 def test_a_lost_point_against_a_wrong_value(folder: Path) -> None:
     """Contract: two launches of one job, of one day: what the clients did to them, and nothing else."""
     found = compare(recorded("client-drop-point", folder), recorded("client-wrong-value", folder))
