@@ -2,7 +2,7 @@
 # Both make .venv from the locks and have `harness doctor --fix` see to Docker and kind.
 
 PYTHON ?= python3
-JOB ?= jobs/multinode.yaml
+export JOB ?= jobs/multinode.yaml
 PYTEST_ARGS ?=
 
 BIN := .venv/bin
@@ -10,14 +10,19 @@ MADE := .venv/.made
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --universal --python-version 3.11 \
 	--no-emit-index-url --no-annotate --no-header
 
+CACHE := $(or $(HARNESS_CACHE_DIR),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/pluto-e2e-harness)
+ACTIONLINT := $(CACHE)/tools/actionlint-v1.7.12
+KIND := $(shell sed -n 's/^kind = "\(v[0-9.]*\)".*/\1/p' harness/versions.toml)
+GO_MISSING := Go 1.26 or newer is needed and not on PATH: HARNESS_IMAGES=source make doctor installs it on Debian as root
+
 .DEFAULT_GOAL := help
-.PHONY: help e2e images test faults soak unit lint format doctor lock clean
+.PHONY: help e2e images test faults soak unit lint workflows format doctor kind lock clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 e2e: doctor ## a real multinode job on a real cluster, and its verdict
-	$(BIN)/harness run $(JOB)
+	$(BIN)/harness run "$$JOB"
 
 images: doctor ## build or fetch every image into the cache, with progress (from source the first time: 13 minutes)
 	$(BIN)/harness images build
@@ -29,16 +34,20 @@ faults: images ## every fault on a real cluster (90 minutes), their table and th
 	$(BIN)/harness faults --table docs/faults.md --record tests/recorded
 
 soak: images ## 100 healthy launches in a row on one cluster, and whether anything leaked
-	$(BIN)/harness soak 100 --parallel 2
+	$(BIN)/harness soak 100 --parallel 2 --keep failed --table docs/soak.md
 
 unit: $(MADE) ## the tests that need no Docker
 	$(BIN)/pytest -m "not e2e and not registry and not faults" tests/unit tests/integration $(PYTEST_ARGS)
 
-lint: $(MADE) ## ruff, mypy and the import contracts
+lint: $(MADE) workflows ## ruff, mypy, the import contracts and actionlint
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+workflows: $(MADE) $(ACTIONLINT) ## actionlint and shellcheck on .github/workflows and .ci
+	$(ACTIONLINT) -shellcheck $(BIN)/shellcheck -pyflakes=
+	$(BIN)/shellcheck .ci/run .ci/plan .ci/summary tests/k8s/*.sh
 
 format: $(MADE) ## rewrite the code as ruff wants it
 	$(BIN)/ruff check --fix
@@ -46,6 +55,10 @@ format: $(MADE) ## rewrite the code as ruff wants it
 
 doctor: $(MADE) ## see what the machine lacks, and install it on Debian as root
 	$(BIN)/harness doctor --fix
+
+kind: ## kind as the harness wants it, by Go, where Debian's packages are not: a runner, a laptop
+	@command -v go >/dev/null || { echo "$(GO_MISSING)" >&2; exit 2; }
+	go install sigs.k8s.io/kind@$(KIND)
 
 lock: $(MADE) ## resolve the newest versions that fit into the locks
 	$(COMPILE) --upgrade locks/build.in -o locks/build.txt
@@ -63,3 +76,11 @@ $(MADE): locks/build.txt locks/dev.txt pyproject.toml
 	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes locks/build.txt locks/dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
+
+# Checked against Go's checksum database. A binary of its own version: another version is another file.
+$(ACTIONLINT):
+	@command -v go >/dev/null || { echo "$(GO_MISSING)" >&2; exit 2; }
+	@mkdir -p $(@D)
+	@rm -rf $@.unfinished
+	GOBIN=$@.unfinished go install github.com/rhysd/actionlint/cmd/actionlint@$(lastword $(subst -, ,$(@F)))
+	@mv $@.unfinished/actionlint $@ && rm -rf $@.unfinished

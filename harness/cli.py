@@ -15,13 +15,29 @@ import typer
 from rich.console import Console
 
 from harness import doctor as doctoring
-from harness import inspect, past, provision, trials
+from harness import inspect, past, trials, workbench
 from harness import run as running
+from harness.bundles import opened
 from harness.errors import HarnessError, UsageError
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
 from harness.launchers.job_file import JobFile
-from harness.options import ClusterName, Images, Json, Keep, KeepRuns, Progress, RunsDir, Workers, dump
+from harness.live import watching
+from harness.options import (
+    ClusterName,
+    Context,
+    Images,
+    Json,
+    Keep,
+    KeepRuns,
+    Kubeconfig,
+    Kubernetes,
+    Progress,
+    Quiet,
+    RunsDir,
+    Workers,
+    dump,
+)
 from harness.report import terminal
 from harness.settings import load
 from harness.verdict import judge as judge_bundle
@@ -61,67 +77,35 @@ def run(
     job: Annotated[Path, typer.Argument(help="a konduktor job file")],
     cluster_name: ClusterName = None,
     workers: Workers = None,
+    kubernetes: Kubernetes = None,
     images: Images = None,
     runs_dir: RunsDir = None,
     keep_runs: KeepRuns = None,
     keep_cluster: Keep = None,
-    wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most [600]")] = None,
-    tracker: Annotated[str | None, typer.Option(help="embedded or hosted [embedded]")] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (600)")] = None,
+    tracker: Annotated[str | None, typer.Option(help="embedded or hosted (embedded)")] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
     """Launch a job and judge it. Makes a cluster if there is none, and then removes it again."""
     settings = load(
         cluster_name=cluster_name,
         workers=workers,
+        kubernetes=kubernetes,
         images=images,
         runs_dir=runs_dir,
         keep_runs=keep_runs,
         keep_cluster=keep_cluster,
         wait_seconds=wait,
         tracker=tracker,
+        kubeconfig=kubeconfig,
+        context=context,
     )
-    outcome = running.run(JobFile.load(job), settings, Progress())
+    with watching(quiet) as (progress, onlooker):
+        outcome = running.run(JobFile.load(job), settings, progress, onlooker)
     return _show(outcome.verdict, outcome.bundle, as_json)
-
-
-@app.command()
-def up(
-    cluster_name: ClusterName = None,
-    workers: Workers = None,
-    images: Images = None,
-    runs_dir: RunsDir = None,
-    as_json: Json = False,
-) -> int:
-    """Make the cluster ready and keep it: the next run installs and builds nothing."""
-    settings = load(cluster_name=cluster_name, workers=workers, images=images, runs_dir=runs_dir)
-    ready = running.up(settings, Progress())
-    ready.kind.keep()
-    if as_json:
-        dump(inspect.status(settings))
-    else:
-        print(f"cluster {ready.kind.name} is ready")
-        print(f"  export KUBECONFIG={ready.kind.kubeconfig}\n  harness run JOB")
-    return 0
-
-
-@app.command()
-def down(cluster_name: ClusterName = None, as_json: Json = False) -> int:
-    """Remove the cluster that the harness made, and nothing else."""
-    settings = load(cluster_name=cluster_name)
-    removed = provision.down(settings, Progress())
-    if as_json:
-        dump({"cluster": settings.cluster_name, "removed": removed})
-    else:
-        print(f"cluster {settings.cluster_name}: {'removed' if removed else 'none that the harness made'}")
-    return 0
-
-
-@app.command()
-def status(cluster_name: ClusterName = None, as_json: Json = False) -> int:
-    """Cluster, nodes, controllers, queues and launches."""
-    found = inspect.status(load(cluster_name=cluster_name))
-    dump(found) if as_json else print(inspect.render(found))
-    return 0 if found["healthy"] else 2
 
 
 @app.command()
@@ -129,7 +113,7 @@ def judge(
     bundle: Annotated[Path, typer.Argument(help="a bundle folder, e.g. runs/latest")], as_json: Json = False
 ) -> int:
     """Judge a recorded bundle again; touches no cluster and writes nothing."""
-    return _show(judge_bundle(inspect.bundle(bundle)), bundle, as_json)
+    return _show(judge_bundle(opened(bundle)), bundle, as_json)
 
 
 @app.command()
@@ -138,21 +122,10 @@ def show(
     as_json: Json = False,
 ) -> int:
     """The recorded verdict of a bundle."""
-    recorded = inspect.bundle(bundle).path / "verdict.json"
+    recorded = opened(bundle).path / "verdict.json"
     if not recorded.is_file():
         raise UsageError(f"{bundle} has no verdict.json", hint=f"harness judge {bundle}")
     return _show(Verdict.model_validate_json(recorded.read_text()), bundle, as_json)
-
-
-@app.command()
-def logs(
-    bundle: Annotated[Path, typer.Argument(help="a bundle folder")] = Path("runs/latest"),
-    rank: Annotated[int | None, typer.Option(help="of one rank only")] = None,
-) -> int:
-    """The ranks' logs, as they are in the bundle; ground-truth frames are left out."""
-    for line in inspect.log_lines(inspect.bundle(bundle), rank):
-        print(line)
-    return 0
 
 
 @app.command()
@@ -179,10 +152,8 @@ def tracker(context: typer.Context) -> int:
     return serve(context.args) or 0
 
 
-app.command()(past.runs)
-app.command()(past.diff)
-app.command()(trials.faults)
-app.command()(trials.soak)
+for command in (past.runs, past.diff, *workbench.COMMANDS, trials.faults, trials.soak):
+    app.command()(command)
 
 
 @images_app.command("build")

@@ -31,9 +31,11 @@ NOT_SERVED = dynamic.exceptions.ResourceNotFoundError
 class Kube:
     """A cluster by kubeconfig file and context."""
 
-    def __init__(self, kubeconfig: Path, context: str | None = None) -> None:
+    def __init__(self, kubeconfig: Path, context: str | None = None, cache: Path | None = None) -> None:
+        """What the cluster serves is kept in `cache`, which is made; without one, beside the kubeconfig."""
         self.kubeconfig = kubeconfig
         self.context = context
+        self._cache = cache or kubeconfig.with_name("discovery.json")
         configuration = client.Configuration()
         configuration.retries = False
         try:
@@ -54,8 +56,8 @@ class Kube:
     @property
     def dynamic(self) -> dynamic.DynamicClient:
         if self._dynamic is None:
-            cache = str(self.kubeconfig.with_name("discovery.json"))  # the default is one more file in /tmp
-            self._dynamic = dynamic.DynamicClient(self.api, cache_file=cache)
+            self._cache.parent.mkdir(parents=True, exist_ok=True)  # the default is one more file in /tmp
+            self._dynamic = dynamic.DynamicClient(self.api, cache_file=str(self._cache))
         return self._dynamic
 
     # -- the API server itself -------------------------------------------------------------------------

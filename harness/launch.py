@@ -16,18 +16,20 @@ from kubernetes.client.exceptions import ApiException
 
 from harness import namespaces, process
 from harness.budget import Budget
+from harness.cluster.existing import ExistingCluster
 from harness.controllers import queues
 from harness.controllers import tracker as embedded
 from harness.controllers.standing import explain
 from harness.errors import HarnessError
 from harness.evidence.schema import Expected, TrackerSummary
 from harness.evidence.writer import BundleWriter, now
+from harness.images import scripts
 from harness.kube import NOT_SERVED, Kube
 from harness.launchers.config import NONCE_LABEL, Submission, users_config
 from harness.launchers.job_file import LOCAL_IMAGE, JobFile
 from harness.launchers.konduktor import Handle, KonduktorLauncher
 from harness.observe.ending import Ending
-from harness.provision import Ready
+from harness.ready import Ready
 from harness.settings import Settings
 from harness.tracker.audit import AuditReader, EmbeddedAudit, HostedAudit, collect
 
@@ -113,11 +115,14 @@ def prepare(
     `program` is konduktor. What killed harnesses left running is ended first. `undo` gives up the namespace.
     """
     kube, namespace = ready.kube, namespaces.namespace_of(nonce)
-    claims = namespaces.Claims(ready.kind.dir / "launches")
+    existing = isinstance(ready.cluster, ExistingCluster)
+    claims = namespaces.Claims(ready.cluster.dir / "launches", mine_only=existing)
     namespaces.sweep(kube, claims, progress)
     namespaces.prune(kube, claims)
     claims.claim(nonce)
     undo.callback(claims.give_up, nonce)
+    if existing and not settings.keep_cluster:
+        undo.callback(kube.delete, "v1", "Namespace", namespace)
     labels = {**queues.MANAGED, NONCE_LABEL: nonce}
     kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
     key, url, reader = _tracker(kube, settings)
@@ -126,8 +131,18 @@ def prepare(
     held = {**job.secret_envs, "PLUTO_API_KEY": key}
     secret = {"name": SECRET, "namespace": namespace}
     kube.apply({"apiVersion": "v1", "kind": "Secret", "metadata": secret, "stringData": held})
-    queues.local_queue(kube, namespace, settings.queue)
-    image = ready.worker_image if job.image == LOCAL_IMAGE else job.image
+    queues.local_queue(kube, namespace, settings.queue, settings.cluster_queue)
+    ours = job.image == LOCAL_IMAGE
+    image = ready.worker.tag if ours else job.image
+    files = {**(ready.worker.changed if ours else {}), **scripts.users(settings)}
+    if not image:
+        raise HarnessError(
+            f"{LOCAL_IMAGE} is built on this machine, and no node of this cluster has it",
+            hint="push it to a registry that the nodes reach: HARNESS_WORKER_IMAGE=…@sha256:…",
+            cause="image.not_found",
+        )
+    if files:
+        kube.apply(scripts.config_map(namespace, files))
     request = settings.cpu_request
     if request is None:
         request = queues.single_node_request(kube, job.cpus, job.num_nodes)
@@ -147,10 +162,25 @@ def prepare(
         submission=Submission(
             *(namespace, nonce, rendered, {name: (SECRET, name) for name in held}, request),
             users=users_config(settings.konduktor_config),
+            files=scripts.mounts(files),
+            pull_secret=_pull_secret(kube, settings, namespace),
         ),
         tracker=settings.tracker,
         reader=reader,
     )
+
+
+def _pull_secret(kube: Kube, settings: Settings, namespace: str) -> str | None:
+    """The user's own for images, brought into the launch's namespace; its name there."""
+    if settings.image_pull_secret is None:
+        return None
+    where, _, name = settings.image_pull_secret.partition("/")
+    found = kube.get("v1", "Secret", name, where)
+    if found is None:
+        raise HarnessError(f"there is no Secret {settings.image_pull_secret}", cause="image.pull_failed")
+    copy = {"metadata": {"name": name, "namespace": namespace}, "type": found["type"], "data": found["data"]}
+    kube.apply({"apiVersion": "v1", "kind": "Secret", **copy})
+    return name
 
 
 def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], AuditReader]]:

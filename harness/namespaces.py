@@ -34,8 +34,10 @@ def namespace_of(nonce: str) -> str:
 class Claims:
     """Who uses the namespaces of a cluster."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, mine_only: bool = False) -> None:
+        """`mine_only`: a namespace that was never claimed here is somebody else's, and not free."""
         self._folder = folder
+        self._mine_only = mine_only
         self._mine: dict[str, Hold] = {}
 
     def claim(self, nonce: str) -> None:
@@ -62,8 +64,11 @@ class Claims:
         return [
             item["metadata"]["name"]
             for item in namespaces
-            if not in_use(self._folder / item["metadata"]["labels"][NONCE_LABEL])
+            if self._free(self._folder / item["metadata"]["labels"][NONCE_LABEL])
         ]
+
+    def _free(self, claim: Path) -> bool:
+        return not in_use(claim) and (claim.exists() or not self._mine_only)
 
 
 def sweep(kube: Kube, claims: Claims, progress: Callable[[str], None]) -> None:

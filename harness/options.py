@@ -11,15 +11,21 @@ from typing import Annotated, Any
 
 import typer
 
-ClusterName = Annotated[str | None, typer.Option("--cluster-name", help="kind cluster to use [pluto-e2e]")]
-Workers = Annotated[int | None, typer.Option(help="worker nodes; 0 is a single-node cluster [2]")]
-Images = Annotated[str | None, typer.Option(help="auto, registry or source [auto]")]
-RunsDir = Annotated[Path | None, typer.Option(help="where bundles go [runs]")]
+ClusterName = Annotated[str | None, typer.Option("--cluster-name", help="kind cluster to use (pluto-e2e)")]
+Workers = Annotated[int | None, typer.Option(help="worker nodes; 0 is a single-node cluster (2)")]
+Kubernetes = Annotated[str | None, typer.Option(help="version of a new cluster, e.g. 1.35 (1.36)")]
+Images = Annotated[str | None, typer.Option(help="auto, registry or source (auto)")]
+RunsDir = Annotated[Path | None, typer.Option(help="where bundles go (runs)")]
 Json = Annotated[bool, typer.Option("--json", help="one JSON document on stdout, nothing else there")]
+Kubeconfig = Annotated[
+    Path | None, typer.Option(help="use this cluster of yours, and make none (HARNESS_KUBECONFIG)")
+]
+Context = Annotated[str | None, typer.Option(help="of that kubeconfig (its current one)")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, the result alone")]
 Keep = Annotated[
     bool | None, typer.Option("--keep-cluster", help="keep the cluster afterwards (KEEP_CLUSTER)")
 ]
-KEEP_RUNS = "bundles of launches that passed: all, failed (none of them), last:N [all]"
+KEEP_RUNS = "bundles of launches that passed: all, failed (none of them), last:N (all)"
 KeepRuns = Annotated[str | None, typer.Option(help=KEEP_RUNS)]
 
 

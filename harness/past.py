@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from harness import inspect
+from harness.bundles import opened
 from harness.errors import UsageError
 from harness.evidence import folder
 from harness.evidence.retention import Keep, prune
@@ -54,7 +54,7 @@ def runs(
 
 
 def diff(
-    a: Annotated[Path, typer.Argument(help="a bundle folder")],
+    a: Annotated[Path, typer.Argument(help="a bundle folder, or a part of its name")],
     b: Annotated[Path, typer.Argument(help="another one")],
     any_values: Annotated[
         bool, typer.Option("--any-values", help="ranks may log other values: the job is not deterministic")
@@ -71,7 +71,8 @@ def diff(
     stage are marked where they differ by more than 1 s and 1.25 times. The nonce
     that the main job logs is another one in each launch, and is left out.
     """
-    sides = [facts(inspect.bundle(path), str(path)) for path in (a, b)]
+    runs_dir = load().runs_dir
+    sides = [facts(opened(path, runs_dir), str(path)) for path in (a, b)]
     found = compare(*sides, any_values=any_values)
     if as_json:
         dump(found.model_dump(mode="json"))

@@ -9,44 +9,39 @@ import hashlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from harness.cluster import preflight
+from kubernetes.client.exceptions import ApiException
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+from urllib3.exceptions import HTTPError
+
+from harness import attach
+from harness.cluster import power, preflight
 from harness.cluster.kind import KindCluster, State
 from harness.controllers import install, queues
 from harness.controllers import tracker as embedded
 from harness.errors import HarnessError
 from harness.evidence.writer import BundleWriter
-from harness.images import mirror
+from harness.images import mirror, scripts
 from harness.images.build import ImageRef, build_tracker, build_worker
 from harness.images.load import bring
 from harness.images.stack import Stack, resolve
 from harness.kube import Kube, reached
 from harness.launchers.environment import konduktor_version
-from harness.locked import Hold, locked
+from harness.locked import locked
+from harness.ready import Ready
 from harness.settings import Settings
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A cluster that was proved to serve."""
-
-    kind: KindCluster
-    kube: Kube
-    worker_image: str
-    schedulable_nodes: int
-    versions: dict[str, str]
-    created: bool
-    """By this call."""
-    use: Hold
-    """Until `leave`, or until this process ends, nobody else removes the cluster as no longer used."""
+AGAIN_SECONDS = 180
+"""For controllers after their nodes were started again: Kueue takes about a minute for its certificates."""
 
 
 def up(settings: Settings, writer: BundleWriter, progress: Progress) -> Ready:
     """A ready cluster. What fails is in the writer's stages with its cause; a cluster that this call began is
     gone again then (unless kept). Raises UsageError for a cluster that is not the harness's own."""
+    if settings.kubeconfig is not None:
+        return attach.attach(settings, writer, progress)
     kind = KindCluster(settings)
     waiting = f"waiting for another harness that works on cluster {kind.name}"
     with locked(kind.lock, lambda: progress(waiting)):
@@ -80,11 +75,11 @@ def up(settings: Settings, writer: BundleWriter, progress: Progress) -> Ready:
             "konduktor": konduktor_version(),
             "kubernetes": stack.kubernetes,
             "images": stack.way,
-            "worker": worker.tag,
+            "worker": scripts.said(worker.tag, worker.changed),
         }
         with reached():
             nodes = queues.schedulable_nodes(kube)
-        return Ready(kind, kube, worker.tag, nodes, versions, created, kind.use())
+        return Ready(kind, kube, worker, nodes, versions, created, kind.use())
 
 
 def _cluster(kind: KindCluster, stack: Stack, writer: BundleWriter, progress: Progress) -> bool:
@@ -102,6 +97,7 @@ def _cluster(kind: KindCluster, stack: Stack, writer: BundleWriter, progress: Pr
                 hint=f"`harness down --cluster-name {kind.name}` removes it, or choose another name",
                 cause="cluster.mismatch",
             )
+        _start(kind, progress)
         if (trouble := kind.trouble()) is not None:
             raise trouble
         progress(f"cluster {kind.name}: reused")
@@ -167,6 +163,41 @@ def _mark_ready(kind: KindCluster, state: State, fingerprint: str) -> None:
     kind.save(replace(state, phase="ready", fingerprint=fingerprint))
 
 
+def _start(kind: KindCluster, progress: Progress) -> bool:
+    """Of a cluster that was paused: what served before serves again when this returns. False: it was not."""
+    if not power.paused(kind):
+        return False
+    progress(f"cluster {kind.name}: was paused; starting its nodes")
+    power.resume(kind)
+    kube = kind.kube()
+    for attempt in Retrying(
+        stop=stop_after_delay(AGAIN_SECONDS),
+        wait=wait_fixed(1),
+        retry=retry_if_exception_type((HarnessError, ApiException, HTTPError)),
+        reraise=True,
+    ):
+        with attempt:
+            install.prove_again(kube)
+            embedded.prove(kube)
+    progress(f"cluster {kind.name}: serves again")
+    return True
+
+
+def pause(settings: Settings, progress: Progress) -> bool:
+    """Stop the cluster's nodes; everything in it stays. False when they were stopped already."""
+    kind = KindCluster(settings)
+    with locked(kind.lock, lambda: progress("waiting for another harness")):
+        return power.pause(kind)
+
+
+def resume(settings: Settings, progress: Progress) -> bool:
+    """The opposite of `pause`, until everything serves. False when it was not paused."""
+    kind = KindCluster(settings)
+    with locked(kind.lock, lambda: progress("waiting for another harness")), reached():
+        power.owned(kind)
+        return _start(kind, progress)
+
+
 def leave(settings: Settings, progress: Progress, ready: Ready | None = None, owner: str = "") -> bool:
     """Done with the cluster: the last one that used it removes it, unless somebody wants it kept.
 
@@ -190,6 +221,8 @@ def leave(settings: Settings, progress: Progress, ready: Ready | None = None, ow
 
 def removable(settings: Settings, ready: Ready | None, owner: str) -> bool:
     """Whether this run is to remove the cluster once nobody uses it."""
+    if settings.kubeconfig is not None:
+        return False
     state = KindCluster(settings).state()
     if state is None or state.kept or settings.keep_cluster:
         return False

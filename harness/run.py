@@ -13,17 +13,20 @@ from pathlib import Path
 from harness import process, provision
 from harness.budget import Budget
 from harness.errors import HarnessError, UsageError
+from harness.evidence.onlooker import Onlooker
 from harness.evidence.reader import Bundle
 from harness.evidence.redaction import Redactor
 from harness.evidence.retention import Keep, prune
 from harness.evidence.schema import Expected, Launch, Verdict
 from harness.evidence.writer import BundleWriter, now
+from harness.images import scripts
 from harness.kube import reached
 from harness.launch import Launching, prepare
 from harness.launchers.config import users_config
 from harness.launchers.environment import konduktor_bin
 from harness.launchers.job_file import JobFile
 from harness.namespaces import namespace_of
+from harness.ready import Ready
 from harness.settings import Settings
 from harness.tracker.run_id import check_run_id, make_run_id
 from harness.verdict import judge
@@ -38,7 +41,7 @@ class Outcome:
     bundle: Path
 
 
-def run(job: JobFile, settings: Settings, progress: Progress) -> Outcome:
+def run(job: JobFile, settings: Settings, progress: Progress, onlooker: Onlooker | None = None) -> Outcome:
     """Provision if needed, launch once, judge. Removes a cluster that it created, unless kept.
 
     Raises UsageError when nothing was created; every other failure, and an interruption, is a verdict.
@@ -47,6 +50,7 @@ def run(job: JobFile, settings: Settings, progress: Progress) -> Outcome:
     _check(job, settings)
     with process.signals_as_interrupt():
         writer = _new_bundle(settings, job)
+        writer.onlooker = onlooker
         ready = None
         try:
             ready = provision.up(settings, writer, progress)
@@ -63,7 +67,7 @@ def run(job: JobFile, settings: Settings, progress: Progress) -> Outcome:
         return outcome
 
 
-def launch(job: JobFile, settings: Settings, ready: provision.Ready, progress: Progress) -> Outcome:
+def launch(job: JobFile, settings: Settings, ready: Ready, progress: Progress) -> Outcome:
     """Launch once on a cluster that is ready, and judge; the cluster stays. For fixtures."""
     _check(job, settings)
     writer = _new_bundle(settings, job)
@@ -77,7 +81,7 @@ def launch(job: JobFile, settings: Settings, ready: provision.Ready, progress: P
     return finish(writer)
 
 
-def up(settings: Settings, progress: Progress) -> provision.Ready:
+def up(settings: Settings, progress: Progress) -> Ready:
     """A ready cluster that stays. What fails leaves a bundle, and no cluster that this call began; what does
     not fail was no launch, and leaves none."""
     with process.signals_as_interrupt():
@@ -134,9 +138,7 @@ def _stopped(error: Exception | KeyboardInterrupt, writer: BundleWriter, progres
             raise error
 
 
-def _leave(
-    settings: Settings, ready: provision.Ready | None, writer: BundleWriter, progress: Progress
-) -> None:
+def _leave(settings: Settings, ready: Ready | None, writer: BundleWriter, progress: Progress) -> None:
     """Done with the cluster: the last one removes it, unless it is to be kept. Only a second interruption
     leaves it: its state then stays too, so that `harness down` finds it."""
     owner = writer.current.nonce
@@ -164,6 +166,7 @@ def _check(job: JobFile, settings: Settings) -> None:
     Budget(settings.wait_seconds)
     job.ranks  # noqa: B018 - raises UsageError
     users_config(settings.konduktor_config)
+    scripts.users(settings)
     if (given := _given_run_id(job, settings)) is not None:
         check_run_id(given)
     if settings.tracker == "hosted" and settings.pluto_api_key is None:
@@ -185,9 +188,7 @@ def _new_bundle(settings: Settings, job: JobFile | None = None) -> BundleWriter:
     return writer
 
 
-def _launch(
-    job: JobFile, settings: Settings, ready: provision.Ready, writer: BundleWriter, progress: Progress
-) -> None:
+def _launch(job: JobFile, settings: Settings, ready: Ready, writer: BundleWriter, progress: Progress) -> None:
     """Launch, observe to the end, collect. Cleans up what belongs to the launch alone."""
     nonce = writer.current.nonce
     budget = Budget(settings.wait_seconds)
@@ -229,10 +230,10 @@ def _launch(
                 _collect(launching, witness, progress)
 
 
-def _identity(ready: provision.Ready) -> dict[str, str]:
+def _identity(ready: Ready) -> dict[str, str]:
     """Enough for somebody else's kubectl."""
-    kind = ready.kind
-    return {"name": kind.name, "context": kind.context, "kubeconfig": str(kind.kubeconfig)}
+    there = ready.cluster
+    return {"name": there.name, "context": there.context, "kubeconfig": str(there.kubeconfig)}
 
 
 def _submit(launching: Launching, writer: BundleWriter) -> str:

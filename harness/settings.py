@@ -42,7 +42,30 @@ class Settings(BaseSettings):
     cluster_name: str = "pluto-e2e"
     workers: int = Field(2, ge=0, le=16, description="kind worker nodes; 0 is a single-node cluster")
     node_image: str | None = Field(None, description="kind's node image, in place of the stack's own")
+    kubernetes: str | None = Field(
+        None,
+        pattern=r"^v?1\.\d+(\.\d+)?$",
+        description="of a new cluster, e.g. 1.35: one that harness/versions.toml has a node image of",
+    )
     api_port: int = Field(0, ge=0, le=65535, description="of a new cluster's API server on 127.0.0.1; 0: any")
+    kubeconfig: Path | None = Field(
+        None, description="of a cluster of yours, which is used in place of a kind cluster"
+    )
+    context: str | None = Field(None, description="of that kubeconfig; unset: its current one")
+    worker_image: str | None = Field(
+        None, description="on a cluster of yours: the worker image, where its nodes find it"
+    )
+    tracker_image: str | None = Field(
+        None, description="on a cluster of yours: the tracker's image, for `harness preflight --install`"
+    )
+    cluster_queue: str = Field(
+        "cluster-queue", description="on a cluster of yours: the ClusterQueue that launches are to use"
+    )
+    image_pull_secret: str | None = Field(
+        None,
+        pattern=r"^[^/]+/[^/]+$",
+        description="on a cluster of yours: NAMESPACE/NAME of a Secret that launches get for their images",
+    )
     keep_cluster: bool = Field(False, validation_alias=AliasChoices("KEEP_CLUSTER", "HARNESS_KEEP_CLUSTER"))
     queue: str = Field("user-queue", description="LocalQueue that every launch's namespace gets")
     cpu_request: str | None = Field(
@@ -54,6 +77,10 @@ class Settings(BaseSettings):
     konduktor_config: Path | None = Field(
         None,
         description="a konduktor config of yours: its kubernetes.pod_config and jobset_config are used too",
+    )
+    scripts: Path | None = Field(
+        None,
+        description="a folder of yours: its files are laid over /workspace of every rank's image",
     )
     images: ImagesMode = "auto"
     kind_bin: str = "kind"
@@ -79,7 +106,7 @@ class Settings(BaseSettings):
     wait_seconds: float = Field(600, gt=0, description="launch to verdict at most")
     create_seconds: float = Field(600, gt=0, description="cluster creation at most")
 
-    @field_validator("pluto_run_id", "pluto_api_key", mode="before")
+    @field_validator("pluto_run_id", "pluto_api_key", "kubernetes", mode="before")
     @classmethod
     def _empty_is_unset(cls, value: Any) -> Any:
         return None if value == "" else value

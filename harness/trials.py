@@ -15,7 +15,7 @@ from harness.soak import commands as soaking
 
 
 def faults(
-    names: Annotated[list[str] | None, typer.Argument(help="faults, or what they strike [all]")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="faults, or what they strike (all)")] = None,
     cluster_name: ClusterName = None,
     runs_dir: RunsDir = None,
     keep_cluster: Keep = None,
@@ -51,12 +51,13 @@ def soak(
     parallel: Annotated[int, typer.Option(min=1, help="launches at the same time")] = 1,
     job: Annotated[Path, typer.Option(help="the job of every launch")] = Path("jobs/multinode.yaml"),
     keep_runs: Annotated[str | None, typer.Option("--keep-runs", "--keep", help=KEEP_RUNS)] = None,
+    table: Annotated[Path | None, typer.Option(help="write what it came to there, as docs/soak.md")] = None,
     cluster_name: ClusterName = None,
     workers: Workers = None,
     images: Images = None,
     runs_dir: RunsDir = None,
     keep_cluster: Keep = None,
-    wait: Annotated[float | None, typer.Option(help="seconds of each from launch to verdict [600]")] = None,
+    wait: Annotated[float | None, typer.Option(help="seconds of each from launch to verdict (600)")] = None,
     as_json: Json = False,
 ) -> int:
     """Launch a job again and again on one cluster, and look for leaks.
@@ -81,6 +82,6 @@ def soak(
         wait_seconds=wait,
         keep_runs=keep_runs,
     )
-    result = soaking.soak(launches, settings, job, parallel, Progress())
+    result = soaking.soak(launches, settings, job, parallel, table, Progress())
     dump(result.model_dump()) if as_json else soaking.show(result, Console())
     return 0 if result.clean else 1

@@ -24,6 +24,8 @@ LOG_SECONDS = 50.0
 """For logs to be read to their end: longer than the grace that a pod gets to end (30 s)."""
 GONE_SECONDS = 45.0
 """An API server that restarts or is cut off for a moment is back by then; the job goes on without it."""
+SHOWN_BYTES = 64 * 1024
+"""Of one read, for an onlooker: nobody reads a flood as it comes."""
 UNREACHABLE = "cluster.unreachable"
 
 
@@ -133,6 +135,8 @@ class Witness:
         if MARK in text:
             for line in text.splitlines():
                 self._truth.feed(line)
+        if self._writer.onlooker is not None:
+            self._writer.onlooker.logged(pod, self._writer.redactor.text(text[-SHOWN_BYTES:]))
 
     def _silence(self, text: str) -> None:
         """A watch may have died without a word meanwhile."""

@@ -25,6 +25,8 @@ from ground_truth import STDERR, STDOUT, Recorder
 STEPS = int(os.environ.get("E2E_STEPS", "20"))
 STEP_SECONDS = float(os.environ.get("E2E_STEP_SECONDS", "0"))
 """A pause after each step: a longer job, for whoever wants to look at it or to disturb it."""
+DEVICE = os.environ.get("E2E_DEVICE", "auto")
+"""`cuda`: a rank without a GPU fails. `auto`: it trains on what there is."""
 STALL_SECONDS = float(os.environ.get("HARNESS_STALL_SECONDS", "60")) + STEP_SECONDS
 """How long a rank may go without progress. A rank that waits for others may take half as long again, so that
 the one that they wait for explains itself first."""
@@ -62,12 +64,18 @@ def init_distributed() -> tuple[int, int, Any]:
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     cuda = torch.cuda.is_available()
+    if DEVICE == "cuda" and not cuda:
+        raise RuntimeError("E2E_DEVICE=cuda, and torch sees no CUDA device: nothing of nccl can be proved")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
     backend = "nccl" if cuda else "gloo"
     seconds = float(os.environ.get("HARNESS_RENDEZVOUS_SECONDS", "120"))
-    say(rank, f"{socket.gethostname()}: joining {world} ranks over {backend}, at most {seconds:.0f} s")
+    name = torch.cuda.get_device_name(device) if cuda else "cpu"
+    say(
+        rank,
+        f"{socket.gethostname()}: joining {world} ranks over {backend} on {name}, at most {seconds:.0f} s",
+    )
     dist.init_process_group(backend, timeout=datetime.timedelta(seconds=seconds))
     total = torch.tensor([rank + 1.0], device=device)
     dist.all_reduce(total)

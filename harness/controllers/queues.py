@@ -103,19 +103,21 @@ def install(kube: Kube, seconds: float = 60) -> dict[str, str]:
     return texts
 
 
-def local_queue(kube: Kube, namespace: str, name: str, seconds: float = 30) -> None:
+def local_queue(
+    kube: Kube, namespace: str, name: str, cluster_queue: str = CLUSTER_QUEUE, seconds: float = 30
+) -> None:
     """A LocalQueue in the launch's namespace, waited for until Active.
 
     Raises HarnessError: at once (queue.*) when its ClusterQueue is gone or admits nothing.
     """
-    _admits(kube)
+    admits(kube, cluster_queue)
     metadata = {"name": name, "namespace": namespace, "labels": MANAGED}
     kube.apply(
         {
             "apiVersion": API,
             "kind": "LocalQueue",
             "metadata": metadata,
-            "spec": {"clusterQueue": CLUSTER_QUEUE},
+            "spec": {"clusterQueue": cluster_queue},
         }
     )
     kube.wait(
@@ -126,11 +128,19 @@ def local_queue(kube: Kube, namespace: str, name: str, seconds: float = 30) -> N
     )
 
 
-def _admits(kube: Kube) -> None:
-    queue = kube.get(API, "ClusterQueue", CLUSTER_QUEUE)
+def covered(kube: Kube, name: str) -> set[str]:
+    """Resources that a ClusterQueue has a quota of."""
+    queue = kube.get(API, "ClusterQueue", name) or {"spec": {}}
+    groups = queue["spec"].get("resourceGroups") or []
+    return {resource for group in groups for resource in group["coveredResources"]}
+
+
+def admits(kube: Kube, name: str) -> None:
+    """Raises HarnessError, cause queue.*, when a ClusterQueue is gone or admits nothing."""
+    queue = kube.get(API, "ClusterQueue", name)
     if queue is None:
         raise HarnessError(
-            f"ClusterQueue {CLUSTER_QUEUE} is not there",
+            f"ClusterQueue {name} is not there",
             hint="`harness down`, then run again: a new cluster gets a new one",
             cause="queue.cluster_queue_missing",
         )
@@ -138,8 +148,8 @@ def _admits(kube: Kube) -> None:
     if active.get("status") == "False" or policy != "None":
         why = f"{active['reason']}: {active['message']}" if active.get("status") == "False" else "stopped"
         raise HarnessError(
-            f"ClusterQueue {CLUSTER_QUEUE} admits nothing: {why} (stopPolicy {policy})",
-            hint=f"`kubectl describe clusterqueue {CLUSTER_QUEUE}`",
+            f"ClusterQueue {name} admits nothing: {why} (stopPolicy {policy})",
+            hint=f"`kubectl describe clusterqueue {name}`",
             cause="queue.inactive",
         )
 

@@ -5,6 +5,7 @@ Nothing is waited for: what is missing here does not come back by itself.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from kubernetes.client.exceptions import ApiException
@@ -29,13 +30,32 @@ _SERVICE = "kubernetes.io/service-name"
 def standing(kube: Kube) -> None:
     """Raises HarnessError, cause controllers.crd_missing, version_unsupported, *_not_ready or
     webhook_not_serving."""
-    for name, version in APIS.items():
-        problem = _api(kube, name, version)
-        if problem is not None:
-            raise problem
-    for name, namespace in CONTROLLERS.items():
-        _deployments(kube, name, namespace)
-        _endpoints(kube, namespace)
+    for look in (_apis, _serving):
+        for name in CONTROLLERS:
+            for problem in look(kube, name):
+                raise problem
+
+
+def problems(kube: Kube, name: str) -> Iterator[HarnessError]:
+    """What one of CONTROLLERS lacks."""
+    yield from _apis(kube, name)
+    yield from _serving(kube, name)
+
+
+def _apis(kube: Kube, name: str) -> Iterator[HarnessError]:
+    for kind, version in APIS.items():
+        if kind.partition(".")[2].startswith(name):
+            problem = _api(kube, kind, version)
+            if problem is not None:
+                yield problem
+
+
+def _serving(kube: Kube, name: str) -> Iterator[HarnessError]:
+    for look in (_deployments, _endpoints):
+        try:
+            look(kube, name)
+        except HarnessError as problem:
+            yield problem
 
 
 def explain(kube: Kube, error: Exception) -> HarnessError | None:
@@ -75,7 +95,8 @@ def _api(kube: Kube, name: str, version: str) -> HarnessError | None:
     )
 
 
-def _deployments(kube: Kube, name: str, namespace: str) -> None:
+def _deployments(kube: Kube, name: str) -> None:
+    namespace = CONTROLLERS[name]
     deployments = kube.objects("apps/v1", "Deployment", namespace)
     gone = [d["metadata"]["name"] for d in deployments if d["spec"].get("replicas") == 0]
     if gone or not deployments:
@@ -87,8 +108,9 @@ def _deployments(kube: Kube, name: str, namespace: str) -> None:
         )
 
 
-def _endpoints(kube: Kube, namespace: str) -> None:
+def _endpoints(kube: Kube, name: str) -> None:
     """A Service without endpoints although a pod is Ready: its selector finds nothing."""
+    namespace = CONTROLLERS[name]
     ready = [p for p in kube.objects("v1", "Pod", namespace) if _ready(p)]
     filled: dict[str, bool] = {}
     for each in kube.objects("discovery.k8s.io/v1", "EndpointSlice", namespace):

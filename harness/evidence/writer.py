@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from harness.errors import HarnessError
 from harness.evidence import folder
 from harness.evidence.files import DISK_FULL, Appender, LogFile, on_disk
+from harness.evidence.onlooker import Onlooker
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import (
     Attachment,
@@ -57,6 +58,7 @@ class BundleWriter:
         self._hold = hold
         self.redactor = redactor
         self.full: HarnessError | None = None
+        self.onlooker: Onlooker | None = None
         self._lock = threading.RLock()
         self._files: dict[str, Appender] = {}
         self._stages: list[Stage] = []
@@ -95,6 +97,8 @@ class BundleWriter:
             stages = manifest.stages + [s for s in self._stages if s not in manifest.stages]
             self._current = manifest.model_copy(update={"stages": stages})
             self._last_words("manifest.json", self._json(self._current, indent=2))
+            if self.onlooker is not None:
+                self.onlooker.manifest(self._current)
 
     def update(self, **changes: Any) -> Manifest:
         """Change fields of the manifest by name, atomically among threads; returns the new one."""
@@ -136,6 +140,8 @@ class BundleWriter:
     def observe(self, kind: str, observation: Observation) -> None:
         """Append one watch delivery. `kind` is lower-case and singular; events have their own file."""
         self._append("events.jsonl" if kind == "event" else f"objects/{kind}.jsonl", observation)
+        if self.onlooker is not None:
+            self.onlooker.observed(kind, observation)
 
     def inspection(self, inspection: Inspection) -> None:
         """Append how a container looked from inside."""

@@ -25,7 +25,7 @@ from harness.errors import UsageError
 from harness.evidence.reader import Bundle
 from harness.faults.fault import Step
 from harness.faults.undo import Command
-from harness.provision import Ready
+from harness.ready import Ready
 
 FILES = Path(__file__).parent / "files"
 _templates = Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)  # noqa: S701
@@ -35,7 +35,7 @@ def of_cluster(ready: Ready, folder: Path) -> dict[str, Any]:
     """What is known before a launch."""
     kind = ready.kind
     tracker = ready.kube.get("apps/v1", "Deployment", "tracker", "harness-system")
-    images = {"worker_image": ready.worker_image}
+    images = {"worker_image": ready.worker.tag}
     if tracker is not None:
         images["tracker_image"] = tracker["spec"]["template"]["spec"]["containers"][0]["image"]
     return {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import HarnessError
-from harness.images import versions
+from harness.images import scripts, versions
 from harness.images.docker import BUILD, CAUSE, Progress, files_of, image_id, making
 from harness.images.stack import Stack
 from harness.images.wheels import lock_key, wheels
@@ -24,6 +24,8 @@ class ImageRef:
 
     tag: str
     image_id: str
+    changed: Mapping[str, bytes] = field(default_factory=dict)
+    """Scripts that the ranks have to be given besides: by their path in /workspace."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +39,22 @@ class Recipe:
 
     def tag(self, arguments: Mapping[str, str], python: str) -> str:
         """`repository:<12 hex digits>`, another one for every change of the files or the arguments."""
-        inputs = [self.dockerfile.read_text(), lock_key(self.lock.read_text(), python)]
-        inputs += [f"{name}={value}" for name, value in sorted(arguments.items())]
+        inputs = self._making(arguments, python)
         for path in _files(self.parts):
             inputs += [str(path.relative_to(ROOT)), path.read_bytes().hex()]
         return f"{self.repository}:{key(*inputs)}"
 
+    def making(self, arguments: Mapping[str, str], python: str) -> str:
+        """The same for every image that differs in its files alone."""
+        return key(*self._making(arguments, python))
 
-WORKER = Recipe(
-    "pluto-multinode-test", ROOT / "Dockerfile", ROOT / "locks" / "worker.txt", (ROOT / "workers",)
-)
+    def _making(self, arguments: Mapping[str, str], python: str) -> list[str]:
+        inputs = [self.dockerfile.read_text(), lock_key(self.lock.read_text(), python)]
+        return inputs + [f"{name}={value}" for name, value in sorted(arguments.items())]
+
+
+SCRIPTS = ROOT / "workers"
+WORKER = Recipe("pluto-multinode-test", ROOT / "Dockerfile", ROOT / "locks" / "worker.txt", (SCRIPTS,))
 TRACKER = Recipe(
     "harness/tracker",
     Path(__file__).parent / "files" / "tracker.Dockerfile",
@@ -55,14 +63,22 @@ TRACKER = Recipe(
 )
 
 
-def build_worker(stack: Stack, settings: Settings, progress: Progress) -> ImageRef:
+def build_worker(stack: Stack, settings: Settings, progress: Progress, exact: bool = False) -> ImageRef:
     """The image of the ranks: PyTorch, Pluto's client and workers/ in /workspace.
 
+    One that is there and differs in scripts alone is taken with what changed, unless `exact`.
     Raises ToolError naming the log, cause image.build_failed.
     """
     worker = versions.load(settings).worker
     arguments = {"BASE": stack.torch_base, "TORCH": worker.torch}
-    return _build(WORKER, arguments, worker.python, settings, progress)
+    making, files = WORKER.making(arguments, worker.python), scripts.read(SCRIPTS)
+    if not exact and image_id(WORKER.tag(arguments, worker.python)) is None:
+        there = scripts.near(making, files)
+        if there is not None:
+            progress(f"{there.tag}: taken; what changed since travels by itself: {', '.join(there.changed)}")
+            return ImageRef(there.tag, there.image_id, there.changed)
+    labels = scripts.labels(making, files)
+    return _build(WORKER, arguments, worker.python, settings, progress, labels)
 
 
 def build_tracker(stack: Stack, settings: Settings, progress: Progress) -> ImageRef:
@@ -72,7 +88,12 @@ def build_tracker(stack: Stack, settings: Settings, progress: Progress) -> Image
 
 
 def _build(
-    recipe: Recipe, arguments: Mapping[str, str], python: str, settings: Settings, progress: Progress
+    recipe: Recipe,
+    arguments: Mapping[str, str],
+    python: str,
+    settings: Settings,
+    progress: Progress,
+    labels: Mapping[str, str] = {},
 ) -> ImageRef:
     if not recipe.dockerfile.is_file():
         raise HarnessError(
@@ -89,6 +110,7 @@ def _build(
         if shell is not None:
             progress(f"{tag}: building on {arguments['BASE']}")
             words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
+            words += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
             shell.run(
                 [
                     *BUILD,

@@ -11,13 +11,14 @@ from typing import Literal
 
 import httpx
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, UsageError
 from harness.images import mirror, reach, versions
 from harness.images.debian import bases
 from harness.images.docker import Progress
 from harness.images.versions import Controller, Registry, Versions
 from harness.settings import Settings
 from harness.source import build, manifests
+from harness.source import versions as source_versions
 
 _MANIFEST_CAUSE = "controllers.manifest"
 _DOWNLOAD_SECONDS = 60.0
@@ -49,9 +50,15 @@ def resolve(settings: Settings, progress: Progress) -> Stack:
     """The stack of HARNESS_IMAGES, downloaded or built into the cache where it is not there yet.
 
     Raises HarnessError: a manifest that cannot be had or is not the pinned one (controllers.manifest), or a
-    build that failed (cluster.node_image, controllers.image_failed, image.build_failed).
+    build that failed (cluster.node_image, controllers.image_failed, image.build_failed). UsageError: a
+    Kubernetes version that is not to be had this way.
     """
     locked = versions.load(settings)
+    if settings.kubernetes and settings.node_image:
+        raise UsageError(
+            f"Kubernetes {settings.kubernetes} and the node image {settings.node_image} were both asked for",
+            hint="the image decides the version: leave HARNESS_KUBERNETES out",
+        )
     way = settings.images
     if way == "auto":
         missing = reach.unreached(locked.registry)
@@ -69,6 +76,12 @@ def resolve(settings: Settings, progress: Progress) -> Stack:
 
 
 def _built(locked: Versions, settings: Settings, progress: Progress) -> Stack:
+    only = source_versions.load(settings).kubernetes
+    if not versions.is_of(only, settings.kubernetes):
+        raise UsageError(
+            f"Kubernetes {settings.kubernetes} was asked for; images built from source are of {only} alone",
+            hint="HARNESS_IMAGES=registry where one is reached, or another [source] in a versions file",
+        )
     source = build(settings, progress)
     made = bases(locked.worker.debian, settings, progress)
     return Stack(
@@ -89,12 +102,13 @@ def _built(locked: Versions, settings: Settings, progress: Progress) -> Stack:
 
 
 def _published(registry: Registry, settings: Settings, progress: Progress) -> Stack:
+    kubernetes, node = registry.node_of(settings.kubernetes)
     jobset = _manifest("jobset", registry.jobset, settings, progress)
     kueue = _manifest("kueue", registry.kueue, settings, progress)
     return Stack(
         way="registry",
-        node_image=registry.node,
-        kubernetes=registry.kubernetes,
+        node_image=node,
+        kubernetes=kubernetes,
         jobset_manifest=jobset,
         kueue_manifest=kueue,
         node_images=(),
@@ -103,7 +117,7 @@ def _published(registry: Registry, settings: Settings, progress: Progress) -> St
         versions={
             "jobset": registry.jobset.version,
             "kueue": registry.kueue.version,
-            "node_image": registry.node,
+            "node_image": node,
         },
         containerd_patches=mirror.patches(registry.mirrors),
         mirrors=registry.mirrors,

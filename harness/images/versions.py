@@ -13,6 +13,11 @@ from harness.settings import Settings
 LOCK = Path(__file__).parent.parent / "versions.toml"
 
 
+def is_of(version: str, wanted: str | None) -> bool:
+    """Whether `v1.35.8` is what `1.35`, `1.35.8` or no wish at all asks for."""
+    return wanted is None or f"{version}.".startswith(f"v{wanted.removeprefix('v')}.")
+
+
 class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,7 +40,23 @@ class Registry(_Table):
     python_base: str
     jobset: Controller
     kueue: Controller
+    nodes: dict[str, str] = {}
+    """Node images of other Kubernetes versions, by `vX.Y.Z`."""
     mirrors: dict[str, str] = {}
+
+    def node_of(self, wanted: str | None) -> tuple[str, str]:
+        """(Kubernetes version, node image) of `1.35` or `1.35.8`; without a wish those of the stack.
+
+        Raises UsageError naming the versions there are.
+        """
+        known = {self.kubernetes: self.node, **self.nodes}
+        for version, image in known.items():
+            if is_of(version, wanted):
+                return version, image
+        raise UsageError(
+            f"no node image of Kubernetes {wanted} is known, only of {', '.join(known)}",
+            hint="add it to [registry.nodes] of versions.toml, or name an image: HARNESS_NODE_IMAGE",
+        )
 
     def images(self) -> list[str]:
         """Every reference, by whoever it is pulled."""

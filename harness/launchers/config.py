@@ -40,6 +40,10 @@ class Submission:
     """CPU that each pod asks for, in place of the job's own; its limit stays."""
     users: Object = field(default_factory=dict)
     """Of `users_config`."""
+    files: list[Object] = field(default_factory=list)
+    """volumeMounts of one ConfigMap, whose name is theirs."""
+    pull_secret: str | None = None
+    """Of the launch's namespace, for the image."""
 
 
 def users_config(path: Path | None) -> Object:
@@ -68,6 +72,9 @@ def konduktor_config(submission: Submission) -> Object:
     container: Object = {"env": env, "command": [_INIT]}
     if submission.cpu_request is not None:
         container["resources"] = {"requests": {"cpu": submission.cpu_request}}
+    volumes = [{"name": name, "configMap": {"name": name}} for name in {m["name"] for m in submission.files}]
+    if volumes:
+        container["volumeMounts"] = submission.files
     spread = {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
@@ -75,10 +82,14 @@ def konduktor_config(submission: Submission) -> Object:
         "nodeTaintsPolicy": "Honor",
         "labelSelector": {"matchLabels": label},
     }
-    pod = {
+    pod: Object = {
         "metadata": {"labels": label},
         "spec": {"containers": [container], "topologySpreadConstraints": [spread]},
     }
+    if volumes:
+        pod["spec"]["volumes"] = volumes
+    if submission.pull_secret is not None:
+        pod["spec"]["imagePullSecrets"] = [{"name": submission.pull_secret}]
     default = {"pod_config": {"spec": {"containers": [{"imagePullPolicy": "IfNotPresent"}]}}}
     ours = {"pod_config": pod, "jobset_config": {"metadata": {"labels": label}}}
     return {

@@ -94,6 +94,12 @@ class JobFile:
         return Decimal(str(self.document["resources"]["cpus"]))
 
     @property
+    def resources(self) -> set[str]:
+        """Names of the resources that each pod asks for, as Kubernetes has them."""
+        devices = {"nvidia.com/gpu"} if self.document["resources"].get("accelerators") else set()
+        return {"cpu", "memory", *devices}
+
+    @property
     def image(self) -> str:
         return str(self.document["resources"]["image_id"])
 

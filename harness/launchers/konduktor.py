@@ -21,6 +21,7 @@ from harness import process
 from harness.errors import HarnessError, ToolError
 from harness.kube import Kube
 from harness.launchers.config import NONCE_LABEL, Submission, konduktor_config
+from harness.launchers.kubeconfig import for_launch
 
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
 CONTAINER = "konduktor-container"
@@ -98,22 +99,16 @@ class KonduktorLauncher:
         shutil.rmtree(self.home, ignore_errors=True)
 
     def _prepare(self, submission: Submission, record: Callable[[str, str], None]) -> Path:
-        """HOME with config, schema and a kubeconfig whose context is the launch's namespace."""
+        """HOME with config, schema and kubeconfig."""
         schemas = self.home / ".konduktor" / "schemas"
         schemas.mkdir(parents=True, exist_ok=True, mode=0o700)
         (schemas / "podspec.json").write_text("{}")
         config = yaml.safe_dump(konduktor_config(submission))
         (self.home / "config.yaml").write_text(config)
         record("launch/konduktor-config.yaml", config)
-        document = yaml.safe_load(self.kube.kubeconfig.read_text())
-        wanted = self.kube.context or document["current-context"]
-        document["current-context"] = wanted
-        for context in document["contexts"]:
-            if context["name"] == wanted:
-                context["context"]["namespace"] = submission.namespace
         kubeconfig = self.home / "kubeconfig"
         kubeconfig.touch(mode=0o600)
-        kubeconfig.write_text(yaml.safe_dump(document))
+        kubeconfig.write_text(yaml.safe_dump(for_launch(self.kube, submission.namespace)))
         return kubeconfig
 
     def _environment(self, kubeconfig: Path) -> dict[str, str]:

@@ -14,6 +14,8 @@ from harness.verdict.points import same
 
 NOISE_SECONDS, NOISE_RATIO = 1.0, 1.25
 """Times of a stage differ when they do so by more than both."""
+TICK = 0.001
+"""Seconds that a time is exact to: of less there is no ratio."""
 SHOWN = 10
 """Of the values that differ, the first ones."""
 
@@ -27,7 +29,7 @@ class Change(Record):
 
 
 class Timing(Record):
-    """Seconds of a stage. `ratio` is B/A; `marked` when they differ by more than noise."""
+    """Seconds of a stage. `ratio` is B/A, None without one of them; `marked` when the difference is no noise."""
 
     stage: str
     a: float | None
@@ -157,7 +159,7 @@ def _timings(a: Mapping[str, float], b: Mapping[str, float]) -> list[Timing]:
                 stage=stage,
                 a=one,
                 b=other,
-                ratio=round(other / one, 3) if one and other is not None else None,
+                ratio=round(other / one, 3) if one and one >= TICK and other is not None else None,
                 marked=high - low > NOISE_SECONDS and high > low * NOISE_RATIO,
             )
         )

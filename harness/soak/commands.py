@@ -14,12 +14,20 @@ from harness import process, provision
 from harness import run as running
 from harness.launchers.job_file import JobFile
 from harness.settings import Settings
+from harness.soak import table as writing
 from harness.soak.soak import Result, Soak
 
 Progress = Callable[[str], None]
 
 
-def soak(launches: int, settings: Settings, job: Path, parallel: int, progress: Progress) -> Result:
+def soak(
+    launches: int,
+    settings: Settings,
+    job: Path,
+    parallel: int,
+    table: Path | None,
+    progress: Progress,
+) -> Result:
     """On one cluster, which is made if need be and stays if somebody wants it kept.
 
     Raises UsageError before anything is made. When it is stopped, the ledger has what was done.
@@ -31,7 +39,11 @@ def soak(launches: int, settings: Settings, job: Path, parallel: int, progress: 
         ready = running.up(settings, progress)
         try:
             progress(f"ledger {folder / 'ledger.jsonl'}")
-            return Soak(ready, settings, job, folder, parallel).run(launches, progress)
+            soak = Soak(ready, settings, job, folder, parallel)
+            result = soak.run(launches, progress)
+            if table is not None:
+                writing.write(table, result, soak.ledger.entries, ready.versions)
+            return result
         finally:
             provision.leave(settings, progress, ready)
 

@@ -10,7 +10,7 @@ from harness import process
 from harness.faults.command import command
 from harness.kube import Kube, condition
 from harness.launchers.config import NONCE_LABEL
-from harness.provision import Ready
+from harness.ready import Ready
 from harness.settings import Settings
 from harness.soak.leaks import Snapshot
 

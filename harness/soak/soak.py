@@ -19,7 +19,7 @@ from harness.evidence.writer import now
 from harness.faults.command import Command
 from harness.faults.inject import CPU_REQUEST
 from harness.namespaces import KEPT
-from harness.provision import Ready
+from harness.ready import Ready
 from harness.settings import Settings
 from harness.soak import snapshot
 from harness.soak.leaks import Growth, compare, explained

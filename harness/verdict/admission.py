@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from harness.evidence.objects import Seen, items, mapping
 from harness.verdict import controllers
 from harness.verdict.case import RUNNING, Case, Finding, condition, found, passed, seconds, unknown
@@ -149,10 +151,17 @@ def eviction(case: Case) -> Finding:
         return found(
             "eviction",
             cause,
-            f"Kueue ended the job ({reason}): {evicted.get('message', 'no message')}{allowed}",
+            f"Kueue ended the job ({reason}): {_said(case, evicted)}{allowed}",
             ranks=range(case.expected.ranks),
             evidence=[state.ref],
             phase=RUNNING,
             at=seconds(evicted.get("lastTransitionTime")) or seconds(state.received_at),
         )
     return passed("eviction", "the job was not evicted", [case.workload[-1].ref])
+
+
+def _said(case: Case, evicted: Mapping[str, object]) -> str:
+    """Kueue's message; the workload that it names by its UID alone also by name, where it was seen."""
+    message = str(evicted.get("message", "no message"))
+    names = [seen.name for uid, seen in case.bundle.last("workload").items() if uid in message]
+    return message + (f"; that is Workload {', '.join(names)}" if names else "")

@@ -41,6 +41,7 @@ cluster.node_image | The node image could not be had, built or used. | the stage
 cluster.nodes_not_ready | Nodes did not become Ready in time. | objects/node.jsonl, kind/ export | `kubectl describe node`; the container network and kubelet logs | stopping a node's kubelet
 cluster.unreachable | The API server cannot be reached. | the stage's error | `kubectl --context … get --raw /readyz` | pausing the control plane
 cluster.kubeconfig | The kubeconfig or its context cannot be used. | the stage's error | check KUBECONFIG and --context | a context that does not exist
+cluster.forbidden | These credentials may not do what a launch needs on this cluster. | the stage's error | `harness preflight` names each permission | a kubeconfig of an account that may only look
 cluster.node_lost | A node of the job stopped answering while it ran. | objects/node.jsonl: Ready is not True | `kubectl describe node`, `docker ps` | pausing a node, stopping its kubelet or containerd, cutting its network
 cluster.delete_failed | The cluster could not be deleted. | the stage's error | `kind delete cluster`, `docker ps -a` | a node container that cannot be killed
 controllers.install_failed | JobSet or Kueue could not be applied. | the stage's error | read the API server's answer in the bundle | a broken manifest

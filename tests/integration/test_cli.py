@@ -16,7 +16,7 @@ HARNESS = Path(sys.executable).with_name("harness")
 JOB = Path(__file__).parents[2] / "jobs" / "multinode.yaml"
 RECORDED = Path(__file__).parents[1] / "recorded"
 COMMANDS = ["run", "up", "down", "status", "judge", "show", "runs", "diff", "logs"]
-COMMANDS += ["doctor", "tracker", "images", "faults", "soak"]
+COMMANDS += ["doctor", "tracker", "images", "faults", "soak", "pause", "resume", "shell"]
 
 
 @pytest.fixture
@@ -103,6 +103,18 @@ def test_help(env: dict[str, str], command: list[str]) -> None:
     done = harness(*command, "--help", env=env)
     assert done.returncode == 0, done.stderr
     assert "usage" in done.stdout.lower()
+
+
+def test_help_says_what_is_taken_where_nothing_is_given(env: dict[str, str]) -> None:
+    """Square brackets would be markup, and gone."""
+    assert "(pluto-e2e)" in harness("run", "--help", env=env).stdout
+
+
+def test_a_shell_needs_a_cluster_that_was_kept(env: dict[str, str], tmp_path: Path) -> None:
+    """Of a launch that never was, and of a rank that it does not have."""
+    harness("run", str(JOB), env=env)
+    wrong(harness("shell", "runs/latest", env=env), "the cluster of")
+    wrong(harness("logs", "runs/latest", "--rank", "1", env=env), "no pod of rank 1")
 
 
 def test_no_runs_yet(env: dict[str, str]) -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from harness import provision
 from harness.faults import commands
 from harness.faults.fault import catalogue
 from harness.faults.inject import Injector
 from harness.faults.matrix import Matrix
 from harness.launchers.job_file import JobFile
+from harness.ready import Ready
 from harness.settings import Settings
 
 pytestmark = pytest.mark.faults
@@ -30,9 +30,7 @@ def progress(text: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def matrix(
-    request: pytest.FixtureRequest, cluster: provision.Ready, harness_settings: Settings
-) -> Iterator[Matrix]:
+def matrix(request: pytest.FixtureRequest, cluster: Ready, harness_settings: Settings) -> Iterator[Matrix]:
     """The faults of the tests that were selected, begun at once."""
     commands.undo_left(harness_settings, progress)
     items = [item for item in request.session.items if item.path == request.path]

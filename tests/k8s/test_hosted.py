@@ -19,16 +19,16 @@ from pydantic import SecretStr
 from tenacity import retry, stop_after_delay, wait_fixed
 
 from fixtures.plugin import Launch
-from harness import provision
 from harness.evidence.reader import Bundle
 from harness.launchers.job_file import JobFile
+from harness.ready import Ready
 
 pytestmark = pytest.mark.e2e
 KEY = f"mlpi_{secrets.token_hex(12)}"
 
 
 @pytest.fixture
-def hosted_url(cluster: provision.Ready, tmp_path: Path, unused_tcp_port: int) -> Iterator[str]:
+def hosted_url(cluster: Ready, tmp_path: Path, unused_tcp_port: int) -> Iterator[str]:
     """A tracker on the address where pods reach this machine: the gateway of the kind network."""
     inspected = subprocess.run(
         ["docker", "network", "inspect", "kind"], check=True, capture_output=True, text=True

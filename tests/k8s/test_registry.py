@@ -33,6 +33,7 @@ from harness.images import versions
 from harness.images.docker import BUILD
 from harness.images.stack import Stack, resolve
 from harness.launchers.job_file import JobFile
+from harness.ready import Ready
 from harness.run import Outcome
 from harness.settings import Settings
 
@@ -178,7 +179,7 @@ def by_registry(settings: Settings, folder: Path, name: str, lock: str) -> Setti
 
 
 @pytest.fixture(scope="module")
-def ready(published: Published, folder: Path, harness_settings: Settings) -> Iterator[provision.Ready]:
+def ready(published: Published, folder: Path, harness_settings: Settings) -> Iterator[Ready]:
     """A cluster made of what is published. One that was kept is made anew: its registry is gone."""
     settings = by_registry(harness_settings, folder, "registry", published.lock)
     provision.down(settings, progress)
@@ -193,12 +194,12 @@ def ready(published: Published, folder: Path, harness_settings: Settings) -> Ite
             provision.down(settings, progress)
         assert tracker is not None
         # Their tags are of this registry's port, so nobody asks for them again.
-        made = [up.worker_image, tracker["spec"]["template"]["spec"]["containers"][0]["image"]]
+        made = [up.worker.tag, tracker["spec"]["template"]["spec"]["containers"][0]["image"]]
         process.run(["docker", "rmi", *made], timeout=60, check=False)
 
 
 def test_the_main_job_passes(
-    ready: provision.Ready,
+    ready: Ready,
     job: JobFile,
     harness_settings: Settings,
     record_property: Callable[[str, object], None],
@@ -213,9 +214,7 @@ def test_the_main_job_passes(
     assert manifest.versions["images"] == "registry"
 
 
-def test_docker_pulled_the_node_and_base_images_by_digest(
-    ready: provision.Ready, published: Published
-) -> None:
+def test_docker_pulled_the_node_and_base_images_by_digest(ready: Ready, published: Published) -> None:
     """Every node is a container of the pulled reference, and the registry gave out all three."""
     for name in ready.kind.nodes():
         seen = process.run(["docker", "inspect", "--format", "{{.Config.Image}}", name], timeout=30)
@@ -225,9 +224,7 @@ def test_docker_pulled_the_node_and_base_images_by_digest(
 
 
 @pytest.mark.parametrize("controller", CONTROLLERS)
-def test_a_node_pulled_the_controller_by_digest(
-    ready: provision.Ready, published: Published, controller: str
-) -> None:
+def test_a_node_pulled_the_controller_by_digest(ready: Ready, published: Published, controller: str) -> None:
     """The kubelet says so, the pod runs that digest, and the registry gave it to the node of the pod."""
     namespace, reference = f"{controller}-system", published.references[controller]
     pulled = f'Successfully pulled image "{reference}"'

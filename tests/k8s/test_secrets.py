@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness import provision
 from harness.controllers import tracker
 from harness.faults.command import Command, command, descendants, environment
 from harness.launchers.job_file import JobFile
+from harness.ready import Ready
 from harness.settings import Settings
 
 pytestmark = pytest.mark.e2e
@@ -79,7 +79,7 @@ def holding(folder: Path, secret: str) -> Iterator[Path]:
 
 
 def test_secrets_reach_the_ranks_and_nothing_else(
-    cluster: provision.Ready,
+    cluster: Ready,
     harness_settings: Settings,
     job_file: Path,
     own: dict[str, str],

@@ -1,6 +1,7 @@
 """Which way the images come, and that nothing unpinned is applied."""
 
 import hashlib
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -168,6 +169,54 @@ def test_the_lock_of_the_project_fits() -> None:
     assert "@sha256:" in locked.registry.node
     assert "@sha256:" in locked.registry.jobset.image
     assert isinstance(locked.registry, Registry)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "version"),
+    [
+        (None, "v1.36.4"),
+        ("1.36", "v1.36.4"),
+        ("1.34", "v1.34.11"),
+        ("v1.35.8", "v1.35.8"),
+        ("1.37", "v1.37.0"),
+    ],
+)
+def test_a_kubernetes_version_is_a_node_image_by_digest(wanted: str | None, version: str) -> None:
+    """A minor version or a whole one; the image is of that very version, and pinned."""
+    found, image = versions.load(Settings(versions_file=None)).registry.node_of(wanted)
+    assert found == version
+    assert re.fullmatch(rf"docker\.io/kindest/node:{re.escape(version)}@sha256:[0-9a-f]{{64}}", image)
+
+
+@pytest.mark.parametrize("wanted", ["1.3", "1.36.3", "2.0"])
+def test_a_kubernetes_version_without_a_node_image_names_those_there_are(wanted: str) -> None:
+    """1.3 is not 1.34, and a patch version is not another one."""
+    with pytest.raises(UsageError, match=r"v1\.36\.4, v1\.37\.0, v1\.35\.8, v1\.34\.11"):
+        versions.load(Settings(versions_file=None)).registry.node_of(wanted)
+
+
+def test_the_registry_way_takes_the_wanted_version(settings: Settings) -> None:
+    """The node image and what the manifest of a run will say are of the version that was asked for."""
+    file = settings.versions_file
+    assert file is not None
+    file.write_text(f"{file.read_text()}\n[registry.nodes]\n'v1.35.8' = 'kindest/node:v1.35.8'\n")
+    stack = resolve(settings.model_copy(update={"kubernetes": "1.35"}), lambda text: None)
+    assert (stack.kubernetes, stack.node_image) == ("v1.35.8", "kindest/node:v1.35.8")
+    assert stack.versions["node_image"] == "kindest/node:v1.35.8"
+
+
+def test_the_source_way_has_one_version() -> None:
+    """Another one ends before anything is built, with the way out."""
+    settings = Settings(versions_file=None, images="source", kubernetes="1.35")
+    with pytest.raises(UsageError, match=r"of v1\.36\.3 alone"):
+        resolve(settings, lambda text: None)
+
+
+def test_a_version_and_a_node_image_are_not_both_obeyed() -> None:
+    """The one that lost would be silently ignored."""
+    settings = Settings(versions_file=None, kubernetes="1.35", node_image="mine:1")
+    with pytest.raises(UsageError, match="both"):
+        resolve(settings, lambda text: None)
 
 
 def test_a_lock_that_lacks_values_names_them(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from harness.cluster.kind import KindCluster, State
+from harness.images.build import ImageRef
 from harness.kube import Kube
-from harness.provision import Ready, leave, removable
+from harness.provision import leave, removable
+from harness.ready import Ready
 from harness.settings import Settings
 
 
@@ -33,7 +35,7 @@ def ready(kind: KindCluster) -> Ready:
         "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u, user: {}}]\n"
         "current-context: kind-shared\n"
     )
-    return Ready(kind, Kube(kind.kubeconfig), "worker", 1, {}, True, kind.use())
+    return Ready(kind, Kube(kind.kubeconfig), ImageRef("worker:1", "sha256:0"), 1, {}, True, kind.use())
 
 
 def test_a_cluster_that_another_uses_stays(settings: Settings) -> None:

@@ -19,7 +19,7 @@ from rich.console import Console
 from harness.evidence import Bundle
 from harness.evidence.schema import TruthBlock, TruthRow, Verdict
 from harness.faults.record import extract
-from harness.report.diff import NOISE_RATIO, NOISE_SECONDS, SHOWN, Diff, compare
+from harness.report.diff import NOISE_RATIO, NOISE_SECONDS, SHOWN, TICK, Diff, compare
 from harness.report.diff_text import MOST, render
 from harness.report.facts import WHOLE, Facts, Series, facts
 
@@ -85,9 +85,11 @@ def test_the_sides_are_alike(a: Facts, b: Facts) -> None:
     there, back = compare(a, b), compare(b, a)
     assert exchanged(there.model_dump(mode="json")) == exchanged(back.model_dump(mode="json"), False)
     for one, other in zip(there.timings, back.timings, strict=True):
-        if one.a and one.b:
+        assert (one.a, one.b) == (other.b, other.a)
+        if one.a and one.a >= TICK and one.b is not None:
             assert one.ratio == pytest.approx(one.b / one.a, abs=1e-3)
-            assert other.ratio == pytest.approx(one.a / one.b, abs=1e-3)
+        else:
+            assert one.ratio is None
 
 
 @given(FACTS, FACTS)

@@ -54,3 +54,17 @@ def test_a_key_that_does_not_fit_is_not_said(tmp_path: Path, monkeypatch: pytest
         load()
     assert "PLUTO_API_KEY" in str(raised.value)
     assert "12345678" not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["1", "1.36.x", "latest", "1.36; true"])
+def test_a_kubernetes_version_is_numbers(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes from the inputs of workflows."""
+    monkeypatch.setenv("HARNESS_KUBERNETES", text)
+    with pytest.raises(UsageError, match="kubernetes"):
+        load()
+
+
+def test_an_empty_kubernetes_version_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A workflow's input that was left empty."""
+    monkeypatch.setenv("HARNESS_KUBERNETES", "")
+    assert load().kubernetes is None

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from harness.evidence.retention import Keep
-from harness.soak.leaks import MIB, Snapshot, compare, explained
+from harness.evidence.schema import Retry
+from harness.soak import table
+from harness.soak.leaks import MIB, Growth, Snapshot, compare, explained
 from harness.soak.ledger import Entry, Ledger, numbers, percentiles
+from harness.soak.soak import Result
 
 
 def entry(number: int, verdict: str = "PASS", bundle: Path | None = None, seconds: float = 10) -> Entry:
@@ -41,6 +44,20 @@ def test_bundles_of_launches_that_passed_are_kept_as_asked(
     assert [number for number in (1, 2, 3, 4) if (tmp_path / f"b{number}").is_dir()] == left
     lines = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
     assert [line["number"] for line in lines if line["kept"]] == left
+
+
+def test_the_table_has_every_launch_and_every_measure(tmp_path: Path) -> None:
+    """A launch that did not pass, a retry and a leak are seen in it."""
+    entries = [entry(1), entry(2, "FAIL")]
+    entries[0].retries.append(Retry(at="t", what="a watch", reason="cut | off"))
+    growth = [Growth(what="namespaces", before="3", after="9", allowed="6", leak="3 more than explained")]
+    result = Result(folder="f", asked=2, parallel=2, seconds=20, numbers=numbers(entries), growth=growth)
+    table.write(tmp_path / "docs" / "soak.md", result, entries, {"kueue": "v1"})
+    text = (tmp_path / "docs" / "soak.md").read_text()
+    assert "**1 of 2 launches are a PASS; 1 leaks.**" in text
+    assert "| ✗ | namespaces | 3 | 9 | 3 more than explained |" in text
+    assert "| ✓ | 1 | PASS | 0 | 10.0 |  | a watch: cut \\| off | none |" in text
+    assert "| ✗ | 2 | FAIL rank.crashed | 1 |" in text
 
 
 def test_numbers() -> None:

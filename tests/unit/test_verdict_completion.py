@@ -305,6 +305,19 @@ def test_kueue_evicts(judged, reason, cause):
     assert "rank.pod_deleted" in verdict.consequences[0]
 
 
+def test_the_workload_that_took_the_quota_is_named(judged):
+    """Contract: Kueue says its UID, a person wants its name."""
+    job = stuck(bundles.healthy(), keep=3)
+    other = {"name": "urgent", "namespace": bundles.NAMESPACE, "uid": "0f1e-urgent"}
+    job.see("workload", 18, {"kind": "Workload", "metadata": other, "spec": {}, "status": {}})
+    told = "Preempted to accommodate a workload (UID: 0f1e-urgent, JobUID: UNKNOWN)"
+    job.workload(20, [cond("Admitted", "True", "Admitted"), cond("Evicted", "True", "Preempted", told, 20)])
+    job.jobset(21, suspend=True)
+    verdict = judged(job)
+    assert verdict.cause == "admission.preempted"
+    assert "that is Workload urgent" in verdict.explanation
+
+
 def test_an_eviction_after_a_crash_is_not_the_cause(judged):
     """Contract: of two that race, the earlier one."""
     job = bundles.healthy()

@@ -1,0 +1,158 @@
+"""The kept cluster as a workbench: make, stop, start, remove it, look and go inside."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness import attach, inspect, provision
+from harness import logs as reading
+from harness import run as running
+from harness import shell as going
+from harness.bundles import opened
+from harness.launchers.job_file import JobFile
+from harness.options import (
+    ClusterName,
+    Context,
+    Images,
+    Json,
+    Kubeconfig,
+    Kubernetes,
+    Progress,
+    RunsDir,
+    Workers,
+    dump,
+)
+from harness.settings import load
+
+
+def up(
+    cluster_name: ClusterName = None,
+    workers: Workers = None,
+    kubernetes: Kubernetes = None,
+    images: Images = None,
+    runs_dir: RunsDir = None,
+    as_json: Json = False,
+) -> int:
+    """Make the cluster ready and keep it: the next run installs and builds nothing."""
+    settings = load(
+        cluster_name=cluster_name, workers=workers, kubernetes=kubernetes, images=images, runs_dir=runs_dir
+    )
+    ready = running.up(settings, Progress())
+    ready.kind.keep()
+    if as_json:
+        dump(inspect.status(settings))
+    else:
+        print(f"cluster {ready.kind.name} is ready")
+        print(f"  export KUBECONFIG={ready.kind.kubeconfig}\n  harness run JOB")
+    return 0
+
+
+def down(cluster_name: ClusterName = None, as_json: Json = False) -> int:
+    """Remove the cluster that the harness made, and nothing else."""
+    settings = load(cluster_name=cluster_name)
+    removed = provision.down(settings, Progress())
+    if as_json:
+        dump({"cluster": settings.cluster_name, "removed": removed})
+    else:
+        print(f"cluster {settings.cluster_name}: {'removed' if removed else 'none that the harness made'}")
+    return 0
+
+
+def pause(cluster_name: ClusterName = None, as_json: Json = False) -> int:
+    """Stop the cluster's nodes; everything in it stays. `harness resume`, or the next run, starts them."""
+    settings = load(cluster_name=cluster_name)
+    done = provision.pause(settings, Progress())
+    if as_json:
+        dump({"cluster": settings.cluster_name, "paused": done})
+    else:
+        print(f"cluster {settings.cluster_name}: {'paused' if done else 'was paused already'}")
+    return 0
+
+
+def resume(cluster_name: ClusterName = None, as_json: Json = False) -> int:
+    """Start a paused cluster and wait until everything in it serves again."""
+    settings = load(cluster_name=cluster_name)
+    done = provision.resume(settings, Progress())
+    if as_json:
+        dump({"cluster": settings.cluster_name, "resumed": done})
+    else:
+        print(f"cluster {settings.cluster_name}: {'serves again' if done else 'was not paused'}")
+    return 0
+
+
+def status(cluster_name: ClusterName = None, as_json: Json = False) -> int:
+    """Cluster, nodes, controllers, queues, launches with what they wait for, and disk, on one screen."""
+    found = inspect.status(load(cluster_name=cluster_name))
+    dump(found) if as_json else print(inspect.render(found))
+    return 0 if found["healthy"] else 2
+
+
+def logs(
+    bundle: Annotated[Path, typer.Argument(help="a bundle, by its folder or a part of its name")] = Path(
+        "runs/latest"
+    ),
+    rank: Annotated[int | None, typer.Option(help="of one rank only")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="as they are written, to their end")] = False,
+    runs_dir: RunsDir = None,
+) -> int:
+    """The ranks' logs, as they are in the bundle; ground-truth frames are left out."""
+    found = opened(bundle, load(runs_dir=runs_dir).runs_dir)
+    for line in reading.follow(found.path, rank) if follow else reading.lines(found, rank):
+        print(line, flush=follow)
+    return 0
+
+
+def shell(
+    bundle: Annotated[Path, typer.Argument(help="a bundle, by its folder or a part of its name")] = Path(
+        "runs/latest"
+    ),
+    command: Annotated[list[str] | None, typer.Argument(help="what to run there, after -- (bash)")] = None,
+    rank: Annotated[int, typer.Option(help="whose pod")] = 0,
+    runs_dir: RunsDir = None,
+) -> int:
+    """A shell where a rank runs; when it has ended, in a copy of its pod, which goes when you leave.
+
+    The copy has the rank's image, environment, scripts and node, and waits instead of training:
+    `harness shell runs/latest --rank 1 -- python3 multinode.py` tries again what failed.
+    """
+    settings = load(runs_dir=runs_dir)
+    found = opened(bundle, settings.runs_dir)
+    sys.stdout.flush()
+    return going.shell(found, rank, command or [], settings, Progress())
+
+
+def preflight(
+    job: Annotated[Path | None, typer.Argument(help="a job file, for what it asks for")] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    install: Annotated[
+        bool, typer.Option("--install", help="install JobSet, Kueue, queue and tracker where they lack")
+    ] = False,
+    tracker: Annotated[str | None, typer.Option(help="embedded or hosted (embedded)")] = None,
+    as_json: Json = False,
+) -> int:
+    """What a cluster of yours lacks for a launch. Changes nothing without --install.
+
+    Exit code 0: nothing lacks, 2: something does.
+    """
+    settings = load(kubeconfig=kubeconfig, context=context, tracker=tracker)
+    if install:
+        attach.install(settings, Progress())
+    version, found = attach.look(settings, JobFile.load(job) if job else None)
+    if as_json:
+        rows = [{"what": n.what, "ok": n.problem is None, "seen": n.seen, "fix": n.fix} for n in found]
+        dump({"kubernetes": version, "needs": rows})
+    else:
+        print(f"Kubernetes {version}")
+        for need in found:
+            print(f"{'✗' if need.problem else '✓'} {need.what:12} {need.seen}")
+            if need.fix:
+                print(f"  {'→':>12} {need.fix}")
+    return 2 if any(need.problem for need in found) else 0
+
+
+COMMANDS = (up, down, pause, resume, status, logs, shell, preflight)

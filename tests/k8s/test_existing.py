@@ -1,0 +1,101 @@
+"""A cluster of the user's own: used as it is, left as it was. Here a kind cluster stands for it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness import attach
+from harness import run as running
+from harness.evidence.reader import Bundle
+from harness.kube import Kube
+from harness.launchers.job_file import JobFile
+from harness.namespaces import namespace_of
+from harness.ready import Ready
+from harness.settings import Settings
+
+pytestmark = pytest.mark.e2e
+ACCOUNT = "looks-only"
+
+
+def progress(text: str) -> None:
+    print(f"  {text}", flush=True)
+
+
+@pytest.fixture
+def theirs(cluster: Ready, harness_settings: Settings, tmp_path: Path) -> Settings:
+    """A user who has a kubeconfig of their own, and an image that the nodes have."""
+    kubeconfig = tmp_path / "theirs" / "kubeconfig"
+    kubeconfig.parent.mkdir()
+    shutil.copy(cluster.kind.kubeconfig, kubeconfig)
+    changes = {"kubeconfig": kubeconfig, "worker_image": cluster.worker.tag, "keep_cluster": False}
+    return harness_settings.model_copy(update=changes)
+
+
+def test_a_launch_leaves_nothing_there(cluster: Ready, theirs: Settings, job: JobFile) -> None:
+    """PASS; its namespace goes; nothing is written beside the user's kubeconfig, nor into it."""
+    assert theirs.kubeconfig is not None
+    before = theirs.kubeconfig.read_bytes()
+    outcome = running.run(job, theirs, progress)
+    assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
+    assert theirs.kubeconfig.read_bytes() == before
+    assert [path.name for path in theirs.kubeconfig.parent.iterdir()] == ["kubeconfig"]
+    manifest = Bundle.open(outcome.bundle).manifest
+    assert manifest is not None
+    mine = namespace_of(manifest.nonce)
+    cluster.kube.wait(
+        f"namespace {mine} to go",
+        "v1",
+        "Namespace",
+        lambda there: "still there" if mine in there else None,
+        seconds=90,
+    )
+    assert cluster.kind.state() is not None, "it is not the harness's to remove"
+
+
+def test_what_is_missing_is_named_and_nothing_is_made(theirs: Settings, job: JobFile) -> None:
+    """Another queue than there is; an image that was built here."""
+    changed = theirs.model_copy(update={"cluster_queue": "nowhere", "worker_image": None})
+    _, found = attach.look(changed, job)
+    assert {need.what for need in found if need.problem} == {"queue", "image"}
+    outcome = running.run(job, changed, progress)
+    assert (outcome.verdict.verdict, outcome.verdict.cause) == ("FAIL", "queue.cluster_queue_missing")
+    assert "nowhere" in outcome.verdict.explanation
+
+
+def test_credentials_that_may_only_look(cluster: Ready, theirs: Settings, job: JobFile) -> None:
+    """Each permission that lacks is named; the verdict's cause is cluster.forbidden."""
+    assert theirs.kubeconfig is not None
+    kube = cluster.kube
+    account = {"name": ACCOUNT, "namespace": "default"}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
+    subject = {"kind": "ServiceAccount", **account}
+    binding = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding"}
+    kube.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+    kube.apply({**binding, "metadata": {"name": ACCOUNT}, "roleRef": role, "subjects": [subject]})
+    try:
+        token = kube.core.create_namespaced_service_account_token(
+            ACCOUNT, "default", {"spec": {}}
+        ).status.token
+        document = yaml.safe_load(theirs.kubeconfig.read_text())
+        document["users"][0]["user"] = {"token": token}
+        theirs.kubeconfig.write_text(yaml.safe_dump(document))
+        outcome = running.run(job, theirs, progress)
+        assert (outcome.verdict.verdict, outcome.verdict.cause) == ("FAIL", "cluster.forbidden")
+        assert "create namespaces" in outcome.verdict.explanation
+        assert not [p for p in outcome.bundle.rglob("*") if p.is_file() and token.encode() in p.read_bytes()]
+    finally:
+        kube.delete("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", ACCOUNT)
+        kube.delete("v1", "ServiceAccount", ACCOUNT, "default")
+
+
+def test_a_cluster_that_is_there_is_never_deleted(cluster: Ready, theirs: Settings) -> None:
+    """What would remove or disturb it needs a cluster of the harness's own."""
+    ready = running.up(theirs, progress)
+    ready.use.release()
+    with pytest.raises(Exception, match="of the harness's own"):
+        _ = ready.kind
+    assert Kube(cluster.kind.kubeconfig, cluster.kind.context).silence() is None

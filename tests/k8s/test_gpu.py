@@ -1,0 +1,127 @@
+"""The GPU-labelled job: on a cluster with GPUs all of it, on kind all of it up to the device.
+
+    pytest -m gpu --kubeconfig F --kube-context C     nccl on real GPUs; HARNESS_WORKER_IMAGE has CUDA
+    pytest -m gpu                                     kind, with nvidia.com/gpu advertised on its nodes
+
+On kind it is proved that GPUs are asked for, given quota, scheduled and labelled as konduktor and Kueue do
+it, and that a job which needs a device fails without one. Not proved there: CUDA, NCCL, drivers, the device
+plugin.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import logs, provision
+from harness import run as running
+from harness.controllers import queues
+from harness.evidence.reader import Bundle
+from harness.kube import Object
+from harness.launchers.job_file import JobFile
+from harness.ready import Ready
+from harness.run import Outcome
+from harness.settings import Settings
+
+pytestmark = [pytest.mark.e2e, pytest.mark.gpu]
+GPU = "nvidia.com/gpu"
+ADVERTISED = 2
+
+
+def progress(text: str) -> None:
+    print(f"  {text}", flush=True)
+
+
+@pytest.fixture(scope="module")
+def real(harness_settings: Settings) -> bool:
+    """Whether there are devices behind what the nodes say."""
+    return harness_settings.kubeconfig is not None
+
+
+@pytest.fixture(scope="module")
+def gpus(harness_settings: Settings, real: bool) -> Iterator[Ready]:
+    """The user's cluster as it is, or a kind cluster of its own whose nodes say that they have GPUs."""
+    name = f"{harness_settings.cluster_name}-gpu-{secrets.token_hex(2)}"
+    settings = harness_settings if real else harness_settings.model_copy(update={"cluster_name": name})
+    ready = running.up(settings, progress)
+    try:
+        if not real:
+            _advertise(ready)
+        yield ready
+    finally:
+        provision.leave(settings, progress, ready)
+
+
+def _advertise(ready: Ready) -> None:
+    """As a device plugin would: an extended resource of the nodes that take pods, and quota of it."""
+    for node in ready.kube.ready_nodes():
+        if not node["spec"].get("taints"):
+            ready.kube.core.patch_node_status(
+                node["metadata"]["name"], {"status": {"capacity": {GPU: str(ADVERTISED)}}}
+            )
+
+    def seen(nodes: dict[str, Object]) -> str | None:
+        takers = {name: node["status"] for name, node in nodes.items() if not node["spec"].get("taints")}
+        lacks = [name for name, status in takers.items() if GPU not in status["allocatable"]]
+        return f"no {GPU} allocatable on {lacks}" if lacks else None
+
+    ready.kube.wait("GPUs to be allocatable", "v1", "Node", seen, seconds=60)
+    amounts = queues.install(ready.kube)
+    assert amounts[GPU] == str(ADVERTISED * ready.schedulable_nodes)
+
+
+@pytest.fixture
+def launch(gpus: Ready, harness_settings: Settings) -> Callable[[JobFile], Outcome]:
+    return lambda job: running.launch(job, harness_settings, gpus, progress)
+
+
+@pytest.fixture(scope="module")
+def gpu_job() -> JobFile:
+    return JobFile.load(Path(os.environ.get("HARNESS_GPU_JOB", "jobs/gpu.yaml")))
+
+
+def test_gpus_are_asked_for_given_and_labelled(
+    launch: Callable[[JobFile], Outcome], gpu_job: JobFile, real: bool
+) -> None:
+    """Requests, accelerator labels, the toleration, quota; all points of all ranks in one run.
+
+    With real devices over nccl; on kind over gloo, which proves nothing of a device.
+    """
+    outcome = launch(gpu_job if real else gpu_job.with_(envs={"E2E_DEVICE": "auto"}))
+    assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
+    bundle = Bundle.open(outcome.bundle)
+    for rank, pod in bundle.ranks().items():
+        spec, labels = pod.last.object["spec"], pod.last.object["metadata"]["labels"]
+        wanted = spec["containers"][0]["resources"]
+        assert wanted["requests"][GPU] == wanted["limits"][GPU] == "1"
+        assert labels["trainy.ai/accelerator"] == "H100"
+        assert any(t["key"] == GPU for t in spec["tolerations"])
+        said = "\n".join(logs.lines(bundle, rank))
+        assert f"ranks over {'nccl' if real else 'gloo'} on " in said
+    (workload,) = bundle.last("workload").values()
+    given = workload.object["status"]["admission"]["podSetAssignments"][0]
+    assert given["resourceUsage"][GPU] == "2"
+    if not real:
+        print("NOT PROVED here: CUDA, NCCL, drivers, device plugin; the nodes only say they have GPUs")
+
+
+def test_a_job_that_needs_a_device_is_no_pass_without_one(
+    launch: Callable[[JobFile], Outcome], gpu_job: JobFile, real: bool
+) -> None:
+    """A driver that is broken, or a CPU image: the ranks say so, and the verdict names them."""
+    if real:
+        pytest.skip("this cluster has devices")
+    outcome = launch(gpu_job)
+    assert outcome.verdict.cause == "rank.crashed"
+    assert outcome.verdict.ranks
+    assert "torch sees no CUDA device" in outcome.verdict.explanation
+
+
+def test_more_gpus_than_there_are_is_told(launch: Callable[[JobFile], Outcome], gpu_job: JobFile) -> None:
+    outcome = launch(gpu_job.with_(resources={"accelerators": "H100:64"}))
+    assert outcome.verdict.cause == "admission.quota_exceeded"
+    assert GPU in outcome.verdict.explanation

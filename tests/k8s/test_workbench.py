@@ -1,0 +1,121 @@
+"""A kept cluster as a workbench: an edited worker without a new image, logs, a shell, pause and resume."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness import inspect, logs, provision, shell
+from harness.cluster import power
+from harness.errors import UsageError
+from harness.evidence.reader import Bundle
+from harness.images.build import SCRIPTS
+from harness.images.docker import image_id
+from harness.launchers.job_file import JobFile
+from harness.ready import Ready
+from harness.run import Outcome
+from harness.settings import Settings
+
+pytestmark = pytest.mark.e2e
+Launch = Callable[..., Outcome]
+HARNESS = Path(sys.executable).with_name("harness")
+
+
+@pytest.fixture
+def edited(tmp_path: Path) -> Path:
+    """workers/multinode.py of somebody who is looking for something."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    text = (SCRIPTS / "multinode.py").read_text()
+    assert 'f"done: {' in text
+    (folder / "multinode.py").write_text(text.replace('f"done: {', 'f"edited: {'))
+    return folder
+
+
+def test_an_edited_worker_runs_without_a_new_image(
+    launch: Launch, job: JobFile, cluster: Ready, edited: Path
+) -> None:
+    """Its file alone travels; the image on the nodes is the one that was there."""
+    before = image_id(cluster.worker.tag)
+    outcome = launch(job, scripts=edited)
+    assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
+    bundle = Bundle.open(outcome.bundle)
+    assert all("edited: " in "\n".join(logs.lines(bundle, rank)) for rank in (0, 1))
+    assert image_id(cluster.worker.tag) == before
+
+
+def test_a_shell_in_a_copy_of_a_rank_that_has_ended(
+    launch: Launch, job: JobFile, cluster: Ready, harness_settings: Settings
+) -> None:
+    """It has the rank's environment, gives the program's exit code back, and leaves nothing."""
+    outcome = launch(job)
+    bundle = Bundle.open(outcome.bundle)
+    namespace = bundle.manifest.launch.namespace  # type: ignore[union-attr]
+    told: list[str] = []
+    look = 'test "$RANK" = 1 && test -f multinode.py && exit 7'
+    code = shell.shell(bundle, 1, ["bash", "-c", look], harness_settings, told.append)
+    assert code == 7
+    assert "a copy of its pod" in told[0]
+    cluster.kube.wait(
+        "the copy to go",
+        "v1",
+        "Pod",
+        lambda pods: next((name for name in pods if name.startswith("shell-")), None),
+        seconds=20,
+        namespace=namespace,
+    )
+
+
+def test_status_says_what_a_launch_waits_for(
+    launch: Launch, job: JobFile, harness_settings: Settings
+) -> None:
+    """A rank's pod, its node, and what Kueue says; how much room all of it takes."""
+    outcome = launch(job)
+    found = inspect.status(harness_settings)
+    mine = outcome.bundle.name.rpartition("-")[2]
+    (entry,) = [row for row in found["launches"] if row["namespace"].endswith(mine)]
+    assert entry["state"] == "Completed"
+    assert entry["workload"].startswith("Finished: ")
+    assert len(entry["pods"]) == 2
+    assert all(state.startswith("Succeeded on ") for state in entry["pods"].values())
+    assert found["disk"]["free"] > 0
+    assert entry["jobset"] in inspect.render(found)
+
+
+def test_a_cluster_in_use_is_not_paused(cluster: Ready, harness_settings: Settings) -> None:
+    with pytest.raises(UsageError, match="in use"):
+        provision.pause(harness_settings, print)
+    assert not power.paused(cluster.kind)
+
+
+def test_a_paused_cluster_is_started_by_the_next_run(tmp_path: Path, job: JobFile) -> None:
+    """up, pause, a run that starts it again, down: nothing is installed twice, and nothing is left."""
+    name = f"e2e-pause-{time.time_ns() % 10**6}"
+
+    def harness(*arguments: str) -> str:
+        done = subprocess.run(
+            [str(HARNESS), *arguments, "--cluster-name", name],
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    try:
+        harness("up", "--runs-dir", str(tmp_path))
+        assert "paused" in harness("pause")
+        assert "was paused already" in harness("pause")
+        said = harness("run", "jobs/multinode.yaml", "--runs-dir", str(tmp_path))
+        assert "was paused; starting its nodes" in said
+        assert "✓ PASS" in said
+        assert "Available" not in said, "nothing is installed again"
+        assert "was not paused" in harness("resume")
+    finally:
+        assert "removed" in harness("down")
