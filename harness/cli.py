@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from harness import doctor as doctoring
-from harness import inspect, reporting, trials, workbench
+from harness import inspect, past, reporting, trials, workbench
 from harness import run as running
 from harness.bundles import opened
 from harness.errors import HarnessError, UsageError
@@ -29,6 +29,7 @@ from harness.options import (
     Images,
     Json,
     Keep,
+    KeepRuns,
     Kubeconfig,
     Kubernetes,
     Progress,
@@ -59,7 +60,7 @@ def _show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
         if as_json:
             print(verdict.model_dump_json(indent=2), flush=True)
         else:
-            manifest = Bundle.open(bundle).manifest
+            manifest = Bundle(bundle).manifest
             terminal.render(verdict, manifest.stages if manifest else [], bundle, Console())
     except (BrokenPipeError, SystemExit):  # the latter is rich's way
         _nobody_reads()
@@ -79,6 +80,7 @@ def run(
     kubernetes: Kubernetes = None,
     images: Images = None,
     runs_dir: RunsDir = None,
+    keep_runs: KeepRuns = None,
     keep_cluster: Keep = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -94,6 +96,7 @@ def run(
         kubernetes=kubernetes,
         images=images,
         runs_dir=runs_dir,
+        keep_runs=keep_runs,
         keep_cluster=keep_cluster,
         wait_seconds=wait,
         tracker=tracker,
@@ -110,7 +113,8 @@ def judge(
     bundle: Annotated[Path, typer.Argument(help="a bundle folder, e.g. runs/latest")], as_json: Json = False
 ) -> int:
     """Judge a recorded bundle again; touches no cluster and writes nothing."""
-    return _show(judge_bundle(opened(bundle)), bundle, as_json)
+    found = opened(bundle)
+    return _show(judge_bundle(found), found.path, as_json)
 
 
 @app.command()
@@ -119,22 +123,11 @@ def show(
     as_json: Json = False,
 ) -> int:
     """The recorded verdict of a bundle."""
-    recorded = opened(bundle).path / "verdict.json"
+    found = opened(bundle)
+    recorded = found.path / "verdict.json"
     if not recorded.is_file():
         raise UsageError(f"{bundle} has no verdict.json", hint=f"harness judge {bundle}")
-    return _show(Verdict.model_validate_json(recorded.read_text()), bundle, as_json)
-
-
-@app.command()
-def runs(runs_dir: RunsDir = None, as_json: Json = False) -> int:
-    """Past bundles, the newest last."""
-    rows = inspect.bundles(load(runs_dir=runs_dir).runs_dir)
-    if as_json:
-        dump(rows)
-    else:
-        for row in rows:
-            print(f"{row['bundle']}  {row['verdict']:7}  {row['cause'] or ''}")
-    return 0
+    return _show(Verdict.model_validate_json(recorded.read_text()), found.path, as_json)
 
 
 @app.command()
@@ -161,7 +154,8 @@ def tracker(context: typer.Context) -> int:
     return serve(context.args) or 0
 
 
-for command in (*workbench.COMMANDS, *reporting.COMMANDS, trials.faults, trials.soak):
+COMMANDS = (past.runs, past.diff, *workbench.COMMANDS, *reporting.COMMANDS, trials.faults, trials.soak)
+for command in COMMANDS:
     app.command()(command)
 
 

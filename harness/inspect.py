@@ -9,7 +9,6 @@ from typing import Any
 
 from harness.cluster import power
 from harness.cluster.kind import KindCluster
-from harness.evidence.schema import Verdict
 from harness.images.build import build_tracker, build_worker
 from harness.images.stack import resolve
 from harness.kube import Kube, Object, condition
@@ -143,24 +142,6 @@ def _condition(found: dict[str, Any]) -> str:
     if found["created_by_harness"]:
         return f"not healthy, {found['phase']}: {found['trouble']} (`harness down` removes it)"
     return "there, but not made by the harness" if found["containers"] else "none (`harness up` makes one)"
-
-
-def bundles(runs_dir: Path) -> list[dict[str, Any]]:
-    """Every bundle of a runs folder with its recorded verdict, oldest first."""
-    rows = []
-    for manifest in sorted(runs_dir.glob("*/manifest.json")):
-        if manifest.parent.is_symlink():
-            continue
-        recorded = manifest.parent / "verdict.json"
-        verdict = Verdict.model_validate_json(recorded.read_text()) if recorded.is_file() else None
-        rows.append(
-            {
-                "bundle": str(manifest.parent),
-                "verdict": verdict.verdict if verdict else "none",
-                "cause": verdict.cause if verdict else None,
-            }
-        )
-    return rows
 
 
 def build_images(settings: Settings, progress: Callable[[str], None]) -> dict[str, str]:

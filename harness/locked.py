@@ -1,4 +1,5 @@
-"""Locks on files: one holder, or many that share; released by the kernel when a holder ends, however it ends.
+"""Locks on files and folders: one holder, or many that share; released by the kernel when a holder ends,
+however it ends.
 
 A program that a holder runs inherits what is locked: what it still does after its holder was killed, it does
 under the same lock.
@@ -7,51 +8,52 @@ under the same lock.
 from __future__ import annotations
 
 import fcntl
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 changing = threading.Lock()
 """Held while a program is started: none of the descriptors it inherits may be closed meanwhile."""
-_held: set[IO[str]] = set()
+_held: set[int] = set()
 
 
 class Hold:
     """A lock that is held until `release`, or until this process and the programs that it ran have ended."""
 
-    def __init__(self, handle: IO[str]) -> None:
-        self._handle = handle
-        _held.add(handle)
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        _held.add(descriptor)
 
     def release(self) -> None:
         """Also of programs that inherited it. Releasing twice is fine."""
         with changing:
-            if self._handle in _held:
-                _held.remove(self._handle)
-                fcntl.flock(self._handle, fcntl.LOCK_UN)
-                self._handle.close()
+            if self._descriptor in _held:
+                _held.remove(self._descriptor)
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+                os.close(self._descriptor)
+                self._descriptor = -1
 
 
 def take(path: Path, *, shared: bool = False, waiting: Callable[[], None] = lambda: None) -> Hold:
-    """Lock `path`, which is created when missing and never removed here.
+    """Lock `path`: a folder, or a file, which is created when missing and never removed here.
 
     `waiting` is called once when another holds it, before this one blocks.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-    handle = path.open("a")
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
     try:
         try:
-            fcntl.flock(handle, kind | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             waiting()
-            fcntl.flock(handle, kind)
+            fcntl.flock(descriptor, kind)
     except BaseException:
-        handle.close()
+        os.close(descriptor)
         raise
-    return Hold(handle)
+    return Hold(descriptor)
 
 
 @contextmanager
@@ -67,15 +69,18 @@ def locked(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[N
 def in_use(path: Path) -> bool:
     """Whether anybody holds a lock on `path`, this process too."""
     try:
-        with path.open() as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    finally:
+        os.close(descriptor)
     return False
 
 
 def inherited() -> tuple[int, ...]:
     """Descriptors of every lock that this process holds."""
-    return tuple(handle.fileno() for handle in _held)
+    return tuple(_held)

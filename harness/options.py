@@ -25,6 +25,8 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, the res
 Keep = Annotated[
     bool | None, typer.Option("--keep-cluster", help="keep the cluster afterwards (KEEP_CLUSTER)")
 ]
+KEEP_RUNS = "bundles of launches that passed: all, failed (none of them), last:N (all)"
+KeepRuns = Annotated[str | None, typer.Option(help=KEEP_RUNS)]
 
 
 class Progress:

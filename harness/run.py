@@ -7,17 +7,15 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from pathlib import Path
 
 from harness import process, provision
 from harness.budget import Budget
 from harness.errors import HarnessError, UsageError
 from harness.evidence.onlooker import Onlooker
-from harness.evidence.reader import Bundle
 from harness.evidence.redaction import Redactor
-from harness.evidence.schema import Expected, Launch, Verdict
+from harness.evidence.schema import Expected, Launch
 from harness.evidence.writer import BundleWriter, now
+from harness.finish import Outcome, finish, tidy
 from harness.images import scripts
 from harness.kube import reached
 from harness.launch import Launching, prepare
@@ -26,31 +24,22 @@ from harness.launchers.environment import konduktor_bin
 from harness.launchers.job_file import JobFile
 from harness.namespaces import namespace_of
 from harness.ready import Ready
-from harness.report import page
 from harness.settings import Settings
 from harness.tracker.run_id import check_run_id, make_run_id
-from harness.verdict import judge
 from harness.witness import Witness
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    verdict: Verdict
-    bundle: Path
-    report: Path | None
-    """None: it could not be written."""
 
 
 def run(job: JobFile, settings: Settings, progress: Progress, onlooker: Onlooker | None = None) -> Outcome:
     """Provision if needed, launch once, judge. Removes a cluster that it created, unless kept.
 
     Raises UsageError when nothing was created; every other failure, and an interruption, is a verdict.
+    Afterwards, older bundles go as `keep_runs` says.
     """
     _check(job, settings)
     with process.signals_as_interrupt():
-        writer = _new_bundle(settings)
+        writer = _new_bundle(settings, job)
         writer.onlooker = onlooker
         ready = None
         try:
@@ -63,13 +52,15 @@ def run(job: JobFile, settings: Settings, progress: Progress, onlooker: Onlooker
                 raise
         finally:
             _leave(settings, ready, writer, progress)
-        return finish(writer, progress)
+        outcome = finish(writer, progress)
+        tidy(settings, progress, outcome.bundle)
+        return outcome
 
 
 def launch(job: JobFile, settings: Settings, ready: Ready, progress: Progress) -> Outcome:
     """Launch once on a cluster that is ready, and judge; the cluster stays. For fixtures."""
     _check(job, settings)
-    writer = _new_bundle(settings)
+    writer = _new_bundle(settings, job)
     try:
         _launch(job, settings, ready, writer, progress)
     except (Exception, KeyboardInterrupt) as error:
@@ -96,29 +87,6 @@ def up(settings: Settings, progress: Progress) -> Ready:
             if isinstance(error, HarnessError):
                 error.hint = f"{error.hint} · evidence: {outcome.bundle}".removeprefix(" · ")
             raise
-
-
-def finish(writer: BundleWriter, progress: Progress) -> Outcome:
-    """Judge what is in the bundle, write the verdict into it, and the report beside it."""
-    writer.update(ended_at=now())
-    writer.close()
-    bundle = Bundle.open(writer.path)
-    verdict = judge(bundle)
-    writer.verdict(verdict)
-    return Outcome(verdict, writer.path, _report(writer, bundle, verdict, progress))
-
-
-def _report(writer: BundleWriter, bundle: Bundle, verdict: Verdict, progress: Progress) -> Path | None:
-    """A report is no evidence: what keeps it from being written changes no verdict, and where the evidence
-    found the disk full, the report does not take what is left of it."""
-    try:
-        if writer.full is not None:
-            raise writer.full
-        return page.write(bundle, verdict)
-    except Exception as error:
-        said = writer.redactor.text(str(error).partition("\n")[0] or type(error).__name__)
-        progress(f"no report ({said}): `harness report {writer.path} --output FILE` writes it elsewhere")
-        return None
 
 
 def _stopped(error: Exception | KeyboardInterrupt, writer: BundleWriter, progress: Progress) -> None:
@@ -177,12 +145,13 @@ def _given_run_id(job: JobFile, settings: Settings) -> str | None:
     return settings.pluto_run_id or job.envs.get("PLUTO_RUN_ID") or None
 
 
-def _new_bundle(settings: Settings) -> BundleWriter:
-    """A bundle whose redactor knows every secret of the settings."""
+def _new_bundle(settings: Settings, job: JobFile | None = None) -> BundleWriter:
+    """A bundle whose redactor knows every secret of the settings. None: it is of no launch."""
     key = settings.pluto_api_key
     redactor = Redactor([key.get_secret_value()] if key else [])
     writer = BundleWriter.create(settings.runs_dir, secrets.token_hex(4), redactor)
-    writer.update(command=sys.argv, deadline_seconds=settings.wait_seconds)
+    name = job.document["name"] if job else None
+    writer.update(command=sys.argv, job=name, deadline_seconds=settings.wait_seconds)
     return writer
 
 

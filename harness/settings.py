@@ -21,6 +21,8 @@ from pydantic_settings import (
 from harness.errors import UsageError
 
 ImagesMode = Literal["auto", "registry", "source"]
+KEEP_RUNS = r"all|failed|last:\d{1,6}"
+"""What `keep_runs` can be; harness.evidence.retention says what it means."""
 
 
 def _xdg(variable: str, default: str) -> Path:
@@ -84,6 +86,11 @@ class Settings(BaseSettings):
     kind_bin: str = "kind"
     kubectl_bin: str = "kubectl"
     runs_dir: Path = Path("runs")
+    keep_runs: str = Field(
+        "all",
+        pattern=f"^({KEEP_RUNS})$",
+        description="bundles of launches that passed: all, failed (none of them), last:N. Others always stay",
+    )
     cache_dir: Path = Field(default_factory=lambda: _xdg("XDG_CACHE_HOME", ".cache"))
     state_dir: Path = Field(default_factory=lambda: _xdg("XDG_STATE_HOME", ".local/state"))
     versions_file: Path | None = Field(None, description="replaces harness/versions.toml")

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from harness.faults import commands as injecting
-from harness.options import ClusterName, Images, Json, Keep, Progress, RunsDir, Workers, dump
+from harness.options import KEEP_RUNS, ClusterName, Images, Json, Keep, Progress, RunsDir, Workers, dump
 from harness.settings import load
 from harness.soak import commands as soaking
 
@@ -50,9 +50,7 @@ def soak(
     launches: Annotated[int, typer.Argument(min=1, help="how many launches")],
     parallel: Annotated[int, typer.Option(min=1, help="launches at the same time")] = 1,
     job: Annotated[Path, typer.Option(help="the job of every launch")] = Path("jobs/multinode.yaml"),
-    keep: Annotated[
-        str, typer.Option(help="bundles of launches that passed: all, failed (none of them), last:N")
-    ] = "all",
+    keep_runs: Annotated[str | None, typer.Option("--keep-runs", "--keep", help=KEEP_RUNS)] = None,
     table: Annotated[Path | None, typer.Option(help="write what it came to there, as docs/soak.md")] = None,
     cluster_name: ClusterName = None,
     workers: Workers = None,
@@ -82,7 +80,8 @@ def soak(
         runs_dir=runs_dir,
         keep_cluster=keep_cluster,
         wait_seconds=wait,
+        keep_runs=keep_runs,
     )
-    result = soaking.soak(launches, settings, job, parallel, keep, table, Progress())
+    result = soaking.soak(launches, settings, job, parallel, table, Progress())
     dump(result.model_dump()) if as_json else soaking.show(result, Console())
     return 0 if result.clean else 1

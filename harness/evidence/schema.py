@@ -90,6 +90,8 @@ class Manifest(Record):
     schema_version: int = SCHEMA_VERSION
     nonce: str
     command: list[str] = []
+    job: str | None = None
+    """The name in the job file; what was launched is called `launch.object_name`."""
     started_at: str
     launched_at: str | None = None
     """Just before the job was submitted: a run created earlier is a stale run."""

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from harness.errors import HarnessError
+from harness.evidence import folder
 from harness.evidence.files import DISK_FULL, Appender, LogFile, on_disk, replace_file
 from harness.evidence.onlooker import Onlooker
 from harness.evidence.redaction import Redactor
@@ -31,6 +32,7 @@ from harness.evidence.schema import (
     TruthLine,
     Verdict,
 )
+from harness.locked import Hold, take
 
 TrackerKind = Literal["runs", "attachments", "points"]
 RESERVE = ".reserve"
@@ -50,8 +52,10 @@ class BundleWriter:
     among them prove nothing, so no more are taken; the manifest and the verdict still are.
     """
 
-    def __init__(self, path: Path, nonce: str, redactor: Redactor) -> None:
+    def __init__(self, path: Path, nonce: str, redactor: Redactor, hold: Hold | None = None) -> None:
+        """`hold` is released by `done`."""
         self.path = path
+        self._hold = hold
         self.redactor = redactor
         self.full: HarnessError | None = None
         self.onlooker: Onlooker | None = None
@@ -62,22 +66,21 @@ class BundleWriter:
 
     @classmethod
     def create(cls, runs_dir: Path, nonce: str, redactor: Redactor) -> BundleWriter:
-        """Make runs_dir/<UTC time>-<nonce>/ and point runs_dir/latest at it."""
+        """Make runs_dir/<UTC time>-<nonce>/, locked until `done`, and point runs_dir/latest at it."""
         path = runs_dir / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{nonce}"
+        with on_disk(path):
+            path.mkdir(parents=True)
+        writer = cls(path, nonce, redactor, take(path))
         try:
             with on_disk(path):
-                path.mkdir(parents=True)
                 (path / RESERVE).write_bytes(bytes(RESERVE_BYTES))
-            writer = cls(path, nonce, redactor)
             writer.manifest(writer.current)
             if writer.full is not None:
                 raise writer.full
             with on_disk(path):
-                link = runs_dir / f".latest-{nonce}"
-                link.unlink(missing_ok=True)
-                link.symlink_to(path.name)
-                link.replace(runs_dir / "latest")
+                folder.name_latest(path)
         except HarnessError:
+            writer.done()
             shutil.rmtree(path, ignore_errors=True)
             raise
         return writer
@@ -191,14 +194,15 @@ class BundleWriter:
 
     def discard(self) -> None:
         """Remove the bundle: what it was to record was no launch. `latest` is the newest of the others."""
-        self.close()
+        self.done()
         shutil.rmtree(self.path, ignore_errors=True)
-        latest = self.path.parent / "latest"
-        if latest.is_symlink() and not latest.exists():
-            latest.unlink()
-            others = sorted(manifest.parent for manifest in self.path.parent.glob("2*/manifest.json"))
-            if others:
-                latest.symlink_to(others[-1].name)
+        folder.mend_latest(self.path.parent)
+
+    def done(self) -> None:
+        """Nothing more is written: from now on the bundle is one of the past, which may be removed."""
+        self.close()
+        if self._hold is not None:
+            self._hold.release()
 
     def close(self) -> None:
         """Close every file. Writing again opens them again."""

@@ -32,6 +32,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
         "HARNESS_STATE_DIR": str(folder / "state"),
         "HARNESS_RUNS_DIR": str(folder / "runs"),
         "HARNESS_CACHE_DIR": str(load().cache_dir),
+        "HARNESS_KEEP_RUNS": "all",
         **more,
     }
 

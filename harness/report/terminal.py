@@ -14,6 +14,15 @@ from harness.report.page import REPORT
 
 STYLE = {"PASS": "bold green", "FAIL": "bold red", "UNKNOWN": "bold yellow"}
 MARK = {"PASS": "✓", "FAIL": "✗", "UNKNOWN": "?"}
+PIPE_COLUMNS = 240
+
+
+def wide() -> Console:
+    """For tables: what is no terminal has room for everything."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = PIPE_COLUMNS
+    return console
 
 
 def render(verdict: Verdict, stages: list[Stage], bundle: Path, console: Console) -> None:

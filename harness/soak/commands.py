@@ -15,7 +15,6 @@ from harness import run as running
 from harness.launchers.job_file import JobFile
 from harness.settings import Settings
 from harness.soak import table as writing
-from harness.soak.ledger import Keep
 from harness.soak.soak import Result, Soak
 
 Progress = Callable[[str], None]
@@ -26,7 +25,6 @@ def soak(
     settings: Settings,
     job: Path,
     parallel: int,
-    keep: str,
     table: Path | None,
     progress: Progress,
 ) -> Result:
@@ -34,7 +32,6 @@ def soak(
 
     Raises UsageError before anything is made. When it is stopped, the ledger has what was done.
     """
-    kept = Keep.parse(keep)
     JobFile.load(job)
     name = f"soak-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     folder = settings.runs_dir.absolute() / name
@@ -42,7 +39,7 @@ def soak(
         ready = running.up(settings, progress)
         try:
             progress(f"ledger {folder / 'ledger.jsonl'}")
-            soak = Soak(ready, settings, job, folder, parallel, kept)
+            soak = Soak(ready, settings, job, folder, parallel)
             result = soak.run(launches, progress)
             if table is not None:
                 writing.write(table, result, soak.ledger.entries, ready.versions)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import BaseModel
 
-from harness.errors import UsageError
+from harness.evidence import folder
+from harness.evidence.retention import Keep
 from harness.evidence.schema import Retry
 
 
@@ -38,25 +38,6 @@ class Entry(BaseModel):
         return self.verdict == "PASS" and self.exit_code == 0
 
 
-class Keep(BaseModel):
-    """Which bundles of launches that passed stay; those of others always do."""
-
-    last: int | None
-    """None: all."""
-
-    @classmethod
-    def parse(cls, text: str) -> Keep:
-        """`all`, `failed` or `last:N`. Raises UsageError."""
-        if text == "all":
-            return cls(last=None)
-        if text == "failed":
-            return cls(last=0)
-        word, _, number = text.partition(":")
-        if word == "last" and number.isdigit():
-            return cls(last=int(number))
-        raise UsageError(f"--keep takes all, failed or last:N, seen {text!r}")
-
-
 class Ledger:
     """Written as it happens. Not for several threads at once."""
 
@@ -68,10 +49,10 @@ class Ledger:
 
     def add(self, entry: Entry) -> None:
         """Write it, and remove what is no longer to be kept."""
-        if entry.passed and entry.bundle is not None and self._keep.last is not None:
+        if entry.passed and entry.bundle is not None:
             self._passed.append(Path(entry.bundle))
-            for old in self._passed[: len(self._passed) - self._keep.last]:
-                shutil.rmtree(old)
+            for old in self._keep.surplus(self._passed):
+                folder.remove(old)
                 self._passed.remove(old)
         self.entries.append(entry)
         self._mark()

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from harness.errors import HarnessError
 from harness.evidence.reader import Bundle
+from harness.evidence.retention import Keep
 from harness.evidence.writer import now
 from harness.faults.command import Command
 from harness.faults.inject import CPU_REQUEST
@@ -22,7 +23,7 @@ from harness.ready import Ready
 from harness.settings import Settings
 from harness.soak import snapshot
 from harness.soak.leaks import Growth, compare, explained
-from harness.soak.ledger import Entry, Keep, Ledger, Numbers, numbers
+from harness.soak.ledger import Entry, Ledger, Numbers, numbers
 
 Progress = Callable[[str], None]
 SETTLE_SECONDS = 120.0
@@ -54,9 +55,7 @@ class Result(BaseModel):
 class Soak:
     """`run` launches; `stop` ends what is under way."""
 
-    def __init__(
-        self, ready: Ready, settings: Settings, job: Path, folder: Path, parallel: int, keep: Keep
-    ) -> None:
+    def __init__(self, ready: Ready, settings: Settings, job: Path, folder: Path, parallel: int) -> None:
         """`folder` is made: ledger.jsonl, summary.json, launches/ with bundles, logs/, tmp/."""
         self._ready = ready
         self._settings = settings
@@ -65,7 +64,7 @@ class Soak:
         self._parallel = parallel
         for name in ("launches", "logs", "tmp"):
             (folder / name).mkdir(parents=True)
-        self.ledger = Ledger(folder / "ledger.jsonl", keep)
+        self.ledger = Ledger(folder / "ledger.jsonl", Keep.parse(settings.keep_runs))
         self._running: set[Command] = set()
         self._stopped = threading.Event()
 
@@ -164,6 +163,7 @@ class Soak:
             "HARNESS_STATE_DIR": str(settings.state_dir.absolute()),
             "HARNESS_CACHE_DIR": str(settings.cache_dir.absolute()),
             "HARNESS_RUNS_DIR": str(runs.absolute()),
+            "HARNESS_KEEP_RUNS": "all",  # the ledger sees to that
             "HARNESS_WAIT_SECONDS": str(settings.wait_seconds),
             "TMPDIR": str((self._folder / "tmp").absolute()),
         }

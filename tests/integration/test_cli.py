@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.faults.record import extract
+
 HARNESS = Path(sys.executable).with_name("harness")
 JOB = Path(__file__).parents[2] / "jobs" / "multinode.yaml"
-COMMANDS = ["run", "up", "down", "status", "judge", "show", "report", "summary", "runs", "logs"]
+RECORDED = Path(__file__).parents[1] / "recorded"
+COMMANDS = ["run", "up", "down", "status", "judge", "show", "report", "summary", "runs", "diff", "logs"]
 COMMANDS += ["doctor", "tracker", "images", "faults", "soak", "pause", "resume", "shell"]
 
 
@@ -61,6 +64,13 @@ def wrong(done: subprocess.CompletedProcess[str], told: str) -> None:
         (["logs", "."], "is not a bundle"),
         (["report"], "runs/latest is not a bundle"),
         (["report", "some.tar.xz"], "is not a bundle"),
+        (["diff", ".", "nowhere"], "is not a bundle"),
+        (["diff", "."], "Missing argument"),
+        (["runs", "--last", "0"], "--last"),
+        (["runs", "--prune", "passed"], "all, failed or last:N"),
+        (["runs", "--prune", "all"], "would keep all"),
+        (["runs", "--prune", "failed", "--last", "2"], "do not go together"),
+        (["run", str(JOB), "--keep-runs", "some"], "keep_runs"),
     ],
 )
 def test_wrong_use_is_told_before_anything_is_made(
@@ -127,6 +137,7 @@ def test_without_docker_a_run_is_judged_and_json_is_one_document(env: dict[str, 
     assert json.loads(again.stdout) == verdict
     listed = harness("runs", "--json", env=env)
     assert [row["verdict"] for row in json.loads(listed.stdout)] == [verdict["verdict"]]
+    assert [row["job"] for row in json.loads(listed.stdout)] == ["pluto-multinode-e2e-test"]
     assert not list((tmp_path / ".local").rglob("state.json"))
     written = (tmp_path / "runs/latest/report.html").read_bytes()
     assert verdict["cause"].encode() in written
@@ -134,6 +145,9 @@ def test_without_docker_a_run_is_judged_and_json_is_one_document(env: dict[str, 
     assert (tmp_path / "again.html").read_bytes() == written
     shown = harness("show", env=env)
     assert "report    runs/latest/report.html" in shown.stdout
+    nonce = (tmp_path / "runs/latest").resolve().name.rpartition("-")[2]
+    for command in ("show", "judge"):
+        assert f"{nonce}/report.html" in harness(command, nonce, env=env).stdout.replace("\n", "")
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
@@ -148,3 +162,67 @@ def test_a_reader_that_has_left_changes_nothing(env: dict[str, str], tmp_path: P
     code = process.wait(60)
     recorded = json.loads((tmp_path / "runs" / "latest" / "verdict.json").read_text())
     assert code == {"FAIL": 1, "UNKNOWN": 2}[recorded["verdict"]]
+
+
+def passed(runs: Path, second: int) -> Path:
+    """A bundle as a launch that passed leaves it, as far as it is looked at here."""
+    path = runs / f"20261121T0500{second:02}Z-{second:08x}"
+    path.mkdir(parents=True)
+    manifest = {"nonce": f"{second:08x}", "started_at": f"2026-11-21T05:00:{second:02}Z"}
+    (path / "manifest.json").write_text(json.dumps({**manifest, "ended_at": "2026-11-21T05:01:00Z"}))
+    (path / "verdict.json").write_text(json.dumps({"verdict": "PASS", "explanation": "all is well"}))
+    return path
+
+
+def test_runs_of_any_state_are_listed_and_pruned(env: dict[str, str], tmp_path: Path) -> None:
+    """Damaged ones too; what goes is said with its bytes, and `latest` stays valid."""
+    good = [passed(tmp_path / "runs", second) for second in (1, 2, 3)]
+    damaged = passed(tmp_path / "runs", 4)
+    (damaged / "manifest.json").write_text("{")
+    table = harness("runs", env=env).stdout
+    assert [line.split()[0] for line in table.splitlines()[1:-1]] == [path.name for path in [*good, damaged]]
+    assert "damaged" not in table.splitlines()[3]
+    rows = json.loads(harness("runs", "--last", "2", "--json", env=env).stdout)
+    assert [(row["name"], row["state"]) for row in rows] == [
+        (good[2].name, "judged"),
+        (damaged.name, "damaged"),
+    ]
+    assert rows[0]["seconds"] == 57
+    done = harness("runs", "--prune", "last:1", "--json", env=env)
+    removed = json.loads(done.stdout)
+    assert [row["bundle"] for row in removed["removed"]] == [f"runs/{path.name}" for path in good[:2]]
+    assert removed["bytes"] == sum(row["bytes"] for row in removed["removed"]) > 0
+    assert sorted((tmp_path / "runs").iterdir()) == [good[2], damaged]
+    again = harness("runs", "--prune", "failed", env=env)
+    assert again.stdout.startswith(f"removed runs/{good[2].name}  ")
+    assert "1 bundles removed" in again.stdout
+
+
+def test_a_run_keeps_of_the_past_what_it_is_told(env: dict[str, str], tmp_path: Path) -> None:
+    """Once its own verdict is written; its own bundle stays."""
+    good = [passed(tmp_path / "runs", second) for second in (1, 2, 3)]
+    done = harness("run", str(JOB), "--keep-runs", "last:1", env=env)
+    assert done.returncode in (1, 2)
+    assert f"removed runs/{good[0].name}" in done.stderr
+    own = (tmp_path / "runs" / "latest").resolve()
+    assert sorted((tmp_path / "runs").glob("2*")) == [good[2], own]
+    harness("run", str(JOB), env=env, HARNESS_KEEP_RUNS="failed")
+    assert own.is_dir()
+    assert not good[2].exists()
+
+
+def test_diff(env: dict[str, str], tmp_path: Path) -> None:
+    """0 when nothing that matters differs, 1 when something does; one document."""
+    one, other = (
+        str(extract(RECORDED / f"{name}.tar.xz", tmp_path / name))
+        for name in ("client-drop-point", "client-wrong-value")
+    )
+    same = harness("diff", one, one, env=env)
+    assert (same.returncode, same.stderr) == (0, "")
+    assert "nothing that matters differs" in same.stdout
+    told = harness("diff", one, other, "--json", env=env)
+    document = json.loads(told.stdout)
+    assert (told.returncode, document["matters"]) == (1, True)
+    assert [(c["a"], c["b"]) for c in document["verdict"]] == [
+        ("unification.lost_points", "unification.wrong_value")
+    ]

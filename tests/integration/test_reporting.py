@@ -24,7 +24,7 @@ SESSION = """
 import os, pathlib, pytest
 from fixtures.plugin import record
 from harness.evidence import Bundle
-from harness.run import Outcome
+from harness.finish import Outcome
 from harness.verdict import judge
 
 def outcome(name):

@@ -21,10 +21,10 @@ from harness import logs, provision
 from harness import run as running
 from harness.controllers import queues
 from harness.evidence.reader import Bundle
+from harness.finish import Outcome
 from harness.kube import Object
 from harness.launchers.job_file import JobFile
 from harness.ready import Ready
-from harness.run import Outcome
 from harness.settings import Settings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.gpu]

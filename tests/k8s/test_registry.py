@@ -30,12 +30,12 @@ from harness import process, provision
 from harness import run as running
 from harness.cluster.kind import KindCluster
 from harness.evidence.reader import Bundle
+from harness.finish import Outcome
 from harness.images import versions
 from harness.images.docker import BUILD
 from harness.images.stack import Stack, resolve
 from harness.launchers.job_file import JobFile
 from harness.ready import Ready
-from harness.run import Outcome
 from harness.settings import Settings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.registry]

@@ -14,11 +14,11 @@ from harness import inspect, logs, provision, shell
 from harness.cluster import power
 from harness.errors import UsageError
 from harness.evidence.reader import Bundle
+from harness.finish import Outcome
 from harness.images.build import SCRIPTS
 from harness.images.docker import image_id
 from harness.launchers.job_file import JobFile
 from harness.ready import Ready
-from harness.run import Outcome
 from harness.settings import Settings
 
 pytestmark = pytest.mark.e2e

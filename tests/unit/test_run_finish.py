@@ -11,7 +11,7 @@ from harness.errors import HarnessError
 from harness.evidence import Bundle, BundleWriter, Redactor
 from harness.evidence.files import DISK_FULL
 from harness.evidence.schema import Expected, Manifest
-from harness.run import finish
+from harness.finish import finish
 from harness.verdict import judge
 
 SECRET = "t0p-s3cret-value"

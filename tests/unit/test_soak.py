@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import UsageError
+from harness.evidence.retention import Keep
 from harness.evidence.schema import Retry
 from harness.soak import table
 from harness.soak.leaks import MIB, Growth, Snapshot, compare, explained
-from harness.soak.ledger import Entry, Keep, Ledger, numbers, percentiles
+from harness.soak.ledger import Entry, Ledger, numbers, percentiles
 from harness.soak.soak import Result
 
 
@@ -58,12 +58,6 @@ def test_the_table_has_every_launch_and_every_measure(tmp_path: Path) -> None:
     assert "| ✗ | namespaces | 3 | 9 | 3 more than explained |" in text
     assert "| ✓ | 1 | PASS | 0 | 10.0 |  | a watch: cut \\| off | none |" in text
     assert "| ✗ | 2 | FAIL rank.crashed | 1 |" in text
-
-
-@pytest.mark.parametrize("text", ["", "none", "last", "last:", "last:-1", "last:x"])
-def test_another_word_for_keep_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="all, failed or last:N"):
-        Keep.parse(text)
 
 
 def test_numbers() -> None:

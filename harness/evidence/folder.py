@@ -1,0 +1,175 @@
+"""A folder of bundles: which are there, what `latest` names, how much each takes, and removing one.
+
+A bundle is locked by who writes it (`BundleWriter.create` … `done`): one without an end that nobody holds was
+cut off.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from harness.errors import HarnessError
+from harness.evidence.reader import Bundle
+from harness.evidence.schema import Manifest, Verdict
+from harness.locked import in_use
+
+LATEST = "latest"
+State = Literal["judged", "running", "cut off", "damaged", "not judged"]
+_NAME = re.compile(r"(\d{8}T\d{6}Z)-(\w+)", re.ASCII)
+"""As `BundleWriter.create` names them: time and nonce."""
+_DOOMED = ".removing-"
+
+
+@dataclass(frozen=True)
+class Past:
+    """One bundle, also one that is damaged or still written."""
+
+    path: Path
+
+    @cached_property
+    def _bundle(self) -> Bundle:
+        return Bundle(self.path)
+
+    @property
+    def manifest(self) -> Manifest | None:
+        return self._bundle.manifest
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """As it was recorded."""
+        return self._bundle.recorded_verdict
+
+    @cached_property
+    def state(self) -> State:
+        """What became of it. It is damaged when its manifest or its verdict cannot be read."""
+        if self.verdict is None and self.held:
+            return "running"
+        if self.manifest is None or (self.verdict is None and self._bundle.has("verdict.json")):
+            return "damaged"
+        if self.verdict is not None:
+            return "judged"
+        return "not judged" if self.manifest.ended_at else "cut off"
+
+    @property
+    def held(self) -> bool:
+        """Whether somebody still writes it. One that may not be looked into is somebody else's."""
+        try:
+            return in_use(self.path)
+        except PermissionError:
+            return False
+
+    @property
+    def started(self) -> datetime:
+        """By its manifest; else by its name, or when its folder was changed."""
+        if self.manifest is not None and (moment := _moment(self.manifest.started_at)) is not None:
+            return moment
+        if (named := _NAME.fullmatch(self.path.name)) and (moment := _moment(named[1])) is not None:
+            return moment
+        return datetime.fromtimestamp(self.path.lstat().st_mtime, UTC)
+
+    @property
+    def seconds(self) -> float | None:
+        """From its start to its end, None when it has none."""
+        ended = _moment(self.manifest.ended_at or "") if self.manifest else None
+        return (ended - self.started).total_seconds() if ended else None
+
+    @property
+    def job(self) -> str:
+        """Its name in the job file, or, in an older bundle, that of the launched object; "" for no launch."""
+        if self.manifest is None:
+            return ""
+        launch = self.manifest.launch
+        return self.manifest.job or (launch.object_name if launch else None) or ""
+
+    @property
+    def own(self) -> bool:
+        """Whether the harness made it and it still has the name that it got: somebody who gives it another
+        one wants to keep it."""
+        named = _NAME.fullmatch(self.path.name)
+        return bool(named and self.manifest is not None and named[2] == self.manifest.nonce)
+
+
+def past(runs_dir: Path) -> list[Past]:
+    """Every bundle of the folder, oldest first. Links to bundles are none."""
+    found = [Past(path) for path in _folders(runs_dir)]
+    return sorted(found, key=lambda one: (one.started, one.path.name))
+
+
+def _folders(runs_dir: Path) -> Iterator[Path]:
+    for path in runs_dir.glob("*"):
+        if path.is_symlink() or not path.is_dir() or path.name.startswith("."):
+            continue
+        if _NAME.fullmatch(path.name) or (path / "manifest.json").is_file():
+            yield path
+
+
+def size(path: Path) -> int:
+    """Bytes that a folder takes on the disk, as `du` counts them. Links are not followed."""
+    total = 0
+    for each in (path, *path.rglob("*")):
+        try:
+            total += each.lstat().st_blocks * 512
+        except FileNotFoundError:  # it is being written, or removed
+            continue
+    return total
+
+
+def remove(bundle: Path) -> int:
+    """Remove a bundle, at once for whoever looks: nobody sees a half of it. Returns the bytes it took.
+
+    Raises HarnessError when the system does not allow it.
+    """
+    taken = size(bundle)
+    doomed = bundle.with_name(f"{_DOOMED}{bundle.name}")
+    try:
+        bundle.rename(doomed)
+        shutil.rmtree(doomed)
+    except FileNotFoundError:  # somebody else removes it
+        taken = 0
+    except OSError as error:
+        raise HarnessError(
+            f"{bundle} could not be removed: {error.strerror}", hint=f"rm -r {doomed}"
+        ) from error
+    mend_latest(bundle.parent)
+    return taken
+
+
+def sweep(runs_dir: Path) -> None:
+    """Finish what a `remove` that was killed had begun."""
+    for doomed in runs_dir.glob(f"{_DOOMED}*"):
+        if not doomed.is_symlink() and _NAME.fullmatch(doomed.name.removeprefix(_DOOMED)):
+            shutil.rmtree(doomed, ignore_errors=True)
+
+
+def name_latest(bundle: Path) -> None:
+    """`latest` beside the bundle leads to it; it leads somewhere at any moment."""
+    link = bundle.with_name(f".{LATEST}-{bundle.name}")
+    link.unlink(missing_ok=True)
+    link.symlink_to(bundle.name)
+    link.replace(bundle.with_name(LATEST))
+
+
+def mend_latest(runs_dir: Path) -> None:
+    """When what `latest` named is gone, it names the newest of the others, or is gone too."""
+    latest = runs_dir / LATEST
+    if latest.is_symlink() and not latest.exists():
+        others = past(runs_dir)
+        if others:
+            name_latest(others[-1].path)
+        else:
+            latest.unlink(missing_ok=True)
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else None

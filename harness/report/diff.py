@@ -1,0 +1,210 @@
+"""What differs between two bundles. Pure: two sides in, one document out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+
+from pydantic import BaseModel, computed_field
+
+from harness.evidence.schema import Record, Value
+from harness.report.facts import WHOLE, Facts, Series
+from harness.report.points import steps
+from harness.verdict.points import same
+
+NOISE_SECONDS, NOISE_RATIO = 1.0, 1.25
+"""Times of a stage differ when they do so by more than both."""
+TICK = 0.001
+"""Seconds that a time is exact to: of less there is no ratio."""
+SHOWN = 10
+"""Of the values that differ, the first ones."""
+
+
+class Change(Record):
+    """Something that both sides have differently, or only one has."""
+
+    what: str
+    a: str | None
+    b: str | None
+
+
+class Timing(Record):
+    """Seconds of a stage. `ratio` is B/A, None without one of them; `marked`: more than noise."""
+
+    stage: str
+    a: float | None
+    b: float | None
+    ratio: float | None
+    marked: bool
+
+
+class Told(Record):
+    """Rows of one rank and metric: logged, in the run, and steps that the run does not have or that only this
+    side logged."""
+
+    logged: int
+    kept: int
+    missing: str = ""
+    only: str = ""
+
+
+class PointsChange(Record):
+    rank: int
+    metric: str
+    a: Told | None
+    b: Told | None
+
+
+class ValueChange(Record):
+    """What the same rank logged for the same metric and step."""
+
+    rank: int
+    metric: str
+    step: int
+    a: Value
+    b: Value
+
+
+class EventChange(Record):
+    """Events that only one side has, by type, reason and kind of object; how many."""
+
+    type: str
+    reason: str
+    object: str
+    a: int
+    b: int
+
+
+class Diff(BaseModel):
+    """A list for each kind of difference, empty where there is none; `timings` has every stage."""
+
+    a: str
+    b: str
+    verdict: list[Change]
+    checks: list[Change]
+    causes: list[Change]
+    versions: list[Change]
+    points: list[PointsChange]
+    values_differ: int
+    """How many values differ; `values` are the first of them. A block of rows known by its digest is one."""
+    values: list[ValueChange]
+    any_values: bool
+    """Values may differ: that does not matter."""
+    job: list[Change]
+    timings: list[Timing]
+    noise_seconds: float = NOISE_SECONDS
+    noise_ratio: float = NOISE_RATIO
+    events: list[EventChange]
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def matters(self) -> bool:
+        """Verdict, cause, checks, versions or points differ. Names, times and events may."""
+        values = self.values_differ and not self.any_values
+        return bool(self.verdict or self.checks or self.causes or self.versions or self.points or values)
+
+
+def compare(a: Facts, b: Facts, *, any_values: bool = False) -> Diff:
+    """Both sides count alike: the other way round everything is the same with `a` and `b` exchanged."""
+    values = _values(a, b)
+    first = list(islice(values, SHOWN))
+    return Diff(
+        a=a.bundle,
+        b=b.bundle,
+        verdict=_changes(_outcome(a), _outcome(b)),
+        checks=_changes(a.checks, b.checks),
+        causes=_changes(a.causes, b.causes),
+        versions=_changes(a.versions, b.versions),
+        points=list(_points(a, b)),
+        values_differ=len(first) + sum(1 for _ in values) + _blocks(a, b),
+        values=first,
+        any_values=any_values,
+        job=_changes(a.job, b.job),
+        timings=_timings(a.stages, b.stages),
+        events=_events(a, b),
+    )
+
+
+def _outcome(side: Facts) -> dict[str, str]:
+    told: dict[str, str] = {"verdict": side.verdict.verdict}
+    if side.verdict.cause:
+        told["cause"] = side.verdict.cause
+    if side.verdict.ranks:
+        told["ranks"] = ", ".join(map(str, side.verdict.ranks))
+    return told
+
+
+def _changes(a: Mapping[str, str], b: Mapping[str, str]) -> list[Change]:
+    return [
+        Change(what=what, a=a.get(what), b=b.get(what)) for what in _order(a, b) if a.get(what) != b.get(what)
+    ]
+
+
+def _order(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
+    """Names of both, in an order that is the same the other way round: where either has it first."""
+    place: dict[str, int] = {}
+    for side in (a, b):
+        for number, name in enumerate(side):
+            place[name] = min(number, place.get(name, number))
+    return sorted(place, key=lambda name: (place[name], name))
+
+
+def _timings(a: Mapping[str, float], b: Mapping[str, float]) -> list[Timing]:
+    found = []
+    for stage in sorted(_order(a, b), key=lambda name: name != WHOLE):
+        one, other = a.get(stage), b.get(stage)
+        low, high = sorted((one or 0.0, other or 0.0))
+        found.append(
+            Timing(
+                stage=stage,
+                a=one,
+                b=other,
+                ratio=round(other / one, 3) if one and one >= TICK and other is not None else None,
+                marked=high - low > NOISE_SECONDS and high > low * NOISE_RATIO,
+            )
+        )
+    return found
+
+
+def _points(a: Facts, b: Facts) -> Iterator[PointsChange]:
+    for rank, metric in sorted({*a.series, *b.series}):
+        one, other = a.series.get((rank, metric)), b.series.get((rank, metric))
+        change = PointsChange(rank=rank, metric=metric, a=_told(one, other), b=_told(other, one))
+        if change.a != change.b:
+            yield change
+
+
+def _told(own: Series | None, other: Series | None) -> Told | None:
+    if own is None:
+        return None
+    lost = [steps(own.missing)] if own.missing else []
+    lost += [f"{own.missing_in_blocks} of those known by digest"] if own.missing_in_blocks else []
+    only = sorted(set(own.values) - set(other.values)) if other is not None else []
+    return Told(logged=own.logged, kept=own.kept, missing=", ".join(lost), only=steps(only))
+
+
+def _values(a: Facts, b: Facts) -> Iterator[ValueChange]:
+    for (rank, metric), one in sorted(a.series.items()):
+        other = b.series.get((rank, metric))
+        for step in sorted(set(one.values) & set(other.values)) if other is not None else ():
+            assert other is not None
+            left, right = one.values[step], other.values[step]
+            if not same(left, right) and (left, right) != (a.mark, b.mark):
+                yield ValueChange(rank=rank, metric=metric, step=step, a=left, b=right)
+
+
+def _blocks(a: Facts, b: Facts) -> int:
+    """Blocks of the same steps with other digests."""
+    return sum(
+        one.digests[block] != b.series[key].digests[block]
+        for key, one in a.series.items()
+        if key in b.series
+        for block in set(one.digests) & set(b.series[key].digests)
+    )
+
+
+def _events(a: Facts, b: Facts) -> list[EventChange]:
+    return [
+        EventChange(type=key[0], reason=key[1], object=key[2], a=a.events.get(key, 0), b=b.events.get(key, 0))
+        for key in sorted({*a.events} ^ {*b.events}, key=lambda key: (key[0] != "Warning", key))
+    ]

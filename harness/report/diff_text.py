@@ -1,0 +1,99 @@
+"""A difference for people: what matters first, then names, times and events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harness.report.diff import NOISE_RATIO, NOISE_SECONDS, Change, Diff, Timing, Told
+from harness.report.terminal import MARK, STYLE
+
+MOST = 30
+"""Rows of a table; the JSON has them all."""
+
+
+def render(diff: Diff, console: Console) -> None:
+    """Print it. A section that would be empty is left out."""
+    result = "FAIL" if diff.matters else "PASS"
+    said = "they differ" if diff.matters else "nothing that matters differs"
+    console.print(Text(f"{MARK[result]} {said}", style=STYLE[result]))
+    console.print(Text(f"A  {diff.a}\nB  {diff.b}"))
+    for title, changes in (
+        ("verdict", diff.verdict),
+        ("checks", diff.checks),
+        ("causes, and the checks that name them", diff.causes),
+        ("versions", diff.versions),
+    ):
+        _section(console, title, ["", "A", "B"], map(_change, changes))
+    _section(
+        console,
+        "points: how many of those logged are in the run, and steps",
+        ["rank", "metric", "A", "B"],
+        ([str(each.rank), each.metric, _told(each.a), _told(each.b)] for each in diff.points),
+    )
+    if diff.values_differ:
+        more = f"the first {len(diff.values)} of {diff.values_differ}"
+        _section(
+            console,
+            f"values logged for the same rank, metric and step: {more}"
+            + (", which may differ" if diff.any_values else ""),
+            ["rank", "metric", "step", "A", "B"],
+            ([str(v.rank), v.metric, str(v.step), repr(v.a), repr(v.b)] for v in diff.values),
+        )
+    _section(console, "job", ["", "A", "B"], map(_change, diff.job))
+    _section(
+        console,
+        f"seconds; ● differs by more than {NOISE_SECONDS:g} s and {NOISE_RATIO:g} times",
+        ["", "stage", "A", "B", "B/A"],
+        map(_timing, diff.timings),
+        right=3,
+    )
+    _section(
+        console,
+        "events that only one has",
+        ["", "", "about", "A", "B"],
+        ([e.type, e.reason, e.object, *(str(n) if n else "" for n in (e.a, e.b))] for e in diff.events),
+        right=2,
+    )
+
+
+def _section(
+    console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: int = 0
+) -> None:
+    """`right`: how many of the last columns are numbers."""
+    told = list(rows)
+    if not told:
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for number, column in enumerate(columns):
+        table.add_column(
+            column, overflow="fold", justify="right" if number >= len(columns) - right else "left"
+        )
+    for row in told[:MOST]:
+        table.add_row(*map(Text, row))
+    console.print()
+    console.print(Text(title, style="bold"))
+    console.print(table)
+    if len(told) > MOST:
+        console.print(Text(f"and {len(told) - MOST} more (--json has them)", style="dim"))
+
+
+def _change(change: Change) -> list[str]:
+    return [change.what, *("–" if side is None else side for side in (change.a, change.b))]
+
+
+def _told(told: Told | None) -> str:
+    if told is None:
+        return "–"
+    missing = f"; not {told.missing}" if told.missing else ""
+    only = f"; only here {told.only}" if told.only else ""
+    return f"{told.kept} of {told.logged}{missing}{only}"
+
+
+def _timing(timing: Timing) -> list[str]:
+    sides = ["–" if side is None else f"{side:.1f}" for side in (timing.a, timing.b)]
+    ratio = "" if timing.ratio is None else f"{timing.ratio:.2f}"
+    return ["●" if timing.marked else "", timing.stage, *sides, ratio]

@@ -1,0 +1,147 @@
+"""What of one bundle is compared with another's: everything that is the same when the same is done again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from harness.evidence.objects import mapping
+from harness.evidence.reader import Bundle
+from harness.evidence.schema import Manifest, TruthBlock, Verdict
+from harness.report.points import Metric, metrics
+from harness.verdict import judge
+from harness.verdict.case import seconds
+
+WHOLE = "whole run"
+
+
+@dataclass(frozen=True)
+class Series:
+    """What one rank logged of one metric, and how much of it the run has."""
+
+    values: dict[int, float] = field(default_factory=dict)
+    """Step → value, as far as there are rows."""
+    digests: dict[tuple[int, int], str] = field(default_factory=dict)
+    """(first, last step) → SHA-256 of what is known by digest only."""
+    logged: int = 0
+    missing: tuple[int, ...] = ()
+    """Steps of rows that the run does not have."""
+    missing_in_blocks: int = 0
+
+    @property
+    def kept(self) -> int:
+        return self.logged - len(self.missing) - self.missing_in_blocks
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One bundle. `checks` and `causes` are by name: "FAIL rank.killed", and the checks that name a cause."""
+
+    bundle: str
+    verdict: Verdict
+    checks: dict[str, str] = field(default_factory=dict)
+    causes: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    job: dict[str, str] = field(default_factory=dict)
+    stages: dict[str, float] = field(default_factory=dict)
+    """Name → seconds, in their order, the whole run first."""
+    series: dict[tuple[int, str], Series] = field(default_factory=dict)
+    """(rank, metric) → what was logged."""
+    mark: float | None = None
+    """The launch's nonce as a number: the main job logs it, and it never is another launch's."""
+    events: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    """(type, reason, kind of object) → how many."""
+
+
+def facts(bundle: Bundle, name: str) -> Facts:
+    """Of any bundle, also a damaged one. It is judged again, so that two are judged alike."""
+    verdict = judge(bundle)
+    manifest = bundle.manifest or Manifest(nonce="", started_at="")
+    checks: dict[str, list[str]] = {}
+    causes: dict[str, list[str]] = {}
+    for check in verdict.checks:
+        checks.setdefault(check.name, []).append(" ".join(filter(None, [check.result, check.cause])))
+        if check.cause:
+            causes.setdefault(check.cause, []).append(check.name)
+    return Facts(
+        bundle=name,
+        verdict=verdict,
+        checks={check: ", ".join(results) for check, results in checks.items()},
+        causes={cause: ", ".join(named) for cause, named in causes.items()},
+        versions=manifest.versions,
+        job=_job(manifest),
+        stages=_stages(manifest),
+        series=_series(bundle, manifest),
+        mark=_mark(manifest.nonce),
+        events=dict(_events(bundle)),
+    )
+
+
+def _job(manifest: Manifest) -> dict[str, str]:
+    told: dict[str, object] = {"name": manifest.job}
+    if (expected := manifest.expected) is not None:
+        told |= {"nodes": expected.num_nodes, "ranks": expected.ranks, "nodes used": expected.min_nodes_used}
+        told |= {"run id": expected.run_id, "project": expected.project, "queue": expected.queue}
+    if manifest.launch is not None:
+        told |= {"launcher": manifest.launch.launcher, "kind": manifest.launch.kind}
+    told |= {f"cluster {name}": manifest.cluster.get(name) for name in ("name", "cpu_request")}
+    return {name: str(value) for name, value in told.items() if value is not None}
+
+
+def _stages(manifest: Manifest) -> dict[str, float]:
+    found: dict[str, float] = {}
+    start, end = seconds(manifest.started_at), seconds(manifest.ended_at)
+    if start is not None and end is not None:
+        found[WHOLE] = end - start
+    for stage in manifest.stages:
+        found[stage.name] = found.get(stage.name, 0) + stage.seconds
+    return {name: round(value, 3) for name, value in found.items()}
+
+
+def _series(bundle: Bundle, manifest: Manifest) -> dict[tuple[int, str], Series]:
+    if manifest.expected is None:
+        return {}
+    known = metrics(bundle, manifest.expected.run_id)
+    found = {
+        (rank, name): Series(
+            values=dict(metric.truth[rank]), logged=cell.logged, missing=tuple(sorted(set(cell.lost)))
+        )
+        for name, metric in known.items()
+        for rank, cell in metric.cells.items()
+    }
+    for rank in range(manifest.expected.ranks):
+        for _, line in bundle.truth(rank):
+            if isinstance(line, TruthBlock):
+                key = rank, line.metric
+                found[key] = _with(found.get(key, Series()), line, known.get(line.metric))
+    return dict(sorted(found.items()))
+
+
+def _with(series: Series, block: TruthBlock, metric: Metric | None) -> Series:
+    recorded = metric.recorded if metric else {}
+    have = sum(block.first <= step <= block.last and step not in series.values for step in recorded)
+    return Series(
+        values=series.values,
+        digests={**series.digests, (block.first, block.last): block.sha256},
+        logged=series.logged + block.count,
+        missing=series.missing,
+        missing_in_blocks=series.missing_in_blocks + max(0, block.count - have),
+    )
+
+
+def _mark(nonce: str) -> float | None:
+    try:
+        return float(int(nonce, 16))
+    except ValueError:
+        return None
+
+
+def _events(bundle: Bundle) -> Counter[tuple[str, str, str]]:
+    return Counter(
+        (
+            str(seen.object.get("type", "")),
+            str(seen.object.get("reason", "")),
+            str(mapping(seen.object, "involvedObject").get("kind", "")),
+        )
+        for seen in bundle.last("event").values()
+    )

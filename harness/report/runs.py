@@ -1,0 +1,85 @@
+"""Past bundles as rows: for people a table, for programs JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC
+
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harness.evidence import folder
+from harness.evidence.folder import Past, State
+from harness.report.terminal import STYLE
+
+WIDE = 130
+"""Columns that have room for everything."""
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+class Row(BaseModel):
+    """One bundle. `verdict` is "none" where none was recorded: `state` says why."""
+
+    bundle: str
+    """Its path, as the other commands take it."""
+    name: str
+    started_at: str
+    job: str
+    state: State
+    verdict: str
+    cause: str | None
+    seconds: float | None
+    """From start to end; None for one without an end."""
+    bytes: int
+
+
+def row(one: Past) -> Row:
+    verdict = one.verdict
+    return Row(
+        bundle=str(one.path),
+        name=one.path.name,
+        started_at=one.started.astimezone(UTC).isoformat().replace("+00:00", "Z"),
+        job=one.job,
+        state=one.state,
+        verdict=verdict.verdict if verdict else "none",
+        cause=verdict.cause if verdict else None,
+        seconds=one.seconds,
+        bytes=folder.size(one.path),
+    )
+
+
+def show(rows: Sequence[Row], console: Console) -> None:
+    """A table in the order given, sizes added up below. What a narrow terminal has no room for is left out:
+    a bundle's name tells its time."""
+    wide = console.width >= WIDE
+    made = Table(box=None, pad_edge=False, show_footer=len(rows) > 1)
+    made.add_column("bundle", f"{len(rows)} bundles", no_wrap=True)
+    if wide:
+        made.add_column("when (UTC)", no_wrap=True)
+        made.add_column("job", no_wrap=True)
+    made.add_column("verdict", no_wrap=True)
+    made.add_column("cause", overflow="fold")
+    made.add_column("seconds", justify="right", no_wrap=True)
+    made.add_column("on disk", amount(sum(each.bytes for each in rows)), justify="right", no_wrap=True)
+    for each in rows:
+        word = each.verdict if each.verdict in STYLE else each.state
+        made.add_row(
+            each.name,
+            *((each.started_at[:19].replace("T", " "), each.job) if wide else ()),
+            Text(word, style=STYLE.get(word, "dim")),
+            each.cause or "",
+            "" if each.seconds is None else f"{each.seconds:.0f}",
+            amount(each.bytes),
+        )
+    console.print(made)
+
+
+def amount(size: float) -> str:
+    """Bytes for people: "812 KiB", "1.4 MiB"."""
+    for unit in _UNITS[:-1]:
+        if size < 1023.5:
+            return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} {_UNITS[-1]}"
