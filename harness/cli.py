@@ -56,6 +56,8 @@ app.add_typer(images_app, name="images")
 
 
 def _show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
+    if bundle.is_relative_to(Path.cwd()):
+        bundle = bundle.relative_to(Path.cwd())
     try:
         if as_json:
             print(verdict.model_dump_json(indent=2), flush=True)

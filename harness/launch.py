@@ -17,9 +17,10 @@ from kubernetes.client.exceptions import ApiException
 from harness import namespaces, process
 from harness.budget import Budget
 from harness.cluster.existing import ExistingCluster
+from harness.controllers import install as controllers
 from harness.controllers import queues
 from harness.controllers import tracker as embedded
-from harness.controllers.standing import explain
+from harness.controllers.standing import explain, passing
 from harness.errors import HarnessError
 from harness.evidence.schema import Expected, TrackerSummary
 from harness.evidence.writer import BundleWriter, now
@@ -51,7 +52,20 @@ class Launching:
     reader: Callable[[], AuditReader]
 
     def submit(self) -> Handle:
-        """Raises HarnessError; where a controller or its API is the reason, with its cause."""
+        """Once more when a webhook failed that serves again: controllers restart when the API server was away.
+
+        Raises HarnessError; where a controller or its API is the reason, with its cause.
+        """
+        try:
+            return self._submit()
+        except HarnessError as error:
+            if not passing(self.kube, error):
+                raise
+            self.writer.retry("konduktor launch", error.message)
+        controllers.prove_again(self.kube)
+        return self._submit()
+
+    def _submit(self) -> Handle:
         try:
             return self.launcher.submit(self.submission, self.writer.text)
         except (HarnessError, ApiException, NOT_SERVED) as error:

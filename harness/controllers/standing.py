@@ -24,6 +24,7 @@ APIS = {
     "resourceflavors.kueue.x-k8s.io": "v1beta2",
 }
 """CustomResourceDefinition → the version that the harness and its jobs use."""
+_WEBHOOK = "failed calling webhook"
 _SERVICE = "kubernetes.io/service-name"
 
 
@@ -68,13 +69,24 @@ def explain(kube: Kube, error: Exception) -> HarnessError | None:
         return HarnessError(f"{problem.message}; {short}", hint=problem.hint, cause=problem.cause)
     except (ApiException, HTTPError, OSError):
         return None
-    if "failed calling webhook" in said:
+    if _WEBHOOK in said:
         hint = "controllers/ logs; `kubectl get endpointslices -A`"
         return HarnessError(said, hint=hint, cause="controllers.webhook_not_serving")
     if isinstance(error, NOT_SERVED):
         text = f"the API server does not know the kind: {error}"
         return HarnessError(text, cause="controllers.crd_missing")
     return None
+
+
+def passing(kube: Kube, error: HarnessError) -> bool:
+    """Whether it was a webhook that failed although everything stands: its controller is on its way back."""
+    if _WEBHOOK not in error.message:
+        return False
+    try:
+        standing(kube)
+    except (HarnessError, ApiException, HTTPError, OSError):
+        return False
+    return True
 
 
 def _api(kube: Kube, name: str, version: str) -> HarnessError | None:
