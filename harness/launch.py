@@ -52,7 +52,7 @@ class Launching:
     reader: Callable[[], AuditReader]
 
     def submit(self) -> Handle:
-        """Once more when a webhook failed that serves again: controllers restart when the API server was away.
+        """Once more when a webhook failed that serves again, its controller having been restarted.
 
         Raises HarnessError; where a controller or its API is the reason, with its cause.
         """
