@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +27,7 @@ from harness.options import (
     Workers,
     dump,
 )
-from harness.settings import load
+from harness.settings import Settings, load
 
 
 def up(
@@ -53,34 +54,29 @@ def up(
 
 def down(cluster_name: ClusterName = None, as_json: Json = False) -> int:
     """Remove the cluster that the harness made, and nothing else."""
-    settings = load(cluster_name=cluster_name)
-    removed = provision.down(settings, Progress())
-    if as_json:
-        dump({"cluster": settings.cluster_name, "removed": removed})
-    else:
-        print(f"cluster {settings.cluster_name}: {'removed' if removed else 'none that the harness made'}")
-    return 0
+    return _done(cluster_name, as_json, provision.down, ("removed", "none that the harness made"))
 
 
 def pause(cluster_name: ClusterName = None, as_json: Json = False) -> int:
     """Stop the cluster's nodes; everything in it stays. `harness resume`, or the next run, starts them."""
-    settings = load(cluster_name=cluster_name)
-    done = provision.pause(settings, Progress())
-    if as_json:
-        dump({"cluster": settings.cluster_name, "paused": done})
-    else:
-        print(f"cluster {settings.cluster_name}: {'paused' if done else 'was paused already'}")
-    return 0
+    return _done(cluster_name, as_json, provision.pause, ("paused", "was paused already"))
 
 
 def resume(cluster_name: ClusterName = None, as_json: Json = False) -> int:
     """Start a paused cluster and wait until everything in it serves again."""
-    settings = load(cluster_name=cluster_name)
-    done = provision.resume(settings, Progress())
+    return _done(cluster_name, as_json, provision.resume, ("resumed, and serves again", "was not paused"))
+
+
+def _done(
+    name: str | None, as_json: bool, what: Callable[[Settings, Progress], bool], words: tuple[str, str]
+) -> int:
+    """Do it, and say whether there was anything to do; in JSON by the first of the words."""
+    settings = load(cluster_name=name)
+    done = what(settings, Progress())
     if as_json:
-        dump({"cluster": settings.cluster_name, "resumed": done})
+        dump({"cluster": settings.cluster_name, words[0].partition(",")[0]: done})
     else:
-        print(f"cluster {settings.cluster_name}: {'serves again' if done else 'was not paused'}")
+        print(f"cluster {settings.cluster_name}: {words[0] if done else words[1]}")
     return 0
 
 
