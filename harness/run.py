@@ -19,6 +19,7 @@ from harness.evidence.redaction import Redactor
 from harness.evidence.schema import Expected, Launch, Verdict
 from harness.evidence.writer import BundleWriter, now
 from harness.images import scripts
+from harness.judges import judge
 from harness.kube import reached
 from harness.launch import Launching, prepare
 from harness.launchers.config import users_config
@@ -28,7 +29,6 @@ from harness.namespaces import namespace_of
 from harness.ready import Ready
 from harness.settings import Settings
 from harness.tracker.run_id import check_run_id, make_run_id
-from harness.verdict import judge
 from harness.witness import Witness
 
 Progress = Callable[[str], None]
