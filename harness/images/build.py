@@ -18,7 +18,7 @@ from harness.source.store import key
 PACKAGE = Path(str(resources.files("harness")))
 """As it is installed. Dockerfiles and locks are in it."""
 ROOT = PACKAGE.parent
-"""Where harness/ and workers/ lie, and images are built from: the checkout, or site-packages."""
+"""Where harness/ lies, and images are built from: the checkout, or site-packages."""
 FILES = PACKAGE / "images" / "files"
 LOCKS = PACKAGE / "locks"
 
@@ -58,7 +58,7 @@ class Recipe:
         return inputs + [f"{name}={value}" for name, value in sorted(arguments.items())]
 
 
-SCRIPTS = ROOT / "workers"
+SCRIPTS = PACKAGE / "workers"
 WORKER = Recipe("pluto-multinode-test", FILES / "worker.Dockerfile", LOCKS / "worker.txt", (SCRIPTS,))
 TRACKER = Recipe(
     "harness/tracker",
@@ -69,7 +69,7 @@ TRACKER = Recipe(
 
 
 def build_worker(stack: Stack, settings: Settings, progress: Progress, exact: bool = False) -> ImageRef:
-    """The image of the ranks: PyTorch, Pluto's client and workers/ in /workspace.
+    """The image of the ranks: PyTorch, Pluto's client and harness/workers/ in /workspace.
 
     One that is there and differs in scripts alone is taken with what changed, unless `exact`.
     Raises ToolError naming the log, cause image.build_failed.

@@ -15,7 +15,7 @@ from harness.evidence.schema import Manifest, Verdict
 from harness.report.points import Metric, metrics, plot, steps
 from harness.report.timeline import Lane, lanes
 from harness.verdict.case import seconds
-from workers.truth_frames import MARK
+from harness.workers.truth_frames import MARK
 
 LOG_LINES = 2000
 """Of each container, its last ones: the whole log lies beside the report."""

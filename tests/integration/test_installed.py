@@ -16,7 +16,6 @@ from harness.faults.record import extract
 from harness.images.build import TRACKER, WORKER
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("harness", "fixtures", "workers")
 ARGUMENTS = {"BASE": "python:3.13", "TORCH": "2.9.1"}
 TAGS = """
 import json
@@ -46,8 +45,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built offline from an sdist, and that from a copy of the checkout."""
     folder = tmp_path_factory.mktemp("built")
     source = folder / "source"
-    for name in SOURCES:
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "harness", source / "harness", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, source)
     made = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
@@ -72,10 +70,12 @@ def bin_(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return venv / "bin"
 
 
-def test_the_wheel_has_every_file_of_the_packages(wheel: Path) -> None:
-    """Also those that no Python names: Dockerfiles, locks, faults, templates."""
-    tracked = run(["git", "-C", ROOT, "ls-files", *SOURCES], ROOT).split()
-    assert set(tracked) <= set(zipfile.ZipFile(wheel).namelist())
+def test_the_wheel_has_every_file_of_the_package_and_nothing_beside_it(wheel: Path) -> None:
+    """Also those that no Python names: Dockerfiles, locks, faults, templates. No other name is taken."""
+    tracked = run(["git", "-C", ROOT, "ls-files", "harness"], ROOT).split()
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert set(tracked) <= names
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"harness", "pluto_e2e_harness"}
 
 
 def test_the_command_is_the_installed_one(bin_: Path, tmp_path: Path) -> None:
@@ -105,3 +105,14 @@ def test_the_fixtures_are_there(bin_: Path, tmp_path: Path) -> None:
     said = run([bin_ / "python", "-m", "pytest", "--setup-plan", "test_mine.py"], tmp_path)
     assert "SETUP    S cluster" in said
     assert "SETUP    F launch" in said
+
+
+def test_a_suite_with_packages_of_common_names(bin_: Path, tmp_path: Path) -> None:
+    """Contract: `fixtures` and `workers` of a repository are its own, wherever on sys.path they are."""
+    for name in ("fixtures", "workers"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("MINE = True")
+    test = "import fixtures, workers\n\ndef test_mine():\n    assert fixtures.MINE and workers.MINE\n"
+    (tmp_path / "test_mine.py").write_text(test)
+    assert "1 passed" in run([bin_ / "python", "-m", "pytest", "test_mine.py"], tmp_path)
+    assert "1 passed" in run([bin_ / "python", "-P", "-m", "pytest", "test_mine.py"], tmp_path)

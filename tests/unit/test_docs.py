@@ -97,8 +97,7 @@ def test_pytest_options_and_markers_exist() -> None:
 
 def test_variables_exist() -> None:
     """HARNESS_… in a document is a setting, or a name that some part of the code reads or sets."""
-    folders = [ROOT / name for name in ("harness", "fixtures", "workers")]
-    sources = [path for folder in folders for path in folder.rglob("*.py")]
+    sources = (ROOT / "harness").rglob("*.py")
     known = NAMES | {name for path in sources for name in re.findall(r'"(HARNESS_\w+)"', path.read_text())}
     names = [(d, re.findall(r"\bHARNESS_[A-Z_]*[A-Z]\b", d.read_text())) for d in DOCUMENTS]
     unknown = {(document.name, name) for document, found in names for name in found if name not in known}
@@ -183,9 +182,9 @@ def test_what_needs_no_cluster_runs(command: Command, folder: Path) -> None:
 def test_the_tutorial_breaks_one_line(tmp_path: Path) -> None:
     """Its `sed` changes one line of the worker, which still is Python; the text shows both."""
     (broken,) = [c for c in COMMANDS if c.program == "sed"]
-    worker = tmp_path / "workers/multinode.py"
-    worker.parent.mkdir()
-    before = (ROOT / "workers/multinode.py").read_text()
+    worker = tmp_path / "harness/workers/multinode.py"
+    worker.parent.mkdir(parents=True)
+    before = (ROOT / "harness/workers/multinode.py").read_text()
     worker.write_text(before)
     subprocess.run([broken.program, *broken.arguments], cwd=tmp_path, check=True)
     pairs = zip(before.splitlines(), worker.read_text().splitlines(), strict=True)
