@@ -7,8 +7,10 @@ A judge is called with a bundle of its own when there was a job to judge, and yi
 from __future__ import annotations
 
 import re
+import sys
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from harness.evidence.reader import Bundle
@@ -77,11 +79,15 @@ def findings(path: Path, judges: Iterable[Named]) -> list[Finding]:
 
 
 def _asked(name: str, judge: Judge, bundle: Bundle) -> list[Finding]:
-    """What it said before it failed counts too. Of BaseException pytest's fail() is one, and sys.exit()."""
+    """What it said before it failed counts too. Of BaseException pytest's fail() is one, and sys.exit().
+
+    What it prints goes to stderr: stdout is for the verdict.
+    """
     said: list[Finding] = []
     try:
-        for check in judge(bundle):
-            said.append(Finding(_checked(check)))
+        with redirect_stdout(sys.stderr):
+            for check in judge(bundle):
+                said.append(Finding(_checked(check)))
         if not said:
             raise ValueError("it said nothing; a judge that finds nothing wrong says passed()")
     except KeyboardInterrupt:

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_verdict_properties import JOBS, slow, written
 
-from harness import judges
+from harness import judges, run
+from harness.evidence import BundleWriter, Redactor
 from harness.judges import Bundle, Check, failed, passed, unknown
 from harness.verdict import judge
 from harness.verdict.catalogue import CAUSES
@@ -172,6 +173,20 @@ def test_judges_are_found_by_entry_point(site: Path, healthy: Path) -> None:
     verdict = judges.judge(Bundle.open(healthy))
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.judge_error")
     assert "judge torn failed: ModuleNotFoundError" in verdict.explanation
+
+
+def test_a_run_asks_them(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Contract: the verdict that a run writes is theirs too, and what they print is not on stdout."""
+    code = "from harness.judges import failed\ndef judge(b): print('hello'); yield failed('never', 'no')\n"
+    install(site, "own-d", "never", code)
+    job = bundles.healthy()
+    writer = BundleWriter(job.write(tmp_path / "b").path, bundles.NONCE, Redactor())
+    writer.manifest(job.manifest)
+    outcome = run.finish(writer)
+    assert (outcome.verdict.verdict, outcome.verdict.cause) == ("FAIL", "user.never")
+    assert Bundle.open(outcome.bundle).recorded_verdict == outcome.verdict
+    said = capsys.readouterr()
+    assert (said.out, "hello" in said.err) == ("", True)
 
 
 @pytest.mark.parametrize("name", ["Loss Falls", "", "../x", "a_", "ä"])
