@@ -189,6 +189,13 @@ def test_a_run_asks_them(site: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert (said.out, "hello" in said.err) == ("", True)
 
 
+def test_nobody_judges_without_them() -> None:
+    """Contract: the harness has its verdicts from harness.judges, so that every command says the same."""
+    sources = [*Path("harness").glob("*.py"), *Path("harness").glob("[!v]*/*.py")]
+    assert len(sources) > 80
+    assert [str(path) for path in sources if "from harness.verdict import judge" in path.read_text()] == []
+
+
 @pytest.mark.parametrize("name", ["Loss Falls", "", "../x", "a_", "ä"])
 def test_odd_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="name"):
