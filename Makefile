@@ -16,7 +16,7 @@ KIND := $(shell sed -n 's/^kind = "\(v[0-9.]*\)".*/\1/p' harness/versions.toml)
 GO_MISSING := Go 1.26 or newer is needed and not on PATH: HARNESS_IMAGES=source make doctor installs it on Debian as root
 
 .DEFAULT_GOAL := help
-.PHONY: help e2e images test faults soak unit lint workflows format doctor kind browser pictures lock clean
+.PHONY: help e2e images test faults soak unit lint workflows format reference doctor kind browser pictures lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,10 @@ format: $(MADE) ## rewrite the code as ruff wants it
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+reference: $(MADE) ## write docs/reference and docs/causes.md from the code
+	$(BIN)/python -m harness.reference docs/reference
+	$(BIN)/python -m harness.verdict.causes >docs/causes.md
+
 doctor: $(MADE) ## see what the machine lacks, and install it on Debian as root
 	$(BIN)/harness doctor --fix
 
@@ -74,7 +78,7 @@ lock: $(MADE) ## resolve the newest versions that fit into the locks
 clean: ## delete the cluster that `harness` made, and everything built in this checkout
 	@if [ -x $(BIN)/harness ]; then $(BIN)/harness down; fi
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find harness fixtures workers tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find harness tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(MADE): locks/build.txt locks/dev.txt pyproject.toml
 	$(PYTHON) -m venv --clear .venv

@@ -21,6 +21,7 @@ from harness.bundles import opened
 from harness.errors import HarnessError, UsageError
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
+from harness.judges import judge as judge_bundle
 from harness.launchers.job_file import JobFile
 from harness.live import watching
 from harness.options import (
@@ -40,7 +41,6 @@ from harness.options import (
 )
 from harness.report import terminal
 from harness.settings import load
-from harness.verdict import judge as judge_bundle
 
 _WrongUsage: Any = typer.BadParameter.__mro__[2]
 """ClickException, of whichever click typer uses: newer ones bring their own."""

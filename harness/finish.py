@@ -11,9 +11,9 @@ from harness.evidence.reader import Bundle
 from harness.evidence.retention import Keep, prune
 from harness.evidence.schema import Verdict
 from harness.evidence.writer import BundleWriter, now
+from harness.judges import judge
 from harness.report import page
 from harness.settings import Settings
-from harness.verdict import judge
 
 Progress = Callable[[str], None]
 

@@ -19,7 +19,7 @@ from harness.evidence.objects import COMPLETION_INDEX
 from harness.evidence.onlooker import Onlooker
 from harness.evidence.schema import Manifest, Observation
 from harness.options import Progress
-from workers import truth_frames
+from harness.workers import truth_frames
 
 PER_SECOND = 5
 LOSS = "loss"

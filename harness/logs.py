@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.errors import UsageError
 from harness.evidence.reader import Bundle
-from workers.truth_frames import MARK
+from harness.workers.truth_frames import MARK
 
 LOOK_SECONDS = 0.2
 

@@ -10,11 +10,11 @@ import typer
 from harness.bundles import opened
 from harness.errors import HarnessError
 from harness.evidence.reader import Bundle
+from harness.judges import judge
 from harness.options import Json, dump
 from harness.report import github, page
 from harness.report.launched import launched
 from harness.report.summary import Row, launches, of_launch
-from harness.verdict import judge
 
 LATEST = Path("runs/latest")
 

@@ -39,7 +39,7 @@ class Settings(BaseSettings):
         pyproject_toml_table_header=("tool", "harness"),
     )
 
-    cluster_name: str = "pluto-e2e"
+    cluster_name: str = Field("pluto-e2e", description="kind cluster to make or use")
     workers: int = Field(2, ge=0, le=16, description="kind worker nodes; 0 is a single-node cluster")
     node_image: str | None = Field(None, description="kind's node image, in place of the stack's own")
     kubernetes: str | None = Field(
@@ -66,7 +66,11 @@ class Settings(BaseSettings):
         pattern=r"^[^/]+/[^/]+$",
         description="on a cluster of yours: NAMESPACE/NAME of a Secret that launches get for their images",
     )
-    keep_cluster: bool = Field(False, validation_alias=AliasChoices("KEEP_CLUSTER", "HARNESS_KEEP_CLUSTER"))
+    keep_cluster: bool = Field(
+        False,
+        validation_alias=AliasChoices("KEEP_CLUSTER", "HARNESS_KEEP_CLUSTER"),
+        description="keep the cluster after a run",
+    )
     queue: str = Field("user-queue", description="LocalQueue that every launch's namespace gets")
     cpu_request: str | None = Field(
         None,
@@ -82,25 +86,44 @@ class Settings(BaseSettings):
         None,
         description="a folder of yours: its files are laid over /workspace of every rank's image",
     )
-    images: ImagesMode = "auto"
-    kind_bin: str = "kind"
-    kubectl_bin: str = "kubectl"
-    runs_dir: Path = Path("runs")
+    images: ImagesMode = Field(
+        "auto", description="published images, images built from source, or by whether registries answer"
+    )
+    kind_bin: str = Field("kind", description="the kind program")
+    kubectl_bin: str = Field("kubectl", description="the kubectl program")
+    runs_dir: Path = Field(Path("runs"), description="where bundles go")
     keep_runs: str = Field(
         "all",
         pattern=f"^({KEEP_RUNS})$",
         description="bundles of launches that passed: all, failed (none of them), last:N. Others always stay",
     )
-    cache_dir: Path = Field(default_factory=lambda: _xdg("XDG_CACHE_HOME", ".cache"))
-    state_dir: Path = Field(default_factory=lambda: _xdg("XDG_STATE_HOME", ".local/state"))
+    cache_dir: Path = Field(
+        default_factory=lambda: _xdg("XDG_CACHE_HOME", ".cache"),
+        description="what is built or fetched once; unset: below XDG_CACHE_HOME or ~/.cache",
+    )
+    state_dir: Path = Field(
+        default_factory=lambda: _xdg("XDG_STATE_HOME", ".local/state"),
+        description="which clusters are the harness's; unset: below XDG_STATE_HOME or ~/.local/state",
+    )
     versions_file: Path | None = Field(None, description="replaces harness/versions.toml")
 
-    pluto_run_id: str | None = Field(None, validation_alias=AliasChoices("PLUTO_RUN_ID"))
-    pluto_project: str = Field("e2e", validation_alias=AliasChoices("PLUTO_PROJECT"))
-    pluto_api_key: SecretStr | None = Field(
-        None, validation_alias=AliasChoices("PLUTO_API_KEY", "PLUTO_API_TOKEN")
+    pluto_run_id: str | None = Field(
+        None,
+        validation_alias=AliasChoices("PLUTO_RUN_ID"),
+        description="the shared run id; unset: made with a nonce. Refused when Pluto's client would read it "
+        "as a resume id (123, JOB-77)",
     )
-    tracker: Literal["embedded", "hosted"] = "embedded"
+    pluto_project: str = Field(
+        "e2e", validation_alias=AliasChoices("PLUTO_PROJECT"), description="the run's project"
+    )
+    pluto_api_key: SecretStr | None = Field(
+        None,
+        validation_alias=AliasChoices("PLUTO_API_KEY", "PLUTO_API_TOKEN"),
+        description="key of hosted Pluto",
+    )
+    tracker: Literal["embedded", "hosted"] = Field(
+        "embedded", description="the harness's own in the cluster, or hosted Pluto"
+    )
     tracker_url: str = Field("", description="base URL of a hosted tracker; empty: Pluto's own")
 
     wait_seconds: float = Field(600, gt=0, description="launch to verdict at most")

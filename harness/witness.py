@@ -17,7 +17,7 @@ from harness.observe.heartbeat import Heartbeat
 from harness.observe.logs import LogFollower
 from harness.observe.meeting import Meeting
 from harness.observe.watcher import Watcher
-from workers.truth_frames import MARK
+from harness.workers.truth_frames import MARK
 
 Progress = Callable[[str], None]
 LOG_SECONDS = 50.0

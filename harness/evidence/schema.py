@@ -152,7 +152,7 @@ class TruthRow(Record):
 
 
 class TruthBlock(Record):
-    """Rows past the row limit, by digest only (workers/truth_frames.py)."""
+    """Rows past the row limit, by digest only (harness/workers/truth_frames.py)."""
 
     kind: Literal["block"] = "block"
     metric: str
@@ -172,7 +172,7 @@ class TruthEnd(Record):
 
 
 class TruthClient(Record):
-    """What the rank's Pluto client believes (workers/client_state.py): ranges of steps by metric.
+    """What the rank's Pluto client believes (harness/workers/client_state.py): ranges of steps by metric.
 
     A point that is in neither was never given to the client if `whole`, else it may have been sent.
     """

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from harness.evidence.schema import TruthBlock, TruthClient, TruthEnd, TruthGap, TruthLine, TruthRow
-from workers import truth_frames
+from harness.workers import truth_frames
 
 
 def _lines(frame: dict[str, Any]) -> list[TruthLine]:

@@ -205,6 +205,6 @@ def _recorded(runs: Path) -> tuple[Bundle | None, Verdict | None]:
     bundle = Bundle.open(latest)
     if bundle.recorded_verdict is not None:
         return bundle, bundle.recorded_verdict
-    from harness.verdict import judge
+    from harness.judges import judge
 
     return bundle, judge(bundle)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 
 from harness.errors import HarnessError
@@ -14,8 +15,12 @@ from harness.images.wheels import lock_key, wheels
 from harness.settings import Settings
 from harness.source.store import key
 
-ROOT = Path(__file__).parents[2]
-"""The checkout: Dockerfile, workers/ and locks/ lie in it."""
+PACKAGE = Path(str(resources.files("harness")))
+"""As it is installed. Dockerfiles and locks are in it."""
+ROOT = PACKAGE.parent
+"""Where harness/ lies, and images are built from: the checkout, or site-packages."""
+FILES = PACKAGE / "images" / "files"
+LOCKS = PACKAGE / "locks"
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class ImageRef:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What one image is made of. `parts`: files and folders of the checkout that its Dockerfile copies."""
+    """What one image is made of. `parts`: files and folders below ROOT that its Dockerfile copies."""
 
     repository: str
     dockerfile: Path
@@ -53,18 +58,18 @@ class Recipe:
         return inputs + [f"{name}={value}" for name, value in sorted(arguments.items())]
 
 
-SCRIPTS = ROOT / "workers"
-WORKER = Recipe("pluto-multinode-test", ROOT / "Dockerfile", ROOT / "locks" / "worker.txt", (SCRIPTS,))
+SCRIPTS = PACKAGE / "workers"
+WORKER = Recipe("pluto-multinode-test", FILES / "worker.Dockerfile", LOCKS / "worker.txt", (SCRIPTS,))
 TRACKER = Recipe(
     "harness/tracker",
-    Path(__file__).parent / "files" / "tracker.Dockerfile",
-    ROOT / "locks" / "tracker.txt",
-    (ROOT / "harness" / "__init__.py", ROOT / "harness" / "tracker"),
+    FILES / "tracker.Dockerfile",
+    LOCKS / "tracker.txt",
+    (PACKAGE / "__init__.py", PACKAGE / "tracker"),
 )
 
 
 def build_worker(stack: Stack, settings: Settings, progress: Progress, exact: bool = False) -> ImageRef:
-    """The image of the ranks: PyTorch, Pluto's client and workers/ in /workspace.
+    """The image of the ranks: PyTorch, Pluto's client and harness/workers/ in /workspace.
 
     One that is there and differs in scripts alone is taken with what changed, unless `exact`.
     Raises ToolError naming the log, cause image.build_failed.
@@ -95,12 +100,6 @@ def _build(
     progress: Progress,
     labels: Mapping[str, str] = {},
 ) -> ImageRef:
-    if not recipe.dockerfile.is_file():
-        raise HarnessError(
-            f"{recipe.dockerfile} is not there: images are built from a checkout",
-            hint="install the harness editable: pip install -e .",
-            cause=CAUSE,
-        )
     tag = recipe.tag(arguments, python)
     there = image_id(tag)
     if there is not None:

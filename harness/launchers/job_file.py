@@ -17,7 +17,7 @@ from harness.launchers.mistakes import DURATION_LABEL, mistakes
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 LOCAL_IMAGE = "pluto-multinode-test:local"
-"""The image_id that stands for the image built from ./Dockerfile."""
+"""The image_id that stands for the image built from images/files/worker.Dockerfile."""
 _NPROC = re.compile(r"--nproc[_-]per[_-]node[= ](\S+)")
 
 

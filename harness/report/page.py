@@ -16,7 +16,7 @@ from harness.evidence.schema import Check, Manifest, Verdict
 from harness.report.points import Metric, metrics, plot, steps
 from harness.report.timeline import Lane, lanes
 from harness.verdict.case import seconds
-from workers.truth_frames import MARK
+from harness.workers.truth_frames import MARK
 
 REPORT = "report.html"
 LOG_LINES = 2000

@@ -19,25 +19,24 @@ LARGEST_FILE_MIB = 64
 ALL_FILES_MIB = 1024
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
         prog="harness tracker", description="A Pluto-compatible tracker that keeps every raw row."
     )
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8080, help="0 takes a free one and prints it")
-    parser.add_argument("--db", type=Path, default=Path("tracker.db"), help="SQLite file, made if missing")
-    parser.add_argument("--key-file", type=Path, help="file with the API key (else env TRACKER_API_KEY)")
-    parser.add_argument(
-        "--public-url", default="", help="base of addresses in answers (else the Host header)"
-    )
-    parser.add_argument("--max-file-mib", type=int, default=LARGEST_FILE_MIB, help="one file (%(default)s)")
-    parser.add_argument("--max-files-mib", type=int, default=ALL_FILES_MIB, help="all files (%(default)s)")
-    return parser.parse_args(argv)
+    made.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    made.add_argument("--port", type=int, default=8080, help="0 takes a free one and prints it")
+    made.add_argument("--db", type=Path, default=Path("tracker.db"), help="SQLite file, made if missing")
+    made.add_argument("--key-file", type=Path, help="file with the API key (else env TRACKER_API_KEY)")
+    made.add_argument("--public-url", default="", help="base of addresses in answers (else the Host header)")
+    made.add_argument("--max-file-mib", type=int, default=LARGEST_FILE_MIB, help="one file (%(default)s)")
+    made.add_argument("--max-files-mib", type=int, default=ALL_FILES_MIB, help="all files (%(default)s)")
+    return made
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve. 0: stopped by a signal; 64: no key; 2: it could not serve."""
-    arguments = _arguments(argv)
+    arguments = parser().parse_args(argv)
     if arguments.key_file:
         key = arguments.key_file.read_text().strip()
     else:

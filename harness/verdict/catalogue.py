@@ -114,7 +114,7 @@ run.deleted | The job was deleted before it ended. | a DELETED delivery in objec
 ?run.evidence_missing | States of the job's objects are not in the bundle. | the files named | run again; was the API server reachable? | deleting objects/
 ?run.evidence_damaged | A file of the bundle is cut or holds something else. | the lines named | run again | cutting a file
 ?run.log_incomplete | A rank's log is missing or known to have a gap. | logs/, manifest.json: log_gaps | raise containerLogMaxSize; run again | a flood of log lines
-?run.judge_error | A judge failed. | the check's explanation | report it with the bundle | a bundle that no harness wrote
+?run.judge_error | A judge failed. | the check's explanation | report it with the bundle; a judge of your own (`user.…`) is yours to mend | a bundle that no harness wrote, a judge of your own that raises
 tracker.not_ready | The tracker does not serve, and so nothing is launched. | the stage's error | `kubectl -n harness-system describe pod` | the tracker of a kept cluster scaled to 0
 tracker.key_rejected | The tracker does not accept the key. | the stage's error, the rank's log, or its client's word in truth/RANK.jsonl | check PLUTO_API_KEY | a wrong key, or one revoked in the middle
 tracker.disk_full | The tracker's disk is full, so it keeps nothing more. | failures in tracker/summary.json | a larger volume; the clients' queues still hold what it refused | filling the tracker's volume

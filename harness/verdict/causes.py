@@ -15,6 +15,7 @@ def markdown() -> str:
         "# Causes",
         "",
         "Every verdict that is not a PASS names one of these. The list is closed: a check names no other.",
+        "Your own judges name others, all of which begin with `user.` ([how to](how-to/own-judges.md)).",
         "Written by `python -m harness.verdict.causes > docs/causes.md`; a test holds the two together.",
         "",
         "A cause makes the verdict FAIL; where UNKNOWN is written, something could not be known.",

@@ -7,20 +7,21 @@ from collections.abc import Callable, Iterable
 
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Launch, Manifest, Verdict
-from harness.verdict import completion, launching, unification
+from harness.verdict import completion, launching, own, unification
 from harness.verdict.case import END, Case, Finding, found, passed, unknown
 from harness.verdict.catalogue import CAUSES
 from harness.verdict.ends import End, ends
 
 
-def judge(bundle: Bundle) -> Verdict:
-    """PASS only if every check passed; never raises."""
+def judge(bundle: Bundle, judges: Iterable[own.Named] = ()) -> Verdict:
+    """PASS only if every check passed, those of the user's `judges` too; never raises.
+
+    Theirs decide where ours all passed; elsewhere they stand beside the verdict and change nothing.
+    """
     findings = _findings(bundle)
-    ordered = sorted(
-        (f for f in findings if f.check.result != "PASS"),
-        key=lambda f: (f.check.result != "FAIL", f.check.cause is None, f.phase, f.at),
-    )
-    checks = [finding.check for finding in findings]
+    theirs = own.findings(bundle.path, judges) if _had_a_job(findings) else []
+    ordered = [*_decisive(findings), *_decisive(theirs)]
+    checks = [finding.check for finding in [*findings, *theirs]]
     if not ordered:
         return Verdict(verdict="PASS", explanation=_praise(checks), checks=checks)
     first = ordered[0].check
@@ -37,6 +38,18 @@ def judge(bundle: Bundle) -> Verdict:
         consequences=rest,
         checks=checks,
     )
+
+
+def _decisive(findings: list[Finding]) -> list[Finding]:
+    """What did not pass, the one that names the verdict first."""
+    return sorted(
+        (f for f in findings if f.check.result != "PASS"),
+        key=lambda f: (f.check.result != "FAIL", f.check.cause is None, f.phase, f.at),
+    )
+
+
+def _had_a_job(findings: list[Finding]) -> bool:
+    return any(f.check.name == "launched" and f.check.result == "PASS" for f in findings)
 
 
 def _guard(name: str, make: Callable[[], Iterable[Finding]]) -> list[Finding]:
@@ -136,7 +149,7 @@ def _next(bundle: Bundle, check: Check) -> list[str]:
     path = shlex.quote(str(bundle.path))
     family = (check.cause or "").partition(".")[0]
     commands = [f"harness show {path}"]
-    if family in {"rank", "rendezvous", "run", "unification"}:
+    if family in {"rank", "rendezvous", "run", "unification", own.FAMILY}:
         commands = [f"harness logs {path} --rank {rank}" for rank in check.ranks[:3]] + commands
     manifest = bundle.manifest
     if manifest and manifest.launch and manifest.launch.uid:

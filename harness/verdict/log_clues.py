@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from harness.verdict import stacks
 from harness.verdict.stacks import Stack
-from workers.truth_frames import MARK
+from harness.workers.truth_frames import MARK
 
 Lines = list[tuple[int, str]]
 

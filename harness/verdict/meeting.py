@@ -11,7 +11,7 @@ from harness.evidence.schema import Inspection
 from harness.evidence.torchrun import Agent
 from harness.verdict.case import Case, Finding, found, names
 from harness.verdict.ends import End
-from workers import truth_frames
+from harness.workers import truth_frames
 
 
 @dataclass(frozen=True)

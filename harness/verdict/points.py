@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import TruthBlock
 from harness.verdict.truth import Rows, Truth
-from workers.truth_frames import row_bytes
+from harness.workers.truth_frames import row_bytes
 
 OWN_METRICS = "sys/"
 """The client logs these by itself; no rank's truth holds them."""

@@ -9,7 +9,7 @@ from harness.evidence.objects import mapping, termination
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import TruthBlock, TruthClient, TruthEnd, TruthGap, TruthRow
 from harness.verdict.case import Case
-from workers.truth_frames import row_bytes
+from harness.workers.truth_frames import row_bytes
 
 Rows = dict[str, dict[int, float]]
 """metric → step → value."""

@@ -22,7 +22,7 @@ CTRF = "ctrf@0.3.0"
 SECRET = "s3cret-of-the-user"
 SESSION = """
 import os, pathlib, pytest
-from fixtures.plugin import record
+from harness.fixtures.plugin import record
 from harness.evidence import Bundle
 from harness.finish import Outcome
 from harness.verdict import judge

@@ -18,8 +18,8 @@ import pytest
 from pydantic import SecretStr
 from tenacity import retry, stop_after_delay, wait_fixed
 
-from fixtures.plugin import Launch
 from harness.evidence.reader import Bundle
+from harness.fixtures.plugin import Launch
 from harness.launchers.job_file import JobFile
 from harness.ready import Ready
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from fixtures.plugin import Launch
 from harness.evidence.reader import Bundle
+from harness.fixtures.plugin import Launch
 from harness.launchers.job_file import JobFile
 from harness.verdict import judge
 

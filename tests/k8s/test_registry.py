@@ -25,12 +25,12 @@ from threading import Thread
 import pytest
 from local_registry import Registry, registry_program, serving
 
-from fixtures.plugin import record
 from harness import process, provision
 from harness import run as running
 from harness.cluster.kind import KindCluster
 from harness.evidence.reader import Bundle
 from harness.finish import Outcome
+from harness.fixtures.plugin import record
 from harness.images import versions
 from harness.images.docker import BUILD
 from harness.images.stack import Stack, resolve

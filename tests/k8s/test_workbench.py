@@ -28,7 +28,7 @@ HARNESS = Path(sys.executable).with_name("harness")
 
 @pytest.fixture
 def edited(tmp_path: Path) -> Path:
-    """workers/multinode.py of somebody who is looking for something."""
+    """harness/workers/multinode.py of somebody who is looking for something."""
     folder = tmp_path / "mine"
     folder.mkdir()
     text = (SCRIPTS / "multinode.py").read_text()

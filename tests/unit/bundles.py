@@ -29,7 +29,7 @@ from harness.evidence.schema import (
     TruthLine,
     TruthRow,
 )
-from workers.truth_frames import digest
+from harness.workers.truth_frames import digest
 
 NONCE = "n0nce7f3a"
 START = datetime(2026, 11, 21, 5, 0, 0, tzinfo=UTC)

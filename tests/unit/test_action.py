@@ -62,7 +62,7 @@ class Action:
 def action(tmp_path: Path) -> Action:
     home = tmp_path / "action"
     (home / ".venv/bin").mkdir(parents=True)
-    for name in (".ci", "Dockerfile", "Makefile", "harness", "jobs", "locks"):
+    for name in (".ci", "Makefile", "harness", "jobs", "locks"):
         (home / name).symlink_to(ROOT / name)
     (home / ".venv/bin/harness").symlink_to(Path(sys.executable).with_name("harness"))
     inputs = {name: entry["default"] for name, entry in parsed(ACTION)["inputs"].items()}

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from harness.evidence import extract
 from harness.evidence.schema import TruthEnd, TruthGap, TruthRow
-from workers import truth_frames
+from harness.workers import truth_frames
 
 NONCE = "n0nce"
 ROWS = [["loss", step, step / 3, 1000 + step] for step in range(6)]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers import truth_frames as frames
-from workers.ground_truth import Recorder
+from harness.workers import truth_frames as frames
+from harness.workers.ground_truth import Recorder
 
 ROWS = st.lists(
     st.tuples(st.sampled_from(["loss", "lr/é", "x" * 200]), st.integers(0, 2**40), st.floats()), max_size=120

@@ -65,7 +65,7 @@ def test_wheels_are_kept_by_what_the_lock_pins() -> None:
 
 @pytest.mark.parametrize("recipe", [build.WORKER, build.TRACKER])
 def test_what_the_images_are_made_of_is_there(recipe: Recipe) -> None:
-    """Dockerfile, lock and parts are in the checkout, and the lock names no host."""
+    """Dockerfile, lock and parts are in the package, and the lock names no host."""
     assert recipe.dockerfile.is_file()
     assert "--hash=sha256:" in recipe.lock.read_text()
     assert "://" not in recipe.lock.read_text()

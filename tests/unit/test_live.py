@@ -12,7 +12,7 @@ from harness.evidence import BundleWriter, Redactor
 from harness.evidence.objects import COMPLETION_INDEX
 from harness.evidence.schema import Expected, Observation
 from harness.live import Live, watching
-from workers import truth_frames
+from harness.workers import truth_frames
 
 NONCE = "abc"
 

@@ -15,7 +15,7 @@ from harness.bundles import opened
 from harness.errors import UsageError
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Manifest
-from workers.truth_frames import MARK
+from harness.workers.truth_frames import MARK
 
 
 @pytest.fixture

@@ -30,12 +30,11 @@ def named_in_code() -> dict[str, str]:
     """Every string of the shape family.word in the sources, and where."""
     shape = re.compile(rf"({'|'.join(FAMILIES)})\.[a-z_]+")
     found = {}
-    for folder in ("harness", "fixtures"):
-        for path in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                text = node.value if isinstance(node, ast.Constant) else None
-                if isinstance(text, str) and shape.fullmatch(text):
-                    found[text] = f"{path.relative_to(ROOT)}:{node.lineno}"
+    for path in (ROOT / "harness").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            text = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and shape.fullmatch(text):
+                found[text] = f"{path.relative_to(ROOT)}:{node.lineno}"
     return {name: where for name, where in found.items() if not name.endswith(FILES)}
 
 

@@ -6,7 +6,7 @@ from bundles import at
 
 from harness.evidence.schema import Inspection, Process, TruthRow
 from harness.verdict import judge
-from workers import truth_frames
+from harness.workers import truth_frames
 
 HOST = "js-workers-0-0.js"
 

@@ -7,7 +7,7 @@ from bundles import at
 from harness.evidence.schema import Attachment, TruthBlock, TruthEnd, TruthGap, TruthRow, Verdict
 from harness.verdict import judge
 from harness.verdict.points import compact
-from workers.truth_frames import digest
+from harness.workers.truth_frames import digest
 
 
 @pytest.fixture

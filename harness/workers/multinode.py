@@ -137,7 +137,7 @@ def _state(process: Path) -> str:
 
 
 def main(log: Log = plain_log) -> int:
-    """Train and log; `log` is where workers/faulty.py strikes."""
+    """Train and log; `log` is where harness/workers/faulty.py strikes."""
     faulthandler.enable(file=STDERR)
     at_most(math.inf)
     stacks_on_sigterm()

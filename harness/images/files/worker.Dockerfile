@@ -1,9 +1,10 @@
-# The worker image: what every rank of a job runs in. It proves nothing itself; jobs/*.yaml run workers/ from it.
+# The worker image: what every rank of a job runs in. It proves nothing itself; jobs/*.yaml run harness/workers/ from it.
 # `harness images build` builds it, tagged with the hash of its inputs. By hand:
 #   pip download --require-hashes --only-binary=:all: --no-deps --python-version 3.13 --platform manylinux_2_28_x86_64 \
-#     --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 -d wheels -r locks/worker.txt
-#   cp locks/worker.txt wheels/lock.txt
-#   docker build --build-context wheels=wheels --build-arg BASE=python:3.13-slim-trixie --build-arg TORCH=2.9.1 -t worker:1 .
+#     --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 -d wheels -r harness/locks/worker.txt
+#   cp harness/locks/worker.txt wheels/lock.txt
+#   docker build --build-context wheels=wheels --build-arg BASE=python:3.13-slim-trixie --build-arg TORCH=2.9.1 -t worker:1 \
+#     -f harness/images/files/worker.Dockerfile .
 ARG BASE
 FROM ${BASE}
 ARG TORCH
@@ -17,6 +18,6 @@ RUN command -v tini >/dev/null \
 RUN --mount=type=bind,from=wheels,target=/wheels \
     PYTHONPATH=$(echo /wheels/pip-*.whl) python3 -m pip install --quiet --require-hashes --no-index --find-links /wheels --no-deps \
       --no-cache-dir --ignore-installed --break-system-packages --root-user-action=ignore -r /wheels/lock.txt
-COPY workers/ /workspace/
+COPY harness/workers/ /workspace/
 WORKDIR /workspace
 CMD ["bash"]

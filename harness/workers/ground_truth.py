@@ -6,7 +6,7 @@
 
 Frames go to the process's first stdout: a tracker's client that captures the console puts a pipe into itself
 in its place, and what is in that pipe is lost when the process dies abruptly. So import this module before
-the client is initialised. The wire format is workers/truth_frames.py. Standard library only.
+the client is initialised. The wire format is harness/workers/truth_frames.py. Standard library only.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Recorder:
             del self._pending[:take]
 
     def client(self, state: dict[str, Any] | None) -> None:
-        """What the tracker's client believes (workers/client_state.py); of too much, the part that fits."""
+        """What the tracker's client believes (client_state.py); of too much, the part that fits."""
         if state is None:
             return
         self.flush()

@@ -1,0 +1,23 @@
+"""This repository's job on a real cluster: good as it is, and found out when it does not learn."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.launchers.job_file import JobFile
+
+
+@pytest.fixture
+def job():
+    return JobFile.load(Path("job.yaml"))
+
+
+def test_training(launch, job):
+    verdict = launch(job).verdict
+    assert verdict.verdict == "PASS", verdict.explanation
+    assert "user.loss-falls" in [check.name for check in verdict.checks]
+
+
+def test_training_that_learns_nothing(launch, job):
+    verdict = launch(job.with_(envs={"LEARNING_RATE": "0"})).verdict
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "user.loss-falls"), verdict.explanation

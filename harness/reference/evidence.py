@@ -1,0 +1,60 @@
+"""The evidence bundle: what each file holds, and each field, as harness/evidence/schema.py documents them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+
+from harness.evidence import schema
+from harness.reference.table import WRITTEN, code, table
+
+HEAD = f"""# The evidence bundle
+
+{WRITTEN}
+
+Every launch leaves one below `runs/`; `runs/latest` is the newest. `harness judge`, `show`, `logs` and
+`shell` take its folder or a part of its name. [`harness.judges`](../how-to/own-judges.md) is how a
+program of yours reads it.
+"""
+Fields = list[tuple[str, str, str, str]]
+
+
+def markdown() -> str:
+    """docs/reference/evidence.md."""
+    tree = ast.parse(inspect.getsource(schema))
+    _, layout, after = (inspect.getdoc(schema) or "").split("\n\n", 2)
+    parts = [HEAD, "```text", inspect.cleandoc(layout), "```", "", after, ""]
+    parts += ["In the tables, a field without a default is always there.", ""]
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and (rows := list(_fields(node))):
+            parts += [f"## {node.name}", *(_paragraph(ast.get_docstring(node)))]
+            parts += table(["field", "type", "default", "meaning"], rows)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str, str, str]]:
+    """Annotated names, each with the string below it."""
+    for field, after in zip(node.body, [*node.body[1:], None], strict=True):
+        if isinstance(field, ast.AnnAssign):
+            default = ast.unparse(field.value) if field.value else ""
+            yield (
+                code(ast.unparse(field.target)),
+                code(ast.unparse(field.annotation)),
+                code(default),
+                _string(after),
+            )
+
+
+def _string(node: ast.stmt | None) -> str:
+    if (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    ):
+        return node.value.value
+    return ""
+
+
+def _paragraph(text: str | None) -> list[str]:
+    return [text, ""] if text else []

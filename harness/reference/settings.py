@@ -1,0 +1,79 @@
+"""Every setting with its variable, its key in pyproject.toml and its default."""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import Any
+
+from pydantic import AliasChoices
+from pydantic.fields import FieldInfo
+
+from harness.reference.table import WRITTEN, code, table
+from harness.settings import Settings
+
+HEAD = f"""# Settings
+
+{WRITTEN}
+
+An option of a [command](cli.md) or of pytest comes before the environment, and that before `[tool.harness]`
+in the `pyproject.toml` of the current folder. A value that does not fit ends the program with exit code 64.
+
+```toml
+[tool.harness]
+workers = 1
+scripts = "worker"
+```
+"""
+FOOT = """`HARNESS_JOB` is no setting: it names the job file of the pytest plugin's fixture `job`
+(`jobs/multinode.yaml`).
+"""
+
+
+def markdown() -> str:
+    """docs/reference/settings.md."""
+    rows = [
+        (
+            code(name),
+            ", ".join(map(code, variables(name, field))),
+            _type(field),
+            _default(field),
+            _said(field),
+        )
+        for name, field in Settings.model_fields.items()
+    ]
+    lines = table(["key", "variable", "type", "default", "meaning"], rows)
+    return "\n".join([HEAD, *lines, FOOT])
+
+
+def variables(name: str, field: FieldInfo) -> list[str]:
+    """Environment variables that set it; the first that is set counts."""
+    alias = field.validation_alias
+    if isinstance(alias, AliasChoices):
+        return [str(choice) for choice in alias.choices]
+    return [f"HARNESS_{name.upper()}"]
+
+
+def _type(field: FieldInfo) -> str:
+    kinds = [kind for kind in _alternatives(field.annotation) if kind is not types.NoneType]
+    return " or ".join("secret" if kind.__name__ == "SecretStr" else kind.__name__.lower() for kind in kinds)
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    if typing.get_origin(annotation) is typing.Literal:
+        return [str]
+    return list(typing.get_args(annotation)) or [annotation]
+
+
+def _default(field: FieldInfo) -> str:
+    if field.default_factory is not None or field.default is None:
+        return ""
+    default = field.default
+    return code(str(default).lower() if isinstance(default, bool) else str(default))
+
+
+def _said(field: FieldInfo) -> str:
+    said = field.description or ""
+    if typing.get_origin(field.annotation) is not typing.Literal:
+        return said
+    return f"{said} ({', '.join(map(code, typing.get_args(field.annotation)))})"

@@ -1,0 +1,83 @@
+"""examples/own-repository without a cluster: it installs, its judge is asked, test and job are sound."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.faults.record import extract
+from harness.images import scripts
+from harness.launchers.job_file import JobFile
+from harness.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy, installed into `site` beside it."""
+    folder = tmp_path_factory.mktemp("another")
+    copy = Path(shutil.copytree(ROOT / "examples/own-repository", folder / "repository"))
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-index", "--no-deps"]
+    pip += ["--quiet", "--no-build-isolation", "--target", str(folder / "site"), str(copy)]
+    subprocess.run(pip, cwd=folder, check=True, timeout=120)
+    return copy
+
+
+def run(repository: Path, *command: str, code: int = 0) -> str:
+    done = subprocess.run(
+        [str(BIN / command[0]), *command[1:]],
+        cwd=repository,
+        env={**os.environ, "PYTHONPATH": str(repository.parent / "site")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_its_judge_is_asked_offline(repository: Path, tmp_path: Path) -> None:
+    """Of a recorded PASS it says that the loss fell; the verdict stays PASS."""
+    bundle = extract(ROOT / "tests/recorded/tracker-outage.tar.xz", tmp_path / "bundle")
+    verdict = json.loads(run(repository, "harness", "judge", "--json", str(bundle)))
+    assert verdict["verdict"] == "PASS"
+    assert (verdict["checks"][-1]["name"], verdict["checks"][-1]["result"]) == ("user.loss-falls", "PASS")
+
+
+def test_a_loss_that_does_not_fall_is_a_fail(repository: Path, tmp_path: Path) -> None:
+    """Exit code 1 and a cause of its own, of evidence that is otherwise a PASS."""
+    bundle = extract(ROOT / "tests/recorded/tracker-outage.tar.xz", tmp_path / "bundle")
+    judging = repository.parent / "site/judging.py"
+    text = judging.read_text()
+    try:
+        judging.write_text(text.replace("end.value < start.value", "end.value > start.value"))
+        verdict = json.loads(run(repository, "harness", "judge", "--json", str(bundle), code=1))
+    finally:
+        judging.write_text(text)
+    assert (verdict["verdict"], verdict["cause"]) == ("FAIL", "user.loss-falls")
+
+
+def test_its_tests_find_the_fixtures(repository: Path) -> None:
+    """And its own job file in place of the main job."""
+    said = run(repository, "pytest", "--setup-plan", "-q")
+    assert "test_training_that_learns_nothing" in said
+    assert "SETUP    S cluster" in said
+
+
+def test_its_job_and_worker_are_sound(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job file passes every check, and pyproject.toml names the folder whose files travel."""
+    monkeypatch.chdir(repository)
+    assert JobFile.load(Path("job.yaml")).ranks == 2
+    found = scripts.users(Settings())
+    assert set(found) == {"train.py"}
+    ast.parse(found["train.py"])

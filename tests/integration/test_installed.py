@@ -1,0 +1,118 @@
+"""The harness as a dependency: a wheel out of an sdist, in a venv and a folder of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from harness.faults.record import extract
+from harness.images.build import TRACKER, WORKER
+
+ROOT = Path(__file__).parents[2]
+ARGUMENTS = {"BASE": "python:3.13", "TORCH": "2.9.1"}
+TAGS = """
+import json
+from harness.images.build import TRACKER, WORKER
+print(json.dumps([recipe.tag({arguments}, "3.13") for recipe in (WORKER, TRACKER)]))
+"""
+
+
+def run(command: list[object], folder: Path, code: int = 0) -> str:
+    """What a program says on stdout, in an environment that knows nothing of the checkout."""
+    env = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=folder,
+        env={**env, "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built offline from an sdist, and that from a copy of the checkout."""
+    folder = tmp_path_factory.mktemp("built")
+    source = folder / "source"
+    shutil.copytree(ROOT / "harness", source / "harness", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, source)
+    made = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    run([sys.executable, "-c", made, folder], source)
+    (sdist,) = folder.glob("*.tar.gz")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-index", "--quiet"]
+    run([*pip, "--no-deps", "--no-build-isolation", "-w", folder, sdist], folder)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def bin_(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Programs of a fresh venv that has the wheel; its dependencies are those of the tests."""
+    venv = tmp_path_factory.mktemp("venv")
+    run([sys.executable, "-m", "venv", "--without-pip", venv], venv)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", venv / "bin/python"]
+    run([*pip, "install", "--no-index", "--no-deps", "--quiet", wheel], venv)
+    (packages,) = venv.glob("lib/python*/site-packages")
+    others = [path for path in sys.path if path.endswith("site-packages")]
+    (packages / "dependencies.pth").write_text("\n".join(others) + "\n")
+    return venv / "bin"
+
+
+def test_the_wheel_has_every_file_of_the_package_and_nothing_beside_it(wheel: Path) -> None:
+    """Also those that no Python names: Dockerfiles, locks, faults, templates. No other name is taken."""
+    tracked = run(["git", "-C", ROOT, "ls-files", "harness"], ROOT).split()
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert set(tracked) <= names
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"harness", "pluto_e2e_harness"}
+
+
+def test_the_command_is_the_installed_one(bin_: Path, tmp_path: Path) -> None:
+    """Contract: nothing of the checkout is imported."""
+    assert "judge" in run([bin_ / "harness", "--help"], tmp_path)
+    where = run([bin_ / "python", "-c", "import harness; print(harness.__file__)"], tmp_path)
+    assert where.startswith(str(bin_.parent))
+
+
+def test_a_bundle_is_judged(bin_: Path, tmp_path: Path) -> None:
+    """The verdict of the fault that left it, and exit code 1."""
+    bundle = extract(ROOT / "tests/recorded/client-drop-point.tar.xz", tmp_path / "bundle")
+    verdict = json.loads(run([bin_ / "harness", "judge", "--json", bundle], tmp_path, code=1))
+    assert (verdict["verdict"], verdict["cause"]) == ("FAIL", "unification.lost_points")
+
+
+def test_images_are_made_of_the_same_files(bin_: Path, tmp_path: Path) -> None:
+    """Contract: the tags of worker and tracker are those of the checkout."""
+    said = run([bin_ / "python", "-c", TAGS.format(arguments=ARGUMENTS)], tmp_path)
+    assert json.loads(said) == [recipe.tag(ARGUMENTS, "3.13") for recipe in (WORKER, TRACKER)]
+
+
+def test_the_fixtures_are_there(bin_: Path, tmp_path: Path) -> None:
+    """The plugin is found by its entry point; `--setup-plan` resolves fixtures and makes none of them."""
+    test = "def test_mine(launch, job, cluster, harness_settings): ..."
+    (tmp_path / "test_mine.py").write_text(test)
+    said = run([bin_ / "python", "-m", "pytest", "--setup-plan", "test_mine.py"], tmp_path)
+    assert "SETUP    S cluster" in said
+    assert "SETUP    F launch" in said
+
+
+def test_a_suite_with_packages_of_common_names(bin_: Path, tmp_path: Path) -> None:
+    """Contract: `fixtures` and `workers` of a repository are its own, wherever on sys.path they are."""
+    for name in ("fixtures", "workers"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("MINE = True")
+    test = "import fixtures, workers\n\ndef test_mine():\n    assert fixtures.MINE and workers.MINE\n"
+    (tmp_path / "test_mine.py").write_text(test)
+    assert "1 passed" in run([bin_ / "python", "-m", "pytest", "test_mine.py"], tmp_path)
+    assert "1 passed" in run([bin_ / "python", "-P", "-m", "pytest", "test_mine.py"], tmp_path)
