@@ -55,7 +55,7 @@ format: $(MADE) ## rewrite the code as ruff wants it
 
 reference: $(MADE) ## write docs/reference and docs/causes.md from the code
 	$(BIN)/python -m harness.reference docs/reference
-	$(BIN)/python -m harness.verdict.causes >docs/causes.md
+	$(BIN)/python -m harness.reference.causes >docs/causes.md
 
 doctor: $(MADE) ## see what the machine lacks, and install it on Debian as root
 	$(BIN)/harness doctor --fix

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.verdict.causes import CAUSES, FAMILIES, markdown
+from harness.reference.causes import markdown
+from harness.verdict.catalogue import CAUSES, FAMILIES
 
 ROOT = Path(__file__).parents[2]
 FILES = (
@@ -39,7 +40,7 @@ def named_in_code() -> dict[str, str]:
 
 
 def test_the_document_is_written_from_the_list():
-    """Contract: docs/causes.md is what `python -m harness.verdict.causes` prints."""
+    """Contract: docs/causes.md is what `python -m harness.reference.causes` prints."""
     assert (ROOT / "docs/causes.md").read_text() == markdown()
 
 

@@ -8,7 +8,7 @@ from bundles import at, cond
 
 from harness.evidence.schema import Manifest, Stage, Verdict
 from harness.verdict import judge
-from harness.verdict.causes import CAUSES
+from harness.verdict.catalogue import CAUSES
 
 
 @pytest.fixture
