@@ -83,6 +83,7 @@ def test_an_interruption_ends_what_other_threads_wait_for(tmp_path: Path) -> Non
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_every_way_to_end_a_run_interrupts_it(signum: signal.Signals, tmp_path: Path) -> None:
     """And handlers are as they were, afterwards."""
+    inherited = signal.signal(signum, signal.default_int_handler)  # under nohup, SIGHUP is ignored
     before = signal.getsignal(signum)
     pid = tmp_path / "pid"
 
@@ -98,6 +99,7 @@ def test_every_way_to_end_a_run_interrupts_it(signum: signal.Signals, tmp_path: 
     sender.join()
     assert group_is_gone(started(pid))
     assert signal.getsignal(signum) is before
+    signal.signal(signum, inherited)
 
 
 def test_an_ignored_signal_stays_ignored() -> None:
