@@ -98,7 +98,8 @@ def test_an_interrupt_takes_the_tool_s_children_along(tmp_path: Path) -> None:
     """Ctrl-C reaches the harness alone; nothing that it started goes on."""
     child = tmp_path / "child"
     code = (
-        "import sys; from pathlib import Path; from harness.source.shell import Shell\n"
+        "import signal, sys; from pathlib import Path; from harness.source.shell import Shell\n"
+        "signal.signal(2, signal.default_int_handler)\n"  # a shell's background job ignores it
         f"Shell(Path({str(tmp_path / 'log')!r})).run(['sh', '-c', 'sleep 60 & echo $! > {child}; wait'])"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)

@@ -197,9 +197,9 @@ def test_the_inputs_of_a_run_by_hand(tmp_path: Path) -> None:
     assert json.loads(done.outputs["kubernetes"]) == ["1.35", "v1.37.0"]
     assert done.outputs["keep-days"] == "3"
     dry = subprocess.run(
-        ["make", "-n", "-o", "images", "test"],
+        ["make", "-n", "--no-print-directory", "-o", "images", "test"],
         cwd=ROOT,
-        env={**os.environ, "PYTEST_ARGS": done.outputs["pytest-args"]},
+        env={**os.environ, "MAKEFLAGS": "", "MAKELEVEL": "0", "PYTEST_ARGS": done.outputs["pytest-args"]},
         capture_output=True,
         text=True,
         check=True,
