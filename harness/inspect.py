@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.cluster import power
 from harness.cluster.kind import KindCluster
+from harness.evidence import folder
 from harness.images.build import build_tracker, build_worker
 from harness.images.stack import resolve
 from harness.kube import Kube, Object, condition
@@ -106,13 +107,9 @@ def _pod(pod: Object) -> str:
 def _disk(settings: Settings) -> dict[str, Any]:
     """Bytes: free where Docker and the bundles lie, and what the harness's own folders take."""
     rows = {"cache": settings.cache_dir, "runs": settings.runs_dir, "state": settings.state_dir}
-    taken = {name: _size(path) for name, path in rows.items()}
+    taken = {name: folder.size(path) for name, path in rows.items()}
     docker = Path("/var/lib/docker")
     return {"free": shutil.disk_usage(docker if docker.is_dir() else Path.cwd()).free, **taken}
-
-
-def _size(folder: Path) -> int:
-    return sum(p.lstat().st_size for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
 
 
 def render(found: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from kubernetes.client.exceptions import ApiException
 
-from harness import namespaces, process
+from harness import namespaces, needs, process
 from harness.budget import Budget
 from harness.cluster.existing import ExistingCluster
 from harness.controllers import install as controllers
@@ -147,14 +147,8 @@ def prepare(
     kube.apply({"apiVersion": "v1", "kind": "Secret", "metadata": secret, "stringData": held})
     queues.local_queue(kube, namespace, settings.queue, settings.cluster_queue)
     ours = job.image == LOCAL_IMAGE
-    image = ready.worker.tag if ours else job.image
+    image = needs.image(job, ready.worker.tag)
     files = {**(ready.worker.changed if ours else {}), **scripts.users(settings)}
-    if not image:
-        raise HarnessError(
-            f"{LOCAL_IMAGE} is built on this machine, and no node of this cluster has it",
-            hint="push it to a registry that the nodes reach: HARNESS_WORKER_IMAGE=…@sha256:…",
-            cause="image.not_found",
-        )
     if files:
         kube.apply(scripts.config_map(namespace, files))
     request = settings.cpu_request
@@ -186,12 +180,10 @@ def prepare(
 
 def _pull_secret(kube: Kube, settings: Settings, namespace: str) -> str | None:
     """The user's own for images, brought into the launch's namespace; its name there."""
-    if settings.image_pull_secret is None:
-        return None
-    where, _, name = settings.image_pull_secret.partition("/")
-    found = kube.get("v1", "Secret", name, where)
+    found = needs.pull_secret(kube, settings)
     if found is None:
-        raise HarnessError(f"there is no Secret {settings.image_pull_secret}", cause="image.pull_failed")
+        return None
+    name = str(found["metadata"]["name"])
     copy = {"metadata": {"name": name, "namespace": namespace}, "type": found["type"], "data": found["data"]}
     kube.apply({"apiVersion": "v1", "kind": "Secret", **copy})
     return name

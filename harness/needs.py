@@ -10,9 +10,9 @@ from kubernetes.client.exceptions import ApiException
 
 from harness.controllers import queues
 from harness.controllers import tracker as embedded
-from harness.controllers.standing import CONTROLLERS, problems
+from harness.controllers.standing import CONTROLLERS, stands
 from harness.errors import HarnessError
-from harness.kube import NOT_SERVED, Kube
+from harness.kube import NOT_SERVED, Kube, Object
 from harness.launchers.job_file import LOCAL_IMAGE, JobFile
 from harness.settings import Settings
 
@@ -113,8 +113,11 @@ def _may(kube: Kube, group: str, resource: str, verb: str) -> bool:
 
 def _controller(kube: Kube, name: str) -> Callable[[], str]:
     def look() -> str:
-        for problem in problems(kube, name):
-            raise HarnessError(problem.message, hint=f"{problem.hint}, or --install", cause=problem.cause)
+        try:
+            stands(kube, name)
+        except HarnessError as problem:
+            hint = f"{problem.hint}, or --install"
+            raise HarnessError(problem.message, hint=hint, cause=problem.cause) from None
         images = [
             container["image"]
             for deployment in kube.objects("apps/v1", "Deployment", CONTROLLERS[name])
@@ -151,23 +154,40 @@ def _tracker(kube: Kube, settings: Settings) -> str:
 
 
 def _image(kube: Kube, settings: Settings, job: JobFile | None) -> str:
-    if settings.image_pull_secret:
-        namespace, _, name = settings.image_pull_secret.partition("/")
-        if kube.get("v1", "Secret", name, namespace) is None:
-            raise HarnessError(
-                f"there is no Secret {settings.image_pull_secret}",
-                hint="HARNESS_IMAGE_PULL_SECRET=NAMESPACE/NAME",
-                cause="image.pull_failed",
-            )
-    wanted = job.image if job and job.image != LOCAL_IMAGE else settings.worker_image
-    if wanted is None:
+    pull_secret(kube, settings)
+    wanted = image(job, settings.worker_image)
+    secret = f", with the Secret {settings.image_pull_secret}" if settings.image_pull_secret else ""
+    return f"{wanted}{secret}; whether the nodes can pull it shows when the pods start"
+
+
+def pull_secret(kube: Kube, settings: Settings) -> Object | None:
+    """The user's own for images; None when none is named. Raises HarnessError, cause image.pull_failed."""
+    if settings.image_pull_secret is None:
+        return None
+    namespace, _, name = settings.image_pull_secret.partition("/")
+    found = kube.get("v1", "Secret", name, namespace)
+    if found is None:
+        raise HarnessError(
+            f"there is no Secret {settings.image_pull_secret}",
+            hint="HARNESS_IMAGE_PULL_SECRET=NAMESPACE/NAME",
+            cause="image.pull_failed",
+        )
+    return found
+
+
+def image(job: JobFile | None, worker: str | None) -> str:
+    """The job's own, or `worker` where it names the one that is built here.
+
+    Raises HarnessError, cause image.not_found, when there is none.
+    """
+    wanted = job.image if job and job.image != LOCAL_IMAGE else worker
+    if not wanted:
         raise HarnessError(
             "the worker image was built on this machine, and no node of this cluster has it",
             hint="push it to a registry that the nodes reach, and name it: HARNESS_WORKER_IMAGE=…@sha256:…",
             cause="image.not_found",
         )
-    secret = f", with the Secret {settings.image_pull_secret}" if settings.image_pull_secret else ""
-    return f"{wanted}{secret}; whether the nodes can pull it shows when the pods start"
+    return wanted
 
 
 def _devices(kube: Kube, job: JobFile | None) -> str:

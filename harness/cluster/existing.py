@@ -24,7 +24,6 @@ class ExistingCluster:
             raise UsageError("a kubeconfig is expected", hint="--kubeconfig FILE --context NAME")
         if not settings.kubeconfig.is_file():
             raise UsageError(f"there is no kubeconfig {settings.kubeconfig}")
-        self.settings = settings
         self.kubeconfig: Path = settings.kubeconfig.absolute()
         self.context = settings.context or _current(self.kubeconfig)
         self.name = self.context
@@ -38,13 +37,6 @@ class ExistingCluster:
     def use(self) -> Hold:
         """As a cluster of the harness's own; nobody removes this one."""
         return take(self.dir / "users", shared=True)
-
-    def keep(self) -> None:
-        """It is kept anyway."""
-
-    def nodes(self) -> list[str]:
-        """Containers of Docker that are its nodes: none that the harness knows of."""
-        return []
 
 
 def _current(kubeconfig: Path) -> str:

@@ -38,12 +38,9 @@ def pause(kind: KindCluster) -> bool:
     return True
 
 
-def resume(kind: KindCluster) -> bool:
-    """Start every node and wait until all are Ready. False when none was stopped."""
-    owned(kind)
+def resume(kind: KindCluster) -> None:
+    """Start every node and wait until all are Ready."""
     nodes = kind.nodes()
-    if all(_running(nodes)):
-        return False
     started = datetime.now(UTC)
     for node in nodes:  # in the order of creation: each gets the address back that it had
         process.run(["docker", "start", node], timeout=60, cause=CAUSE)
@@ -55,7 +52,6 @@ def resume(kind: KindCluster) -> bool:
     kind.kube().wait(
         *("nodes Ready again", "v1", "Node", done), seconds=SERVE_SECONDS, cause="cluster.nodes_not_ready"
     )
-    return True
 
 
 def owned(kind: KindCluster) -> None:

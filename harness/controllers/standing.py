@@ -5,7 +5,6 @@ Nothing is waited for: what is missing here does not come back by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from kubernetes.client.exceptions import ApiException
@@ -31,32 +30,23 @@ _SERVICE = "kubernetes.io/service-name"
 def standing(kube: Kube) -> None:
     """Raises HarnessError, cause controllers.crd_missing, version_unsupported, *_not_ready or
     webhook_not_serving."""
-    for look in (_apis, _serving):
-        for name in CONTROLLERS:
-            for problem in look(kube, name):
-                raise problem
+    for kind in APIS:
+        _api(kube, kind)
+    for name in CONTROLLERS:
+        _controller(kube, name)
 
 
-def problems(kube: Kube, name: str) -> Iterator[HarnessError]:
-    """What one of CONTROLLERS lacks."""
-    yield from _apis(kube, name)
-    yield from _serving(kube, name)
-
-
-def _apis(kube: Kube, name: str) -> Iterator[HarnessError]:
-    for kind, version in APIS.items():
+def stands(kube: Kube, name: str) -> None:
+    """The same of one of CONTROLLERS."""
+    for kind in APIS:
         if kind.partition(".")[2].startswith(name):
-            problem = _api(kube, kind, version)
-            if problem is not None:
-                yield problem
+            _api(kube, kind)
+    _controller(kube, name)
 
 
-def _serving(kube: Kube, name: str) -> Iterator[HarnessError]:
-    for look in (_deployments, _endpoints):
-        try:
-            look(kube, name)
-        except HarnessError as problem:
-            yield problem
+def _controller(kube: Kube, name: str) -> None:
+    _deployments(kube, name)
+    _endpoints(kube, name)
 
 
 def explain(kube: Kube, error: Exception) -> HarnessError | None:
@@ -89,22 +79,22 @@ def passing(kube: Kube, error: HarnessError) -> bool:
     return True
 
 
-def _api(kube: Kube, name: str, version: str) -> HarnessError | None:
+def _api(kube: Kube, name: str) -> None:
+    version = APIS[name]
     crd = kube.get("apiextensions.k8s.io/v1", "CustomResourceDefinition", name)
     if crd is None or crd["metadata"].get("deletionTimestamp"):
-        return HarnessError(
+        raise HarnessError(
             f"the cluster has no CustomResourceDefinition {name}",
             hint="install it again, or `harness down` for a new cluster",
             cause="controllers.crd_missing",
         )
     served = [v["name"] for v in crd["spec"]["versions"] if v["served"]]
-    if version in served:
-        return None
-    return HarnessError(
-        f"{name} is needed in version {version}; the cluster serves {', '.join(served) or 'none'}",
-        hint="install the versions of harness/versions.toml, or `harness down` for a new cluster",
-        cause="controllers.version_unsupported",
-    )
+    if version not in served:
+        raise HarnessError(
+            f"{name} is needed in version {version}; the cluster serves {', '.join(served) or 'none'}",
+            hint="install the versions of harness/versions.toml, or `harness down` for a new cluster",
+            cause="controllers.version_unsupported",
+        )
 
 
 def _deployments(kube: Kube, name: str) -> None:
