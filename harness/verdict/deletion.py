@@ -11,7 +11,7 @@ from harness.verdict.case import LATE, Case, condition, seconds
 def removed(pod: Pod) -> Seen | None:
     """The first state in which the pod was being deleted."""
     for seen in pod.history:
-        if mapping(seen.object, "metadata").get("deletionTimestamp") or seen.type == "DELETED":
+        if _leaving(seen):
             return seen
     return None
 
@@ -50,6 +50,18 @@ def by_somebody(case: Case, pod: Pod, removed: Seen) -> bool:
     )
 
 
+def with_the_job(case: Case, removed: Seen) -> bool:
+    """Whether the JobSet was deleted before the pod was: the garbage collector took the pod away."""
+    return case.terminal is None and any(
+        0 <= seen.version < removed.version and _leaving(seen)
+        for seen in case.bundle.objects("jobset").get(case.launch.uid or "", [])
+    )
+
+
+def _leaving(seen: Seen) -> bool:
+    return bool(mapping(seen.object, "metadata").get("deletionTimestamp")) or seen.type == "DELETED"
+
+
 def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[Seen]:
     """States of other objects after which the controllers delete a pod."""
     for other in case.pods.values():
@@ -59,13 +71,12 @@ def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[Seen]:
                 yield seen
     for kind in ("jobset", "job", "workload"):
         for seen in case.bundle.history(kind):
-            leaving = mapping(seen.object, "metadata").get("deletionTimestamp") or seen.type == "DELETED"
             suspended = mapping(seen.object, "spec").get("suspend") is True
             over = any(
                 condition(seen, name).get("status") == "True"
                 for name in ("Failed", "FailureTarget", "Complete", "Completed", "Evicted", "Finished")
             )
-            if leaving or suspended or over:
+            if _leaving(seen) or suspended or over:
                 yield seen
 
 

@@ -83,10 +83,17 @@ def _deleted(case: Case, pod: Pod) -> End:
     why = deletion.evicted(pod)
     if why:
         return replace(end, cause="rank.evicted", text=f"{case.place(pod.index)} was evicted: {why}")
+    if deletion.with_the_job(case, seen):
+        return _gone_with_the_job(case, pod, end)
     text = f"{case.place(pod.index)} was deleted while it ran"
     return replace(
         end, cause="rank.pod_deleted", text=text, follows=not deletion.by_somebody(case, pod, seen)
     )
+
+
+def _gone_with_the_job(case: Case, pod: Pod, end: End) -> End:
+    text = f"{case.place(pod.index)} was taken down with its JobSet"
+    return replace(end, cause="run.deleted", text=text, follows=True)
 
 
 def _terminated(case: Case, pod: Pod, seen: Seen, terminated: dict[str, object]) -> End:
@@ -153,13 +160,14 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
 def _taken_down(case: Case, pod: Pod, end: End, removed: Seen, clues: Clues) -> End:
     """Its pod was deleted while it ran."""
     place, why, number = case.place(pod.index), deletion.evicted(pod), _signal_of(end.exit_code)
-    somebody = deletion.by_somebody(case, pod, removed)
     how = f"ended by {_signal_name(number)}" if number else f"ended with exit code {end.exit_code}"
     end = replace(end, at=min(end.at, deletion.asked(removed)), evidence=(removed.ref, *end.evidence))
     if why:
         text = f"{place} was evicted: {why}{clues.said}"
         return replace(end, cause="rank.evicted", text=text, follows=False)
-    if somebody:
+    if deletion.with_the_job(case, removed):
+        return _gone_with_the_job(case, pod, end)
+    if deletion.by_somebody(case, pod, removed):
         text = f"{place} was deleted while it ran, and {how}{clues.said}"
         return replace(end, cause="rank.pod_deleted", text=text, follows=False)
     text = f"{place} was taken down, and {how}{clues.said}"

@@ -77,6 +77,8 @@ def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
     others = [end for end in bad if end.index != cause.index]
     after = "".join(f". After it: {end.text}" for end in others[:3])
     id_ = cause.cause or "rank.crashed"
+    if id_ == "run.deleted":
+        return [unknown("rendezvous", "see completed"), unknown("rank-exit", cause.text + after)]
     if not id_.startswith("rendezvous."):
         ranks, why = cause.ranks, ""
         if id_.startswith("image."):

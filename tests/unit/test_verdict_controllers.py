@@ -80,15 +80,19 @@ def test_a_harness_that_was_stopped_proves_nothing(tmp_path: Path) -> None:
     assert judged(job, tmp_path).verdict == "UNKNOWN"
 
 
-def test_a_job_that_was_deleted(tmp_path: Path) -> None:
-    """Its pods go after it, and because of it."""
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("when", [12, 12.9])
+def test_a_job_that_was_deleted(tmp_path: Path, when: float, ended: bool) -> None:
+    """Its pods go after it, and because of it: also where their whole seconds lie before its deletion."""
     job = without_end()
     for index in range(2):
         job.drop_pod(index, after=10)
-    job.jobset(12, type_="DELETED")
+    job.jobset(when, type_="DELETED")
     for index in range(2):
-        gone = {"metadata": {"deletionTimestamp": at(43)}}
-        job.pod(index, 13, "Running", {"running": {"startedAt": at(5)}}, **gone)
+        gone = {"metadata": {"deletionTimestamp": at(42), "deletionGracePeriodSeconds": 30}}
+        job.pod(index, 12.95, "Running", {"running": {"startedAt": at(5)}}, **gone)
+        if ended:
+            job.ended(index, 13 + index, 143, message="", **gone)
     verdict = judged(job, tmp_path)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "run.deleted", [0, 1])
 
