@@ -16,7 +16,7 @@ KIND := $(shell sed -n 's/^kind = "\(v[0-9.]*\)".*/\1/p' harness/versions.toml)
 GO_MISSING := Go 1.26 or newer is needed and not on PATH: HARNESS_IMAGES=source make doctor installs it on Debian as root
 
 .DEFAULT_GOAL := help
-.PHONY: help e2e images test faults soak unit lint workflows format reference doctor kind browser pictures lock clean
+.PHONY: help e2e images test faults soak unit lint workflows format reference doctor kind browser pictures recording lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ browser: $(MADE) ## see that there is a Chromium for the tests of the report, an
 
 pictures: browser ## docs/images, of recorded bundles
 	$(BIN)/python -m docs.make_screenshots
+
+recording: doctor ## docs/images/live.svg, of a launch on a real cluster
+	$(BIN)/python -m docs.make_recording
 
 kind: ## kind as the harness wants it, by Go, where Debian's packages are not: a runner, a laptop
 	@command -v go >/dev/null || { echo "$(GO_MISSING)" >&2; exit 2; }

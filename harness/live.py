@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 
+from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live as Screen
 from rich.spinner import Spinner
@@ -23,7 +24,6 @@ from harness.workers import truth_frames
 
 PER_SECOND = 5
 LOSS = "loss"
-LAST_CHARACTERS = 100
 
 
 @dataclass
@@ -139,10 +139,12 @@ class Live:
 
     def _stages(self) -> RenderableType:
         assert self._manifest is not None
-        done = Text()
-        for stage in self._manifest.stages:
-            done.append("✓ " if stage.ok else "✗ ", style="green" if stage.ok else "red")
-            done.append(f"{stage.name} {stage.seconds:.1f}s  ", style="dim")
+        done = Columns(
+            Text.assemble(
+                ("✓ ", "green") if stage.ok else ("✗ ", "red"), (f"{stage.name} {stage.seconds:.1f}s", "dim")
+            )
+            for stage in self._manifest.stages
+        )
         now = time.monotonic()
         doing = self._manifest.in_stage or "between stages"
         self._spinner.update(
@@ -158,10 +160,10 @@ class Live:
         assert self._manifest is not None
         expected = self._manifest.expected
         per_node = max(1, expected.ranks // expected.num_nodes) if expected else 1
-        table = Table(box=None, pad_edge=False, header_style="dim")
+        table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
         for name in ("rank", "node", "pod", "step", "loss", "rows"):
             table.add_column(name, no_wrap=True, justify="right" if name in ("step", "rows") else "left")
-        table.add_column("last line", no_wrap=True, overflow="ellipsis")
+        table.add_column("last line", no_wrap=True, overflow="ellipsis", ratio=1)
         for index in sorted(self._pods):
             pod = self._pods[index]
             for local in range(per_node):
@@ -174,7 +176,7 @@ class Live:
                     str(rank.step) if rank.step >= 0 else "",
                     "" if rank.loss is None else f"{rank.loss:.4g}",
                     str(rank.rows or ""),
-                    Text(pod.last[:LAST_CHARACTERS] if local == 0 else "", style="dim"),
+                    Text(pod.last if local == 0 else "", style="dim"),
                 )
         return table
 

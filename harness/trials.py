@@ -38,7 +38,10 @@ def faults(
         injecting.show(names or [])
         return 0
     if undo:
-        return 0 if injecting.undo_left(settings, Progress()) else 2
+        if not injecting.undo_left(settings, Progress()):
+            return 2
+        print("nothing is left injected")
+        return 0
     if ledger:
         rows, versions = injecting.recorded(ledger)
     else:

@@ -25,7 +25,7 @@ from threading import Thread
 import pytest
 from local_registry import Registry, registry_program, serving
 
-from harness import process, provision
+from harness import attach, process, provision
 from harness import run as running
 from harness.cluster.kind import KindCluster
 from harness.evidence.reader import Bundle
@@ -238,6 +238,50 @@ def test_a_node_pulled_the_controller_by_digest(ready: Ready, published: Publish
     (pod,) = ready.kube.objects("v1", "Pod", namespace)
     assert pod["status"]["containerStatuses"][0]["imageID"] == reference
     assert (pod["status"]["hostIP"], published.path(controller)) in published.to_nodes.pulls()
+
+
+@pytest.fixture
+def theirs(ready: Ready, folder: Path, harness_settings: Settings, tmp_path: Path) -> Settings:
+    """A user whose cluster that is, and who has pushed the harness's images for it."""
+    kubeconfig = Path(shutil.copy(ready.kind.kubeconfig, tmp_path / "kubeconfig"))
+    tracker = ready.kube.get("apps/v1", "Deployment", "tracker", "harness-system")
+    assert tracker is not None
+    changes = {
+        "images": "registry",
+        "versions_file": folder / "registry/versions.toml",
+        "cache_dir": folder / "registry/cache",
+        "kubeconfig": kubeconfig,
+        "worker_image": ready.worker.tag,
+        "tracker_image": tracker["spec"]["template"]["spec"]["containers"][0]["image"],
+        "keep_cluster": False,
+    }
+    return harness_settings.model_copy(update=changes)
+
+
+def test_preflight_installs_what_a_cluster_lacks_and_that_alone(
+    ready: Ready, published: Published, theirs: Settings, job: JobFile
+) -> None:
+    """Kueue, queue and tracker lack: named, they come by --install, and JobSet stays. Then a job passes."""
+
+    def lacking() -> set[str]:
+        return {need.what for need in attach.look(theirs, job)[1] if need.problem}
+
+    def jobset() -> object:
+        found = ready.kube.get("apps/v1", "Deployment", "jobset-controller-manager", "jobset-system")
+        return found and (found["metadata"]["uid"], found["metadata"]["generation"])
+
+    assert theirs.kubeconfig is not None
+    kubectl = [theirs.kubectl_bin, "--kubeconfig", str(theirs.kubeconfig), "delete", "--wait"]
+    process.run([*kubectl, "clusterqueues,resourceflavors", "--all"], timeout=60)
+    process.run([*kubectl, "-f", str(published.files / "kueue.yaml")], timeout=180)
+    process.run([*kubectl, "namespace", "harness-system"], timeout=90)
+    assert lacking() == {"kueue", "queue", "tracker"}
+    before = jobset()
+    attach.install(theirs, progress)
+    assert lacking() == set()
+    assert jobset() == before
+    outcome = running.run(job, theirs, progress)
+    assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
 
 
 def test_a_manifest_that_is_not_the_pinned_one_ends_before_a_cluster(

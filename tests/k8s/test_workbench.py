@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 import time
@@ -20,6 +22,7 @@ from harness.images.docker import image_id
 from harness.launchers.job_file import JobFile
 from harness.ready import Ready
 from harness.settings import Settings
+from tests.terminal import Terminal
 
 pytestmark = pytest.mark.e2e
 Launch = Callable[..., Outcome]
@@ -85,6 +88,23 @@ def test_status_says_what_a_launch_waits_for(
     assert all(state.startswith("Succeeded on ") for state in entry["pods"].values())
     assert found["disk"]["free"] > 0
     assert entry["jobset"] in inspect.render(found)
+
+
+def test_a_terminal_shows_the_ranks_side_by_side(cluster: Ready, tmp_path: Path) -> None:
+    """On a real terminal: node, phase, step and loss of both ranks while they train; the verdict stays."""
+    terminal, whole = Terminal(), None
+    command = [str(HARNESS), "run", "jobs/multinode.yaml", "--runs-dir", str(tmp_path)]
+    command += ["--cluster-name", cluster.kind.name]
+    rank = re.compile(rf"^([01]) +{cluster.kind.name}-worker2? +Running +\d+ +[\d.e+-]+ +\d+ ", re.MULTILINE)
+    for screen in terminal.run(command, Path.cwd(), os.environ, seconds=300):
+        if set(rank.findall(screen)) == {"0", "1"}:
+            whole = screen
+    assert terminal.code == 0
+    assert whole is not None, "both ranks were never seen at once"
+    assert "✓ launch" in whole
+    last = "\n".join(terminal.screen.display)
+    assert "report.html" in last
+    assert not rank.search(last), "what changes goes at the end"
 
 
 def test_a_cluster_in_use_is_not_paused(cluster: Ready, harness_settings: Settings) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -23,6 +24,7 @@ from harness.faults.record import extract
 from harness.reference.settings import variables
 from harness.settings import Settings
 from harness.tracker.__main__ import parser
+from tests import reader
 
 BIN = Path(sys.executable).parent
 COMMANDS = commands()
@@ -32,8 +34,8 @@ OTHERS = {"make", "pytest", "bash", "pip", "git", "sed", "export", "."}
 OUTPUTS = {"runs", "PATH", "", "objects", "logs", "truth", "tracker", "controllers", "kind", "launch"}
 """First parts of paths that a command makes, that are in a bundle, or the reader's own."""
 SOURCES = {".py", ".yaml", ".yml", ".toml", ".md", ".sh", ".txt", ".Dockerfile"}
-OFFLINE = {"judge", "show", "logs", "runs"}
-"""Commands that read a folder alone."""
+OFFLINE = {"judge": 1, "show": 1, "diff": 1, "logs": 0, "runs": 0, "report": 0, "summary": 0}
+"""Commands that read a folder alone, and how they end on that of the tests below."""
 NAMES = {name for field, of in Settings.model_fields.items() for name in variables(field, of)}
 
 
@@ -155,28 +157,39 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("user")
     extract(ROOT / "tests/recorded/client-drop-point.tar.xz", home / "runs/20261121T000000Z-98debbaf")
     (home / "runs/latest").symlink_to("20261121T000000Z-98debbaf")
+    for name in ("drop-point", "wrong-value"):
+        extract(ROOT / f"tests/recorded/client-{name}.tar.xz", home / "runs" / name)
     return home
 
 
 def offline() -> list[Command]:
     """Those of the documents that need no cluster, each once."""
-    asked = {c.arguments: c for c in HARNESS if not {"--follow", "-f"} & {*c.arguments}}
+    asked = {c.arguments: c for c in HARNESS if not {"--follow", "runs/A"} & {*c.arguments}}
     return [c for words, c in asked.items() if words[0] in OFFLINE or {"--help", "--list"} & {*words}]
 
 
 @pytest.mark.parametrize("command", offline(), ids=lambda command: " ".join(command.arguments))
 def test_what_needs_no_cluster_runs(command: Command, folder: Path) -> None:
     """Contract: it says something, and ends with the verdict's exit code, or 0."""
+    words = [
+        str(path.relative_to(folder)) if "*" in word else word
+        for word in command.arguments
+        for path in (folder.glob(word) if "*" in word else [folder])
+    ]
     done = subprocess.run(
-        [BIN / "harness", *command.arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        [BIN / "harness", *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.returncode == (1 if command.arguments[0] in {"judge", "show"} else 0), done.stderr
+    assert done.returncode == OFFLINE.get(words[0], 0), done.stderr
     assert done.stdout
+
+
+def test_every_command_is_typed_by_a_test() -> None:
+    """Contract: here, or on a cluster (tests/k8s/test_docs.py), or why not is said; and nothing else is."""
+    tutorial = {c.arguments for c in HARNESS if c.said.document.name == "tutorial.md"}
+    typed = {t.arguments for t in (*reader.WORKBENCH, *reader.THEIRS)}
+    elsewhere = {tuple(shlex.split(words)[1:]) for words in reader.ELSEWHERE}
+    said = {c.arguments for c in HARNESS} - {c.arguments for c in offline()} - tutorial
+    assert said == typed | elsewhere
 
 
 def test_the_tutorial_breaks_one_line(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from harness.evidence import BundleWriter, Redactor
@@ -26,8 +27,8 @@ def pod(index: int, phase: str, reason: str = "") -> Observation:
     return Observation(received_at="2026-11-21T05:00:00Z", type="MODIFIED", object=document)
 
 
-def shown(live: Live) -> str:
-    console = Console(file=io.StringIO(), width=140, color_system=None)
+def shown(live: Live, width: int = 140) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(live.render())
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -56,6 +57,20 @@ def test_ranks_side_by_side(tmp_path: Path) -> None:
     assert "rank 0 says hello" in lines["0"]
     assert lines["1"].split()[:3] == ["1", "node-1", "ErrImagePull"]
     assert "@truth1" not in text
+
+
+@pytest.mark.parametrize("width", [80, 110])
+def test_a_long_last_line_is_cut_and_nothing_else(tmp_path: Path, width: int) -> None:
+    """Contract: where a rank is and what it does can be read on any terminal."""
+    live = Live(Console(file=io.StringIO()))
+    writer = BundleWriter.create(tmp_path, NONCE, Redactor([]))
+    writer.onlooker = live
+    with writer.stage("observe"):
+        writer.observe("pod", pod(0, "ContainerCreating"))
+        live.logged("pod-0", f"2026-11-21T05:00:01Z {'long ' * 60}\n")
+        rank = next(line for line in shown(live, width).splitlines() if "node-0" in line)
+    assert rank.split()[:4] == ["0", "node-0", "ContainerCreating", "long"]
+    assert len(rank.rstrip()) == width
 
 
 def test_nothing_that_a_log_says_stops_it(tmp_path: Path) -> None:

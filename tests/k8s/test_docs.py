@@ -1,0 +1,172 @@
+"""A reader who has a checkout and the documents, and types what they say: in bash, word for word."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from harness.evidence.reader import Bundle
+from harness.settings import Settings
+from tests import reader
+from tests.reader import Typed
+
+pytestmark = pytest.mark.e2e
+ROOT = Path(__file__).parents[2]
+TUTORIAL = (ROOT / "docs/tutorial.md").read_text()
+BLOCKS = re.findall(r"^```bash\n(.*?)^```$", TUTORIAL, re.MULTILINE | re.DOTALL)
+SECONDS = 600
+
+
+@dataclass
+class Reader:
+    """A terminal in a checkout. What it prints is read through a pipe, so there are no live views."""
+
+    checkout: Path
+    environ: dict[str, str]
+    said: list[str] = field(default_factory=list)
+
+    def type(self, line: str, code: int = 0, stdin: str = "") -> str:
+        """One line of a block; its output, both streams. Another exit code than `code` fails the test."""
+        activate = "if [ -f .venv/bin/activate ]; then . .venv/bin/activate; fi\n"
+        done = subprocess.run(
+            ["bash", "-c", activate + line],
+            cwd=self.checkout,
+            env=self.environ,
+            input=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert done.returncode == code, f"$ {line}\nexit code {done.returncode}, not {code}\n{done.stdout}"
+        return done.stdout
+
+    def follow(self, typed: Typed) -> None:
+        words, (means, name) = typed.words, typed.stands_for or ("", "")
+        said = self.type(words.replace(means, name) if means else words, typed.code, typed.stdin)
+        assert typed.says in said, f"$ {words}\n{said}"
+
+    @property
+    def bundles(self) -> list[Path]:
+        """The newest first."""
+        return sorted((self.checkout / "runs").glob("2*-*"), reverse=True)
+
+
+@pytest.fixture(scope="module")
+def terminal(tmp_path_factory: pytest.TempPathFactory, harness_settings: Settings) -> Iterator[Reader]:
+    """In a copy of what is here, a repository of its own, with a cluster of its own name."""
+    folder = tmp_path_factory.mktemp("reader")
+    checkout, home = folder / "checkout", folder / "home"
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, checkout / name)
+    for words in (
+        ["init", "--quiet"],
+        ["add", "--all"],
+        [
+            "-c",
+            "user.name=reader",
+            "-c",
+            "user.email=reader@localhost",
+            "commit",
+            "--quiet",
+            "-m",
+            "as it is",
+        ],
+    ):
+        subprocess.run(["git", *words], cwd=checkout, check=True, timeout=60)
+    for own, ours in reader.FILES.items():
+        (checkout / own).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(checkout / ours, checkout / own)
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("HARNESS_", "PYTEST_", "VIRTUAL_", "GITHUB_"))
+    }
+    kept |= {
+        "HOME": str(home),
+        "HARNESS_CLUSTER_NAME": f"e2e-docs-{secrets.token_hex(3)}",
+        "HARNESS_CACHE_DIR": str(harness_settings.cache_dir.absolute()),
+        "HARNESS_IMAGES": harness_settings.images,
+    }
+    (home / ".kube").mkdir(parents=True)
+    one = Reader(checkout, {k: v for k, v in kept.items() if k not in {"MAKEFLAGS", "MFLAGS", "MAKELEVEL"}})
+    try:
+        yield one
+    finally:
+        one.type("if command -v harness; then harness down; fi")
+
+
+def test_the_tutorial(terminal: Reader) -> None:
+    """Every block but the last line, which removes the cluster: PASS, the lost point by name, PASS."""
+    lines = [line for block in BLOCKS for line in block.splitlines()]
+    assert lines.pop() == "harness down"
+    assert lines[:3] == ["make doctor", ". .venv/bin/activate", "harness up"]
+    broken, said = False, {}
+    for line in lines:
+        code = (
+            1
+            if broken and line.split()[:2] in (["harness", "run"], ["harness", "show"], ["harness", "judge"])
+            else 0
+        )
+        said[(line, broken)] = terminal.type(line, code)
+        if line.startswith("sed "):
+            broken = True
+        elif line.startswith("git checkout "):
+            broken = False
+    run = "harness run jobs/multinode.yaml"
+    assert "✓ PASS" in said[(run, False)]
+    (promised,) = re.findall(r"^```text\n(.*)\n```$", TUTORIAL, re.MULTILINE)
+    for text in (said[(run, True)], said[("harness show", True)], said[("harness judge runs/latest", True)]):
+        assert promised in text
+        assert "step 3" in text
+        assert "never given to the client" in text
+    assert {"PASS", "FAIL"} <= set(said[("harness runs", False)].split())
+
+
+@pytest.mark.parametrize("typed", reader.WORKBENCH, ids=lambda typed: typed.words)
+def test_the_kept_cluster(terminal: Reader, typed: Typed) -> None:
+    """README.md and the how-tos, on the cluster that the tutorial leaves."""
+    if not terminal.bundles:
+        pytest.fail("the tutorial comes first: it makes the cluster")
+    newest, failed = terminal.bundles[0], terminal.bundles[-2]
+    for name, bundle in zip(reader.NAMED, (newest, failed), strict=True):
+        link = terminal.checkout / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(bundle.name)
+    terminal.follow(typed)
+
+
+@pytest.mark.parametrize("typed", reader.THEIRS, ids=lambda typed: typed.words)
+def test_a_cluster_of_ones_own(terminal: Reader, typed: Typed) -> None:
+    """docs/how-to/own-cluster.md, as if the cluster were the reader's, by their own name for it."""
+    if not terminal.bundles:
+        pytest.fail("the tutorial comes first: it makes the cluster")
+    manifest = Bundle.open(terminal.bundles[-1]).manifest
+    assert manifest is not None
+    text = Path(manifest.cluster["kubeconfig"]).read_text()
+    context = manifest.cluster["context"]
+    (terminal.checkout / "F").write_text(text.replace(context, "C"))
+    (Path(terminal.environ["HOME"]) / ".kube/config").write_text(text.replace(context, "my-cluster"))
+    terminal.environ["HARNESS_WORKER_IMAGE"] = manifest.versions["worker"]
+    terminal.follow(typed)
+
+
+def test_the_cluster_goes(terminal: Reader) -> None:
+    assert "removed" in terminal.type("harness down")

@@ -1,0 +1,75 @@
+"""What a reader of the documents types, in an order that makes sense, and what comes of it.
+
+tests/k8s/test_docs.py types it on a real cluster; tests/unit/test_docs.py sees that no command is left out.
+The tutorial is typed as it stands and is not in here.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Typed:
+    """One command of the documents, word for word."""
+
+    words: str
+    says: str
+    """A part of what it prints, on either stream."""
+    code: int = 0
+    stdin: str = ""
+    stands_for: tuple[str, str] | None = None
+    """A word of the document that means one of the reader's own, and the name of that one."""
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return tuple(shlex.split(self.words)[1:])
+
+
+FILES = {"PATH/TO/job.yaml": "jobs/multinode.yaml", "job.yaml": "jobs/multinode.yaml"}
+"""The reader's own job files: here they hold what ours do."""
+NAMED = ("runs/A", "runs/B")
+"""Past bundles, the newest first: a PASS, and the tutorial's FAIL."""
+
+WORKBENCH = (
+    Typed("harness status", says="1 ready"),
+    Typed("harness run PATH/TO/job.yaml", says="✓ PASS"),
+    Typed("harness run job.yaml", says="✓ PASS"),
+    Typed("harness run jobs/multinode.yaml --wait 120", says="✓ PASS"),
+    Typed("harness logs 27a4 --rank 1 --follow", says="done: 60 points", stands_for=("27a4", "latest")),
+    Typed(
+        "harness shell 27a4 --rank 1", stdin="echo rank $RANK", says="rank 1", stands_for=("27a4", "latest")
+    ),
+    Typed("harness shell runs/latest --rank 1", stdin="exit 3", says="a copy of its pod", code=3),
+    Typed(
+        "harness shell runs/latest --rank 1 -- python3 -c 'import torch; print(torch.__version__)'", says="2."
+    ),
+    Typed("harness diff runs/A runs/B", says="unification.lost_points", code=1),
+    Typed("harness doctor", says="ready"),
+    Typed("harness doctor --fix", says="ready"),
+    Typed("harness faults rank-killed", says="1 of 1 rows are right"),
+    Typed("harness faults --undo", says="nothing"),
+    Typed("harness pause", says="paused"),
+    Typed("harness resume", says="resume"),
+)
+"""On the cluster that the tutorial leaves."""
+
+THEIRS = (
+    Typed(
+        "harness preflight jobs/gpu.yaml --kubeconfig ~/.kube/config --context my-cluster",
+        says="no node has nvidia.com/gpu",
+        code=2,
+    ),
+    Typed("harness preflight jobs/gpu.yaml --kubeconfig F --context C", says="nvidia.com/gpu", code=2),
+    Typed("harness preflight --install --kubeconfig ~/.kube/config --context my-cluster", says="✓ tracker"),
+    Typed("harness run jobs/multinode.yaml --kubeconfig ~/.kube/config --context my-cluster", says="✓ PASS"),
+)
+"""The same cluster as if it were the reader's own, by their kubeconfig and names."""
+
+ELSEWHERE = {
+    "harness run jobs/gpu.yaml --kubeconfig F --context C --tracker hosted": "needs GPUs and a hosted Pluto; "
+    "tests/k8s/test_gpu.py and test_hosted.py do as much of it as can be done",
+    "harness faults rank-killed tracker": "tests/k8s/test_faults.py injects them",
+}
+"""Why no test types these."""
