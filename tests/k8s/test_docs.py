@@ -8,7 +8,7 @@ import secrets
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,6 @@ class Reader:
 
     checkout: Path
     environ: dict[str, str]
-    said: list[str] = field(default_factory=list)
 
     def type(self, line: str, code: int = 0, stdin: str = "") -> str:
         """One line of a block; its output, both streams. Another exit code than `code` fails the test."""
