@@ -10,6 +10,7 @@ from contextlib import ExitStack, suppress
 
 from harness import process, provision
 from harness.budget import Budget
+from harness.cluster.existing import ExistingCluster
 from harness.errors import HarnessError, UsageError
 from harness.evidence.onlooker import Onlooker
 from harness.evidence.redaction import Redactor
@@ -130,6 +131,8 @@ def _leave(settings: Settings, ready: Ready | None, writer: BundleWriter, progre
 
 def _check(job: JobFile, settings: Settings) -> None:
     """Everything that can be wrong before anything is created."""
+    if settings.kubeconfig is not None:
+        ExistingCluster(settings)
     Budget(settings.wait_seconds)
     job.ranks  # noqa: B018 - raises UsageError
     users_config(settings.konduktor_config)
