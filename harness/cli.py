@@ -6,7 +6,6 @@ Exit codes: 0 PASS, 1 FAIL, 2 UNKNOWN or the harness could not do its work, 64 b
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,6 +38,7 @@ from harness.options import (
     Workers,
     dump,
 )
+from harness.output import may_be_left
 from harness.report import terminal
 from harness.settings import load
 
@@ -58,20 +58,12 @@ app.add_typer(images_app, name="images")
 def _show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
     if bundle.is_relative_to(Path.cwd()):
         bundle = bundle.relative_to(Path.cwd())
-    try:
-        if as_json:
-            print(verdict.model_dump_json(indent=2), flush=True)
-        else:
-            manifest = Bundle(bundle).manifest
-            terminal.render(verdict, manifest.stages if manifest else [], bundle, Console())
-    except (BrokenPipeError, SystemExit):  # the latter is rich's way
-        _nobody_reads()
+    if as_json:
+        print(verdict.model_dump_json(indent=2), flush=True)
+    else:
+        manifest = Bundle(bundle).manifest
+        terminal.render(verdict, manifest.stages if manifest else [], bundle, Console())
     return EXIT[verdict.verdict]
-
-
-def _nobody_reads() -> None:
-    """Without this, Python fails once more when it flushes at its end, and changes the exit code."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @app.command()
@@ -171,6 +163,7 @@ def images_build(images: Images = None, as_json: Json = False) -> int:
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: every error of ours is one message and an exit code, never a traceback."""
+    may_be_left()
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         code = app(arguments or ["--help"], standalone_mode=False)
@@ -183,7 +176,4 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, typer.Abort):
         print("harness: interrupted", file=sys.stderr)
         code = 2
-    except BrokenPipeError:
-        _nobody_reads()
-        code = 0
     sys.exit(code)

@@ -20,6 +20,7 @@ from urllib3.exceptions import HTTPError, ProtocolError
 
 from harness.budget import Deadline
 from harness.errors import HarnessError, WaitError
+from harness.kubeconfig import CAUSE, context_of
 from harness.requests import Requests, Retried, pause, reason_of
 
 FIELD_MANAGER = "pluto-e2e-harness"
@@ -32,7 +33,11 @@ class Kube:
     """A cluster by kubeconfig file and context."""
 
     def __init__(self, kubeconfig: Path, context: str | None = None, cache: Path | None = None) -> None:
-        """What the cluster serves is kept in `cache`, which is made; without one, beside the kubeconfig."""
+        """What the cluster serves is kept in `cache`, which is made; without one, beside the kubeconfig.
+
+        Raises HarnessError, cause cluster.kubeconfig; nothing is asked of the cluster yet.
+        """
+        context_of(kubeconfig, context)
         self.kubeconfig = kubeconfig
         self.context = context
         self._cache = cache or kubeconfig.with_name("discovery.json")
@@ -40,10 +45,9 @@ class Kube:
         configuration.retries = False
         try:
             config.load_kube_config(str(kubeconfig), context=context, client_configuration=configuration)
-        except (config.ConfigException, yaml.YAMLError) as error:
+        except config.ConfigException as error:
             raise HarnessError(
-                f"cannot use kubeconfig {kubeconfig} with context {context}: {error}",
-                cause="cluster.kubeconfig",
+                f"cannot use kubeconfig {kubeconfig} with context {context}: {error}", cause=CAUSE
             ) from None
         configuration.connection_pool_maxsize = 64
         self.configuration = configuration

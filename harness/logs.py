@@ -15,53 +15,56 @@ LOOK_SECONDS = 0.2
 
 def lines(bundle: Bundle, rank: int | None) -> Iterator[str]:
     """Each as "node index | time | text", pod after pod. Raises UsageError for a rank without a pod."""
-    for index, files in _files(bundle, _wanted(bundle, rank)):
-        for path in files:
-            for line in path.read_text(errors="replace").splitlines():
-                yield from _shown(index, line)
+    for index, log in _logs(bundle.path, _pods(bundle, rank)):
+        for line in log.read_text(errors="replace").splitlines():
+            yield from _shown(index, line)
 
 
 def follow(path: Path, rank: int | None) -> Iterator[str]:
     """The same as they are written, until the harness that writes the bundle has ended them."""
     read: dict[Path, int] = {}
+    version = None
     while True:
-        bundle = Bundle.open(path)
-        manifest = bundle.manifest
-        over = manifest is None or manifest.ended_at is not None
-        if over:
-            _wanted(bundle, rank)
-        for index, files in _files(bundle, _index(bundle, rank)):
-            for file in files:
-                with file.open("rb") as log:
-                    log.seek(read.get(file, 0))
-                    new = log.read()
-                whole = len(new) if over else new.rfind(b"\n") + 1
-                read[file] = read.get(file, 0) + whole
-                for line in new[:whole].decode(errors="replace").splitlines():
-                    yield from _shown(index, line)
+        if version != (version := _version(path)):  # taken first: what changes while it is read is read again
+            bundle = Bundle.open(path)
+            over = bundle.manifest is None or bundle.manifest.ended_at is not None
+            pods = _pods(bundle, rank, expected=over)
+        for index, log in _logs(path, pods):
+            with log.open("rb") as file:
+                file.seek(read.get(log, 0))
+                new = file.read()
+            whole = len(new) if over else new.rfind(b"\n") + 1
+            read[log] = read.get(log, 0) + whole
+            for line in new[:whole].decode(errors="replace").splitlines():
+                yield from _shown(index, line)
         if over:
             return
         time.sleep(LOOK_SECONDS)
 
 
-def _wanted(bundle: Bundle, rank: int | None) -> int | None:
-    index = _index(bundle, rank)
-    if index == -1:
-        ranks = list(bundle.ranks())
-        raise UsageError(f"the bundle has no pod of rank {rank}", hint=f"ranks with a pod: {ranks}")
-    return index
+def _version(path: Path) -> list[tuple[int, int, int]]:
+    """Of what tells the pods and the end of the launch: another one when it was written to."""
+    files = [path / "manifest.json", path / "objects" / "pod.jsonl"]
+    stats = [file.stat() for file in files if file.exists()]
+    return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
 
 
-def _index(bundle: Bundle, rank: int | None) -> int | None:
-    """Of the rank's node; -1 while it has no pod, None for every node."""
-    pod = bundle.ranks().get(rank) if rank is not None else None
-    return None if rank is None else -1 if pod is None else pod.index
+def _pods(bundle: Bundle, rank: int | None, expected: bool = True) -> list[tuple[int, str]]:
+    """Node index and name: of every node, or of the rank's, which may have none yet unless it is expected."""
+    ranks = bundle.ranks()
+    if rank is None:
+        return [(index, pod.name) for index, pod in bundle.pods().items()]
+    if rank in ranks:
+        return [(ranks[rank].index, ranks[rank].name)]
+    if expected:
+        raise UsageError(f"the bundle has no pod of rank {rank}", hint=f"ranks with a pod: {list(ranks)}")
+    return []
 
 
-def _files(bundle: Bundle, index: int | None) -> Iterator[tuple[int, list[Path]]]:
-    for each, pod in bundle.pods().items():
-        if index in (None, each):
-            yield each, sorted((bundle.path / "logs").glob(f"{pod.name}-*.log"))
+def _logs(path: Path, pods: list[tuple[int, str]]) -> Iterator[tuple[int, Path]]:
+    for index, name in pods:
+        for log in sorted((path / "logs").glob(f"{name}-*.log")):
+            yield index, log
 
 
 def _shown(index: int, line: str) -> Iterator[str]:

@@ -10,6 +10,7 @@ from contextlib import ExitStack, suppress
 
 from harness import process, provision
 from harness.budget import Budget
+from harness.cluster.existing import ExistingCluster
 from harness.errors import HarnessError, UsageError
 from harness.evidence.onlooker import Onlooker
 from harness.evidence.redaction import Redactor
@@ -21,7 +22,7 @@ from harness.kube import reached
 from harness.launch import Launching, prepare
 from harness.launchers.config import users_config
 from harness.launchers.environment import konduktor_bin
-from harness.launchers.job_file import JobFile
+from harness.launchers.job_file import LOCAL_IMAGE, JobFile
 from harness.namespaces import namespace_of
 from harness.ready import Ready
 from harness.settings import Settings
@@ -130,6 +131,8 @@ def _leave(settings: Settings, ready: Ready | None, writer: BundleWriter, progre
 
 def _check(job: JobFile, settings: Settings) -> None:
     """Everything that can be wrong before anything is created."""
+    if settings.kubeconfig is not None:
+        ExistingCluster(settings)
     Budget(settings.wait_seconds)
     job.ranks  # noqa: B018 - raises UsageError
     users_config(settings.konduktor_config)
@@ -168,7 +171,7 @@ def _launch(job: JobFile, settings: Settings, ready: Ready, writer: BundleWriter
         min_nodes_used=min(job.num_nodes, ready.schedulable_nodes),
         queue=job.queue,
     )
-    writer.update(expected=expected, versions=ready.versions, cluster=_identity(ready))
+    writer.update(expected=expected, versions=_versions(ready, job), cluster=_identity(ready))
     with ExitStack() as undo:
         with writer.stage("konduktor"):
             program = konduktor_bin(settings, progress)
@@ -195,6 +198,11 @@ def _launch(job: JobFile, settings: Settings, ready: Ready, writer: BundleWriter
         finally:
             with writer.stage("collect"), witness.blamed():
                 _collect(launching, witness, progress)
+
+
+def _versions(ready: Ready, job: JobFile) -> dict[str, str]:
+    """Of the stack, and of what the worker image was built from, where the job takes that one."""
+    return {**ready.versions, **(ready.worker.made_of if job.image == LOCAL_IMAGE else {})}
 
 
 def _identity(ready: Ready) -> dict[str, str]:

@@ -27,6 +27,7 @@ from harness.options import (
     Workers,
     dump,
 )
+from harness.output import left
 from harness.settings import Settings, load
 
 
@@ -99,6 +100,8 @@ def logs(
     found = opened(bundle, load(runs_dir=runs_dir).runs_dir)
     for line in reading.follow(found.path, rank) if follow else reading.lines(found, rank):
         print(line, flush=follow)
+        if left():
+            break
     return 0
 
 

@@ -19,13 +19,13 @@ import yaml
 
 from harness import process
 from harness.cluster import health, preflight
+from harness.cluster.configuration import configuration
 from harness.errors import HarnessError, ToolError, UsageError
 from harness.kube import Kube
 from harness.locked import Hold, in_use, take
 from harness.settings import Settings
 
 Progress = Callable[[str], None]
-IMAGES_MOUNT = "/harness-images"
 _CREATE_CAUSES = (
     ("port is already allocated", "docker.port_taken"),
     ("address already in use", "docker.port_taken"),
@@ -147,7 +147,9 @@ class KindCluster:
         state = State(self.name, "creating", node_image, self.settings.workers, now, owner=owner)
         self.save(state)
         config = self.dir / "kind.yaml"
-        config.write_text(yaml.safe_dump(self._config(node_image, containerd_patches, images)))
+        config.write_text(
+            yaml.safe_dump(configuration(self.settings, node_image, containerd_patches, images))
+        )
         try:
             self._kind(
                 *("create", "cluster", "--name", self.name, "--config", str(config), "--retain"),
@@ -230,33 +232,6 @@ class KindCluster:
 
     def _kind(self, *arguments: str, timeout: float) -> None:
         process.run([self.settings.kind_bin, *arguments], timeout=timeout)
-
-    def _config(self, node_image: str, patches: tuple[str, ...], images: Path) -> dict[str, object]:
-        """The kind configuration. Kubelet: a longer syncFrequency delays Kueue's certificate by a minute, a
-        smaller containerLogMaxSize rotates a follower's log away, and cgroup v1 must be allowed by name."""
-        node = {
-            "image": node_image,
-            "extraMounts": [
-                {"hostPath": str(images.resolve()), "containerPath": IMAGES_MOUNT, "readOnly": True}
-            ],
-        }
-        kubelet: dict[str, object] = {
-            "kind": "KubeletConfiguration",
-            "syncFrequency": "3s",
-            "containerLogMaxSize": "500Mi",
-        }
-        if not Path("/sys/fs/cgroup/cgroup.controllers").exists():
-            kubelet["failCgroupV1"] = False
-        return {
-            "kind": "Cluster",
-            "apiVersion": "kind.x-k8s.io/v1alpha4",
-            "name": self.name,
-            "networking": {"apiServerPort": self.settings.api_port},
-            "kubeadmConfigPatches": [yaml.safe_dump(kubelet)],
-            "containerdConfigPatches": list(patches),
-            "nodes": [{"role": "control-plane", **node}]
-            + [{"role": "worker", **node} for _ in range(self.settings.workers)],
-        }
 
 
 def _why(error: ToolError) -> str:

@@ -16,7 +16,8 @@ from pydantic import BaseModel
 
 from harness.errors import HarnessError
 from harness.evidence import folder
-from harness.evidence.files import DISK_FULL, Appender, LogFile, on_disk, replace_file
+from harness.evidence.disk import Disk
+from harness.evidence.files import Appender, LogFile, on_disk
 from harness.evidence.onlooker import Onlooker
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import (
@@ -35,9 +36,6 @@ from harness.evidence.schema import (
 from harness.locked import Hold, take
 
 TrackerKind = Literal["runs", "attachments", "points"]
-RESERVE = ".reserve"
-RESERVE_BYTES = 256 * 1024
-"""Kept on the disk for the last words: the manifest that says what happened, and the verdict."""
 
 
 def now() -> str:
@@ -56,8 +54,8 @@ class BundleWriter:
         """`hold` is released by `done`."""
         self.path = path
         self._hold = hold
+        self._disk = Disk(path)
         self.redactor = redactor
-        self.full: HarnessError | None = None
         self.onlooker: Onlooker | None = None
         self._lock = threading.RLock()
         self._files: dict[str, Appender] = {}
@@ -72,8 +70,7 @@ class BundleWriter:
             path.mkdir(parents=True)
         writer = cls(path, nonce, redactor, take(path))
         try:
-            with on_disk(path):
-                (path / RESERVE).write_bytes(bytes(RESERVE_BYTES))
+            writer._disk.reserve()
             writer.manifest(writer.current)
             if writer.full is not None:
                 raise writer.full
@@ -86,6 +83,10 @@ class BundleWriter:
         return writer
 
     @property
+    def full(self) -> HarnessError | None:
+        return self._disk.full
+
+    @property
     def current(self) -> Manifest:
         """The manifest as last written: copy it with changes, then hand it to `manifest`."""
         with self._lock:
@@ -96,7 +97,7 @@ class BundleWriter:
         with self._lock:
             stages = manifest.stages + [s for s in self._stages if s not in manifest.stages]
             self._current = manifest.model_copy(update={"stages": stages})
-            self._last_words("manifest.json", self._json(self._current, indent=2))
+            self._disk.last_words(self.path / "manifest.json", self._json(self._current, indent=2))
             if self.onlooker is not None:
                 self.onlooker.manifest(self._current)
 
@@ -153,7 +154,9 @@ class BundleWriter:
 
     def log_file(self, pod: str, container: str) -> LogFile:
         """A container's log to write chunks to. Close it to keep an unfinished last line."""
-        return LogFile(Appender(self._inside(f"logs/{pod}-{container}.log"), self._taking), self.redactor)
+        return LogFile(
+            Appender(self._inside(f"logs/{pod}-{container}.log"), self._disk.taking), self.redactor
+        )
 
     def truth(self, rank: int, line: TruthLine) -> None:
         """Append to a rank's ground truth."""
@@ -182,15 +185,11 @@ class BundleWriter:
 
     def verdict(self, verdict: Verdict) -> None:
         """Write verdict.json. Raises HarnessError when not even that fits."""
-        text = self._json(verdict, indent=2)
-        self._last_words("verdict.json", text)
-        if self.full is not None and not (self.path / "verdict.json").is_file():
+        path = self.path / "verdict.json"
+        self._disk.last_words(path, self._json(verdict, indent=2))
+        if self.full is not None and not path.is_file():
             raise self.full
-        self._free()
-
-    def _free(self) -> None:
-        """Give back the room that is kept for the last words."""
-        (self.path / RESERVE).unlink(missing_ok=True)
+        self._disk.free()
 
     def discard(self) -> None:
         """Remove the bundle: what it was to record was no launch. `latest` is the newest of the others."""
@@ -220,7 +219,7 @@ class BundleWriter:
     def _file(self, relative_path: str) -> Appender:
         with self._lock:
             if relative_path not in self._files:
-                self._files[relative_path] = Appender(self._inside(relative_path), self._taking)
+                self._files[relative_path] = Appender(self._inside(relative_path), self._disk.taking)
             return self._files[relative_path]
 
     def _json(self, record: BaseModel, indent: int | None = None) -> str:
@@ -232,33 +231,7 @@ class BundleWriter:
     def _append(self, relative_path: str, record: BaseModel) -> None:
         self._file(relative_path).append((self._json(record) + "\n").encode())
 
-    @contextlib.contextmanager
-    def _taking(self) -> Iterator[None]:
-        """Around every record: the first one that finds the disk full is the last one."""
-        if self.full is not None:
-            raise self.full
-        try:
-            yield
-        except HarnessError as error:
-            if error.cause == DISK_FULL:
-                self.full = error
-                self._free()
-            raise
-
     def _replace(self, relative_path: str, text: str) -> None:
-        with self._taking():
-            self._write(relative_path, text)
-
-    def _last_words(self, relative_path: str, text: str) -> None:
-        """Written into the room kept for it when the disk is full; `full` tells when that was not enough."""
-        try:
-            self._write(relative_path, text)
-        except HarnessError as error:
-            self.full = self.full or error
-            self._free()
-            with contextlib.suppress(HarnessError):
-                self._write(relative_path, text)
-
-    def _write(self, relative_path: str, text: str) -> None:
-        with self._lock:
-            replace_file(self._inside(relative_path), text)
+        path = self._inside(relative_path)
+        with self._disk.taking():
+            self._disk.replace(path, text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from harness.errors import HarnessError
 from harness.images import scripts, versions
 from harness.images.docker import BUILD, CAUSE, Progress, files_of, image_id, making
 from harness.images.stack import Stack
-from harness.images.wheels import lock_key, wheels
+from harness.images.wheels import lock_key, pinned, wheels
 from harness.settings import Settings
 from harness.source.store import key
 
@@ -31,6 +31,8 @@ class ImageRef:
     image_id: str
     changed: Mapping[str, bytes] = field(default_factory=dict)
     """Scripts that the ranks have to be given besides: by their path in /workspace."""
+    made_of: Mapping[str, str] = field(default_factory=dict)
+    """Versions, by name, for the evidence; none of an image that was not built here."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +78,15 @@ def build_worker(stack: Stack, settings: Settings, progress: Progress, exact: bo
     """
     worker = versions.load(settings).worker
     arguments = {"BASE": stack.torch_base, "TORCH": worker.torch}
+    made_of = {"worker_base": stack.torch_base, "pluto": pinned(WORKER.lock.read_text(), "pluto-ml")}
     making, files = WORKER.making(arguments, worker.python), scripts.read(SCRIPTS)
     if not exact and image_id(WORKER.tag(arguments, worker.python)) is None:
         there = scripts.near(making, files)
         if there is not None:
             progress(f"{there.tag}: taken; what changed since travels by itself: {', '.join(there.changed)}")
-            return ImageRef(there.tag, there.image_id, there.changed)
+            return ImageRef(there.tag, there.image_id, there.changed, made_of)
     labels = scripts.labels(making, files)
-    return _build(WORKER, arguments, worker.python, settings, progress, labels)
+    return replace(_build(WORKER, arguments, worker.python, settings, progress, labels), made_of=made_of)
 
 
 def build_tracker(stack: Stack, settings: Settings, progress: Progress) -> ImageRef:

@@ -22,6 +22,12 @@ def lock_key(lock: str, python: str) -> str:
     return hashlib.sha256("\n".join([python, *lines]).encode()).hexdigest()[:12]
 
 
+def pinned(lock: str, package: str) -> str:
+    """The version of a package that is in the lock."""
+    words = (line.partition(" ")[0].partition("==") for line in lock.splitlines())
+    return next(version for name, _, version in words if name == package)
+
+
 def wheels(lock: Path, python: str, settings: Settings, progress: Progress) -> Path:
     """A folder with every wheel of `lock` for `python` (as "3.13") on x86-64 Linux, and the lock as lock.txt.
 

@@ -13,8 +13,8 @@ import yaml
 
 from harness.errors import HarnessError
 from harness.kube import Kube, Object
+from harness.kubeconfig import CAUSE
 
-CAUSE = "cluster.kubeconfig"
 _FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 _PROGRAMS = ("exec", "auth-provider")
 

@@ -10,7 +10,8 @@ from typing import Any
 import typer
 
 from harness.cli import app
-from harness.reference.table import WRITTEN, code, table
+from harness.markdown import code, table
+from harness.reference.note import WRITTEN
 from harness.tracker.__main__ import parser
 
 HEAD = f"""# The `harness` command

@@ -7,7 +7,8 @@ import inspect
 from collections.abc import Iterator
 
 from harness.evidence import schema
-from harness.reference.table import WRITTEN, code, table
+from harness.markdown import code, table
+from harness.reference.note import WRITTEN
 
 HEAD = f"""# The evidence bundle
 

@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import AliasChoices
 from pydantic.fields import FieldInfo
 
-from harness.reference.table import WRITTEN, code, table
+from harness.markdown import code, table
+from harness.reference.note import WRITTEN
 from harness.settings import Settings
 
 HEAD = f"""# Settings

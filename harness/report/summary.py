@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from harness import markdown
 from harness.report.ctrf import STATUSES, Test
 from harness.report.github import annotation
 from harness.report.launched import Launched
@@ -29,24 +29,29 @@ def launches(rows: Sequence[Row]) -> str:
     ordered = sorted(rows, key=lambda row: row.launch.verdict == "PASS")
     tests = any(row.test for row in rows)
     head = ["", *(["test"] if tests else []), "verdict", "ranks", "explanation", "report"]
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    for row in ordered[:MAX_ROWS]:
-        launch = row.launch
-        cause = f"{launch.verdict} `{launch.cause}`" if launch.cause else launch.verdict
-        cells = [MARK[launch.verdict], *([text(row.test)] if tests else []), cause]
-        cells += [text(", ".join(map(str, launch.ranks))), text(launch.explanation)]
-        cells.append(text(launch.report or launch.bundle))
-        lines.append("| " + " | ".join(cells) + " |")
+    lines = markdown.table(head, [_cells(row, tests) for row in ordered[:MAX_ROWS]])
     if len(ordered) > MAX_ROWS:
-        lines.append(f"\n{len(ordered) - MAX_ROWS} more launches are left out.")
+        lines += [f"{len(ordered) - MAX_ROWS} more launches are left out.", ""]
     retried = [
         f"- {text(row.test or row.launch.bundle)}: {text(line)}"
         for row in ordered
         for line in row.launch.retries
     ]
     if retried:
-        lines += ["", f"**Tried again** ({len(retried)}):", "", *retried[:MAX_ROWS]]
-    return "\n".join(lines) + "\n"
+        lines += [f"**Tried again** ({len(retried)}):", "", *retried[:MAX_ROWS], ""]
+    return "\n".join(lines)
+
+
+def _cells(row: Row, tests: bool) -> list[str]:
+    launch = row.launch
+    return [
+        MARK[launch.verdict],
+        *([text(row.test)] if tests else []),
+        " ".join(filter(None, [launch.verdict, markdown.code(launch.cause or "")])),
+        ", ".join(map(str, launch.ranks)),
+        text(launch.explanation),
+        text(launch.report or launch.bundle),
+    ]
 
 
 def session(tests: Sequence[Test], rows: Sequence[Row]) -> str:
@@ -93,8 +98,5 @@ def _attempts(test: Test) -> str:
 
 
 def text(plain: str) -> str:
-    """Plain text as a table's cell: nothing in it is markup, and it stays on its line."""
-    short = plain if len(plain) <= LONGEST else plain[:LONGEST] + " …"
-    safe = short.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    safe = re.sub(r"([\\`*_{}\[\]#~|@])", lambda found: f"&#{ord(found[1])};", safe)
-    return re.sub(r"\s*\n\s*", "<br>", safe.strip())
+    """Plain text as it stands in a cell: nothing in it is markup, and it is not too long."""
+    return markdown.text(plain if len(plain) <= LONGEST else plain[:LONGEST] + " …")

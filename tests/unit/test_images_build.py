@@ -4,9 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from harness import run as running
 from harness.images import build, debian, wheels
 from harness.images.build import Recipe
 from harness.images.docker import files_of
+from harness.images.stack import Stack
+from harness.launchers.job_file import JobFile
+from harness.ready import Ready
+from harness.settings import load
 
 LOCK = "starlette==1.0 \\\n    --hash=sha256:00\n"
 
@@ -76,3 +81,32 @@ def test_the_bases_files_are_there() -> None:
     """What is hashed into a base's tag is what its build copies."""
     for names in debian._INPUTS.values():
         assert all((debian.FILES / name).is_file() for name in names)
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> build.ImageRef:
+    """One that is there already, by a Docker that has every image."""
+    docker = tmp_path / "docker"
+    docker.write_text("#!/bin/sh\necho sha256:1\n")
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    stack = Stack("source", "node", "v1", tmp_path, tmp_path, (), "torch-base:1", "python-base:1", {})
+    return build.build_worker(stack, load(), lambda _: None)
+
+
+def test_what_the_worker_image_was_built_from_is_known(worker: build.ImageRef) -> None:
+    """Contract: its base, and Pluto's client as the lock has it; `harness diff` compares both."""
+    pinned = (build.LOCKS / "worker.in").read_text().split()[0].removeprefix("pluto-ml==")
+    assert worker.made_of == {"worker_base": "torch-base:1", "pluto": pinned}
+
+
+def test_nothing_is_known_of_an_image_of_the_user_s(worker: build.ImageRef, tmp_path: Path) -> None:
+    """Contract: no version is recorded of an image that the ranks do not run."""
+    ready = Ready(None, None, worker, 1, {"kueue": "v1"}, False, None)
+    main = JobFile.load(Path("jobs/multinode.yaml"))
+    assert running._versions(ready, main) == {"kueue": "v1", **worker.made_of}
+    theirs = tmp_path / "job.yaml"
+    theirs.write_text(
+        Path("jobs/multinode.yaml").read_text().replace(main.image, "registry.example/theirs:1")
+    )
+    assert running._versions(ready, JobFile.load(theirs)) == {"kueue": "v1"}

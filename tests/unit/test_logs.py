@@ -80,6 +80,39 @@ def test_following_tells_lines_as_they_come_and_ends_with_the_launch(bundle: Bun
     assert told.empty()
 
 
+def test_following_reads_what_was_recorded_only_when_it_changed(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod that comes later is found; between two changes the records are left alone."""
+    under_way(bundle, None)
+    log_of(bundle, 0).write_text("")
+    pods = bundle.path / "objects" / "pod.jsonl"
+    later = pods.with_suffix(".later")
+    pods.rename(later)
+    opened, looks = 0, 0
+    really_open = Bundle.open
+
+    def count(path: Path) -> Bundle:
+        nonlocal opened
+        opened += 1
+        return really_open(path)
+
+    def look(_: float) -> None:
+        nonlocal looks
+        looks += 1
+        write(bundle, 0, f"2026-11-21T05:00:08.1Z look {looks}\n")
+        if looks == 50:
+            later.rename(pods)
+        if looks == 100:
+            under_way(bundle, "2026-11-21T05:00:30.000000Z")
+
+    monkeypatch.setattr(Bundle, "open", count)
+    monkeypatch.setattr(logs.time, "sleep", look)
+    told = list(logs.follow(bundle.path, 0))
+    assert [line.rpartition(" ")[2] for line in told] == [str(n) for n in range(1, 101)]
+    assert opened == 3
+
+
 def test_a_bundle_by_a_part_of_its_name(bundle: Bundle, tmp_path: Path) -> None:
     """The nonce is enough; two that fit are told apart; `latest` links to one, and counts for none."""
     (tmp_path / "latest").symlink_to(bundle.path.name)

@@ -1,0 +1,43 @@
+"""What kind is asked to make, and why it differs from kind's own defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from harness.settings import Settings
+
+IMAGES_MOUNT = "/harness-images"
+
+
+def configuration(
+    settings: Settings, node_image: str, containerd_patches: Sequence[str], images: Path
+) -> dict[str, object]:
+    """kind.yaml. The nodes see the folder `images`.
+
+    Kubelet: a longer syncFrequency delays Kueue's certificate by a minute, a smaller containerLogMaxSize
+    rotates a follower's log away, and cgroup v1 must be allowed by name.
+    """
+    node = {
+        "image": node_image,
+        "extraMounts": [{"hostPath": str(images.resolve()), "containerPath": IMAGES_MOUNT, "readOnly": True}],
+    }
+    kubelet: dict[str, object] = {
+        "kind": "KubeletConfiguration",
+        "syncFrequency": "3s",
+        "containerLogMaxSize": "500Mi",
+    }
+    if not Path("/sys/fs/cgroup/cgroup.controllers").exists():
+        kubelet["failCgroupV1"] = False
+    return {
+        "kind": "Cluster",
+        "apiVersion": "kind.x-k8s.io/v1alpha4",
+        "name": settings.cluster_name,
+        "networking": {"apiServerPort": settings.api_port},
+        "kubeadmConfigPatches": [yaml.safe_dump(kubelet)],
+        "containerdConfigPatches": list(containerd_patches),
+        "nodes": [{"role": "control-plane", **node}]
+        + [{"role": "worker", **node} for _ in range(settings.workers)],
+    }
