@@ -21,4 +21,9 @@ def opened(path: Path, runs_dir: Path = Path("runs")) -> Bundle:
         return Bundle.open(found[0])
     if found:
         raise UsageError(f"{path} is more than one bundle: {', '.join(p.name for p in found)}")
-    raise UsageError(f"{path} is not a bundle: it has no {MANIFEST}", hint="harness runs lists them")
+    seen = (
+        f"{path} is not a bundle: it has no {MANIFEST}"
+        if path.exists() or len(path.parts) > 1
+        else f"no bundle in {runs_dir} has {path} in its name"
+    )
+    raise UsageError(seen, hint="`harness runs` lists them")

@@ -14,9 +14,8 @@ from harness.images.build import build_tracker, build_worker
 from harness.images.stack import resolve
 from harness.kube import Kube, Object, condition
 from harness.launchers.config import NONCE_LABEL
+from harness.report.runs import amount
 from harness.settings import Settings
-
-GB = 1e9
 
 
 def status(settings: Settings) -> dict[str, Any]:
@@ -60,11 +59,12 @@ def status(settings: Settings) -> dict[str, Any]:
 
 
 def launches(kube: Kube) -> list[dict[str, Any]]:
-    """Each JobSet with its state, what Kueue says of it, and its pods."""
+    """Each JobSet, the oldest first, with its state, what Kueue says of it, and its pods."""
     workloads = kube.objects("kueue.x-k8s.io/v1beta2", "Workload")
     pods = kube.objects("v1", "Pod", selector=NONCE_LABEL)
     found = []
-    for jobset in kube.objects("jobset.x-k8s.io/v1alpha2", "JobSet"):
+    jobsets = kube.objects("jobset.x-k8s.io/v1alpha2", "JobSet")
+    for jobset in sorted(jobsets, key=lambda j: str(j["metadata"].get("creationTimestamp"))):
         namespace, name = jobset["metadata"]["namespace"], jobset["metadata"]["name"]
         found.append(
             {
@@ -123,7 +123,7 @@ def render(found: dict[str, Any]) -> str:
         lines.append(f"launch       {launch['namespace']}/{launch['jobset']}  {launch['state']}")
         lines.append(f"  workload   {launch['workload']}")
         lines += [f"  pod        {name}  {state}" for name, state in launch["pods"].items()]
-    disk = {name: f"{size / GB:.1f} GB" for name, size in found["disk"].items()}
+    disk = {name: amount(size) for name, size in found["disk"].items()}
     lines.append(f"disk         {disk.pop('free')} free; " + ", ".join(f"{n} {s}" for n, s in disk.items()))
     others = [name for name in found["others"] if name != found["cluster"]]
     lines += [f"others       {', '.join(others)} (--cluster-name)"] if others else []

@@ -6,6 +6,7 @@ PLUTO_API_KEY, PLUTO_API_TOKEN, PLUTO_PROJECT.
 
 from __future__ import annotations
 
+import difflib
 import os
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from pydantic_settings import (
 from harness.errors import UsageError
 
 ImagesMode = Literal["auto", "registry", "source"]
+PREFIX = "HARNESS_"
 KEEP_RUNS = r"all|failed|last:\d{1,6}"
 """What `keep_runs` can be; harness.evidence.retention says what it means."""
 
@@ -33,7 +35,7 @@ class Settings(BaseSettings):
     """What a user can choose. Seconds, counts and paths; secrets never leave as text."""
 
     model_config = SettingsConfigDict(
-        env_prefix="HARNESS_",
+        env_prefix=PREFIX,
         populate_by_name=True,
         extra="forbid",
         pyproject_toml_table_header=("tool", "harness"),
@@ -158,8 +160,29 @@ def load(**flags: Any) -> Settings:
     Raises UsageError naming every value that does not fit.
     """
     chosen = {name: value for name, value in flags.items() if value is not None}
+    _spelt()
     try:
-        return Settings(**chosen)
+        found = Settings(**chosen)
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}{_seen(e)}" for e in error.errors()]
-        raise UsageError("settings do not fit: " + "; ".join(lines)) from None
+        raise UsageError(
+            "settings do not fit: " + "; ".join(lines),
+            hint="they come from options, HARNESS_… variables and [tool.harness] of pyproject.toml",
+        ) from None
+    if found.context and not found.kubeconfig:
+        raise UsageError(
+            f"context {found.context} of which kubeconfig?",
+            hint="--kubeconfig FILE (HARNESS_KUBECONFIG); without both, a kind cluster of ours is used",
+        )
+    return found
+
+
+def _spelt() -> None:
+    """A variable that is nearly a setting is not passed over. Others of our prefix may be somebody's own."""
+    names = {name.upper() for name in Settings.model_fields}
+    for variable in sorted(os.environ):
+        name = variable.removeprefix(PREFIX)
+        if name == variable or name in names:
+            continue
+        if near := difflib.get_close_matches(name, names, n=1, cutoff=0.85):
+            raise UsageError(f"{variable} is no setting", hint=f"did you mean {PREFIX}{near[0]}?")

@@ -82,7 +82,10 @@ def _done(
 
 
 def status(cluster_name: ClusterName = None, as_json: Json = False) -> int:
-    """Cluster, nodes, controllers, queues, launches with what they wait for, and disk, on one screen."""
+    """Cluster, nodes, controllers, queues, launches with what they wait for, and disk, on one screen.
+
+    Exit code 0: it can be used, 2: there is none, it is paused, or not healthy.
+    """
     found = inspect.status(load(cluster_name=cluster_name))
     dump(found) if as_json else print(inspect.render(found))
     return 0 if found["healthy"] else 2
@@ -115,8 +118,8 @@ def shell(
 ) -> int:
     """A shell where a rank runs; when it has ended, in a copy of its pod, which goes when you leave.
 
-    The copy has the rank's image, environment, scripts and node, and waits instead of training:
-    `harness shell runs/latest --rank 1 -- python3 multinode.py` tries again what failed.
+    The copy has the rank's image, environment, scripts and node, and waits instead of training.
+    RANK and WORLD_SIZE of a worker are torchrun's to set, so they are not there.
     """
     settings = load(runs_dir=runs_dir)
     found = opened(bundle, settings.runs_dir)

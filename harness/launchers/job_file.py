@@ -41,6 +41,8 @@ class JobFile:
             mark = error.problem_mark
             where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
             raise UsageError(f"job file {path} is no YAML{where}: {error.problem}") from None
+        except IsADirectoryError:
+            raise UsageError(f"{path} is a folder, and a job file is expected") from None
         except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
             raise UsageError(f"job file {path} cannot be read: {error}") from None
         return cls.of(document, str(path))

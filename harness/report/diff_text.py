@@ -95,5 +95,6 @@ def _told(told: Told | None) -> str:
 
 def _timing(timing: Timing) -> list[str]:
     sides = ["–" if side is None else f"{side:.1f}" for side in (timing.a, timing.b)]
-    ratio = "" if timing.ratio is None else f"{timing.ratio:.2f}"
+    noise = max(timing.a or 0, timing.b or 0) < NOISE_SECONDS
+    ratio = "" if timing.ratio is None or noise else f"{timing.ratio:.2f}"
     return ["●" if timing.marked else "", timing.stage, *sides, ratio]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -42,13 +44,20 @@ def render(verdict: Verdict, stages: list[Stage], bundle: Path, console: Console
     if stages:
         times = "  ".join(f"{stage.name} {stage.seconds:.1f}s" for stage in stages)
         console.print(Text(times, style="dim"))
+    for label, text in _after(verdict, bundle):
+        console.print(Text(f"{label:8}  {text}"), soft_wrap=True)  # to be copied: a command stays one line
+
+
+def _after(verdict: Verdict, bundle: Path) -> Iterator[tuple[str, str]]:
+    """What to look at, to type and to think of, with the bundle as it is called here."""
     for line in verdict.evidence:
-        console.print(Text(f"evidence  {bundle / line}"))
+        yield "evidence", str(bundle / line)
     for line in verdict.next:
-        console.print(Text(f"next      {line}"))
-    console.print(Text(f"bundle    {bundle}"))
+        text = line.replace(shlex.quote(str(bundle.absolute())), shlex.quote(str(bundle)))
+        yield ("advice", text[2:]) if text.startswith("# ") else ("next", text)
+    yield "bundle", str(bundle)
     if (bundle / REPORT).is_file():
-        console.print(Text(f"report    {bundle / REPORT}"))
+        yield "report", str(bundle / REPORT)
 
 
 def _checks(verdict: Verdict) -> Table:

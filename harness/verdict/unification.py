@@ -208,7 +208,9 @@ def values(case: Case, truths: list[Truth], compared: Comparison, label: str) ->
         return found("values", "unification.wrong_value", text, ranks=ranks, evidence=[f"truth/{rank}.jsonl"])
     if _open(truths) or compared.undecided:
         return unknown("values", "not all rows are known", ranks=_open(truths))
-    return passed("values", f"all {compared.compared} values are exactly those logged")
+    arrived = sum(compared.arrived.values())
+    which = f"all {arrived}" if arrived == compared.compared else f"the {arrived} that came"
+    return passed("values", f"{which} values are exactly those logged")
 
 
 def collisions(truths: list[Truth], compared: Comparison, label: str) -> Finding:

@@ -46,6 +46,27 @@ def test_a_setting_that_does_not_fit_is_named(folder: Path, text: str) -> None:
         load()
 
 
+@pytest.mark.parametrize(("variable", "meant"), [("WOKERS", "WORKERS"), ("CLUSTERNAME", "CLUSTER_NAME")])
+def test_a_variable_that_is_nearly_a_setting(
+    variable: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be passed over, and the user believe it set. What only begins like ours is somebody's own."""
+    for name in ("NONCE", "RANK_SECONDS", "STALL_SECONDS", "TRUTH_ROWS", "JOB", "FAULTS_PARALLEL", "HOUSE"):
+        monkeypatch.setenv(f"HARNESS_{name}", "x")
+    load()
+    monkeypatch.setenv(f"HARNESS_{variable}", "3")
+    with pytest.raises(UsageError, match=f"HARNESS_{variable} is no setting") as error:
+        load()
+    assert error.value.hint == f"did you mean HARNESS_{meant}?"
+
+
+def test_a_context_needs_a_kubeconfig(tmp_path: Path) -> None:
+    """Contract: nothing is launched on a kind cluster when another was named."""
+    with pytest.raises(UsageError, match="context mine of which kubeconfig"):
+        load(context="mine")
+    assert load(context="mine", kubeconfig=tmp_path / "k").context == "mine"
+
+
 def test_a_key_that_does_not_fit_is_not_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A key that YAML or TOML reads as a number."""
     (tmp_path / "pyproject.toml").write_text("[tool.harness]\npluto_api_key = 12345678\n")

@@ -1,0 +1,36 @@
+"""The summary of one verdict on a terminal, and in a pipe."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from harness.evidence.schema import Verdict
+from harness.report import terminal
+
+
+def shown(verdict: Verdict, bundle: Path, width: int = 60) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    terminal.render(verdict, [], bundle, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_what_is_to_be_typed_stays_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract: a command can be copied, with the bundle as the user called it; advice is told apart."""
+    monkeypatch.chdir(tmp_path)
+    name = f"runs/{'long' * 30}"
+    command = f"harness logs {tmp_path / name} --rank 1"
+    verdict = Verdict(
+        verdict="FAIL",
+        explanation="x",
+        evidence=["truth/1.jsonl:7"],
+        next=[command, "# look at it " + "a " * 60],
+    )
+    lines = shown(verdict, Path(name))
+    assert f"next      harness logs {name} --rank 1" in lines
+    assert f"evidence  {name}/truth/1.jsonl:7" in lines
+    assert any(line.startswith("advice    look at it a a") for line in lines)
