@@ -1,21 +1,25 @@
-"""The end of every run: its verdict, its report, and which older bundles stay."""
+"""The end of every run: its verdict, its report for people and for CI, and which older bundles stay."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from harness.errors import HarnessError
 from harness.evidence.reader import Bundle
+from harness.evidence.redaction import Redactor
 from harness.evidence.retention import Keep, prune
-from harness.evidence.schema import Verdict
+from harness.evidence.schema import Check, Verdict
 from harness.evidence.writer import BundleWriter, now
 from harness.judges import judge
-from harness.report import page
+from harness.report import beside
+from harness.report.page import REPORT
 from harness.settings import Settings
 
 Progress = Callable[[str], None]
+_R = TypeVar("_R", Check, Verdict)
 
 
 @dataclass(frozen=True)
@@ -27,28 +31,40 @@ class Outcome:
 
 
 def finish(writer: BundleWriter, progress: Progress) -> Outcome:
-    """Judge what is in the bundle, write the verdict into it, and the report beside it."""
+    """Judge what is in the bundle, write the verdict into it, and what people and CI read beside it."""
     writer.update(ended_at=now())
     writer.close()
     bundle = Bundle.open(writer.path)
-    verdict = judge(bundle)
+    verdict = _redacted(judge(bundle), writer.redactor)
     writer.verdict(verdict)
-    report = _report(writer, bundle, verdict, progress)
+    missing = _beside(writer, bundle, verdict, progress)
     writer.done()
-    return Outcome(verdict, writer.path, report)
+    return Outcome(verdict, writer.path, None if REPORT in missing else writer.path / REPORT)
 
 
-def _report(writer: BundleWriter, bundle: Bundle, verdict: Verdict, progress: Progress) -> Path | None:
-    """A report is no evidence: what keeps it from being written changes no verdict, and where the evidence
-    found the disk full, the report does not take what is left of it."""
-    try:
-        if writer.full is not None:
-            raise writer.full
-        return page.write(bundle, verdict)
-    except Exception as error:
-        said = writer.redactor.text(str(error).partition("\n")[0] or type(error).__name__)
-        progress(f"no report ({said}): `harness report {writer.path} --output FILE` writes it elsewhere")
-        return None
+def _redacted(verdict: Verdict, redactor: Redactor) -> Verdict:
+    """The evidence was redacted when it came; a judge of the user's may say what it has from elsewhere. What
+    decides stays, also where somebody's password is PASS."""
+
+    def clean(record: _R, *fields: str) -> _R:
+        return record.model_copy(update={name: redactor.value(getattr(record, name)) for name in fields})
+
+    checks = [clean(check, "explanation", "evidence") for check in verdict.checks]
+    said = clean(verdict, "explanation", "evidence", "next", "consequences")
+    return said.model_copy(update={"checks": checks})
+
+
+def _beside(writer: BundleWriter, bundle: Bundle, verdict: Verdict, progress: Progress) -> Collection[str]:
+    """The names of what could not be written. A report is no evidence: what keeps it from being written
+    changes no verdict, and where the evidence found the disk full, it does not take what is left of it."""
+    full = writer.full
+    failed = beside.write(bundle, verdict) if full is None else dict.fromkeys(beside.FILES, full)
+    if failed:
+        reasons = {str(error).partition("\n")[0] or type(error).__name__: None for error in failed.values()}
+        said = writer.redactor.text("; ".join(reasons))
+        again = f"`harness report {writer.path}` writes it again, and with `--output FILE` the page elsewhere"
+        progress(f"no {', '.join(failed)} ({said}): {again}")
+    return failed.keys()
 
 
 def tidy(settings: Settings, progress: Progress, *spare: Path) -> None:

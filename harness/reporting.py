@@ -12,7 +12,7 @@ from harness.errors import HarnessError
 from harness.evidence.reader import Bundle
 from harness.judges import judge
 from harness.options import Json, dump
-from harness.report import github, page
+from harness.report import beside, github, page
 from harness.report.launched import launched
 from harness.report.summary import Row, launches, of_launch
 
@@ -22,20 +22,33 @@ LATEST = Path("runs/latest")
 def report(
     bundle: Annotated[Path, typer.Argument(help="a bundle folder")] = LATEST,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="where to [report.html in the bundle]")
+        Path | None,
+        typer.Option("--output", "-o", help="the page alone, to this file [report.html in the bundle]"),
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Judge a recorded bundle again and write its report, one HTML file that needs nothing else."""
+    """Judge a recorded bundle again and write its report, one HTML file that needs nothing else.
+
+    In the bundle, ctrf.json and junit.xml are written again with it.
+    """
     evidence = opened(bundle)
     target = output or _shown(bundle, evidence) / page.REPORT
     verdict = judge(evidence)
-    try:
-        page.write(evidence, verdict, target)
-    except OSError as error:
+    failed: dict[str, Exception] = {}
+    if output is None:
+        failed = beside.write(evidence, verdict)
+    else:
+        try:
+            page.write(evidence, verdict, output)
+        except OSError as error:
+            failed[output.name] = error
+    for name, why in failed.items():
+        if not isinstance(why, OSError):
+            raise why
         raise HarnessError(
-            f"{target} could not be written: {error.strerror}", hint="--output FILE writes it elsewhere"
-        ) from error
+            f"{target.with_name(name)} could not be written: {why.strerror}",
+            hint="--output FILE writes the page elsewhere",
+        ) from why
     if as_json:
         dump({"report": str(target), "verdict": verdict.verdict, "cause": verdict.cause})
     else:

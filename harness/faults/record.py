@@ -1,7 +1,8 @@
 """Small copies of bundles, fit to be kept beside the code: what a fault left becomes a test of the judges.
 
-Left out is what no judge reads (kind's export, the launcher's own files, a node's list of images, who manages
-which field); the middle of a long log is left out too. Folders of this machine get placeholder names.
+Left out is what no judge reads (reports, kind's export, the launcher's own files, a node's list of images,
+who manages which field); the middle of a long log is left out too. Folders of this machine get placeholder
+names.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-KEPT = ("*.json", "*.jsonl", "objects/*", "logs/*", "truth/*", "tracker/*")
+KEPT = ("manifest.json", "verdict.json", "*.jsonl", "objects/*", "logs/*", "truth/*", "tracker/*")
 LOG_LINES = 600
 """Of a log's end, more than any judge reads; with them go its first ones."""
 

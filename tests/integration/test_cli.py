@@ -143,6 +143,14 @@ def test_without_docker_a_run_is_judged_and_json_is_one_document(env: dict[str, 
     assert verdict["cause"].encode() in written
     assert harness("report", "--output", "again.html", env=env).stdout == "again.html\n"
     assert (tmp_path / "again.html").read_bytes() == written
+    junit = tmp_path / "runs/latest/junit.xml"
+    told = junit.read_bytes()
+    assert verdict["cause"].encode() in told
+    for file in (junit, junit.with_name("ctrf.json"), junit.with_name("report.html")):
+        file.unlink()
+    assert harness("report", env=env).stdout == "runs/latest/report.html\n"
+    assert (junit.read_bytes(), junit.with_name("report.html").read_bytes()) == (told, written)
+    assert json.loads(junit.with_name("ctrf.json").read_text())["results"]["summary"]["passed"] > 0
     shown = harness("show", env=env)
     assert "report.html" in shown.stdout
     nonce = (tmp_path / "runs/latest").resolve().name.rpartition("-")[2]

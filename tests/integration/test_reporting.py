@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
+from harness.evidence import Bundle
 from harness.faults.record import extract
+from harness.report import beside
 from harness.report.ctrf import Document
+from harness.verdict import judge
 
 ROOT = Path(__file__).parents[2]
 CTRF = "ctrf@0.3.0"
@@ -194,7 +197,8 @@ def test_ctrf_is_what_the_specification_says(told: dict[str, Any]) -> None:
 
 @pytest.mark.skipif(shutil.which("npm") is None, reason="CTRF's own validator is an npm package")
 def test_ctrf_is_valid_by_the_official_schema(told: dict[str, Any], folder: Path, tmp_path: Path) -> None:
-    """Contract: the reference implementation finds nothing wrong, and would."""
+    """Contract: the reference implementation finds nothing wrong in a session's document nor in a bundle's,
+    and would."""
     installed = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(tmp_path), CTRF]
     subprocess.run(installed, check=True, timeout=120, capture_output=True)
     (tmp_path / "check.mjs").write_text(
@@ -204,16 +208,19 @@ def test_ctrf_is_valid_by_the_official_schema(told: dict[str, Any], folder: Path
     )
     wrong = told["ctrf"] | {"verdict": "PASS"}
     (tmp_path / "wrong.json").write_text(json.dumps(wrong))
+    launches = [Bundle.open(folder / name) for name in ("client-drop-point", "tracker-outage")]
+    assert [beside.write(bundle, judge(bundle)) for bundle in launches] == [{}, {}]
+    made = [folder / "out/ctrf.json", *(bundle.path / "ctrf.json" for bundle in launches)]
     done = subprocess.run(
-        ["node", "check.mjs", str(folder / "out/ctrf.json"), "wrong.json"],
+        ["node", "check.mjs", *map(str, made), "wrong.json"],
         cwd=tmp_path,
         check=True,
         capture_output=True,
         text=True,
         timeout=60,
     )
-    right, refused = json.loads(done.stdout)
-    assert right["valid"], right
+    *right, refused = json.loads(done.stdout)
+    assert [each["valid"] for each in right] == [True] * 3, right
     assert not refused["valid"]
 
 

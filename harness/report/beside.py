@@ -1,0 +1,32 @@
+"""What a bundle holds beside its evidence: `report.html` for people, `ctrf.json` and `junit.xml` for CI.
+
+No judge reads them. They are made of the redacted bundle and its verdict alone, so they can always be made
+again; each is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from harness.evidence.files import replace_file
+from harness.evidence.reader import Bundle
+from harness.evidence.schema import Verdict
+from harness.report import page, suite
+
+FILES: dict[str, Callable[[Bundle, Verdict], str]] = {
+    page.REPORT: page.render,
+    suite.CTRF: suite.as_ctrf,
+    suite.JUNIT: suite.as_junit,
+}
+"""In this order: the others say whether there is a page."""
+
+
+def write(bundle: Bundle, verdict: Verdict) -> dict[str, Exception]:
+    """Write all FILES into the bundle. Returns those that could not be, and why: none keeps another away."""
+    failed: dict[str, Exception] = {}
+    for name, text in FILES.items():
+        try:
+            replace_file(bundle.path / name, text(bundle, verdict))
+        except Exception as error:
+            failed[name] = error
+    return failed

@@ -1,0 +1,133 @@
+"""One launch as a suite of tests, for whatever reads test results: `ctrf.json` and `junit.xml` of its bundle.
+
+The first test is the verdict: what could hardly be judged is no suite that is empty and green. Then each
+check is one. UNKNOWN never looks like a PASS, nor like a test that was left out on purpose:
+
+| | JUnit | CTRF |
+|---|---|---|
+| PASS | no child | `passed` |
+| FAIL | `failure` | `failed` |
+| UNKNOWN | `error`: the test itself did not come to an end | `other`, the verdict `failed` |
+
+Every reader of JUnit takes an error for red. CTRF knows none, and who counts only what failed passes over
+`other`: so the verdict is `failed` there, as the test is that launched it in a pytest session, and the checks
+that do not tell can still be counted apart. `rawStatus` has the harness's own word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.evidence.folder import Past
+from harness.evidence.reader import Bundle
+from harness.evidence.schema import Check, Verdict, VerdictWord
+from harness.evidence.writer import now
+from harness.report import ctrf, junit
+from harness.report.launched import Launched, launched, properties
+from harness.report.page import REPORT
+from harness.verdict.case import seconds
+
+CTRF, JUNIT = "ctrf.json", "junit.xml"
+_STATUS: dict[VerdictWord, ctrf.Status] = {"PASS": "passed", "FAIL": "failed", "UNKNOWN": "other"}
+
+
+@dataclass(frozen=True)
+class Suite:
+    """`name`: that of the job, so that its history is one of the same tests. Start and stop in seconds."""
+
+    name: str
+    launch: Launched
+    verdict: Check
+    checks: list[Check]
+    started_at: str
+    start: float
+    stop: float
+
+
+def suite(bundle: Bundle, verdict: Verdict) -> Suite:
+    """Of the redacted bundle and what was judged of it, nothing else. Its own place is told by its name: the
+    files go with the bundle, wherever it is brought."""
+    told = launched(verdict, bundle.path)
+    manifest = bundle.manifest
+    start = (seconds(manifest.started_at) if manifest else None) or 0.0
+    stop = (seconds(manifest.ended_at) if manifest else None) or start
+    return Suite(
+        name=Past(bundle.path).job or "harness",
+        launch=told.model_copy(update={"bundle": bundle.path.name, "report": told.report and REPORT}),
+        verdict=Check(
+            name="verdict",
+            result=verdict.verdict,
+            cause=verdict.cause,
+            ranks=verdict.ranks,
+            explanation=verdict.explanation,
+            evidence=verdict.evidence,
+        ),
+        checks=verdict.checks,
+        started_at=manifest.started_at if manifest else "",
+        start=start,
+        stop=max(start, stop),
+    )
+
+
+def as_junit(bundle: Bundle, verdict: Verdict) -> str:
+    """The text of junit.xml. The words of the launch are the suite's properties."""
+    told = suite(bundle, verdict)
+    took = told.stop - told.start
+    cases = [_case(told.verdict, took), *(_case(check) for check in told.checks)]
+    return junit.document(told.name, cases, properties(told.launch), told.started_at, took)
+
+
+def as_ctrf(bundle: Bundle, verdict: Verdict) -> str:
+    """The text of ctrf.json. The words of the launch are in the verdict's `extra`, as a session has them."""
+    told = suite(bundle, verdict)
+    start, stop = round(told.start * 1000), round(told.stop * 1000)
+    report = ctrf.Attachment(name="report", content_type="text/html", path=REPORT)
+    first = _test(told.verdict, told.name, start, stop).model_copy(
+        update={
+            "status": "passed" if verdict.verdict == "PASS" else "failed",
+            "tags": ["retried"] if told.launch.retries else None,
+            "attachments": [report] if told.launch.report else None,
+            "extra": {"launches": [told.launch.model_dump()]},
+        }
+    )
+    tests = [first, *(_test(check, told.name, stop, stop) for check in told.checks)]
+    return ctrf.document(tests, ctrf.Tool(name="pluto-e2e-harness"), start, stop, now()).text()
+
+
+def _test(check: Check, name: str, start: int, stop: int) -> ctrf.Test:
+    return ctrf.Test(
+        name=check.name,
+        status=_STATUS[check.result],
+        raw_status=check.result,
+        duration=stop - start,
+        start=start,
+        stop=stop,
+        suite=[name],
+        message=_message(check) or None,
+        trace=_where(check) or None,
+        extra=check.model_dump(include={"cause", "ranks", "evidence"}, exclude_defaults=True) or None,
+    )
+
+
+def _case(check: Check, took: float = 0.0) -> junit.Case:
+    """A check takes no time: it is made when all is recorded."""
+    if check.result == "PASS":
+        return junit.Case(check.name, took, text=check.explanation)
+    return junit.Case(
+        name=check.name,
+        seconds=took,
+        problem="failure" if check.result == "FAIL" else "error",
+        kind=check.cause or check.result,
+        message=_message(check),
+        text="\n".join(filter(None, [_message(check), _where(check)])),
+    )
+
+
+def _message(check: Check) -> str:
+    return ": ".join(filter(None, [check.cause, check.explanation]))
+
+
+def _where(check: Check) -> str:
+    """Ranks and evidence, a line each."""
+    ranks = [f"ranks: {', '.join(map(str, check.ranks))}"] if check.ranks else []
+    return "\n".join([*ranks, *check.evidence])
