@@ -50,8 +50,6 @@ WORKBENCH = (
     Typed("harness doctor --fix", says="ready"),
     Typed("harness faults rank-killed", says="1 of 1 rows are right"),
     Typed("harness faults --undo", says="nothing"),
-    Typed("harness pause", says="paused"),
-    Typed("harness resume", says="resume"),
 )
 """On the cluster that the tutorial leaves."""
 
@@ -70,6 +68,8 @@ THEIRS = (
 ELSEWHERE = {
     "harness run jobs/gpu.yaml --kubeconfig F --context C --tracker hosted": "needs GPUs and a hosted Pluto; "
     "tests/k8s/test_gpu.py and test_hosted.py do as much of it as can be done",
+    "harness pause": "tests/k8s/test_workbench.py types it, and `harness resume`",
+    "harness resume": "so it is",
     "harness faults rank-killed tracker": "tests/k8s/test_faults.py injects them",
 }
-"""Why no test types these."""
+"""Who else types these, or why nobody can."""

@@ -173,6 +173,13 @@ def test_junit_has_the_verdict_as_properties(told: dict[str, Any]) -> None:
     assert {"harness.explanation", "harness.report", "harness.retries"} <= found.keys()
 
 
+def test_a_person_is_told_every_launch(told: dict[str, Any]) -> None:
+    """Contract: also of a test that passed, its bundle is named in the terminal."""
+    lines = told["done"].stdout.splitlines()
+    assert "✗ FAIL unification.lost_points  client-drop-point  test_suite.py::test_lost" in lines
+    assert "✓ PASS  tracker-outage  test_suite.py::test_passed[a::b]" in lines
+
+
 def test_every_failure_is_an_annotation_and_in_the_summary(told: dict[str, Any]) -> None:
     """Contract: one line each, at the test's own line; nothing else begins with `::`."""
     lines = [line for line in told["done"].stdout.splitlines() if line.startswith("::")]
