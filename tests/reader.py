@@ -1,6 +1,6 @@
 """What a reader of the documents types, in an order that makes sense, and what comes of it.
 
-tests/k8s/test_docs.py types it on a real cluster; tests/unit/test_docs.py sees that no command is left out.
+tests/k8s/test_reader.py types it on a real cluster; tests/unit/test_docs.py sees that no command is left out.
 The tutorial is typed as it stands and is not in here.
 """
 

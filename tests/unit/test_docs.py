@@ -184,7 +184,7 @@ def test_what_needs_no_cluster_runs(command: Command, folder: Path) -> None:
 
 
 def test_every_command_is_typed_by_a_test() -> None:
-    """Contract: here, or on a cluster (tests/k8s/test_docs.py), or why not is said; and nothing else is."""
+    """Contract: here, or on a cluster (tests/k8s/test_reader.py), or why not is said; and nothing else is."""
     tutorial = {c.arguments for c in HARNESS if c.said.document.name == "tutorial.md"}
     typed = {t.arguments for t in (*reader.WORKBENCH, *reader.THEIRS)}
     elsewhere = {tuple(shlex.split(words)[1:]) for words in reader.ELSEWHERE}
