@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Launch, Manifest, Verdict
 from harness.verdict import completion, launching, own, unification
+from harness.verdict.admission import ever_admitted
 from harness.verdict.case import END, Case, Finding, found, passed, unknown
 from harness.verdict.catalogue import CAUSES
 from harness.verdict.ends import End, ends
@@ -102,7 +103,18 @@ def _of_case(case: Case) -> list[Finding]:
     findings += _guard("completion", lambda: completion.checks(case, each))
     findings += _guard("unification", lambda: unification.checks(case, each))
     findings += _guard("evidence", lambda: [launching.evidence(case)])
+    if case.workload and not ever_admitted(case) and not case.pods:
+        findings = [_not_reached(finding) for finding in findings]
     return [_too_early(finding) for finding in findings] if case.cut_short else findings
+
+
+def _not_reached(finding: Finding) -> Finding:
+    """What could not be told of a job that was not admitted needs no more words than that."""
+    check = finding.check
+    if check.result != "UNKNOWN" or check.cause or check.name in {"queue", "admission"}:
+        return finding
+    text = "not reached: the job was not admitted"
+    return unknown(check.name, text, ranks=check.ranks, evidence=check.evidence)
 
 
 _NOT_YET = {

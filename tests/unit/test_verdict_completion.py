@@ -278,6 +278,8 @@ def test_kueue_refuses(judged, message, reason, cause):
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("FAIL", cause)
     assert message in verdict.explanation
+    later = {c.explanation for c in verdict.checks if c.name in {"scheduling", "rank-exit", "completed"}}
+    assert not reason or later == {"not reached: the job was not admitted"}
 
 
 @pytest.mark.parametrize(
