@@ -57,7 +57,12 @@ def _pods(bundle: Bundle, rank: int | None, expected: bool = True) -> list[tuple
     if rank in ranks:
         return [(ranks[rank].index, ranks[rank].name)]
     if expected:
-        raise UsageError(f"the bundle has no pod of rank {rank}", hint=f"ranks with a pod: {list(ranks)}")
+        there = (
+            f"ranks with a pod: {', '.join(map(str, ranks))}"
+            if ranks
+            else "`harness show` says why it has none"
+        )
+        raise UsageError(f"the bundle has no pod of rank {rank}", hint=there)
     return []
 
 

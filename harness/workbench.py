@@ -101,6 +101,8 @@ def logs(
 ) -> int:
     """The ranks' logs, as they are in the bundle; ground-truth frames are left out."""
     found = opened(bundle, load(runs_dir=runs_dir).runs_dir)
+    if follow:
+        print(f"following {found.path}", file=sys.stderr)
     for line in reading.follow(found.path, rank) if follow else reading.lines(found, rank):
         print(line, flush=follow)
         if left():
