@@ -30,6 +30,13 @@ _ABSENT = (
     "no such image",
     "couldn't parse",
 )
+_DENIED = (
+    "authorization failed",
+    "unauthorized",
+    "access denied",
+    "no basic auth credentials",
+    "403 forbidden",
+)
 _FOREIGN = ("exec format error", "no match for platform")
 
 
@@ -49,6 +56,8 @@ class Blocked:
         cause = _REASONS[self.reason]
         if any(text in message for text in _FOREIGN):
             return "image.wrong_architecture"
+        if cause == "image.pull_failed" and any(text in message for text in _DENIED):
+            return "image.pull_denied"  # registries say "does not exist or may require authorization"
         if cause == "image.pull_failed" and any(text in message for text in _ABSENT):
             return "image.not_found"
         return cause
@@ -57,7 +66,7 @@ class Blocked:
     def text(self) -> str:
         said = self.message or "no message"
         text = f"could not start a container of image {self.image}: {self.reason}: {said}"
-        if self.cause in ("image.pull_failed", "image.not_found") and self.pulled_always:
+        if _REASONS[self.reason] in ("image.pull_failed", "image.not_found") and self.pulled_always:
             text += "; its pull policy is Always, so what the node has of it does not count"
         return text
 

@@ -44,11 +44,16 @@ class Registry:
 
 
 @contextmanager
-def serving(program: Path, data: Path, address: str, *, readonly: bool) -> Iterator[Registry]:
-    """A registry of `data` on a free port of `address`, until the block ends."""
+def serving(
+    program: Path, data: Path, address: str, *, readonly: bool, users: Path | None = None
+) -> Iterator[Registry]:
+    """A registry of `data` on a free port of `address`, until the block ends; for `users` (htpasswd)."""
     storage = {"filesystem": {"rootdirectory": str(data)}, "maintenance": {"readonly": {"enabled": readonly}}}
-    config = data.parent / f"{data.name}-{'nodes' if readonly else 'push'}.yml"
-    config.write_text(yaml.safe_dump({"version": 0.1, "storage": storage, "http": {"addr": f"{address}:0"}}))
+    settings: dict[str, object] = {"version": 0.1, "storage": storage, "http": {"addr": f"{address}:0"}}
+    if users is not None:
+        settings["auth"] = {"htpasswd": {"realm": "private", "path": str(users)}}
+    config = data.parent / f"{data.name}-{'users' if users else 'nodes' if readonly else 'push'}.yml"
+    config.write_text(yaml.safe_dump(settings))
     environ = {name: value for name, value in os.environ.items() if not name.startswith("REGISTRY_")}
     with subprocess.Popen(
         [program, "serve", config],

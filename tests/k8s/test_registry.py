@@ -8,6 +8,7 @@ public registries show: their TLS, their rate limits, and that harness/versions.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import secrets
 import shutil
@@ -22,17 +23,20 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
+import bcrypt
 import pytest
 from local_registry import Registry, registry_program, serving
 
 from harness import attach, process, provision
 from harness import run as running
 from harness.cluster.kind import KindCluster
+from harness.evidence.objects import items
 from harness.evidence.reader import Bundle
 from harness.finish import Outcome
 from harness.fixtures.plugin import record
 from harness.images import versions
 from harness.images.docker import BUILD
+from harness.images.mirror import teach
 from harness.images.stack import Stack, resolve
 from harness.launchers.job_file import JobFile
 from harness.ready import Ready
@@ -42,6 +46,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.registry]
 
 PUSH_SECONDS = 900
 CONTROLLERS = ("jobset", "kueue")
+PRIVATE, USER, PASSWORD = "private.test", "reader", "p4ssword-of-a-registry"
 
 
 def progress(text: str) -> None:
@@ -282,6 +287,47 @@ def test_preflight_installs_what_a_cluster_lacks_and_that_alone(
     assert jobset() == before
     outcome = running.run(job, theirs, progress)
     assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
+
+
+@pytest.fixture
+def private(
+    ready: Ready, published: Published, folder: Path, harness_settings: Settings
+) -> Iterator[tuple[str, str]]:
+    """A worker image in a registry that wants a password, and a Secret with it in the cluster."""
+    public = push("worker", ready.worker.tag, published.to_push.port)
+    users = folder / "users"
+    users.write_text(f"{USER}:{bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(5)).decode()}\n")
+    program = registry_program(harness_settings.cache_dir)
+    login = {"username": USER, "password": PASSWORD}
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "private", "namespace": "default"},
+        "type": "kubernetes.io/dockerconfigjson",
+        "stringData": {".dockerconfigjson": json.dumps({"auths": {PRIVATE: login}})},
+    }
+    ready.kube.apply(secret)
+    with serving(program, folder / "data", "0.0.0.0", readonly=True, users=users) as registry:
+        teach(ready.kind.nodes(), {PRIVATE: f"http://{{gateway}}:{registry.port}"}, progress)
+        yield f"{PRIVATE}/{public.partition('/')[2]}", "default/private"
+
+
+def test_a_private_image_needs_its_secret(theirs: Settings, private: tuple[str, str], job: JobFile) -> None:
+    """Without it the pull is refused, and that is the cause; with it the job passes. No file has the key."""
+    reference, secret = private
+    image = theirs.model_copy(update={"worker_image": reference})
+    refused = running.run(job, image, progress)
+    assert (refused.verdict.verdict, refused.verdict.cause) == ("FAIL", "image.pull_denied")
+    assert PRIVATE in refused.verdict.explanation
+    outcome = running.run(job, image.model_copy(update={"image_pull_secret": secret}), progress)
+    assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
+    pods = Bundle.open(outcome.bundle).pods().values()
+    ran = {
+        status["imageID"] for pod in pods for status in items(pod.last.object, "status", "containerStatuses")
+    }
+    assert ran == {reference}
+    held = [path for path in outcome.bundle.rglob("*") if path.is_file() and PASSWORD in path.read_text()]
+    assert held == []
 
 
 def test_a_manifest_that_is_not_the_pinned_one_ends_before_a_cluster(

@@ -150,6 +150,12 @@ def test_an_exit_code_that_the_shell_swallowed(judged):
     [
         ("ImagePullBackOff", 'Back-off pulling image "nope:1"', "image.pull_failed"),
         ("ErrImagePull", 'rpc error: failed to resolve "nope:1": not found', "image.not_found"),
+        (
+            "ErrImagePull",
+            "pull access denied, repository does not exist or may require authorization",
+            "image.pull_denied",
+        ),
+        ("ImagePullBackOff", "unexpected status from HEAD request: 401 Unauthorized", "image.pull_denied"),
         ("ErrImageNeverPull", "Container image is not present with pull policy of Never", "image.not_found"),
         ("InvalidImageName", "couldn't parse image name", "image.not_found"),
         ("CreateContainerConfigError", 'secret "x" not found', "image.config"),
