@@ -20,6 +20,8 @@ from harness.errors import HarnessError, ToolError
 _running: dict[subprocess.Popen[str], str | None] = {}
 """Each with the name of the signal that interrupted it. Changed by single operations: no lock, for a signal
 handler could not wait for one."""
+_interruptions: list[str] = []
+"""The signals so far: a program that one of them came too early to find is ended when it is watched."""
 
 
 def run(
@@ -38,6 +40,7 @@ def run(
     Raises ToolError for a non-zero exit (with `check`), HarnessError when the program is not there, and
     KeyboardInterrupt in whichever thread it was called from when the harness was interrupted meanwhile.
     """
+    since = interruptions()
     text, source = (stdin, subprocess.PIPE) if isinstance(stdin, str) else (None, stdin or subprocess.DEVNULL)
     try:
         with locked.changing:
@@ -56,7 +59,7 @@ def run(
         raise HarnessError(
             f"`{command[0]}` is not on PATH", hint="`harness doctor` says how to get it", cause=cause
         ) from None
-    with watched(process):
+    with watched(process, since):
         try:
             out, err = process.communicate(text, timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -71,13 +74,16 @@ def run(
 
 
 @contextmanager
-def watched(process: subprocess.Popen[str]) -> Iterator[None]:
+def watched(process: subprocess.Popen[str], since: int) -> Iterator[None]:
     """While the block waits for `process`: whatever ends the block early ends its whole group.
 
-    Raises KeyboardInterrupt when `interrupt_all` ended it.
+    `since`: `interruptions()` before it was started. Raises KeyboardInterrupt when `interrupt_all` ended it.
     """
     _running[process] = None
     try:
+        if interruptions() > since:
+            _running[process] = _interruptions[-1]
+            kill_group(process)
         yield
     except BaseException:
         kill_group(process)
@@ -89,8 +95,14 @@ def watched(process: subprocess.Popen[str]) -> Iterator[None]:
         raise KeyboardInterrupt(signal_name)
 
 
+def interruptions() -> int:
+    """How many there were in this process."""
+    return len(_interruptions)
+
+
 def interrupt_all(signal_name: str) -> None:
     """End every program that any thread waits for. Safe in a signal handler."""
+    _interruptions.append(signal_name)
     for process in list(_running):
         _running[process] = signal_name
         kill_group(process)

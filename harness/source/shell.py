@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import HarnessError, ToolError
-from harness.process import watched
+from harness.process import interruptions, watched
 
 CAUSE = "cluster.node_image"
 """What a failure to build is judged as (docs/causes.md)."""
@@ -41,6 +41,7 @@ class Shell:
         with self.log.open("ab", buffering=0) as log, (stdin or Path(os.devnull)).open("rb") as source:
             log.write(f"\n$ {' '.join(words)}\n".encode())
             start = log.tell()
+            since = interruptions()
             try:
                 process = subprocess.Popen(
                     words,
@@ -59,7 +60,7 @@ class Shell:
                     hint="`harness doctor` says how to get it",
                     cause=self.cause,
                 ) from None
-            with watched(process):
+            with watched(process, since):
                 out, _ = process.communicate()
             log.write(out[-_LOGGED:].encode())
         if process.returncode != 0:

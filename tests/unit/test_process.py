@@ -75,9 +75,23 @@ def test_an_interruption_ends_what_other_threads_wait_for(tmp_path: Path) -> Non
         waiting = pool.submit(process.run, [*ENDLESS, str(pid)], timeout=100)
         group = started(pid)
         process.interrupt_all("SIGTERM")
-        assert isinstance(waiting.exception(10), KeyboardInterrupt)
+        assert isinstance(waiting.exception(60), KeyboardInterrupt)
         assert str(waiting.exception()) == "SIGTERM"
     assert group_is_gone(group)
+
+
+def test_an_interruption_at_the_moment_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract: a program that another thread has just started, and does not wait for yet, ends too."""
+    real = subprocess.Popen
+
+    def interrupted(*arguments: object, **more: object) -> object:
+        process_ = real(*arguments, **more)  # type: ignore[call-overload]
+        process.interrupt_all("SIGTERM")
+        return process_
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+        process.run(["sleep", "30"], timeout=20)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
