@@ -103,7 +103,9 @@ class Expect(Strict):
     cause: str | None = None
     ranks: list[int] | None = None
     exit: int | None = None
-    says: str = Field("", description="a regex that its explanation, or what it refused with, must match")
+    says: str = Field(
+        "", description="a regex for its explanation (of a PASS: of a check), or for what it refused with"
+    )
 
     @model_validator(mode="after")
     def _known(self) -> Expect:
