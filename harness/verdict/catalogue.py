@@ -128,7 +128,7 @@ unification.split_runs | Ranks logged to more than one run. | tracker/attachment
 unification.not_attached | A rank never attached to the shared run. | tracker/attachments.jsonl | does this rank call pluto.init? its log | a rank that does not initialise Pluto
 unification.rank_silent | A rank logged nothing. | its ground truth, count 0 | does every rank log? | a rank that logs nothing
 ?unification.truth_incomplete | What a rank logged is not known completely. | truth/RANK.jsonl | did the rank end normally, is its log whole? | killing a rank before its last word
-unification.lost_points | Points that a rank logged are not in the run. | truth/RANK.jsonl against tracker/points.jsonl | the explanation says what the client did with them; PLUTO_DIR, tail flush, the tracker's log | a tracker that acknowledges and loses, a killed pluto.sync
+unification.lost_points | Points that a rank logged are not in the run. | truth/RANK.jsonl against tracker/points.jsonl | the explanation says where they went: never given to the client (the worker's code), given and not sent (how the process ended), or sent and lost (the tracker) | a tracker that acknowledges and loses, a killed pluto.sync
 unification.wrong_value | A point in the run has another value than the rank logged. | truth/RANK.jsonl against tracker/points.jsonl | who else writes this metric and step? | changing one value
 unification.metric_collision | Ranks logged different values for one metric and step: Pluto keeps one. | truth/ of the ranks named | put the rank into the metric's name | two ranks logging train/loss
 unification.foreign_points | The run holds points that no rank logged. | tracker/points.jsonl | who else uses this run id? | a second writer with the same id

@@ -163,8 +163,12 @@ def points_kept(
                 refs.append(f"truth/{rank}.jsonl")
         total = sum(map(len, compared.lost.values())) + sum(block.count - have for _, block, have in blocks)
         more = len(compared.lost) + len(blocks) - len(parts)
-        counted = f"{total} points" if total != 1 else "1 point"
-        text = f"{counted} logged by {names(ranks)} not in {label}: {'; '.join(parts)}"
+        counted = (
+            f"{total} points that {names(ranks)} logged are"
+            if total != 1
+            else f"1 point that {names(ranks)} logged is"
+        )
+        text = f"{counted} not in {label}: {'; '.join(parts)}"
         text += f"; and {more} more metrics" if more else ""
         why = delivery.explain(case, truths, recorded, compared)
         text += f". {why[0].upper()}{why[1:]}" if why else ""
