@@ -22,6 +22,8 @@ pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
 TUTORIAL = (ROOT / "docs/tutorial.md").read_text()
 BLOCKS = re.findall(r"^```bash\n(.*?)^```$", TUTORIAL, re.MULTILINE | re.DOTALL)
+MADE = (".git", ".venv", "runs", "build", "*.egg-info", "__pycache__", ".hypothesis", ".*_cache")
+"""What is in a working folder and not in a checkout."""
 SECONDS = 600
 
 
@@ -65,31 +67,11 @@ def terminal(tmp_path_factory: pytest.TempPathFactory, harness_settings: Setting
     """In a copy of what is here, a repository of its own, with a cluster of its own name."""
     folder = tmp_path_factory.mktemp("reader")
     checkout, home = folder / "checkout", folder / "home"
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    for name in filter(None, listed.stdout.decode().split("\0")):
-        if (ROOT / name).is_file():
-            (checkout / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, checkout / name)
-    for words in (
-        ["init", "--quiet"],
-        ["add", "--all"],
-        [
-            "-c",
-            "user.name=reader",
-            "-c",
-            "user.email=reader@localhost",
-            "commit",
-            "--quiet",
-            "-m",
-            "as it is",
-        ],
-    ):
-        subprocess.run(["git", *words], cwd=checkout, check=True, timeout=60)
+    shutil.copytree(ROOT, checkout, symlinks=True, ignore=shutil.ignore_patterns(*MADE))
+    author = dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "reader@localhost")
+    author |= dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "reader")
+    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "-m", "as it is"]):
+        subprocess.run(["git", *words], cwd=checkout, env={**os.environ, **author}, check=True, timeout=60)
     for own, ours in reader.FILES.items():
         (checkout / own).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(checkout / ours, checkout / own)
@@ -104,6 +86,12 @@ def terminal(tmp_path_factory: pytest.TempPathFactory, harness_settings: Setting
         "HARNESS_CACHE_DIR": str(harness_settings.cache_dir.absolute()),
         "HARNESS_IMAGES": harness_settings.images,
     }
+    for name, path in (
+        ("XDG_CONFIG_HOME", ".config"),
+        ("XDG_CACHE_HOME", ".cache"),
+        ("DOCKER_CONFIG", ".docker"),
+    ):
+        kept.setdefault(name, str(Path.home() / path))  # where packages come from; their cache
     (home / ".kube").mkdir(parents=True)
     one = Reader(checkout, {k: v for k, v in kept.items() if k not in {"MAKEFLAGS", "MFLAGS", "MAKELEVEL"}})
     try:
