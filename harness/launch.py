@@ -27,7 +27,7 @@ from harness.evidence.writer import BundleWriter, now
 from harness.images import scripts
 from harness.kube import NOT_SERVED, Kube
 from harness.launchers.config import NONCE_LABEL, Submission, users_config
-from harness.launchers.job_file import LOCAL_IMAGE, JobFile
+from harness.launchers.job_file import JobFile
 from harness.launchers.konduktor import Handle, KonduktorLauncher
 from harness.observe.ending import Ending
 from harness.ready import Ready
@@ -146,9 +146,8 @@ def prepare(
     secret = {"name": SECRET, "namespace": namespace}
     kube.apply({"apiVersion": "v1", "kind": "Secret", "metadata": secret, "stringData": held})
     queues.local_queue(kube, namespace, settings.queue, settings.cluster_queue)
-    ours = job.image == LOCAL_IMAGE
     image = needs.image(job, ready.worker.tag)
-    files = {**(ready.worker.changed if ours else {}), **scripts.users(settings)}
+    files = {**(ready.worker.changed if job.takes_ours else {}), **scripts.users(settings)}
     if files:
         kube.apply(scripts.config_map(namespace, files))
     request = settings.cpu_request

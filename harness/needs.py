@@ -13,7 +13,7 @@ from harness.controllers import tracker as embedded
 from harness.controllers.standing import CONTROLLERS, stands
 from harness.errors import HarnessError
 from harness.kube import NOT_SERVED, Kube, Object
-from harness.launchers.job_file import LOCAL_IMAGE, JobFile
+from harness.launchers.job_file import JobFile
 from harness.settings import Settings
 
 FORBIDDEN = "cluster.forbidden"
@@ -180,7 +180,7 @@ def image(job: JobFile | None, worker: str | None) -> str:
 
     Raises HarnessError, cause image.not_found, when there is none.
     """
-    wanted = job.image if job and job.image != LOCAL_IMAGE else worker
+    wanted = job.image if job and not job.takes_ours else worker
     if not wanted:
         raise HarnessError(
             "the worker image was built on this machine, and no node of this cluster has it",

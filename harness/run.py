@@ -22,7 +22,7 @@ from harness.kube import reached
 from harness.launch import Launching, prepare
 from harness.launchers.config import users_config
 from harness.launchers.environment import konduktor_bin
-from harness.launchers.job_file import LOCAL_IMAGE, JobFile
+from harness.launchers.job_file import JobFile
 from harness.namespaces import namespace_of
 from harness.ready import Ready
 from harness.settings import Settings
@@ -202,7 +202,7 @@ def _launch(job: JobFile, settings: Settings, ready: Ready, writer: BundleWriter
 
 def _versions(ready: Ready, job: JobFile) -> dict[str, str]:
     """Of the stack, and of what the worker image was built from, where the job takes that one."""
-    return {**ready.versions, **(ready.worker.made_of if job.image == LOCAL_IMAGE else {})}
+    return {**ready.versions, **(ready.worker.made_of if job.takes_ours else {})}
 
 
 def _identity(ready: Ready) -> dict[str, str]:

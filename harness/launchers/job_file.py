@@ -106,6 +106,11 @@ class JobFile:
         return str(self.document["resources"]["image_id"])
 
     @property
+    def takes_ours(self) -> bool:
+        """Whether its ranks are to run in the worker image that the harness builds."""
+        return self.image == LOCAL_IMAGE
+
+    @property
     def envs(self) -> dict[str, str]:
         return {str(k): str(v) for k, v in (self.document.get("envs") or {}).items()}
 

@@ -47,7 +47,7 @@ def _cells(row: Row, tests: bool) -> list[str]:
     return [
         MARK[launch.verdict],
         *([text(row.test)] if tests else []),
-        " ".join(filter(None, [launch.verdict, markdown.code(launch.cause or "")])),
+        " ".join(filter(None, [launch.verdict, markdown.code(launch.cause)])),
         ", ".join(map(str, launch.ranks)),
         text(launch.explanation),
         text(launch.report or launch.bundle),

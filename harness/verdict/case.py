@@ -145,19 +145,20 @@ class Case:
         return any(not self.bundle.has(p) or any(d.startswith(p) for d in damaged) for p in paths)
 
     @cached_property
-    def _jobsets(self) -> list[Seen]:
+    def jobsets(self) -> list[Seen]:
+        """Every state of the launched object, oldest first, also after the wait."""
         return self.bundle.objects("jobset").get(self.launch.uid or "", [])
 
     @cached_property
     def jobset(self) -> Seen | None:
         """The last state of the launched object, as it was while the harness waited."""
-        states = self._awaited(self._jobsets)
+        states = self._awaited(self.jobsets)
         return states[-1] if states else None
 
     @cached_property
     def terminal(self) -> str | None:
         """ "Completed" or "Failed" as the JobSet says it, None while it says neither."""
-        for seen in reversed(self._jobsets):
+        for seen in reversed(self.jobsets):
             for kind in ("Completed", "Failed"):
                 if mapping(seen.object, "status").get("terminalState") == kind:
                     return kind

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.evidence.objects import Seen, mapping
-from harness.verdict import controllers, nodes, pods, starting
+from harness.evidence.objects import Seen
+from harness.verdict import controllers, deletion, nodes, pods, starting
 from harness.verdict.admission import eviction, queue_and_admission
 from harness.verdict.case import END, RUNNING, Case, Finding, condition, found, passed, seconds, unknown
 from harness.verdict.ends import End
@@ -39,7 +39,7 @@ def _unended(case: Case, jobset: Seen, ends: dict[int, End]) -> Finding:
             ranks=range(case.expected.ranks),
             evidence=refs,
             phase=RUNNING,
-            at=_deleted_at(case),
+            at=seconds(next(filter(deletion.leaving, case.jobsets)).received_at),
         )
     if controllers.waited(case) and all(end.state in {"succeeded", "failed"} for end in ends.values()):
         text = f"every rank's pod has ended, and JobSet {jobset.name} has not"
@@ -50,13 +50,6 @@ def _unended(case: Case, jobset: Seen, ends: dict[int, End]) -> Finding:
         return found("completed", "run.timed_out", text, ranks=ranks, evidence=refs)
     why = "the harness was stopped before the job ended" if case.by_signal else "it was not seen to end"
     return unknown("completed", f"JobSet {jobset.name}: {why}", evidence=refs)
-
-
-def _deleted_at(case: Case) -> float | None:
-    for seen in case.bundle.objects("jobset").get(case.launch.uid or "", []):
-        if mapping(seen.object, "metadata").get("deletionTimestamp") or seen.type == "DELETED":
-            return seconds(seen.received_at)
-    return None
 
 
 def checks(case: Case, ends: dict[int, End]) -> list[Finding]:

@@ -8,12 +8,14 @@ from harness.evidence.objects import Pod, Seen, items, mapping
 from harness.verdict.case import LATE, Case, condition, seconds
 
 
+def leaving(seen: Seen) -> bool:
+    """Whether the object was being deleted in this state, or was gone."""
+    return bool(mapping(seen.object, "metadata").get("deletionTimestamp")) or seen.type == "DELETED"
+
+
 def removed(pod: Pod) -> Seen | None:
     """The first state in which the pod was being deleted."""
-    for seen in pod.history:
-        if _leaving(seen):
-            return seen
-    return None
+    return next(filter(leaving, pod.history), None)
 
 
 def while_it_ran(case: Case, pod: Pod) -> Seen | None:
@@ -53,13 +55,8 @@ def by_somebody(case: Case, pod: Pod, removed: Seen) -> bool:
 def with_the_job(case: Case, removed: Seen) -> bool:
     """Whether the JobSet was deleted before the pod was: the garbage collector took the pod away."""
     return case.terminal is None and any(
-        0 <= seen.version < removed.version and _leaving(seen)
-        for seen in case.bundle.objects("jobset").get(case.launch.uid or "", [])
+        0 <= seen.version < removed.version for seen in filter(leaving, case.jobsets)
     )
-
-
-def _leaving(seen: Seen) -> bool:
-    return bool(mapping(seen.object, "metadata").get("deletionTimestamp")) or seen.type == "DELETED"
 
 
 def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[Seen]:
@@ -76,7 +73,7 @@ def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[Seen]:
                 condition(seen, name).get("status") == "True"
                 for name in ("Failed", "FailureTarget", "Complete", "Completed", "Evicted", "Finished")
             )
-            if _leaving(seen) or suspended or over:
+            if leaving(seen) or suspended or over:
                 yield seen
 
 

@@ -78,7 +78,7 @@ def terminal(tmp_path_factory: pytest.TempPathFactory, harness_settings: Setting
     kept = {
         k: v
         for k, v in os.environ.items()
-        if not k.startswith(("HARNESS_", "PYTEST_", "VIRTUAL_", "GITHUB_"))
+        if not k.startswith(("HARNESS_", "PYTEST_", "VIRTUAL_", "GITHUB_", "MAKE", "MFLAGS"))
     }
     kept |= {
         "HOME": str(home),
@@ -93,7 +93,7 @@ def terminal(tmp_path_factory: pytest.TempPathFactory, harness_settings: Setting
     ):
         kept.setdefault(name, str(Path.home() / path))  # where packages come from; their cache
     (home / ".kube").mkdir(parents=True)
-    one = Reader(checkout, {k: v for k, v in kept.items() if k not in {"MAKEFLAGS", "MFLAGS", "MAKELEVEL"}})
+    one = Reader(checkout, kept)
     try:
         yield one
     finally:
