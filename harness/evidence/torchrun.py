@@ -13,7 +13,9 @@ from harness.evidence.schema import Inspection
 _MODULES = {"torch.distributed.run", "torch.distributed.launch"}
 _FLAGS = {"standalone", "no_python", "run_path", "m", "module", "use_env", "virtual_local_rank"}
 DEFAULT_PORT = "29500"
-IDLE_TICKS = 3
+IDLE_TICKS = 20
+"""Of the 200 of two seconds. One that waits polls: 0 to 3 here, several times that on a slower core; one that
+starts takes what it can get."""
 
 
 @dataclass(frozen=True)

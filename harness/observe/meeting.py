@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -30,6 +31,9 @@ LOOK_SECONDS = 30
 LONG = 300
 """Longer arguments are left out: they are scripts and settings."""
 AGAIN_SECONDS = 5
+PATIENCE = 1.5
+"""Times the deadline: then one that is still starting is late for good. The job's own end is later: it would
+say no more than that time was over."""
 _LOOK = """declare -A was
 each() {
   for d in /proc/[0-9]*; do
@@ -58,7 +62,7 @@ class Meeting:
         self._nodes = nodes
         self._seconds = seconds
         self._record = record
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._pods: dict[str, Object] = {}
         self._began: dict[str, float] = {}
         self._next: float | None = 0.0
@@ -104,7 +108,7 @@ class Meeting:
     def _judge(self, seen: list[Inspection]) -> None:
         """A torchrun that is busy is still starting: looked at again."""
         waiting = torchrun.without_ranks(seen)
-        if any(waiting.values()):
+        if any(waiting.values()) and not self._past(PATIENCE * self._seconds):
             self._next = time.monotonic() + AGAIN_SECONDS
             return
         self._next = None
@@ -119,9 +123,14 @@ class Meeting:
         with self._lock:
             if len(self._began) < self._nodes or len(self._began) < len(self._pods):
                 return []
-            if time.monotonic() - max(self._began.values()) < self._seconds:
+            if not self._past(self._seconds):
                 return []
             return [pod for pod in self._pods.values() if pod["status"].get("phase") == "Running"]
+
+    def _past(self, seconds: float) -> bool:
+        """Whether all pods have run for so long."""
+        with self._lock:
+            return time.monotonic() - max(self._began.values(), default=math.inf) >= seconds
 
     def _inspect(self, pod: Object) -> Inspection:
         name = pod["metadata"]["name"]

@@ -2,6 +2,7 @@
 
 import base64
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,18 +31,20 @@ def seen(pod: str, *, worker: bool = False, ticks: int = 0) -> Inspection:
 
 @pytest.fixture
 def met(monkeypatch: pytest.MonkeyPatch):
-    """A meeting of two pods that have run long enough, looked at as the test says."""
+    """A meeting of two pods that had 20 s, looked at `after` so many as the test says."""
     recorded: list[Inspection] = []
-    made = Meeting(None, 2, 0.0, recorded.append)  # type: ignore[arg-type]
-    monkeypatch.setattr(meeting, "AGAIN_SECONDS", 0)
+    made = Meeting(None, 2, 20.0, recorded.append)  # type: ignore[arg-type]
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(meeting, "time", clock)
     made.recorded = recorded  # type: ignore[attr-defined]
 
-    def look(*answers: Inspection) -> Meeting:
+    def look(*answers: Inspection, after: float = 21) -> Meeting:
         for answer in answers:
             item = {"metadata": {"name": answer.pod, "uid": answer.pod}, "status": {"phase": "Running"}}
             made.observe("pod", Observation(received_at="t", type="MODIFIED", object=item))
         by_pod = {answer.pod: answer for answer in answers}
         monkeypatch.setattr(made, "_inspect", lambda pod: by_pod[pod["metadata"]["name"]])
+        clock.now = 100 + after
         return made
 
     return look
@@ -65,7 +68,21 @@ def test_a_torchrun_that_is_still_starting_gets_more_time(met) -> None:
     made = met(seen("a", ticks=90), seen("b"))
     assert made.reason() is None
     assert made.recorded == []
-    assert met(seen("a"), seen("b")).reason() is not None
+    assert met(seen("a"), seen("b"), after=27).reason() is not None
+
+
+def test_one_that_never_ends_starting_is_judged_before_the_deadline_of_the_job(met) -> None:
+    """Half as long again is enough for all. After it comes Kueue, which only says that time was over."""
+    assert met(seen("a", ticks=90), seen("b")).reason() is None
+    made = met(seen("a", ticks=90), seen("b"), after=31)
+    assert "torchrun waits in a, b" in (made.reason() or "")
+    assert [one.pod for one in made.recorded] == ["a", "b"]
+
+
+@pytest.mark.parametrize("ticks", [3, 4, 8])
+def test_one_that_polls_is_not_starting(met, ticks) -> None:
+    """The torchrun that keeps the store takes 1 to 2 % of a core while it waits, and more on a slower one."""
+    assert met(seen("a", ticks=ticks), seen("b")).reason() is not None
 
 
 def test_a_container_that_cannot_be_looked_into_holds_nobody_up(met, monkeypatch) -> None:
