@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -83,12 +82,11 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
 
 def test_a_frozen_server_is_told_in_time(serve: Serve) -> None:
     """Docker can pause a control plane: connections are taken, and nothing is said."""
-    _, kube = serve(lambda asked: "frozen")
-    start = time.monotonic()
+    server, kube = serve(lambda asked: "frozen")
     with pytest.raises(HarnessError, match=r"expected to answer, seen ReadTimeoutError") as raised, reached():
         kube.core.list_node()
     assert raised.value.cause == "cluster.unreachable"
-    assert time.monotonic() - start < 5
+    assert server.asked < 10
 
 
 def test_a_moment_without_a_server_is_a_retry_that_is_told(serve: Serve) -> None:
