@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from harness.budget import MIN_WAIT, Budget
 from harness.evidence.objects import Seen, items, mapping
 from harness.verdict import controllers
 from harness.verdict.case import RUNNING, Case, Finding, condition, found, passed, seconds, unknown
@@ -146,8 +147,7 @@ def eviction(case: Case) -> Finding:
         if case.terminal == "Completed":
             return passed("eviction", f"evicted once ({reason}), admitted again, completed", [state.ref])
         cause = next((cause for part, cause in _EVICTIONS if part in reason), "admission.evicted")
-        limit = mapping(state.object, "spec").get("maximumExecutionTimeSeconds")
-        allowed = f" ({limit} s)" if cause == "admission.max_execution_time" and limit else ""
+        allowed = _allowed(case, state) if cause == "admission.max_execution_time" else ""
         return found(
             "eviction",
             cause,
@@ -158,6 +158,17 @@ def eviction(case: Case) -> Finding:
             at=seconds(evicted.get("lastTransitionTime")) or seconds(state.received_at),
         )
     return passed("eviction", "the job was not evicted", [case.workload[-1].ref])
+
+
+def _allowed(case: Case, workload: Seen) -> str:
+    """How long the job was allowed to run, and who said so: the job file, or the harness by its own deadline."""
+    limit = mapping(workload.object, "spec").get("maximumExecutionTimeSeconds")
+    if not limit:
+        return ""
+    wait = case.manifest.deadline_seconds
+    if wait is None or wait < MIN_WAIT or limit != int(Budget(wait).job):
+        return f" ({limit} s)"
+    return f" ({limit} s). That is what --wait {wait:g} leaves for the job: if it needs longer, raise --wait"
 
 
 def _said(case: Case, evicted: Mapping[str, object]) -> str:

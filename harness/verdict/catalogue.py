@@ -75,7 +75,7 @@ admission.check_pending | An admission check did not let the job through. | the 
 admission.not_seen | The job never ran and its Workload says neither yes nor no. | objects/workload.jsonl | `kubectl describe workload`; controllers/ logs | a scheduler of Kueue that stands still (no fault of the matrix)
 admission.preempted | A job of higher priority took the quota. | the Workload's Evicted condition | run again, or raise the priority | a Workload of higher priority, with withinClusterQueue: LowerPriority
 admission.pods_ready_timeout | Kueue evicted the job: its pods were not ready in time. | the Workload's Evicted condition | see why pods were not ready; waitForPodsReady | a pod that cannot be scheduled
-admission.max_execution_time | Kueue ended the job: it ran longer than maxRunDurationSeconds. | the Workload's Evicted condition | raise maxRunDurationSeconds, or see where ranks hang | maxRunDurationSeconds: 20
+admission.max_execution_time | Kueue ended the job: it ran longer than maxRunDurationSeconds, or than --wait leaves for it. | the Workload's Evicted condition | raise --wait and maxRunDurationSeconds, whichever is shorter, or see where ranks hang | maxRunDurationSeconds: 20
 admission.deactivated | The Workload was set inactive. | the Workload's Evicted condition or spec.active | `kubectl patch workload … active: true`; who did it? | `spec.active: false`
 admission.queue_stopped | The queue was stopped while the job ran. | the Workload's Evicted condition | resume the queue | stopPolicy: HoldAndDrain
 admission.evicted | Kueue evicted the job for another reason. | the Workload's Evicted condition | read the condition's message | a failed AdmissionCheck

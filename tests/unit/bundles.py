@@ -116,11 +116,13 @@ class Job:
             "jobset", when, {"kind": "JobSet", "metadata": metadata, "spec": spec, "status": status}, **more
         )
 
-    def workload(self, when: float, conditions: list[dict[str, Any]], active: bool = True) -> None:
+    def workload(
+        self, when: float, conditions: list[dict[str, Any]], active: bool = True, **spec: object
+    ) -> None:
         owner = {"kind": "JobSet", "name": JOBSET, "uid": UID}
         metadata = {"name": f"jobset-{JOBSET}-a1b2c", "namespace": NAMESPACE, "uid": "wl-uid"}
         metadata["ownerReferences"] = [owner]  # type: ignore[assignment]
-        spec = {"queueName": QUEUE, "active": active}
+        spec |= {"queueName": QUEUE, "active": active}
         obj = {"kind": "Workload", "metadata": metadata, "spec": spec, "status": {"conditions": conditions}}
         self.see("workload", when, obj)
 

@@ -313,6 +313,22 @@ def test_kueue_evicts(judged, reason, cause):
     assert "rank.pod_deleted" in verdict.consequences[0]
 
 
+@pytest.mark.parametrize(
+    ("limit", "wait", "lowered"), [(555, 600.0, True), (300, 600.0, False), (45, 60.0, True), (555, None, False)]
+)
+def test_who_set_the_time_that_was_over(judged, limit, wait, lowered):
+    """Contract: a limit that the harness lowered to fit into its wait is not the job file's to raise."""
+    job = stuck(bundles.healthy(), keep=3)
+    job.manifest = job.manifest.model_copy(update={"deadline_seconds": wait})
+    over = cond("Evicted", "True", "DeactivatedDueToMaximumExecutionTimeExceeded", "over", 20)
+    job.workload(20, [cond("Admitted", "True", "Admitted"), over], maximumExecutionTimeSeconds=limit)
+    job.jobset(21, suspend=True)
+    verdict = judged(job)
+    assert verdict.cause == "admission.max_execution_time"
+    assert f"over ({limit} s)" in verdict.explanation
+    assert ("raise --wait" in verdict.explanation) is lowered
+
+
 def test_the_workload_that_took_the_quota_is_named(judged):
     """Contract: Kueue says its UID, a person wants its name."""
     job = stuck(bundles.healthy(), keep=3)
