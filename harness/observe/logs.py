@@ -2,7 +2,8 @@
 
 A follower starts when the container first runs (or has ended) and reads with the kubelet's timestamps. A
 connection that breaks is taken up again from the last timestamp, without repeating lines; a log that cannot
-be read to its end is told to `on_gap`.
+be read to its end is told to `on_gap`. A line without a timestamp is the kubelet's own: it answers with 200
+and "unable to retrieve container logs" for a container that it removed, or while containerd starts again.
 
 The kubelet sends a log that is followed line by line, several times slower than one that is only read. So a
 follower that is behind when its container has ended (a flood of lines) reads the rest without following.
@@ -10,6 +11,7 @@ follower that is behind when its container has ended (a flood of lines) reads th
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -23,8 +25,14 @@ from harness.kube import Kube
 
 RETRY_SECONDS = 0.3
 MAX_RETRIES = 20
+"""In a row."""
 BEHIND_SECONDS = 3.0
 """After the end of a container a follower is done within this, unless it is behind."""
+_STAMPED = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
+
+
+class _Unread(Exception):
+    """The kubelet said something in place of the log."""
 
 
 class LogFollower:
@@ -74,21 +82,28 @@ class LogFollower:
         self._stop.set()
 
     def _follow(self, namespace: str, pod: str, container: str) -> None:
-        last, at_last, follow = "", 0, True
-        for _ in range(MAX_RETRIES):
+        known, follow, whole, failures = _Known(), True, False, 0
+        while failures < MAX_RETRIES:
             try:
-                last, at_last, behind = self._read(namespace, pod, container, last, at_last, follow)
+                behind = self._read(namespace, pod, container, known, follow)
+                failures = 0
                 if behind:
                     follow = False
                     continue
-                if (pod, container) in self._ended or self._stop.is_set():
-                    return
+                whole = True
             except ApiException as error:
                 if error.status == 404:
                     self._on_gap(f"{pod}-{container}: the pod was gone before its log was read")
                     return
+                failures += 1
+            except _Unread:
+                failures += 1
             except (HTTPError, OSError):
-                pass
+                whole, failures = False, failures + 1
+            if whole and ((pod, container) in self._ended or self._stop.is_set()):
+                if known.tail:
+                    self._write(pod, container, known.tail.decode(errors="replace") + "\n")
+                return
             if self._stop.wait(RETRY_SECONDS):
                 return
         self._on_gap(f"{pod}-{container}: could not be read to its end")
@@ -98,39 +113,59 @@ class LogFollower:
         ended = self._ended.get(key)
         return ended is not None and time.monotonic() - ended > BEHIND_SECONDS and key not in self._leaving
 
-    def _read(
-        self, namespace: str, pod: str, container: str, last: str, at_last: int, follow: bool
-    ) -> tuple[str, int, bool]:
-        """Read once. `last`: the newest timestamp already written; `at_last`: how many lines carried it.
-
-        Returns both anew, and whether it gave up following.
-        """
+    def _read(self, namespace: str, pod: str, container: str, known: _Known, follow: bool) -> bool:
+        """Read once, from the first line; write those that are not known. Whether it gave up following."""
         response = self.kube.core.read_namespaced_pod_log(
             *(pod, namespace), container=container, follow=follow, timestamps=True, _preload_content=False
         )
-        rest, skipping, skipped, behind = b"", bool(last), 0, False
+        rest = b""
+        known.again()
         try:
             for chunk in response.stream(65536):
                 *lines, rest = (rest + chunk).split(b"\n")
-                fresh = []
-                for raw in lines:
-                    line = raw.decode(errors="replace")
-                    stamp = line.split(" ", 1)[0]
-                    if skipping:
-                        skipped += stamp == last
-                        if stamp < last or (stamp == last and skipped <= at_last):
-                            continue
-                        skipping = False
-                    at_last = at_last + 1 if stamp == last else 1
-                    last = stamp
-                    fresh.append(line)
+                fresh = [line.decode(errors="replace") for line in lines if known.new(line)]
                 if fresh:
                     self._write(pod, container, "\n".join(fresh) + "\n")
                 if follow and self._behind((pod, container)):
-                    rest, behind = b"", True
-                    break
+                    return True
+            tail = rest if rest and known.new(rest, whole=False) else b""
         finally:
-            if rest:
-                self._write(pod, container, rest.decode(errors="replace") + "\n")
             response.release_conn()
-        return last, at_last, behind
+        if known.strange:
+            raise _Unread
+        known.tail = tail
+        return False
+
+
+class _Known:
+    """How far a log has been written: the newest timestamp, and how many lines carried it."""
+
+    def __init__(self) -> None:
+        self._last, self._lines = b"", 0
+        self._skipping, self._skipped = False, 0
+        self.tail = b""
+        """What came last and did not end its line: written when nothing more can come."""
+        self.strange = False
+        """Whether there was a line that is none of the log."""
+
+    def again(self) -> None:
+        """The log is read from its first line."""
+        self.strange = False
+        self._skipping, self._skipped = bool(self._last), 0
+
+    def new(self, line: bytes, whole: bool = True) -> bool:
+        """Whether this line was not read before. If it is whole, now it was."""
+        if not _STAMPED.match(line):
+            self.strange = True
+            return False
+        stamp = line.split(b" ", 1)[0]
+        if self._skipping:
+            self._skipped += stamp == self._last
+            if stamp < self._last or (stamp == self._last and self._skipped <= self._lines):
+                return False
+            self._skipping = False
+        if not whole:
+            return True
+        self._lines = self._lines + 1 if stamp == self._last else 1
+        self._last = stamp
+        return True

@@ -161,7 +161,7 @@ def eviction(case: Case) -> Finding:
 
 
 def _allowed(case: Case, workload: Seen) -> str:
-    """How long the job was allowed to run, and who said so: the job file, or the harness by its own deadline."""
+    """How long the job was allowed to run, and whether the harness said so or the job file."""
     limit = mapping(workload.object, "spec").get("maximumExecutionTimeSeconds")
     if not limit:
         return ""

@@ -2,56 +2,18 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import yaml
+from loopback import OK, Server
 from urllib3.exceptions import HTTPError
 
 from harness import requests as module
 from harness.errors import HarnessError
 from harness.kube import Kube, events, reached
 from harness.observe.heartbeat import Heartbeat
-
-OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
-
-
-class Server:
-    """Speaks HTTP on loopback; `answer` says what becomes of each connection: bytes, "reset" or "frozen"."""
-
-    def __init__(self, answer: Callable[[int], bytes | str]) -> None:
-        self.answer = answer
-        self.asked = 0
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.port = self._socket.getsockname()[1]
-        self._open: list[socket.socket] = []
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            self.asked += 1
-            answer = self.answer(self.asked)
-            if isinstance(answer, bytes):
-                connection.recv(65536)
-                connection.sendall(answer)
-                connection.close()
-            elif answer == "reset":
-                connection.close()
-            else:
-                self._open.append(connection)
-
-    def close(self) -> None:
-        self._socket.close()
-        for connection in self._open:
-            connection.close()
-
 
 Serve = Callable[[Callable[[int], bytes | str]], tuple[Server, Kube]]
 
@@ -66,14 +28,7 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     def start(answer: Callable[[int], bytes | str]) -> tuple[Server, Kube]:
         server = Server(answer)
         servers.append(server)
-        config = {
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.port}"}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "users": [{"name": "u", "user": {}}],
-            "current-context": "c",
-        }
-        (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
-        return server, Kube(tmp_path / "kubeconfig")
+        return server, server.kube(tmp_path)
 
     yield start
     for server in servers:

@@ -314,7 +314,8 @@ def test_kueue_evicts(judged, reason, cause):
 
 
 @pytest.mark.parametrize(
-    ("limit", "wait", "lowered"), [(555, 600.0, True), (300, 600.0, False), (45, 60.0, True), (555, None, False)]
+    ("limit", "wait", "lowered"),
+    [(555, 600.0, True), (300, 600.0, False), (45, 60.0, True), (555, None, False), (30, 40.0, False)],
 )
 def test_who_set_the_time_that_was_over(judged, limit, wait, lowered):
     """Contract: a limit that the harness lowered to fit into its wait is not the job file's to raise."""

@@ -1,0 +1,123 @@
+"""What is kept of a container's log, whatever the API server sends on the way to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loopback import Server
+
+from harness.evidence.schema import Observation
+from harness.observe import logs
+from harness.observe.logs import LogFollower
+
+GONE = b"unable to retrieve container logs for containerd://8c7f"
+ONE, TWO = b"2026-11-22T01:57:31.1Z one\n", b"2026-11-22T01:57:31.2Z two\n"
+
+
+def body(text: bytes) -> bytes:
+    """An answer with this body."""
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(text), text)
+
+
+def cut(text: bytes) -> bytes:
+    """An answer that is sent as it comes, as the kubelet's is, and breaks after this."""
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    return head + b"%x\r\n%s\r\n" % (len(text), text)
+
+
+class Follow:
+    """A follower of one container, which runs until `ends()` is called."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.text, self.gaps = "", list[str]()
+        self._follower = LogFollower(server.kube(folder), self._write, self.gaps.append)
+        self._tell({"running": {}})
+
+    def _write(self, pod: str, container: str, text: str) -> None:
+        self.text += text
+
+    def _tell(self, state: dict[str, Any]) -> None:
+        pod = {
+            "metadata": {"name": "p", "namespace": "n"},
+            "status": {"containerStatuses": [{"name": "c", "state": state}]},
+        }
+        self._follower.observe("pod", Observation(received_at="t", type="MODIFIED", object=pod))
+
+    def ends(self) -> None:
+        self._tell({"terminated": {"exitCode": 0}})
+
+    def finish(self) -> tuple[list[str], list[str]]:
+        """Lines without their times, and gaps."""
+        self._follower.finish(30)
+        return [line.partition(" ")[2] for line in self.text.splitlines()], self.gaps
+
+
+Start = Callable[..., Follow]
+
+
+@pytest.fixture
+def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """`answers` to one request after the other, the last one to all that follow; the container ends with the
+    request `ends`."""
+    monkeypatch.setattr(logs, "RETRY_SECONDS", 0.01)
+    servers = []
+
+    def start(*answers: bytes | str, ends: int = 1) -> Follow:
+        begun = Future[Follow]()
+
+        def answer(asked: int) -> bytes | str:
+            if asked >= ends:
+                begun.result().ends()
+            return answers[min(asked, len(answers)) - 1]
+
+        servers.append(Server(answer))
+        begun.set_result(Follow(servers[-1], tmp_path))
+        return begun.result()
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def test_a_log_is_read_to_its_end(follow: Start) -> None:
+    assert follow(body(ONE + TWO)).finish() == (["one", "two"], [])
+
+
+def test_lines_are_not_repeated_after_a_connection_broke(follow: Start) -> None:
+    """Contract: nothing twice, nothing lost, and of a line that was cut only the whole one."""
+    broken = cut(ONE + TWO[:-3])
+    assert follow(broken, "reset", body(ONE + TWO), ends=3).finish() == (["one", "two"], [])
+
+
+def test_a_last_line_may_have_no_end(follow: Start) -> None:
+    """Contract: it is kept, and once, also when more of it comes with the next reading."""
+    assert follow(body(ONE + TWO[:-1])).finish() == (["one", "two"], [])
+    assert follow(body(ONE + TWO[:-3]), body(ONE + TWO[:-1]), ends=3).finish() == (["one", "two"], [])
+    assert follow(body(ONE + TWO[:-3]), body(ONE + TWO), ends=3).finish() == (["one", "two"], [])
+
+
+def test_the_end_may_be_told_long_after_the_last_line(follow: Start) -> None:
+    """A busy kubelet tells the state of a container seconds after its log had come to its end."""
+    assert follow(body(ONE + TWO), ends=logs.MAX_RETRIES * 2).finish() == (["one", "two"], [])
+
+
+def test_what_the_kubelet_says_is_no_line_of_the_log(follow: Start) -> None:
+    """A container that ended is removed with its pod: its log was read before that."""
+    assert follow(body(ONE + TWO), body(GONE), ends=2).finish() == (["one", "two"], [])
+    assert follow(body(ONE + TWO[:-1]), body(GONE), ends=2).finish() == (["one", "two"], [])
+    assert follow(body(ONE + GONE), body(ONE + TWO), ends=2).finish() == (["one", "two"], [])
+    assert follow(body(ONE + GONE + b"\n" + TWO), body(ONE + TWO), ends=2).finish() == (["one", "two"], [])
+
+
+def test_a_log_comes_back_after_the_kubelet_could_not_read_it(follow: Start) -> None:
+    """While containerd starts again. Lines of later are not taken for ones that are known."""
+    assert follow(body(ONE), body(GONE), body(ONE + TWO), ends=3).finish() == (["one", "two"], [])
+
+
+@pytest.mark.parametrize("answer", [body(GONE), "reset"])
+def test_a_log_that_cannot_be_read_is_a_gap(follow: Start, answer: bytes | str) -> None:
+    assert follow(answer).finish() == ([], ["p-c: could not be read to its end"])
