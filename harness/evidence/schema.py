@@ -126,8 +126,11 @@ class Process(Record):
     pid: int
     parent: int
     command: list[str]
+    """Empty of one that is ending."""
     ticks: int = 0
     """CPU time that it took while it was looked at for two seconds, in hundredths of a second."""
+    reaped: int = 0
+    """CPU time of its children that have ended, in hundredths of a second."""
 
 
 class Inspection(Record):

@@ -1,6 +1,7 @@
 """torchrun's agents in a container's process list: how each was called, and whether it has started its ranks.
 
-An agent starts the processes of its ranks when all agents have met: one without a child waits for others.
+An agent starts the processes of its ranks when all agents have met: one that never had a child waits for
+others. One whose ranks have ended has none any more: it waits for the others' end, or says what failed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ DEFAULT_PORT = "29500"
 IDLE_TICKS = 20
 """Of the 200 of two seconds. One that waits polls: 0 to 3 here, several times that on a slower core; one that
 starts takes what it can get."""
+RANK_TICKS = 5
+"""Of children that ended: those of ranks took more. One that waits for others had none here."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +26,8 @@ class Agent:
     """One torchrun. Options as they were given, with torchrun's own defaults."""
 
     options: dict[str, str]
-    workers: int
-    """Child processes."""
+    started: bool
+    """It has started its ranks: they run, or have ended."""
     busy: bool = False
     """It works on something: it may still be starting, and does not wait for others yet."""
 
@@ -80,12 +83,12 @@ def agents(inspection: Inspection) -> list[Agent]:
     for process in inspection.processes:
         if process.pid in ours and process.parent not in ours:
             children = [other for other in inspection.processes if other.parent == process.pid]
-            workers = [child for child in children if child.pid not in ours]
+            started = any(child.pid not in ours for child in children) or process.reaped > RANK_TICKS
             busy = process.ticks > IDLE_TICKS
-            found.append(Agent(_options(ours[process.pid]), len(workers), busy))
+            found.append(Agent(_options(ours[process.pid]), started, busy))
     return found
 
 
 def without_ranks(inspections: Iterable[Inspection]) -> dict[str, bool]:
     """Pods in which a torchrun has started no rank yet → whether it is busy."""
-    return {one.pod: agent.busy for one in inspections for agent in agents(one) if not agent.workers}
+    return {one.pod: agent.busy for one in inspections for agent in agents(one) if not agent.started}

@@ -34,20 +34,22 @@ AGAIN_SECONDS = 5
 PATIENCE = 1.5
 """Times the deadline: then one that is still starting is late for good. The job's own end is later: it would
 say no more than that time was over."""
-_LOOK = """declare -A was
+_LOOK = """declare -A was parent
 each() {
   for d in /proc/[0-9]*; do
     { read -r stat <"$d/stat"; } 2>/dev/null || continue
     set -- ${stat##*) }
-    $look ${d#/proc/} $2 $((${12} + ${13}))
+    $look ${d#/proc/} $2 $((${12} + ${13})) $((${14} + ${15}))
   done
 }
-first() { was[$1]=$3; }
+first() { was[$1]=$3 parent[$1]=$2; }
 last() {
-  [ $1 = $$ ] || [ $2 = $$ ] || echo "process $1 $2 $(($3 - ${was[$1]:-0})) $(base64 -w0 /proc/$1/cmdline)"
+  took=$(($3 - ${was[$1]:-0})); unset "was[$1]"
+  [ $1 = $$ ] || [ $2 = $$ ] || echo "process $1 $2 $took $4 $(base64 -w0 /proc/$1/cmdline)"
 }
 look=first; each; sleep 2
 look=last; each 2>/dev/null
+for pid in "${!was[@]}"; do echo "process $pid ${parent[$pid]} 0 0"; done
 cat /proc/net/tcp /proc/net/tcp6 2>/dev/null"""
 _RESOLVE = f'timeout {RESOLVE_SECONDS} getent ahosts "$1"; echo "code $?"'
 _ESTABLISHED, _LISTEN = "01", "0A"
@@ -164,11 +166,11 @@ def parse(pod: str, output: str) -> Inspection:
     processes, listening, connected = [], set[int](), set[str]()
     for line in output.splitlines():
         words = line.split()
-        if words[:1] == ["process"] and len(words) == 5:
-            pid, parent, ticks = map(int, words[1:4])
-            command = base64.b64decode(words[4]).decode(errors="replace").rstrip("\0").split("\0")
-            shown = [word if len(word) <= LONG else "…" for word in command]
-            processes.append(Process(pid=pid, parent=parent, ticks=ticks, command=shown))
+        if words[:1] == ["process"] and len(words) in (5, 6):
+            pid, parent, ticks, reaped = map(int, words[1:5])
+            text = base64.b64decode("".join(words[5:])).decode(errors="replace").rstrip("\0")
+            shown = [word if len(word) <= LONG else "…" for word in text.split("\0") if text]
+            processes.append(Process(pid=pid, parent=parent, ticks=ticks, reaped=reaped, command=shown))
         elif len(words) > 3 and words[3] == _LISTEN:
             listening.add(int(words[1].rpartition(":")[2], 16))
         elif len(words) > 3 and words[3] == _ESTABLISHED:

@@ -65,7 +65,7 @@ Told = tuple[str, list[Node], str] | None
 def never_met(case: Case, ends: dict[int, End]) -> Finding | None:
     """Check `rendezvous`, when a torchrun was seen waiting; None when none was, or nobody looked."""
     nodes = _nodes(case)
-    waiting = [node for node in nodes if node.agent and not node.agent.workers]
+    waiting = [node for node in nodes if node.agent and not node.agent.started]
     if not waiting:
         return None
     scene = Scene(nodes, waiting, ends, case.expected.num_nodes)

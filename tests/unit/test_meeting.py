@@ -23,8 +23,8 @@ TORCHRUN = [
 ]
 
 
-def seen(pod: str, *, worker: bool = False, ticks: int = 0) -> Inspection:
-    processes = [Process(pid=9, parent=1, ticks=ticks, command=TORCHRUN)]
+def seen(pod: str, *, worker: bool = False, ticks: int = 0, reaped: int = 0) -> Inspection:
+    processes = [Process(pid=9, parent=1, ticks=ticks, reaped=reaped, command=TORCHRUN)]
     processes += [Process(pid=10, parent=9, command=["python3", "/x.py"])] * worker
     return Inspection(at="t", pod=pod, processes=processes)
 
@@ -61,6 +61,18 @@ def test_ranks_that_met_are_not_looked_at_again(met) -> None:
     made = met(seen("a", worker=True), seen("b", worker=True))
     assert made.reason() is None
     assert met(seen("a"), seen("b")).reason() is None
+
+
+def test_ranks_that_ended_have_met(met) -> None:
+    """A torchrun whose ranks are done waits for the others' end; one whose rank failed is about to say so."""
+    assert met(seen("a", reaped=34), seen("b", worker=True)).reason() is None
+
+
+def test_a_rank_that_is_ending_is_a_rank(met) -> None:
+    """A process gives its memory back, and so its command line, before torchrun learns of its end."""
+    rank = Process(pid=10, parent=9, command=[])
+    ending = seen("a").model_copy(update={"processes": [*seen("a").processes, rank]})
+    assert met(ending, seen("b", worker=True)).reason() is None
 
 
 def test_a_torchrun_that_is_still_starting_gets_more_time(met) -> None:
@@ -104,19 +116,23 @@ def test_not_before_every_pod_runs(met) -> None:
 def test_what_the_script_in_the_container_prints() -> None:
     """Processes with their arguments, but for scripts; TCP sockets of both families."""
     command = base64.b64encode(b"\0".join([b"bash", b"-c", b"x" * 400]) + b"\0").decode()
-    output = f"""process 7 1 2 {command}
+    output = f"""process 7 1 2 34 {command}
+process 8 7 0 0{" "}
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0B00007F:04D2 00000000:0000 0A 00000000:00000000 00:00000000
    1: 0000000000000000FFFF0000020014AC:A5AC 0000000000000000FFFF0000030014AC:04D2 01 00000000:00000000"""
     found = meeting.parse("p", output)
-    assert found.processes == [Process(pid=7, parent=1, ticks=2, command=["bash", "-c", "…"])]
+    assert found.processes == [
+        Process(pid=7, parent=1, ticks=2, reaped=34, command=["bash", "-c", "…"]),
+        Process(pid=8, parent=7, command=[]),
+    ]
     assert (found.listening, found.connected) == ([1234], ["172.20.0.3:1234"])
 
 
 def test_options_of_torchrun() -> None:
     """However they are spelt, and none of the script's own."""
     [agent] = torchrun.agents(seen("a", worker=True))
-    assert (agent.nodes, agent.port, agent.rendezvous_id, agent.workers) == ("2", "7", "1", 1)
+    assert (agent.nodes, agent.port, agent.rendezvous_id, agent.started) == ("2", "7", "1", True)
     both = Process(
         pid=3,
         parent=1,
