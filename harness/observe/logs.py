@@ -84,6 +84,7 @@ class LogFollower:
     def _follow(self, namespace: str, pod: str, container: str) -> None:
         known, follow, whole, failures = _Known(), True, False, 0
         while failures < MAX_RETRIES:
+            failures += 1
             try:
                 behind = self._read(namespace, pod, container, known, follow)
                 failures = 0
@@ -95,11 +96,10 @@ class LogFollower:
                 if error.status == 404:
                     self._on_gap(f"{pod}-{container}: the pod was gone before its log was read")
                     return
-                failures += 1
             except _Unread:
-                failures += 1
+                pass
             except (HTTPError, OSError):
-                whole, failures = False, failures + 1
+                whole = False
             if whole and ((pod, container) in self._ended or self._stop.is_set()):
                 if known.tail:
                     self._write(pod, container, known.tail.decode(errors="replace") + "\n")

@@ -11,7 +11,13 @@ import yaml
 
 from harness.kube import Kube
 
-OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
+
+def body(text: bytes) -> bytes:
+    """An answer with this body."""
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(text), text)
+
+
+OK = body(b"{}")
 
 
 class Server:

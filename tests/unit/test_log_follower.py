@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loopback import Server
+from loopback import Server, body
 
 from harness.evidence.schema import Observation
 from harness.observe import logs
@@ -16,11 +16,6 @@ from harness.observe.logs import LogFollower
 
 GONE = b"unable to retrieve container logs for containerd://8c7f"
 ONE, TWO = b"2026-11-22T01:57:31.1Z one\n", b"2026-11-22T01:57:31.2Z two\n"
-
-
-def body(text: bytes) -> bytes:
-    """An answer with this body."""
-    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(text), text)
 
 
 def cut(text: bytes) -> bytes:
