@@ -81,7 +81,7 @@ lock: $(MADE) ## resolve the newest versions that fit into the locks
 clean: ## delete the cluster that `harness` made, and everything built in this checkout
 	@if [ -x $(BIN)/harness ]; then $(BIN)/harness down; fi
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find harness tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find harness fixtures tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(MADE): locks/build.txt locks/dev.txt pyproject.toml
 	$(PYTHON) -m venv --clear .venv

@@ -19,8 +19,8 @@ from rich.console import CONSOLE_SVG_FORMAT, Console
 from harness.evidence import Bundle
 from harness.evidence.schema import Verdict
 from harness.faults.record import extract
+from harness.judge import judge
 from harness.report import page, terminal
-from harness.verdict import judge
 from tests.browser import Page
 
 ROOT = Path(__file__).parents[1]

@@ -8,26 +8,27 @@ import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
-from harness import process, provision
-from harness.budget import Budget
-from harness.cluster.existing import ExistingCluster
-from harness.errors import HarnessError, UsageError
-from harness.evidence.onlooker import Onlooker
+from harness.core import processes
+from harness.core.deadlines import Budget
+from harness.core.errors import HarnessError, UsageError
+from harness.core.kubernetes import reached
+from harness.evidence.listener import Onlooker
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import Expected, Launch
 from harness.evidence.writer import BundleWriter, now
-from harness.finish import Outcome, finish, tidy
-from harness.images import scripts
-from harness.kube import reached
-from harness.launch import Launching, prepare
-from harness.launchers.config import users_config
-from harness.launchers.environment import konduktor_bin
-from harness.launchers.job_file import JobFile
-from harness.namespaces import namespace_of
-from harness.ready import Ready
+from harness.launch.konduktor.config import users_config
+from harness.launch.konduktor.job_file import JobFile
+from harness.launch.namespaces import namespace_of
+from harness.launch.prepare import Launching, prepare
+from harness.observe.observer import Witness
+from harness.provision import lifecycle
+from harness.provision.existing import ExistingCluster
+from harness.provision.images import scripts
+from harness.provision.konduktor import konduktor_bin
+from harness.provision.ready import Ready
+from harness.report.finalize import Outcome, finish, tidy
 from harness.settings import Settings
 from harness.tracker.run_id import check_run_id, make_run_id
-from harness.witness import Witness
 
 Progress = Callable[[str], None]
 
@@ -39,12 +40,12 @@ def run(job: JobFile, settings: Settings, progress: Progress, onlooker: Onlooker
     Afterwards, older bundles go as `keep_runs` says.
     """
     _check(job, settings)
-    with process.signals_as_interrupt():
+    with processes.signals_as_interrupt():
         writer = _new_bundle(settings, job)
         writer.onlooker = onlooker
         ready = None
         try:
-            ready = provision.up(settings, writer, progress)
+            ready = lifecycle.up(settings, writer, progress)
             _launch(job, settings, ready, writer, progress)
         except (Exception, KeyboardInterrupt) as error:
             _stopped(error, writer, progress)
@@ -75,10 +76,10 @@ def launch(job: JobFile, settings: Settings, ready: Ready, progress: Progress) -
 def up(settings: Settings, progress: Progress) -> Ready:
     """A ready cluster that stays. What fails leaves a bundle, and no cluster that this call began; what does
     not fail was no launch, and leaves none."""
-    with process.signals_as_interrupt():
+    with processes.signals_as_interrupt():
         writer = _new_bundle(settings)
         try:
-            ready = provision.up(settings, writer, progress)
+            ready = lifecycle.up(settings, writer, progress)
             writer.discard()
             return ready
         except (Exception, KeyboardInterrupt) as error:
@@ -112,16 +113,16 @@ def _leave(settings: Settings, ready: Ready | None, writer: BundleWriter, progre
     owner = writer.current.nonce
     if ready is not None:
         ready.use.release()
-    if not provision.removable(settings, ready, owner):
+    if not lifecycle.removable(settings, ready, owner):
         return
     left = f"cluster {settings.cluster_name} is left: `harness down --cluster-name {settings.cluster_name}`"
     try:
         with writer.stage("delete cluster"):
             try:
-                provision.leave(settings, progress, ready, owner)
+                lifecycle.leave(settings, progress, ready, owner)
             except KeyboardInterrupt:
                 progress("the cluster is being deleted; interrupt once more to leave it")
-                provision.leave(settings, progress, ready, owner)
+                lifecycle.leave(settings, progress, ready, owner)
     except KeyboardInterrupt as error:
         writer.update(interrupted=writer.current.interrupted or str(error) or "SIGINT")
         progress(left)
@@ -226,7 +227,8 @@ def _collect(launching: Launching, witness: Witness, progress: Progress) -> None
         if witness.answered():
             then.callback(launching.collect_tracker)
             then.callback(witness.finish)
-            launching.end_if_running(witness.ending)
+            if not witness.ending.finished():
+                launching.cancel()
         else:
             progress("the API server does not answer: a job that still runs is ended by the next run")
             then.callback(launching.no_tracker, "not asked, the API server does not answer")

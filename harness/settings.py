@@ -19,7 +19,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from harness.errors import UsageError
+from harness.core.errors import UsageError
 
 ImagesMode = Literal["auto", "registry", "source"]
 PREFIX = "HARNESS_"

@@ -22,9 +22,9 @@ from typing import Any
 
 from websocket import WebSocket, create_connection
 
-from harness.doctor import apt
-from harness.doctor.repair import install
-from harness.errors import HarnessError, WaitError
+from harness.core.errors import HarnessError, WaitError
+from harness.provision.doctor import apt
+from harness.provision.doctor.repair import install
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 NEEDED = (

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from harness.judges import Bundle, Check, TruthRow, failed, passed, unknown
+from harness.judge.users import Bundle, Check, TruthRow, failed, passed, unknown
 
 METRIC = "loss/mean"
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.errors import HarnessError
+from harness.core.errors import HarnessError
 from harness.evidence.files import DISK_FULL, on_disk, replace_file
 
 RESERVE = ".reserve"

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 
-from harness.errors import HarnessError
+from harness.core.errors import HarnessError
 from harness.evidence.redaction import Redactor
 
 DISK_FULL = "run.evidence_disk_full"

@@ -15,10 +15,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import HarnessError
+from harness.core.errors import HarnessError
+from harness.core.locks import in_use
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Manifest, Verdict
-from harness.locked import in_use
 
 LATEST = "latest"
 State = Literal["judged", "running", "cut off", "damaged", "not judged"]

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from harness.errors import UsageError
+from harness.core.errors import UsageError
 from harness.evidence.objects import COMPLETION_INDEX, JOBSET_NAME, Pod, Seen, mapping
 from harness.evidence.schema import (
     Attachment,

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from harness.errors import UsageError
+from harness.core.errors import UsageError
 from harness.evidence import folder
 from harness.evidence.folder import LATEST, Past
 from harness.settings import KEEP_RUNS

@@ -14,11 +14,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from harness.errors import HarnessError
+from harness.core.errors import HarnessError
+from harness.core.locks import Hold, take
 from harness.evidence import folder
 from harness.evidence.disk import Disk
 from harness.evidence.files import Appender, LogFile, on_disk
-from harness.evidence.onlooker import Onlooker
+from harness.evidence.listener import Onlooker
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import (
     Attachment,
@@ -33,7 +34,6 @@ from harness.evidence.schema import (
     TruthLine,
     Verdict,
 )
-from harness.locked import Hold, take
 
 TrackerKind = Literal["runs", "attachments", "points"]
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from harness.errors import HarnessError, WaitError
+from harness.core.errors import HarnessError, WaitError
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Manifest, Verdict
 

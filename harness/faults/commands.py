@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from harness import process, provision
 from harness import run as running
-from harness.errors import UsageError
+from harness.core import processes
+from harness.core.errors import UsageError
 from harness.evidence.reader import Bundle
 from harness.faults import table
 from harness.faults.fault import Fault, catalogue, load
@@ -20,7 +20,8 @@ from harness.faults.matrix import Matrix, Progress
 from harness.faults.record import record
 from harness.faults.rows import Row, expected
 from harness.faults.undo import replay
-from harness.launchers.job_file import JobFile
+from harness.launch.konduktor.job_file import JobFile
+from harness.provision import lifecycle
 from harness.settings import Settings
 
 
@@ -72,7 +73,7 @@ def inject(
     """
     undo_left(settings, progress)
     healthy = JobFile.load(job)
-    with process.signals_as_interrupt():
+    with processes.signals_as_interrupt():
         ready = running.up(settings, progress)
         try:
             matrix = Matrix(
@@ -83,7 +84,7 @@ def inject(
             finally:
                 matrix.stop()
         finally:
-            provision.leave(settings, progress, ready)
+            lifecycle.leave(settings, progress, ready)
     return rows, ready.versions
 
 

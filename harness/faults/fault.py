@@ -21,8 +21,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from harness.errors import UsageError
-from harness.verdict.catalogue import CAUSES
+from harness.core.errors import UsageError
+from harness.judge.causes import CAUSES
 
 CASES = Path(__file__).parent / "cases"
 Strikes = Literal[

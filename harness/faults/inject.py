@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from harness.errors import HarnessError, UsageError, WaitError
+from harness.core.errors import HarnessError, UsageError, WaitError
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
 from harness.faults import places
@@ -22,8 +22,8 @@ from harness.faults.command import Command
 from harness.faults.fault import Fault, Job, Step, When
 from harness.faults.rows import Row, judge_row, visible_seconds
 from harness.faults.undo import undone
-from harness.launchers.job_file import JobFile
-from harness.ready import Ready
+from harness.launch.konduktor.job_file import JobFile
+from harness.provision.ready import Ready
 from harness.settings import Settings
 
 AT_SECONDS = 180.0
@@ -205,6 +205,6 @@ def _recorded(runs: Path) -> tuple[Bundle | None, Verdict | None]:
     bundle = Bundle.open(latest)
     if bundle.recorded_verdict is not None:
         return bundle, bundle.recorded_verdict
-    from harness.judges import judge
+    from harness.judge.users import judge
 
     return bundle, judge(bundle)

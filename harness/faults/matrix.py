@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import count
 from queue import Empty, SimpleQueue
 
-from harness.errors import HarnessError
+from harness.core.errors import HarnessError
 from harness.faults.command import Command
 from harness.faults.fault import Expect, Fault
 from harness.faults.inject import Injector

@@ -21,11 +21,11 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined, UndefinedError
 
-from harness.errors import UsageError
+from harness.core.errors import UsageError
 from harness.evidence.reader import Bundle
 from harness.faults.fault import Step
 from harness.faults.undo import Command
-from harness.ready import Ready
+from harness.provision.ready import Ready
 
 FILES = Path(__file__).parent / "files"
 _templates = Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)  # noqa: S701

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
 from harness.faults.fault import Fault
-from harness.verdict.case import seconds
+from harness.judge.case import seconds
 
 
 class Row(BaseModel):

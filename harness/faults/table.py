@@ -10,7 +10,7 @@ from rich.table import Table
 
 from harness.faults.fault import Fault
 from harness.faults.rows import Row
-from harness.markdown import table
+from harness.report.markdown import table
 
 HEAD = """# Faults
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from harness import process
-from harness.errors import HarnessError, ToolError
+from harness.core import processes
+from harness.core.errors import HarnessError, ToolError
 
 STEP_SECONDS = 180
 
@@ -33,7 +33,7 @@ class Command:
 
     def run(self) -> str:
         """Its output. Raises ToolError."""
-        done = process.run(self.argv, timeout=STEP_SECONDS, stdin=self.stdin)
+        done = processes.run(self.argv, timeout=STEP_SECONDS, stdin=self.stdin)
         return done.stdout + done.stderr
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from harness.kube import Kube
+from harness.core.kubernetes import Kube
 
 EVERY_SECONDS = 2.0
 ANSWER_SECONDS = 5.0

@@ -19,9 +19,9 @@ from collections.abc import Callable, Collection
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from harness.budget import Deadline
+from harness.core.deadlines import Deadline
+from harness.core.kubernetes import Kube
 from harness.evidence.schema import Observation
-from harness.kube import Kube
 
 RETRY_SECONDS = 0.3
 MAX_RETRIES = 20

@@ -16,10 +16,10 @@ from kubernetes import watch
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from harness.budget import Deadline
+from harness.core.deadlines import Deadline
+from harness.core.kubernetes import Kube, Object, events
 from harness.evidence.schema import Observation
 from harness.evidence.writer import now
-from harness.kube import Kube, Object, events
 
 RETRY_SECONDS = 0.5
 WATCH_SECONDS = 300

@@ -9,9 +9,9 @@ from typing import Any
 
 import typer
 
-from harness.cli import app
-from harness.markdown import code, table
+from harness.cli.main import app
 from harness.reference.note import WRITTEN
+from harness.report.markdown import code, table
 from harness.tracker.__main__ import parser
 
 HEAD = f"""# The `harness` command

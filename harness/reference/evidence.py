@@ -7,15 +7,15 @@ import inspect
 from collections.abc import Iterator
 
 from harness.evidence import schema
-from harness.markdown import code, table
 from harness.reference.note import WRITTEN
+from harness.report.markdown import code, table
 
 HEAD = f"""# The evidence bundle
 
 {WRITTEN}
 
 Every launch leaves one below `runs/`; `runs/latest` is the newest. `harness judge`, `show`, `logs` and
-`shell` take its folder or a part of its name. [`harness.judges`](../how-to/own-judges.md) is how a
+`shell` take its folder or a part of its name. [`harness.judge.users`](../how-to/own-judges.md) is how a
 program of yours reads it.
 """
 Fields = list[tuple[str, str, str, str]]

@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import AliasChoices
 from pydantic.fields import FieldInfo
 
-from harness.markdown import code, table
 from harness.reference.note import WRITTEN
+from harness.report.markdown import code, table
 from harness.settings import Settings
 
 HEAD = f"""# Settings

@@ -8,9 +8,9 @@ from itertools import islice
 from pydantic import BaseModel, computed_field
 
 from harness.evidence.schema import Record, Value
+from harness.judge.points import same
 from harness.report.facts import WHOLE, Facts, Series
 from harness.report.points import steps
-from harness.verdict.points import same
 
 NOISE_SECONDS, NOISE_RATIO = 1.0, 1.25
 """Times of a stage differ when they do so by more than both."""

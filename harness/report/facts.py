@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from harness.evidence.objects import mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Manifest, TruthBlock, Verdict
-from harness.judges import judge
+from harness.judge.case import seconds
+from harness.judge.users import judge
 from harness.report.points import Metric, metrics
-from harness.verdict.case import seconds
 
 WHOLE = "whole run"
 

@@ -13,9 +13,9 @@ from harness.evidence.files import replace_file
 from harness.evidence.objects import mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Manifest, Verdict
+from harness.judge.case import seconds
 from harness.report.points import Metric, metrics, plot, steps
 from harness.report.timeline import Lane, lanes
-from harness.verdict.case import seconds
 from harness.workers.truth_frames import MARK
 
 REPORT = "report.html"

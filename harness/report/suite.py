@@ -22,10 +22,10 @@ from harness.evidence.folder import Past
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Verdict, VerdictWord
 from harness.evidence.writer import now
+from harness.judge.case import seconds
 from harness.report import ctrf, junit
 from harness.report.launched import Launched, launched, properties
 from harness.report.page import REPORT
-from harness.verdict.case import seconds
 
 CTRF, JUNIT = "ctrf.json", "junit.xml"
 _STATUS: dict[VerdictWord, ctrf.Status] = {"PASS": "passed", "FAIL": "failed", "UNKNOWN": "other"}

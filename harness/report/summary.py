@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from harness import markdown
+from harness.report import markdown
 from harness.report.ctrf import STATUSES, Test
 from harness.report.github import annotation
 from harness.report.launched import Launched

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from harness.evidence.objects import Seen, items, mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Manifest
-from harness.verdict.case import seconds
+from harness.judge.case import seconds
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from harness import process, provision
 from harness import run as running
-from harness.launchers.job_file import JobFile
+from harness.core import processes
+from harness.launch.konduktor.job_file import JobFile
+from harness.provision import lifecycle
 from harness.settings import Settings
 from harness.soak import table as writing
 from harness.soak.soak import Result, Soak
@@ -35,7 +36,7 @@ def soak(
     JobFile.load(job)
     name = f"soak-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     folder = settings.runs_dir.absolute() / name
-    with process.signals_as_interrupt():
+    with processes.signals_as_interrupt():
         ready = running.up(settings, progress)
         try:
             progress(f"ledger {folder / 'ledger.jsonl'}")
@@ -45,7 +46,7 @@ def soak(
                 writing.write(table, result, soak.ledger.entries, ready.versions)
             return result
         finally:
-            provision.leave(settings, progress, ready)
+            lifecycle.leave(settings, progress, ready)
 
 
 def show(result: Result, console: Console) -> None:

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness import process
+from harness.core import processes
+from harness.core.kubernetes import Kube, condition
 from harness.faults.command import command
-from harness.kube import Kube, condition
-from harness.launchers.config import NONCE_LABEL
-from harness.ready import Ready
+from harness.launch.konduktor.config import NONCE_LABEL
+from harness.provision.ready import Ready
 from harness.settings import Settings
 from harness.soak.leaks import Snapshot
 
@@ -65,7 +65,7 @@ def _in_docker() -> dict[str, list[str]]:
         "images": ["image", "ls", "-a", "--no-trunc", "--format", "{{.Repository}}:{{.Tag}} {{.ID}}"],
     }
     return {
-        f"Docker {kind}": sorted(process.run(["docker", *arguments], timeout=60).stdout.splitlines())
+        f"Docker {kind}": sorted(processes.run(["docker", *arguments], timeout=60).stdout.splitlines())
         for kind, arguments in asked.items()
     }
 
@@ -93,7 +93,7 @@ def _memory(kube: Kube, nodes: list[str]) -> dict[str, int]:
 def _node_disk(node: str) -> int:
     """Without etcd's write-ahead log, which is made in pieces of 64 MiB."""
     script = "du -skx --exclude=wal /var 2>/dev/null | cut -f1"
-    done = process.run(["docker", "exec", node, "sh", "-c", script], timeout=_SECONDS)
+    done = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=_SECONDS)
     return int(done.stdout) * 1024
 
 

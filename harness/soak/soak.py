@@ -12,14 +12,14 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from harness.errors import HarnessError
+from harness.core.errors import HarnessError
 from harness.evidence.reader import Bundle
 from harness.evidence.retention import Keep
 from harness.evidence.writer import now
 from harness.faults.command import Command
 from harness.faults.inject import CPU_REQUEST
-from harness.namespaces import KEPT
-from harness.ready import Ready
+from harness.launch.namespaces import KEPT
+from harness.provision.ready import Ready
 from harness.settings import Settings
 from harness.soak import snapshot
 from harness.soak.leaks import Growth, compare, explained

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from harness.markdown import table
+from harness.report.markdown import table
 from harness.soak.ledger import Entry
 from harness.soak.soak import Result
 

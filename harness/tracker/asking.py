@@ -15,7 +15,7 @@ from tenacity import (
     wait_exponential,
 )
 
-from harness.errors import HarnessError, WaitError
+from harness.core.errors import HarnessError, WaitError
 
 
 class _Again(Exception):

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 import httpx
 
-from harness.errors import HarnessError
+from harness.core.errors import HarnessError
 from harness.evidence.schema import Attachment, Point, TrackerFailure, TrackerRun, TrackerSummary
 from harness.evidence.writer import TrackerKind, now
 from harness.tracker.asking import ask

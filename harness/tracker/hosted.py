@@ -14,7 +14,7 @@ from typing import Any, Literal
 import httpx
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from harness.errors import HarnessError, WaitError
+from harness.core.errors import HarnessError, WaitError
 from harness.evidence.schema import Attachment, Point, TrackerFailure, TrackerRun
 from harness.tracker.asking import ask
 

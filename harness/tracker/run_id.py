@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from harness.errors import UsageError
+from harness.core.errors import UsageError
 
 MOST = 255
 DISPLAY_ID = re.compile(r"[A-Z0-9]{1,4}-\d+\n?")

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from harness.faults.record import extract
-from harness.images import scripts
-from harness.launchers.job_file import JobFile
+from harness.launch.konduktor.job_file import JobFile
+from harness.provision.images import scripts
 from harness.settings import Settings
 
 ROOT = Path(__file__).parents[2]

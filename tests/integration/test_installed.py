@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from harness.faults.record import extract
-from harness.images.build import TRACKER, WORKER
+from harness.provision.images.build import TRACKER, WORKER
 
 ROOT = Path(__file__).parents[2]
 ARGUMENTS = {"BASE": "python:3.13", "TORCH": "2.9.1"}
 TAGS = """
 import json
-from harness.images.build import TRACKER, WORKER
+from harness.provision.images.build import TRACKER, WORKER
 print(json.dumps([recipe.tag({arguments}, "3.13") for recipe in (WORKER, TRACKER)]))
 """
 
@@ -45,8 +45,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built offline from an sdist, and that from a copy of the checkout."""
     folder = tmp_path_factory.mktemp("built")
     source = folder / "source"
-    shutil.copytree(ROOT / "harness", source / "harness", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("harness", "fixtures"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
+    for name in ("pyproject.toml", "README.md", "Dockerfile", "Dockerfile.dockerignore"):
         shutil.copy(ROOT / name, source)
     made = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
     run([sys.executable, "-c", made, folder], source)
@@ -73,8 +75,11 @@ def bin_(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_has_every_file_of_the_package_and_nothing_beside_it(wheel: Path) -> None:
     """Also those that no Python names: Dockerfiles, locks, faults, templates. No other name is taken."""
     tracked = run(["git", "-C", ROOT, "ls-files", "harness"], ROOT).split()
+    linked = run(["git", "-C", ROOT, "ls-files", "fixtures"], ROOT).split()
+    wanted = {*tracked, *(f"harness/{path}" for path in linked)} - {"harness/fixtures"}
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert set(tracked) <= names
+    assert linked
+    assert wanted <= names
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"harness", "pluto_e2e_harness"}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.launchers import environment
+from harness.provision import konduktor as environment
 from harness.settings import load
 
 
@@ -78,6 +78,6 @@ def test_its_libraries_are_its_own(konduktor: Path, tmp_path: Path) -> None:
 
 def test_a_second_call_runs_nothing_and_is_silent(konduktor: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(environment, "run", lambda *command, **_: pytest.fail(f"it ran {command}"))
-    assert environment.konduktor_bin(load(), said.append) == konduktor
+    monkeypatch.setattr(konduktor, "run", lambda *command, **_: pytest.fail(f"it ran {command}"))
+    assert konduktor.konduktor_bin(load(), said.append) == konduktor
     assert said == []

@@ -12,8 +12,8 @@ import pytest
 
 from harness.evidence import Bundle
 from harness.faults.record import extract
+from harness.judge import judge
 from harness.report.page import write
-from harness.verdict import judge
 from tests.browser import Page
 
 RECORDED = Path(__file__).parents[1] / "recorded"

@@ -15,9 +15,9 @@ import pytest
 
 from harness.evidence import Bundle
 from harness.faults.record import extract
+from harness.judge import judge
 from harness.report import beside
 from harness.report.ctrf import Document
-from harness.verdict import judge
 
 ROOT = Path(__file__).parents[2]
 CTRF = "ctrf@0.3.0"
@@ -27,8 +27,8 @@ SESSION = """
 import os, pathlib, pytest
 from harness.fixtures.plugin import record
 from harness.evidence import Bundle
-from harness.finish import Outcome
-from harness.verdict import judge
+from harness.report.finalize import Outcome
+from harness.judge import judge
 
 def outcome(name):
     path = pathlib.Path(name)

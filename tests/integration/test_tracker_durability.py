@@ -14,7 +14,7 @@ import httpx
 import pytest
 from tracker_server import KEY, Server, create, log_metrics
 
-from harness.errors import HarnessError
+from harness.core.errors import HarnessError
 from harness.tracker.audit import EmbeddedAudit, HostedAudit, collect
 
 RANKS = 8

@@ -21,7 +21,7 @@ from threading import Thread
 import pytest
 import yaml
 
-from harness.locked import locked
+from harness.core.locks import locked
 
 PACKAGE = "docker-registry"
 APT_SECONDS = 300

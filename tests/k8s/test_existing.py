@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness import attach
 from harness import run as running
+from harness.core.kubernetes import Kube
 from harness.evidence.reader import Bundle
-from harness.kube import Kube
-from harness.launchers.job_file import JobFile
-from harness.namespaces import namespace_of
-from harness.ready import Ready
+from harness.launch.konduktor.job_file import JobFile
+from harness.launch.namespaces import namespace_of
+from harness.provision import attach
+from harness.provision.ready import Ready
 from harness.settings import Settings
 
 pytestmark = pytest.mark.e2e

@@ -17,8 +17,8 @@ from harness.faults import commands
 from harness.faults.fault import catalogue
 from harness.faults.inject import Injector
 from harness.faults.matrix import Matrix
-from harness.launchers.job_file import JobFile
-from harness.ready import Ready
+from harness.launch.konduktor.job_file import JobFile
+from harness.provision.ready import Ready
 from harness.settings import Settings
 
 pytestmark = pytest.mark.faults

@@ -17,14 +17,15 @@ from pathlib import Path
 
 import pytest
 
-from harness import logs, provision
 from harness import run as running
-from harness.controllers import queues
+from harness.cli import logs
+from harness.core.kubernetes import Object
 from harness.evidence.reader import Bundle
-from harness.finish import Outcome
-from harness.kube import Object
-from harness.launchers.job_file import JobFile
-from harness.ready import Ready
+from harness.launch.konduktor.job_file import JobFile
+from harness.provision import lifecycle
+from harness.provision.controllers import queues
+from harness.provision.ready import Ready
+from harness.report.finalize import Outcome
 from harness.settings import Settings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.gpu]
@@ -53,7 +54,7 @@ def gpus(harness_settings: Settings, real: bool) -> Iterator[Ready]:
             _advertise(ready)
         yield ready
     finally:
-        provision.leave(settings, progress, ready)
+        lifecycle.leave(settings, progress, ready)
 
 
 def _advertise(ready: Ready) -> None:

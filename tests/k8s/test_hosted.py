@@ -20,8 +20,8 @@ from tenacity import retry, stop_after_delay, wait_fixed
 
 from harness.evidence.reader import Bundle
 from harness.fixtures.plugin import Launch
-from harness.launchers.job_file import JobFile
-from harness.ready import Ready
+from harness.launch.konduktor.job_file import JobFile
+from harness.provision.ready import Ready
 
 pytestmark = pytest.mark.e2e
 KEY = f"mlpi_{secrets.token_hex(12)}"

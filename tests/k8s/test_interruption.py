@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.cluster.kind import KindCluster
 from harness.faults.command import Command, containers, environment, harness, until_container
-from harness.images.stack import resolve
+from harness.provision.images.stack import resolve
+from harness.provision.kind.kind import KindCluster
 from harness.settings import load
 
 pytestmark = pytest.mark.e2e

@@ -9,8 +9,8 @@ import pytest
 
 from harness.evidence.reader import Bundle
 from harness.fixtures.plugin import Launch
-from harness.launchers.job_file import JobFile
-from harness.verdict import judge
+from harness.judge import judge
+from harness.launch.konduktor.job_file import JobFile
 
 pytestmark = pytest.mark.e2e
 

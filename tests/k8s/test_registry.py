@@ -27,19 +27,20 @@ import bcrypt
 import pytest
 from local_registry import Registry, registry_program, serving
 
-from harness import attach, process, provision
 from harness import run as running
-from harness.cluster.kind import KindCluster
+from harness.core import processes
 from harness.evidence.objects import items
 from harness.evidence.reader import Bundle
-from harness.finish import Outcome
 from harness.fixtures.plugin import record
-from harness.images import versions
-from harness.images.docker import BUILD
-from harness.images.mirror import teach
-from harness.images.stack import Stack, resolve
-from harness.launchers.job_file import JobFile
-from harness.ready import Ready
+from harness.launch.konduktor.job_file import JobFile
+from harness.provision import attach, lifecycle
+from harness.provision.images import versions
+from harness.provision.images.docker import BUILD
+from harness.provision.images.mirror import teach
+from harness.provision.images.stack import Stack, resolve
+from harness.provision.kind.kind import KindCluster
+from harness.provision.ready import Ready
+from harness.report.finalize import Outcome
 from harness.settings import Settings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.registry]
@@ -108,7 +109,7 @@ def published(folder: Path, harness_settings: Settings) -> Iterator[Published]:
             yield Published(lock, references, to_push, to_nodes, files)
         finally:
             for reference in references.values():
-                process.run(["docker", "rmi", reference], timeout=60, check=False)
+                processes.run(["docker", "rmi", reference], timeout=60, check=False)
 
 
 def push(name: str, image: str, port: int) -> str:
@@ -119,11 +120,11 @@ def push(name: str, image: str, port: int) -> str:
     repository = f"localhost:{port}/harness/{name.replace('_', '-')}"
     recipe = f"FROM {image}\nLABEL published={secrets.token_hex(8)}\n"
     start = time.monotonic()
-    process.run([*BUILD, "-t", f"{repository}:test", "-"], timeout=120, stdin=recipe)
+    processes.run([*BUILD, "-t", f"{repository}:test", "-"], timeout=120, stdin=recipe)
     try:
-        said = process.run(["docker", "push", f"{repository}:test"], timeout=PUSH_SECONDS).stdout
+        said = processes.run(["docker", "push", f"{repository}:test"], timeout=PUSH_SECONDS).stdout
     finally:
-        process.run(["docker", "rmi", f"{repository}:test"], timeout=60)
+        processes.run(["docker", "rmi", f"{repository}:test"], timeout=60)
     digest = re.search(r"digest: (sha256:[0-9a-f]{64})", said)
     assert digest, said
     progress(f"pushed {image} in {time.monotonic() - start:.0f} s")
@@ -188,7 +189,7 @@ def by_registry(settings: Settings, folder: Path, name: str, lock: str) -> Setti
 def ready(published: Published, folder: Path, harness_settings: Settings) -> Iterator[Ready]:
     """A cluster made of what is published. One that was kept is made anew: its registry is gone."""
     settings = by_registry(harness_settings, folder, "registry", published.lock)
-    provision.down(settings, progress)
+    lifecycle.down(settings, progress)
     start = time.monotonic()
     up = running.up(settings, progress)
     progress(f"up by the registry way in {time.monotonic() - start:.0f} s")
@@ -197,11 +198,11 @@ def ready(published: Published, folder: Path, harness_settings: Settings) -> Ite
         yield up
     finally:
         if not settings.keep_cluster:
-            provision.down(settings, progress)
+            lifecycle.down(settings, progress)
         assert tracker is not None
         # Their tags are of this registry's port, so nobody asks for them again.
         made = [up.worker.tag, tracker["spec"]["template"]["spec"]["containers"][0]["image"]]
-        process.run(["docker", "rmi", *made], timeout=60, check=False)
+        processes.run(["docker", "rmi", *made], timeout=60, check=False)
 
 
 def test_the_main_job_passes(
@@ -223,7 +224,7 @@ def test_the_main_job_passes(
 def test_docker_pulled_the_node_and_base_images_by_digest(ready: Ready, published: Published) -> None:
     """Every node is a container of the pulled reference, and the registry gave out all three."""
     for name in ready.kind.nodes():
-        seen = process.run(["docker", "inspect", "--format", "{{.Config.Image}}", name], timeout=30)
+        seen = processes.run(["docker", "inspect", "--format", "{{.Config.Image}}", name], timeout=30)
         assert seen.stdout.strip() == published.references["node"]
     given = {reference for _, reference in published.to_push.pulls()}
     assert {published.path(name) for name in ("node", "torch_base", "python_base")} <= given
@@ -277,9 +278,9 @@ def test_preflight_installs_what_a_cluster_lacks_and_that_alone(
 
     assert theirs.kubeconfig is not None
     kubectl = [theirs.kubectl_bin, "--kubeconfig", str(theirs.kubeconfig), "delete", "--wait"]
-    process.run([*kubectl, "clusterqueues,resourceflavors", "--all"], timeout=60)
-    process.run([*kubectl, "-f", str(published.files / "kueue.yaml")], timeout=180)
-    process.run([*kubectl, "namespace", "harness-system"], timeout=90)
+    processes.run([*kubectl, "clusterqueues,resourceflavors", "--all"], timeout=60)
+    processes.run([*kubectl, "-f", str(published.files / "kueue.yaml")], timeout=180)
+    processes.run([*kubectl, "namespace", "harness-system"], timeout=90)
     assert lacking() == {"kueue", "queue", "tracker"}
     before = jobset()
     attach.install(theirs, progress)

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.controllers import tracker
 from harness.faults.command import Command, command, descendants, environment
-from harness.launchers.job_file import JobFile
-from harness.ready import Ready
+from harness.launch.konduktor.job_file import JobFile
+from harness.provision.controllers import tracker
+from harness.provision.ready import Ready
 from harness.settings import Settings
 
 pytestmark = pytest.mark.e2e

@@ -12,15 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from harness import inspect, logs, provision, shell
-from harness.cluster import power
-from harness.errors import UsageError
+from harness.cli import logs, shell, status
+from harness.core.errors import UsageError
 from harness.evidence.reader import Bundle
-from harness.finish import Outcome
-from harness.images.build import SCRIPTS
-from harness.images.docker import image_id
-from harness.launchers.job_file import JobFile
-from harness.ready import Ready
+from harness.launch.konduktor.job_file import JobFile
+from harness.provision import lifecycle
+from harness.provision.images.build import SCRIPTS
+from harness.provision.images.docker import image_id
+from harness.provision.kind import power
+from harness.provision.ready import Ready
+from harness.report.finalize import Outcome
 from harness.settings import Settings
 from tests.terminal import Terminal
 
@@ -79,7 +80,7 @@ def test_status_says_what_a_launch_waits_for(
 ) -> None:
     """A rank's pod, its node, and what Kueue says; how much room all of it takes."""
     outcome = launch(job)
-    found = inspect.status(harness_settings)
+    found = status.status(harness_settings)
     mine = outcome.bundle.name.rpartition("-")[2]
     (entry,) = [row for row in found["launches"] if row["namespace"].endswith(mine)]
     assert entry["state"] == "Completed"
@@ -87,7 +88,7 @@ def test_status_says_what_a_launch_waits_for(
     assert len(entry["pods"]) == 2
     assert all(state.startswith("Succeeded on ") for state in entry["pods"].values())
     assert found["disk"]["free"] > 0
-    assert entry["jobset"] in inspect.render(found)
+    assert entry["jobset"] in status.render(found)
 
 
 def test_a_terminal_shows_the_ranks_side_by_side(cluster: Ready, tmp_path: Path) -> None:
@@ -109,7 +110,7 @@ def test_a_terminal_shows_the_ranks_side_by_side(cluster: Ready, tmp_path: Path)
 
 def test_a_cluster_in_use_is_not_paused(cluster: Ready, harness_settings: Settings) -> None:
     with pytest.raises(UsageError, match="in use"):
-        provision.pause(harness_settings, print)
+        lifecycle.pause(harness_settings, print)
     assert not power.paused(cluster.kind)
 
 

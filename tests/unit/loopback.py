@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from harness.kube import Kube
+from harness.core.kubernetes import Kube
 
 
 def body(text: bytes) -> bytes:

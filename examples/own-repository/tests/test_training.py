@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.launchers.job_file import JobFile
+from harness.launch.konduktor.job_file import JobFile
 
 
 @pytest.fixture

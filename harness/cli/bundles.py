@@ -1,0 +1,97 @@
+"""`harness runs` and `harness diff`: the commands about bundles of the past. They touch no cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.options import Json, RunsDir, dump
+from harness.core.errors import UsageError
+from harness.evidence import folder
+from harness.evidence.lookup import opened
+from harness.evidence.retention import Keep, prune
+from harness.report import runs as listing
+from harness.report.diff import compare
+from harness.report.diff_text import render
+from harness.report.facts import facts
+from harness.report.terminal import wide
+from harness.settings import load
+
+
+def runs(
+    runs_dir: RunsDir = None,
+    last: Annotated[int | None, typer.Option(min=1, help="only the newest so many")] = None,
+    to_keep: Annotated[
+        str | None,
+        typer.Option(
+            "--prune",
+            metavar="failed|last:N",
+            help="remove bundles of launches that passed: with failed all of them, with last:N all but the "
+            "newest N",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Past bundles, the newest last: also those that are damaged, cut off or still written.
+
+    --prune removes, and says what and how many bytes. What did not pass always
+    stays, and so does the newest bundle (runs/latest).
+    """
+    runs_dir = load(runs_dir=runs_dir).runs_dir
+    if to_keep is not None:
+        if last is not None:
+            raise UsageError("--prune and --last do not go together", hint=f"--prune last:{last}")
+        return _prune(runs_dir, to_keep, as_json)
+    found = folder.past(runs_dir)
+    rows = [listing.row(one) for one in found[-(last or len(found)) :]]
+    if as_json:
+        dump([each.model_dump() for each in rows])
+    elif rows:
+        listing.show(rows, wide())
+    return 0
+
+
+def diff(
+    a: Annotated[Path, typer.Argument(help="a bundle folder, or a part of its name")],
+    b: Annotated[Path, typer.Argument(help="another one")],
+    any_values: Annotated[
+        bool, typer.Option("--any-values", help="ranks may log other values: the job is not deterministic")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """What differs between two bundles, both judged again.
+
+    Exit code 0: nothing that matters, which is verdict, causes, checks, versions
+    and points (how many each rank logged of each metric and how many of them the
+    run has, and their values). 1: something does. 64: bad usage.
+
+    Names, times and events are told too, and do not matter. The seconds of a
+    stage are marked where they differ by more than 1 s and 1.25 times. The nonce
+    that the main job logs is another one in each launch, and is left out.
+    """
+    runs_dir = load().runs_dir
+    sides = [facts(opened(path, runs_dir), str(path)) for path in (a, b)]
+    found = compare(*sides, any_values=any_values)
+    if as_json:
+        dump(found.model_dump(mode="json"))
+    else:
+        render(found, wide())
+    return 1 if found.matters else 0
+
+
+def _prune(runs_dir: Path, to_keep: str, as_json: bool) -> int:
+    keep = Keep.parse(to_keep)
+    if keep.last is None:
+        raise UsageError("--prune all would keep all", hint="--prune failed, or --prune last:N")
+    removed = prune(runs_dir, keep)
+    total = sum(each.bytes for each in removed)
+    if as_json:
+        gone = [{"bundle": str(each.bundle), "bytes": each.bytes} for each in removed]
+        dump({"keep": to_keep, "removed": gone, "bytes": total})
+    else:
+        for each in removed:
+            print(f"removed {each.bundle}  {listing.amount(each.bytes)}")
+        print(f"{len(removed)} bundles removed, {total} bytes ({listing.amount(total)})")
+    return 0

@@ -1,0 +1,207 @@
+"""A launch on a terminal while it runs: stages with their seconds, ranks side by side, what is awaited."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
+from rich.live import Live as Screen
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from harness.cli.options import Progress
+from harness.evidence.listener import Onlooker
+from harness.evidence.objects import COMPLETION_INDEX
+from harness.evidence.schema import Manifest, Observation
+from harness.workers import truth_frames
+
+PER_SECOND = 5
+LOSS = "loss"
+
+
+@dataclass
+class _Pod:
+    """What is known of the pod of one node."""
+
+    name: str = ""
+    node: str = ""
+    phase: str = ""
+    last: str = ""
+
+
+@dataclass
+class _Rank:
+    """What a rank says it logged."""
+
+    step: int = -1
+    loss: float | None = None
+    rows: int = 0
+
+
+@dataclass
+class Live:
+    """Progress and onlooker at once: `with Live(console) as live: run(job, settings, live, live)`.
+
+    What is told by calling it stays on the screen; below it is what changes, gone at the end.
+    """
+
+    console: Console
+    _start: float = field(default_factory=time.monotonic)
+    _stage_since: float = 0.0
+    _manifest: Manifest | None = None
+    _pods: dict[int, _Pod] = field(default_factory=dict)
+    _ranks: dict[int, _Rank] = field(default_factory=dict)
+    _awaited: str = ""
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        self._spinner = Spinner("dots")
+        self._screen = Screen(
+            get_renderable=self.render, console=self.console, refresh_per_second=PER_SECOND, transient=True
+        )
+
+    def __enter__(self) -> Live:
+        self._screen.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._screen.stop()
+
+    def __call__(self, text: str) -> None:
+        with self._lock:
+            self._awaited = text
+        self.console.print(Text(f"[{time.monotonic() - self._start:6.1f}s] {text}", style="dim"))
+
+    # -- told by the evidence --------------------------------------------------------------------------
+    def manifest(self, manifest: Manifest) -> None:
+        with self._lock:
+            if self._manifest is None or self._manifest.in_stage != manifest.in_stage:
+                self._stage_since = time.monotonic()
+            self._manifest = manifest
+
+    def observed(self, kind: str, observation: Observation) -> None:
+        if kind != "pod":
+            return
+        metadata, status = observation.object["metadata"], observation.object.get("status") or {}
+        index = (metadata.get("annotations") or {}).get(COMPLETION_INDEX)
+        if index is None or not str(index).isdecimal():
+            return
+        with self._lock:
+            pod = self._pods.setdefault(int(index), _Pod())
+            pod.name = metadata["name"]
+            pod.node = observation.object["spec"].get("nodeName", "")
+            pod.phase = _phase(status) if observation.type != "DELETED" else "deleted"
+
+    def logged(self, pod: str, text: str) -> None:
+        with self._lock:
+            known = next((p for p in self._pods.values() if p.name == pod), None)
+            for line in text.splitlines():
+                if truth_frames.MARK in line:
+                    self._frame(line)
+                elif known is not None:
+                    known.last = line.partition(" ")[2].strip() or known.last
+
+    def _frame(self, line: str) -> None:
+        if self._manifest is None:
+            return
+        try:
+            for frame in truth_frames.decode(self._manifest.nonce, [line]):
+                if frame["k"] != "rows":
+                    continue
+                rank = self._ranks.setdefault(int(frame["r"]), _Rank())
+                for metric, step, value, _ in frame["rows"]:
+                    rank.rows += 1
+                    rank.step = max(rank.step, int(step))
+                    if LOSS in metric:
+                        rank.loss = truth_frames.decode_value(value)
+        except (ValueError, KeyError, TypeError):  # the judges will say what is wrong with it
+            return
+
+    # -- shown -----------------------------------------------------------------------------------------
+    def render(self) -> RenderableType:
+        """All of it as it is now."""
+        with self._lock:
+            if self._manifest is None:
+                return self._spinner
+            parts: list[RenderableType] = [Text(), self._stages()]
+            if self._pods:
+                parts.append(self._table())
+            return Group(*parts)
+
+    def _stages(self) -> RenderableType:
+        assert self._manifest is not None
+        done = Columns(
+            Text.assemble(
+                ("✓ ", "green") if stage.ok else ("✗ ", "red"), (f"{stage.name} {stage.seconds:.1f}s", "dim")
+            )
+            for stage in self._manifest.stages
+        )
+        now = time.monotonic()
+        doing = self._manifest.in_stage or "between stages"
+        self._spinner.update(
+            text=Text.assemble(
+                (f"{doing} {now - self._stage_since:.0f}s", "bold"),
+                f"  of {now - self._start:.0f}s  ",
+                (self._awaited, "dim"),
+            )
+        )
+        return Group(done, self._spinner)
+
+    def _table(self) -> Table:
+        assert self._manifest is not None
+        expected = self._manifest.expected
+        per_node = max(1, expected.ranks // expected.num_nodes) if expected else 1
+        table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
+        for name in ("rank", "node", "pod", "step", "loss", "rows"):
+            table.add_column(name, no_wrap=True, justify="right" if name in ("step", "rows") else "left")
+        table.add_column("last line", no_wrap=True, overflow="ellipsis", ratio=1)
+        for index in sorted(self._pods):
+            pod = self._pods[index]
+            for local in range(per_node):
+                number = index * per_node + local
+                rank = self._ranks.get(number, _Rank())
+                table.add_row(
+                    str(number),
+                    pod.node,
+                    Text(pod.phase, style=_STYLE.get(pod.phase, "yellow")),
+                    str(rank.step) if rank.step >= 0 else "",
+                    "" if rank.loss is None else f"{rank.loss:.4g}",
+                    str(rank.rows or ""),
+                    Text(pod.last if local == 0 else "", style="dim"),
+                )
+        return table
+
+
+@contextmanager
+def watching(quiet: bool) -> Iterator[tuple[Callable[[str], None], Onlooker | None]]:
+    """How stderr is told of a launch: live on a terminal, lines elsewhere, nothing at all when `quiet`."""
+    console = Console(stderr=True)
+    if quiet:
+        yield (lambda _: None), None
+    elif console.is_terminal and not console.is_dumb_terminal:
+        with Live(console) as live:
+            yield live, live
+    else:
+        yield Progress(), None
+
+
+_STYLE = {"Running": "cyan", "Succeeded": "green", "Failed": "red", "deleted": "red"}
+
+
+def _phase(status: dict[str, object]) -> str:
+    """The phase, or why a container waits."""
+    statuses = status.get("containerStatuses")
+    for container in statuses if isinstance(statuses, list) else []:
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason"):
+            return str(waiting["reason"])
+    return str(status.get("phase", ""))

@@ -1,0 +1,78 @@
+"""The ranks' logs out of a bundle, also while it is written; ground-truth frames are left out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.core.errors import UsageError
+from harness.evidence.reader import Bundle
+from harness.workers.truth_frames import MARK
+
+LOOK_SECONDS = 0.2
+
+
+def lines(bundle: Bundle, rank: int | None) -> Iterator[str]:
+    """Each as "node index | time | text", pod after pod. Raises UsageError for a rank without a pod."""
+    for index, log in _logs(bundle.path, _pods(bundle, rank)):
+        for line in log.read_text(errors="replace").splitlines():
+            yield from _shown(index, line)
+
+
+def follow(path: Path, rank: int | None) -> Iterator[str]:
+    """The same as they are written, until the harness that writes the bundle has ended them."""
+    read: dict[Path, int] = {}
+    version = None
+    while True:
+        if version != (version := _version(path)):  # taken first: what changes while it is read is read again
+            bundle = Bundle.open(path)
+            over = bundle.manifest is None or bundle.manifest.ended_at is not None
+            pods = _pods(bundle, rank, expected=over)
+        for index, log in _logs(path, pods):
+            with log.open("rb") as file:
+                file.seek(read.get(log, 0))
+                new = file.read()
+            whole = len(new) if over else new.rfind(b"\n") + 1
+            read[log] = read.get(log, 0) + whole
+            for line in new[:whole].decode(errors="replace").splitlines():
+                yield from _shown(index, line)
+        if over:
+            return
+        time.sleep(LOOK_SECONDS)
+
+
+def _version(path: Path) -> list[tuple[int, int, int]]:
+    """Of what tells the pods and the end of the launch: another one when it was written to."""
+    files = [path / "manifest.json", path / "objects" / "pod.jsonl"]
+    stats = [file.stat() for file in files if file.exists()]
+    return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
+
+
+def _pods(bundle: Bundle, rank: int | None, expected: bool = True) -> list[tuple[int, str]]:
+    """Node index and name: of every node, or of the rank's, which may have none yet unless it is expected."""
+    ranks = bundle.ranks()
+    if rank is None:
+        return [(index, pod.name) for index, pod in bundle.pods().items()]
+    if rank in ranks:
+        return [(ranks[rank].index, ranks[rank].name)]
+    if expected:
+        there = (
+            f"ranks with a pod: {', '.join(map(str, ranks))}"
+            if ranks
+            else "`harness show` says why it has none"
+        )
+        raise UsageError(f"the bundle has no pod of rank {rank}", hint=there)
+    return []
+
+
+def _logs(path: Path, pods: list[tuple[int, str]]) -> Iterator[tuple[int, Path]]:
+    for index, name in pods:
+        for log in sorted((path / "logs").glob(f"{name}-*.log")):
+            yield index, log
+
+
+def _shown(index: int, line: str) -> Iterator[str]:
+    stamp, _, text = line.partition(" ")
+    if MARK not in text:
+        yield f"{index} | {stamp[11:23]} | {text}"

@@ -1,0 +1,186 @@
+"""The `harness` command. Thin: options in, one call, one rendering, one exit code.
+
+Exit codes: 0 PASS, 1 FAIL, 2 UNKNOWN or the harness could not do its work, 64 bad usage.
+`--json` prints one JSON document on stdout and nothing else there; progress goes to stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from harness import run as running
+from harness.cli import bundles, cluster, experiments, report, status
+from harness.cli.live import watching
+from harness.cli.options import (
+    ClusterName,
+    Context,
+    Images,
+    Json,
+    Keep,
+    KeepRuns,
+    Kubeconfig,
+    Kubernetes,
+    Progress,
+    Quiet,
+    RunsDir,
+    Workers,
+    dump,
+)
+from harness.cli.stdout import may_be_left
+from harness.core.errors import HarnessError, UsageError
+from harness.evidence.lookup import opened
+from harness.evidence.reader import Bundle
+from harness.evidence.schema import Verdict
+from harness.judge.users import judge as judge_bundle
+from harness.launch.konduktor.job_file import JobFile
+from harness.provision import doctor as doctoring
+from harness.report import terminal
+from harness.settings import load
+
+_WrongUsage: Any = typer.BadParameter.__mro__[2]
+"""ClickException, of whichever click typer uses: newer ones bring their own."""
+EXIT = {"PASS": 0, "FAIL": 1, "UNKNOWN": 2}
+app = typer.Typer(
+    help="Launch real multinode jobs on a real Kubernetes cluster, and get a verdict that can be believed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+images_app = typer.Typer(help="The images of the stack.", no_args_is_help=True)
+app.add_typer(images_app, name="images")
+
+
+def _show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
+    if bundle.is_relative_to(Path.cwd()):
+        bundle = bundle.relative_to(Path.cwd())
+    if as_json:
+        print(verdict.model_dump_json(indent=2), flush=True)
+    else:
+        manifest = Bundle(bundle).manifest
+        terminal.render(verdict, manifest.stages if manifest else [], bundle, Console())
+    return EXIT[verdict.verdict]
+
+
+@app.command()
+def run(
+    job: Annotated[Path, typer.Argument(help="a konduktor job file")],
+    cluster_name: ClusterName = None,
+    workers: Workers = None,
+    kubernetes: Kubernetes = None,
+    images: Images = None,
+    runs_dir: RunsDir = None,
+    keep_runs: KeepRuns = None,
+    keep_cluster: Keep = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (600)")] = None,
+    tracker: Annotated[str | None, typer.Option(help="embedded or hosted (embedded)")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> int:
+    """Launch a job and judge it. Makes a cluster if there is none, and then removes it again."""
+    settings = load(
+        cluster_name=cluster_name,
+        workers=workers,
+        kubernetes=kubernetes,
+        images=images,
+        runs_dir=runs_dir,
+        keep_runs=keep_runs,
+        keep_cluster=keep_cluster,
+        wait_seconds=wait,
+        tracker=tracker,
+        kubeconfig=kubeconfig,
+        context=context,
+    )
+    with watching(quiet) as (progress, onlooker):
+        outcome = running.run(JobFile.load(job), settings, progress, onlooker)
+    return _show(outcome.verdict, outcome.bundle, as_json)
+
+
+@app.command()
+def judge(
+    bundle: Annotated[Path, typer.Argument(help="a bundle folder, e.g. runs/latest")], as_json: Json = False
+) -> int:
+    """Judge a recorded bundle again; touches no cluster and writes nothing."""
+    found = opened(bundle)
+    return _show(judge_bundle(found), found.path, as_json)
+
+
+@app.command()
+def show(
+    bundle: Annotated[Path, typer.Argument(help="a bundle folder")] = Path("runs/latest"),
+    as_json: Json = False,
+) -> int:
+    """The recorded verdict of a bundle."""
+    found = opened(bundle)
+    recorded = found.path / "verdict.json"
+    if not recorded.is_file():
+        raise UsageError(f"{bundle} has no verdict.json", hint=f"harness judge {bundle}")
+    return _show(Verdict.model_validate_json(recorded.read_text()), found.path, as_json)
+
+
+@app.command()
+def doctor(
+    fix: Annotated[
+        bool, typer.Option("--fix", help="install and start what is missing (Debian, as root)")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Check Docker, its daemon, cgroups, disk, tools and registries, with a fix for each."""
+    settings = load()
+    found = doctoring.fix(settings, Progress()) if fix else doctoring.checks(settings)
+    dump(doctoring.as_json(found)) if as_json else Console().print(doctoring.render(found))
+    return doctoring.exit_code(found)
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+)
+def tracker(context: typer.Context) -> int:
+    """Serve the Pluto-compatible tracker on its own (harness tracker --help)."""
+    from harness.tracker.__main__ import main as serve
+
+    return serve(context.args) or 0
+
+
+COMMANDS = (
+    bundles.runs,
+    bundles.diff,
+    *cluster.COMMANDS,
+    *report.COMMANDS,
+    experiments.faults,
+    experiments.soak,
+)
+for command in COMMANDS:
+    app.command()(command)
+
+
+@images_app.command("build")
+def images_build(images: Images = None, as_json: Json = False) -> int:
+    """Build or fetch every image of the stack into the cache."""
+    built = status.build_images(load(images=images), Progress())
+    dump(built) if as_json else print("\n".join(f"{name:8} {ref}" for name, ref in built.items()))
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point: every error of ours is one message and an exit code, never a traceback."""
+    may_be_left()
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = app(arguments or ["--help"], standalone_mode=False)
+    except _WrongUsage as error:
+        error.show()
+        code = 64
+    except HarnessError as error:
+        print(f"harness: {error}", file=sys.stderr)
+        code = error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        print("harness: interrupted", file=sys.stderr)
+        code = 2
+    sys.exit(code)

@@ -1,0 +1,84 @@
+"""`harness report` and `harness summary`: what bundles say, for people and for CI, offline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.options import Json, dump
+from harness.core.errors import HarnessError
+from harness.evidence.lookup import opened
+from harness.evidence.reader import Bundle
+from harness.judge.users import judge
+from harness.report import beside, github, page
+from harness.report.launched import launched
+from harness.report.summary import Row, launches, of_launch
+
+LATEST = Path("runs/latest")
+
+
+def report(
+    bundle: Annotated[Path, typer.Argument(help="a bundle folder")] = LATEST,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="the page alone, to this file [report.html in the bundle]"),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Judge a recorded bundle again and write its report, one HTML file that needs nothing else.
+
+    In the bundle, ctrf.json and junit.xml are written again with it.
+    """
+    evidence = opened(bundle)
+    target = output or _shown(bundle, evidence) / page.REPORT
+    verdict = judge(evidence)
+    failed: dict[str, Exception] = {}
+    if output is None:
+        failed = beside.write(evidence, verdict)
+    else:
+        try:
+            page.write(evidence, verdict, output)
+        except OSError as error:
+            failed[output.name] = error
+    for name, why in failed.items():
+        if not isinstance(why, OSError):
+            raise why
+        raise HarnessError(
+            f"{target.with_name(name)} could not be written: {why.strerror}",
+            hint="--output FILE writes the page elsewhere",
+        ) from why
+    if as_json:
+        dump({"report": str(target), "verdict": verdict.verdict, "cause": verdict.cause})
+    else:
+        print(target)
+    return 0
+
+
+def summary(
+    bundles: Annotated[list[Path] | None, typer.Argument(help="bundle folders [runs/latest]")] = None,
+) -> int:
+    """Judge recorded bundles again and print them as a table in Markdown.
+
+    In GitHub Actions the table goes to the job's summary, and what is not a
+    PASS, or was tried again, becomes an annotation.
+    """
+    found = [(path, opened(path)) for path in bundles or [LATEST]]
+    rows = [Row(launched(judge(bundle), _shown(path, bundle))) for path, bundle in found]
+    if (file := github.summary_file()) is not None:
+        github.append(file, "## Launches\n\n" + launches(rows))
+    else:
+        print(launches(rows), end="")
+    if github.active():
+        for line in (line for row in rows for line in of_launch(row)):
+            print(line)
+    return 0
+
+
+def _shown(path: Path, bundle: Bundle) -> Path:
+    """As the user called it, unless that was only its name."""
+    return path if path.is_dir() else bundle.path
+
+
+COMMANDS = (report, summary)

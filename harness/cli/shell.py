@@ -1,0 +1,121 @@
+"""A shell where a rank runs, or in a copy of its pod when it has ended."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.core.errors import HarnessError, UsageError
+from harness.core.kubernetes import Kube, Object
+from harness.evidence.reader import Bundle
+from harness.settings import Settings
+
+Progress = Callable[[str], None]
+START_SECONDS = 60
+LIFE_SECONDS = 8 * 3600
+"""A copy that is forgotten ends by itself."""
+_KEPT = (
+    *("nodeName", "nodeSelector", "tolerations", "volumes", "imagePullSecrets", "serviceAccountName"),
+    *("dnsPolicy", "dnsConfig", "hostAliases", "securityContext", "runtimeClassName"),
+)
+_LEFT = ("args", "resources", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
+
+
+def shell(bundle: Bundle, rank: int, command: Sequence[str], settings: Settings, progress: Progress) -> int:
+    """Run `command` there, attached to this terminal. Returns its exit code.
+
+    Raises UsageError when the rank has no pod, or its cluster or pod is gone.
+    """
+    kube, context = _cluster(bundle, settings)
+    pod = bundle.ranks().get(rank)
+    if pod is None:
+        raise UsageError(f"the bundle has no pod of rank {rank}", hint=f"ranks: {list(bundle.ranks())}")
+    launch = bundle.manifest.launch if bundle.manifest else None
+    namespace = launch.namespace if launch else ""
+    there = kube.get("v1", "Pod", pod.name, namespace)
+    if there is None:
+        raise UsageError(
+            f"pod {namespace}/{pod.name} of rank {rank} is gone",
+            hint="a cluster keeps the newest few launches; run the job again",
+        )
+    if there["status"].get("phase") == "Running":
+        return _exec(settings, context, namespace, pod.name, there, command)
+    copy = copied(there, f"shell-{rank}-{secrets.token_hex(3)}")
+    name = copy["metadata"]["name"]
+    progress(f"rank {rank} has ended ({there['status'].get('phase')}): starting {name}, a copy of its pod")
+    try:
+        kube.apply(copy)
+        kube.wait(
+            *(f"pod {name} to run", "v1", "Pod", lambda pods: _runs(pods, name)),
+            seconds=START_SECONDS,
+            namespace=namespace,
+        )
+        return _exec(settings, context, namespace, name, copy, command)
+    finally:
+        kube.delete("v1", "Pod", name, namespace)
+
+
+def copied(pod: Object, name: str) -> Object:
+    """A pod with the image, environment, files and node of this one that only waits.
+
+    No controller takes it for its own, and it asks for no resources.
+    """
+    spec = pod["spec"]
+    kept: dict[str, Any] = {key: spec[key] for key in _KEPT if key in spec}
+    first = {key: value for key, value in spec["containers"][0].items() if key not in _LEFT}
+    first["command"] = ["sleep", str(LIFE_SECONDS)]
+    first["env"] = [_literal(variable, pod) for variable in first.get("env") or []]
+    rest = {"containers": [first], "restartPolicy": "Never", "terminationGracePeriodSeconds": 0}
+    metadata = {"name": name, "namespace": pod["metadata"]["namespace"]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**kept, **rest}}
+
+
+def _literal(variable: Object, pod: Object) -> Object:
+    """A rank's number comes out of a label or an annotation of its pod, which the copy has not."""
+    path = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath", "")
+    where, _, key = path.removeprefix("metadata.").partition("['")
+    if where not in ("labels", "annotations"):
+        return variable
+    value = (pod["metadata"].get(where) or {}).get(key.removesuffix("']"), "")
+    return {"name": variable["name"], "value": value}
+
+
+def _runs(pods: dict[str, Object], name: str) -> str | None:
+    status = pods.get(name, {}).get("status", {})
+    if status.get("phase") == "Running":
+        return None
+    waiting = [
+        c["state"]["waiting"] for c in status.get("containerStatuses") or [] if "waiting" in c["state"]
+    ]
+    return f"{status.get('phase', 'not there')} {waiting or ''}"
+
+
+def _cluster(bundle: Bundle, settings: Settings) -> tuple[Kube, list[str]]:
+    cluster = bundle.manifest.cluster if bundle.manifest else {}
+    kubeconfig, context = cluster.get("kubeconfig"), cluster.get("context")
+    gone = UsageError(
+        f"the cluster of {bundle.path} is gone",
+        hint="KEEP_CLUSTER=true harness run … keeps it; then `harness shell`",
+    )
+    if not kubeconfig or not Path(kubeconfig).is_file():
+        raise gone
+    kube = Kube(Path(kubeconfig), context, settings.state_dir / "shell" / f"{context}.json")
+    if kube.silence() is not None:
+        raise HarnessError("the cluster does not answer", hint="`harness resume`, if it is paused")
+    return kube, ["--kubeconfig", str(kubeconfig), "--context", str(context)]
+
+
+def _exec(
+    settings: Settings, context: list[str], namespace: str, name: str, pod: Object, command: Sequence[str]
+) -> int:
+    terminal = ["-t"] if sys.stdin.isatty() and sys.stdout.isatty() else []
+    container = pod["spec"]["containers"][0]["name"]
+    words = [settings.kubectl_bin, *context, "-n", namespace, "exec", "-i", *terminal, name, "-c", container]
+    try:
+        return subprocess.run([*words, "--", *(command or ["bash"])], check=False).returncode
+    except FileNotFoundError:
+        raise HarnessError(f"there is no {settings.kubectl_bin}", hint="`harness doctor --fix`") from None

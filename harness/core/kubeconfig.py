@@ -1,0 +1,50 @@
+"""Which context of a kubeconfig is meant: looked at before the Kubernetes client does, which says less."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.core.errors import UsageError
+
+CAUSE = "cluster.kubeconfig"
+_ANOTHER_FILE = "name another: --kubeconfig FILE; `kubectl config get-contexts` says what is in one"
+
+
+def context_of(kubeconfig: Path, wanted: str | None = None) -> str:
+    """`wanted` if the file has it; without a wish the file's own current context.
+
+    Raises UsageError, cause cluster.kubeconfig, which names the contexts that there are, and nothing else of
+    the file.
+    """
+    document = _read(kubeconfig)
+    contexts = document.get("contexts")
+    named = [each for each in contexts if isinstance(each, dict)] if isinstance(contexts, list) else []
+    names = [str(each.get("name")) for each in named]
+    name = str(wanted or document.get("current-context") or "")
+    if name in names:
+        return name
+    expected = f"context {name}" if name else "a current context"
+    raise UsageError(
+        f"{expected} is expected in {kubeconfig}, which has the contexts: {', '.join(names) or 'none'}",
+        hint="name one of them: --context NAME" if names else _ANOTHER_FILE,
+        cause=CAUSE,
+    )
+
+
+def _read(kubeconfig: Path) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(kubeconfig.read_text())
+    except FileNotFoundError:
+        seen = "is not there"
+    except OSError as error:
+        seen = f"cannot be read: {error.strerror}"
+    except (ValueError, yaml.YAMLError):
+        seen = "is no YAML"
+    else:
+        if isinstance(document, dict):
+            return document
+        seen = "is empty" if document is None else "holds no kubeconfig"
+    raise UsageError(f"a kubeconfig is expected, and {kubeconfig} {seen}", hint=_ANOTHER_FILE, cause=CAUSE)

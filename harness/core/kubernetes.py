@@ -1,0 +1,260 @@
+"""The Kubernetes API for the rest of the harness: server-side apply, waits by watch, the service proxy.
+
+Own connection pool and own configuration object; the process-wide default configuration is not touched. Every
+request that is no watch and no log stream ends in time, also when the API server is frozen.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+from kubernetes import client, config, dynamic
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError, ProtocolError
+
+from harness.core.deadlines import Deadline
+from harness.core.errors import HarnessError, WaitError
+from harness.core.kubeconfig import CAUSE, context_of
+from harness.core.retries import Requests, Retried, pause, reason_of
+
+FIELD_MANAGER = "pluto-e2e-harness"
+Object = dict[str, Any]
+NOT_SERVED = dynamic.exceptions.ResourceNotFoundError
+"""The cluster has no such kind."""
+
+
+class Kube:
+    """A cluster by kubeconfig file and context."""
+
+    def __init__(self, kubeconfig: Path, context: str | None = None, cache: Path | None = None) -> None:
+        """What the cluster serves is kept in `cache`, which is made; without one, beside the kubeconfig.
+
+        Raises HarnessError, cause cluster.kubeconfig; nothing is asked of the cluster yet.
+        """
+        context_of(kubeconfig, context)
+        self.kubeconfig = kubeconfig
+        self.context = context
+        self._cache = cache or kubeconfig.with_name("discovery.json")
+        configuration = client.Configuration()
+        configuration.retries = False
+        try:
+            config.load_kube_config(str(kubeconfig), context=context, client_configuration=configuration)
+        except config.ConfigException as error:
+            raise HarnessError(
+                f"cannot use kubeconfig {kubeconfig} with context {context}: {error}", cause=CAUSE
+            ) from None
+        configuration.connection_pool_maxsize = 64
+        self.configuration = configuration
+        self.api = client.ApiClient(configuration)
+        self._requests = self.api.rest_client = Requests(configuration)
+        self.core = client.CoreV1Api(self.api)
+        self.custom = client.CustomObjectsApi(self.api)
+        self._dynamic: dynamic.DynamicClient | None = None
+
+    @property
+    def dynamic(self) -> dynamic.DynamicClient:
+        if self._dynamic is None:
+            self._cache.parent.mkdir(parents=True, exist_ok=True)  # the default is one more file in /tmp
+            self._dynamic = dynamic.DynamicClient(self.api, cache_file=str(self._cache))
+        return self._dynamic
+
+    # -- the API server itself -------------------------------------------------------------------------
+    @property
+    def retried(self) -> Retried:
+        """Told of every request that came through only when it was made again: what, and why."""
+        return self._requests.retried
+
+    @retried.setter
+    def retried(self, told: Retried) -> None:
+        self._requests.retried = told
+
+    def silence(self, seconds: float = 5) -> str | None:
+        """Why the API server does not serve, asked once for at most `seconds`; None when it does."""
+        try:
+            answer = self.api.call_api("GET", f"{self.configuration.host}/readyz", _request_timeout=seconds)
+            answer.read()
+        except (ApiException, HTTPError) as error:
+            return reason_of(error)
+        return None if answer.status == 200 else f"HTTP {answer.status}"
+
+    # -- write -----------------------------------------------------------------------------------------
+    def apply(self, document: Object, *, dry_run: bool = False) -> Object:
+        """Server-side apply of one object."""
+        metadata = document["metadata"]
+        resource = self.resource(document["apiVersion"], document["kind"])
+        applied = self.dynamic.server_side_apply(
+            resource,
+            body=document,
+            name=metadata["name"],
+            namespace=metadata.get("namespace") or ("default" if resource.namespaced else None),
+            field_manager=FIELD_MANAGER,
+            force_conflicts=True,
+            **({"dry_run": "All"} if dry_run else {}),
+        )
+        return dict(applied.to_dict())
+
+    def apply_file(self, path: Path) -> None:
+        """Every document of a YAML file, in the order of the file."""
+        for document in yaml.safe_load_all(path.read_text()):
+            if document:
+                self.apply(document)
+
+    def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
+        """One that is not there is no error."""
+        try:
+            self.resource(api_version, kind).delete(name=name, namespace=namespace)
+        except dynamic.exceptions.NotFoundError:
+            return
+
+    def resource(self, api_version: str, kind: str) -> Any:
+        """The dynamic client's resource; discovery is asked again when a kind is not known yet."""
+        try:
+            return self.dynamic.resources.get(api_version=api_version, kind=kind)
+        except dynamic.exceptions.ResourceNotFoundError:
+            self.dynamic.resources.invalidate_cache()
+            return self.dynamic.resources.get(api_version=api_version, kind=kind)
+
+    # -- read ------------------------------------------------------------------------------------------
+    def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Object | None:
+        """None when the object is not there."""
+        try:
+            found = self.resource(api_version, kind).get(name=name, namespace=namespace)
+            return dict(found.to_dict())
+        except (dynamic.exceptions.NotFoundError, dynamic.exceptions.ResourceNotFoundError):
+            return None
+
+    def objects(
+        self, api_version: str, kind: str, namespace: str | None = None, selector: str = ""
+    ) -> list[Object]:
+        found = self.resource(api_version, kind).get(namespace=namespace, label_selector=selector)
+        return [dict(item) for item in found.to_dict()["items"]]
+
+    def wait(
+        self,
+        awaited: str,
+        api_version: str,
+        kind: str,
+        done: Callable[[dict[str, Object]], str | None],
+        *,
+        seconds: float,
+        namespace: str | None = None,
+        selector: str = "",
+        cause: str | None = None,
+    ) -> dict[str, Object]:
+        """Watch objects until `done(by name)` returns None; its text says what is still missing.
+
+        Raises WaitError with that text when `seconds` are over.
+        """
+        deadline = Deadline.after(seconds)
+        resource = self.resource(api_version, kind)
+        missing: str | None = "nothing yet"
+        while not deadline.passed:
+            try:
+                listed = resource.get(namespace=namespace, label_selector=selector).to_dict()
+                objects = {item["metadata"]["name"]: dict(item) for item in listed["items"]}
+                missing = done(objects)
+                if missing is None:
+                    return objects
+                for event in self._watch(resource, namespace, selector, listed, deadline):
+                    item = event["object"]
+                    if event["type"] == "DELETED":
+                        objects.pop(item["metadata"]["name"], None)
+                    else:
+                        objects[item["metadata"]["name"]] = item
+                    missing = done(objects)
+                    if missing is None:
+                        return objects
+            except (ApiException, HTTPError) as error:
+                seen = f"the API server: {error.__class__.__name__}: {str(error)[:200]}"
+                if seen != missing:
+                    self.retried(f"waiting for {awaited}", seen)
+                missing = seen
+                pause(deadline)
+        raise WaitError(awaited, str(missing), seconds, cause=cause)
+
+    def _watch(
+        self, resource: Any, namespace: str | None, selector: str, listed: Object, deadline: Deadline
+    ) -> Iterable[Object]:
+        for event in events(
+            resource,
+            namespace=namespace,
+            label_selector=selector,
+            resource_version=listed["metadata"]["resourceVersion"],
+            timeout=max(1, int(deadline.left)),
+        ):
+            yield {"type": event["type"], "object": event["raw_object"]}
+
+    # -- nodes -----------------------------------------------------------------------------------------
+    def ready_nodes(self) -> list[Object]:
+        """Nodes whose Ready condition is True. Raises within 5 s when the API server does not answer."""
+        listed = self.core.list_node(_request_timeout=5)
+        nodes = [self.api.sanitize_for_serialization(node) for node in listed.items]
+        return [node for node in nodes if condition(node, "Ready").get("status") == "True"]
+
+    def wait_nodes_ready(self, count: int, *, seconds: float) -> None:
+        def done(nodes: dict[str, Object]) -> str | None:
+            late = [name for name, node in nodes.items() if condition(node, "Ready").get("status") != "True"]
+            return (
+                None
+                if len(nodes) == count and not late
+                else f"{len(nodes)} of {count} nodes, not Ready: {late}"
+            )
+
+        self.wait(
+            f"{count} nodes Ready", "v1", "Node", done, seconds=seconds, cause="cluster.nodes_not_ready"
+        )
+
+    # -- services --------------------------------------------------------------------------------------
+    def service_client(
+        self, namespace: str, service: str, port: int, headers: dict[str, str]
+    ) -> httpx.Client:
+        """HTTP to a Service through the API server's proxy: works wherever the kubeconfig works.
+
+        The proxy strips Authorization, so a key must go in another header.
+        """
+        c = self.configuration
+        context = ssl.create_default_context(cafile=c.ssl_ca_cert)
+        if c.cert_file:
+            context.load_cert_chain(c.cert_file, c.key_file)
+        token = c.get_api_key_with_prefix("authorization")
+        return httpx.Client(
+            base_url=f"{c.host}/api/v1/namespaces/{namespace}/services/{service}:{port}/proxy/",
+            verify=context,
+            headers={**headers, **({"Authorization": token} if token else {})},
+            timeout=30,
+            trust_env=False,
+        )
+
+
+def events(resource: Any, **watch: Any) -> Iterator[Any]:
+    """Watch deliveries of a dynamic resource. Raises ProtocolError for a line that the connection's end cut:
+    the client itself stumbles over it."""
+    try:
+        yield from resource.watch(**watch)
+    except TypeError as error:
+        raise ProtocolError("a line of the watch was cut") from error
+
+
+def condition(item: Object, kind: str) -> Object:
+    """The condition of this type; empty when the object does not have it yet."""
+    conditions = (item.get("status") or {}).get("conditions") or []
+    return next((c for c in conditions if c["type"] == kind), {})
+
+
+@contextmanager
+def reached() -> Iterator[None]:
+    """A block that needs the API server. Raises HarnessError (cluster.unreachable) when it is silent."""
+    try:
+        yield
+    except HTTPError as error:
+        raise HarnessError(
+            f"the API server was expected to answer, seen {reason_of(error)}",
+            hint="is the control plane up? `harness status`, `docker ps`",
+            cause="cluster.unreachable",
+        ) from error

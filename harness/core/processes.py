@@ -1,0 +1,151 @@
+"""Run an outside program: bounded, in its own process group, its output kept, never left behind.
+
+Only the main thread is interrupted by a signal; `interrupt_all` ends what other threads wait for.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import IO
+
+from harness.core import locks
+from harness.core.errors import HarnessError, ToolError
+
+_running: dict[subprocess.Popen[str], str | None] = {}
+"""Each with the name of the signal that interrupted it. Changed by single operations: no lock, for a signal
+handler could not wait for one."""
+_interruptions: list[str] = []
+"""The signals so far: a program that one of them came too early to find is ended when it is watched."""
+
+
+def run(
+    command: Sequence[str],
+    *,
+    timeout: float,
+    env: Mapping[str, str] | None = None,
+    stdin: str | IO[bytes] | None = None,
+    check: bool = True,
+    hint: str = "",
+    cause: str | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Stdout and stderr as text; `stdin` is text or an open file. The whole group is killed on timeout and on
+    interruption.
+
+    Raises ToolError for a non-zero exit (with `check`), HarnessError when the program is not there, and
+    KeyboardInterrupt in whichever thread it was called from when the harness was interrupted meanwhile.
+    """
+    since = interruptions()
+    text, source = (stdin, subprocess.PIPE) if isinstance(stdin, str) else (None, stdin or subprocess.DEVNULL)
+    try:
+        with locks.changing:
+            process = subprocess.Popen(
+                list(command),
+                stdin=source,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                env=dict(env) if env is not None else None,
+                start_new_session=True,
+                pass_fds=locks.inherited(),
+            )
+    except FileNotFoundError:
+        raise HarnessError(
+            f"`{command[0]}` is not on PATH", hint="`harness doctor` says how to get it", cause=cause
+        ) from None
+    with watched(process, since):
+        try:
+            out, err = process.communicate(text, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            kill_group(process)
+            out, err = process.communicate()
+            raise ToolError(
+                command, -1, f"{out}{err}\nstill running after {timeout:.0f} s", hint=hint, cause=cause
+            ) from None
+    if check and process.returncode != 0:
+        raise ToolError(command, process.returncode, out + err, hint=hint, cause=cause)
+    return subprocess.CompletedProcess(list(command), process.returncode, out, err)
+
+
+@contextmanager
+def watched(process: subprocess.Popen[str], since: int) -> Iterator[None]:
+    """While the block waits for `process`: whatever ends the block early ends its whole group.
+
+    `since`: `interruptions()` before it was started. Raises KeyboardInterrupt when `interrupt_all` ended it.
+    """
+    _running[process] = None
+    try:
+        if interruptions() > since:
+            _running[process] = _interruptions[-1]
+            kill_group(process)
+        yield
+    except BaseException:
+        kill_group(process)
+        process.wait()
+        raise
+    finally:
+        signal_name = _running.pop(process)
+    if signal_name is not None:
+        raise KeyboardInterrupt(signal_name)
+
+
+def interruptions() -> int:
+    """How many there were in this process."""
+    return len(_interruptions)
+
+
+def interrupt_all(signal_name: str) -> None:
+    """End every program that any thread waits for. Safe in a signal handler."""
+    _interruptions.append(signal_name)
+    for process in list(_running):
+        _running[process] = signal_name
+        kill_group(process)
+
+
+@contextmanager
+def signals_as_interrupt() -> Iterator[None]:
+    """SIGTERM and the end of the terminal interrupt the block as Ctrl-C does, and each ends the programs that
+    any thread waits for. A signal that is ignored stays so; outside the main thread nothing is done.
+    """
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        del frame
+        name = signal.Signals(signum).name
+        interrupt_all(name)
+        raise KeyboardInterrupt(name)
+
+    previous = {}
+    if threading.current_thread() is threading.main_thread():
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(each) not in (signal.SIG_IGN, None):
+                previous[each] = signal.signal(each, interrupt)
+    try:
+        yield
+    finally:
+        for each, handler in previous.items():
+            signal.signal(each, handler)
+
+
+def kill_group(process: subprocess.Popen[str]) -> None:
+    """SIGKILL to everything that `process` started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def alive(pid: int | str) -> bool:
+    """Whether there is such a process, whoever owns it."""
+    try:
+        os.kill(int(pid), 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, ValueError, OverflowError):
+        return False
+    return True

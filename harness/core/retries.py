@@ -1,0 +1,72 @@
+"""Requests to the API server end in time, and those that were lost are made again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from kubernetes import client
+from kubernetes.client import rest
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from harness.core.deadlines import Deadline
+
+CONNECT_SECONDS, READ_SECONDS = 5.0, 15.0
+RETRY_SECONDS = 20.0
+"""A request that the API server lost is made again for so long; it may be restarting."""
+Retried = Callable[[str, str], None]
+
+
+def _nobody(what: str, reason: str) -> None:
+    del what, reason
+
+
+class Requests(rest.RESTClientObject):  # type: ignore[misc]
+    """Requests with a default timeout; those that change nothing twice are made again, and `retried` is told.
+
+    A request with a timeout of its own, a watch and a log stream are left to whoever makes them.
+    """
+
+    def __init__(self, configuration: client.Configuration) -> None:
+        super().__init__(configuration)
+        self.retried: Retried = _nobody
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        headers: Any = None,
+        body: Any = None,
+        post_params: Any = None,
+        _request_timeout: Any = None,
+    ) -> Any:
+        given = _request_timeout is not None
+        stream = "watch=" in url or "follow=" in url
+        timeout = _request_timeout if given else (CONNECT_SECONDS, None if stream else READ_SECONDS)
+        deadline = Deadline.after(0 if given or stream or method == "POST" else RETRY_SECONDS)
+        tries, first = 0, ""
+        while True:
+            tries += 1
+            try:
+                answer = super().request(method, url, headers, body, post_params, timeout)
+            except HTTPError as error:
+                first = first or reason_of(error)
+                if deadline.passed:
+                    raise
+                pause(deadline)
+            else:
+                if tries > 1:
+                    self.retried(f"{method} {url.partition('?')[0]}", f"{first}; answered at try {tries}")
+                return answer
+
+
+def reason_of(error: ApiException | HTTPError) -> str:
+    """Without the pool and the URL that urllib3 puts before it."""
+    return f"{type(error).__name__}: {str(error).rpartition(': ')[2]}"
+
+
+def pause(deadline: Deadline) -> None:
+    """Between two attempts to reach an API server that does not answer: nothing to watch there."""
+    time.sleep(min(0.5, deadline.left))

@@ -1,0 +1,178 @@
+"""Did Kueue let the job run, and go on running. Messages are those of Kueue 0.19."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness.core.deadlines import MIN_WAIT, Budget
+from harness.evidence.objects import Seen, items, mapping
+from harness.judge import controllers
+from harness.judge.case import RUNNING, Case, Finding, condition, found, passed, seconds, unknown
+
+_REFUSALS = (
+    ("LocalQueue", "doesn't exist", "queue.local_queue_missing"),
+    ("ClusterQueue", "doesn't exist", "queue.cluster_queue_missing"),
+    ("clusterQueue", "doesn't exist", "queue.cluster_queue_missing"),
+    ("Queue", "is inactive", "queue.inactive"),
+    ("Queue", "is stopped", "queue.inactive"),
+    ("", "maximum capacity", "admission.quota_exceeded"),
+    ("insufficient quota", "", "admission.quota_exceeded"),
+    ("resource", "unavailable in ClusterQueue", "admission.resource_not_covered"),
+    ("", "untolerated taint", "admission.no_flavor"),
+    ("", "doesn't match node affinity", "admission.no_flavor"),
+    ("insufficient unused quota", "", "admission.pending"),
+)
+_REASONS = {
+    "ExceedsMaxQuota": "admission.quota_exceeded",
+    "NoMatchingFlavor": "admission.no_flavor",
+    "WaitingForQuota": "admission.pending",
+    "WaitingForPreemptedWorkloads": "admission.pending",
+    "Suspended": "queue.inactive",
+}
+_EVICTIONS = (
+    ("MaximumExecutionTimeExceeded", "admission.max_execution_time"),
+    ("PodsReadyTimeout", "admission.pods_ready_timeout"),
+    ("RequeuingLimitExceeded", "admission.pods_ready_timeout"),
+    ("Preempted", "admission.preempted"),
+    ("ClusterQueueStopped", "admission.queue_stopped"),
+    ("LocalQueueStopped", "admission.queue_stopped"),
+    ("NodeFailures", "cluster.node_lost"),
+    ("Deactivated", "admission.deactivated"),
+)
+
+
+def _is(state: Seen, kind: str) -> bool:
+    return condition(state, kind).get("status") == "True"
+
+
+def ever_admitted(case: Case) -> bool:
+    """Whether any state of the job's Workload says so."""
+    return any(_is(state, "Admitted") for state in case.workload)
+
+
+def refusal(message: str, reason: str) -> str:
+    """The cause behind QuotaReserved=False."""
+    for start, end, cause in _REFUSALS:
+        if start in message and end in message:
+            return cause
+    return _REASONS.get(reason, "admission.not_seen")
+
+
+def queue_and_admission(case: Case) -> list[Finding]:
+    """Checks `queue` and `admission`."""
+    if not case.queue:
+        if case.jobset is None:
+            missing = found("admission", "run.evidence_missing", "no state of the job was recorded")
+            return [unknown("queue", "the job's queue is not known"), missing]
+        return [passed("queue", "the job names no queue"), passed("admission", "the job needs no admission")]
+    if not case.workload:
+        return [unknown("queue", "no Workload was recorded"), _no_workload(case)]
+    last = case.workload[-1]
+    if ever_admitted(case):
+        return [
+            passed("queue", f"queue {case.queue} took the job", [last.ref]),
+            passed("admission", f"Workload {last.name} was admitted", [last.ref]),
+        ]
+    if case.pods:
+        text = f"pods ran, and Workload {last.name} was not recorded as admitted"
+        missing = found("admission", "run.evidence_missing", text, evidence=[last.ref])
+        return [unknown("queue", "the Workload's last states are missing"), missing]
+    return _refused(case, last)
+
+
+def _refused(case: Case, last: Seen) -> list[Finding]:
+    """Both checks of a Workload that was never admitted, by what Kueue says of it."""
+    reserved = condition(last, "QuotaReserved")
+    message, reason = str(reserved.get("message", "")), str(reserved.get("reason", ""))
+    if reserved.get("status") == "True":
+        checks = items(last.object, "status", "admissionChecks")
+        waits = [f"{c.get('name')} is {c.get('state')}" for c in checks if c.get("state") != "Ready"]
+        cause, message = "admission.check_pending", f"quota is reserved, admission check {', '.join(waits)}"
+    else:
+        cause = refusal(message, reason)
+    if cause == "admission.not_seen" and not message and controllers.down(case, "kueue"):
+        text = f"Kueue says nothing of Workload {last.name}"
+        return [
+            unknown("queue", "not reached: see admission"),
+            controllers.not_followed(case, "admission", "kueue", text, [last.ref]),
+        ]
+    text = f"Kueue did not admit the job (queue {case.queue}): {message or 'it says nothing'}"
+    text += _inactive(case, message) if cause == "queue.inactive" else ""
+    name, other = ("queue", "admission") if cause.startswith("queue.") else ("admission", "queue")
+    result = found(name, cause, text, evidence=[last.ref])
+    rest = (
+        unknown(other, "not reached: see queue")
+        if name == "queue"
+        else passed(other, f"queue {case.queue} is known to Kueue", [last.ref])
+    )
+    return [result, rest] if name == "queue" else [rest, result]
+
+
+def _inactive(case: Case, message: str) -> str:
+    """Why the queue that Kueue names is inactive, by the queue's own word."""
+    for kind in ("clusterqueue", "localqueue"):
+        for queue in case.bundle.last(kind).values():
+            active = condition(queue, "Active")
+            if queue.name in message.split() and active.get("status") == "False":
+                policy = mapping(queue.object, "spec").get("stopPolicy") or "None"
+                stopped = f" (stopPolicy {policy})" if policy != "None" else ""
+                return f"; it says {active.get('reason')}: {active.get('message')}{stopped}"
+    return ""
+
+
+def _no_workload(case: Case) -> Finding:
+    waiting = case.jobset is not None and case.terminal is None and not case.pods
+    if case.jobset is not None and waiting and mapping(case.jobset.object, "spec").get("suspend") is True:
+        text = f"JobSet {case.jobset.name} waits for queue {case.queue}, and Kueue made no Workload for it"
+        return controllers.not_followed(case, "admission", "kueue", text, [case.jobset.ref])
+    return found("admission", "run.evidence_missing", "no Workload of the job was recorded")
+
+
+def eviction(case: Case) -> Finding:
+    """Whether Kueue took the job's quota away before it ended. A job that completed all the same passes."""
+    if not case.queue and case.jobset is not None:
+        return passed("eviction", "the job is in no queue")
+    if not case.workload:
+        return unknown("eviction", "no Workload was recorded")
+    if not ever_admitted(case):
+        return unknown("eviction", "the job was not admitted")
+    for state in case.workload:
+        inactive = mapping(state.object, "spec").get("active") is False
+        if not _is(state, "Evicted") and not inactive:
+            continue
+        evicted = condition(state, "Evicted") or condition(state, "DeactivationTarget")
+        reason = str(evicted.get("reason") or "Deactivated")
+        if not _is(state, "Evicted") and state is not case.workload[-1]:
+            continue
+        if case.terminal == "Completed":
+            return passed("eviction", f"evicted once ({reason}), admitted again, completed", [state.ref])
+        cause = next((cause for part, cause in _EVICTIONS if part in reason), "admission.evicted")
+        allowed = _allowed(case, state) if cause == "admission.max_execution_time" else ""
+        return found(
+            "eviction",
+            cause,
+            f"Kueue ended the job ({reason}): {_said(case, evicted)}{allowed}",
+            ranks=range(case.expected.ranks),
+            evidence=[state.ref],
+            phase=RUNNING,
+            at=seconds(evicted.get("lastTransitionTime")) or seconds(state.received_at),
+        )
+    return passed("eviction", "the job was not evicted", [case.workload[-1].ref])
+
+
+def _allowed(case: Case, workload: Seen) -> str:
+    """How long the job was allowed to run, and whether the harness said so or the job file."""
+    limit = mapping(workload.object, "spec").get("maximumExecutionTimeSeconds")
+    if not limit:
+        return ""
+    wait = case.manifest.deadline_seconds
+    if wait is None or wait < MIN_WAIT or limit != int(Budget(wait).job):
+        return f" ({limit} s)"
+    return f" ({limit} s). That is what --wait {wait:g} leaves for the job: if it needs longer, raise --wait"
+
+
+def _said(case: Case, evicted: Mapping[str, object]) -> str:
+    """Kueue's message; the workload that it names by its UID alone also by name, where it was seen."""
+    message = str(evicted.get("message", "no message"))
+    names = [seen.name for uid, seen in case.bundle.last("workload").items() if uid in message]
+    return message + (f"; that is Workload {', '.join(names)}" if names else "")

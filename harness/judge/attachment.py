@@ -1,0 +1,213 @@
+"""Which run is the shared one, did every rank attach to it and to no other, and how does it say it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from harness.evidence.schema import Attachment, TrackerRun
+from harness.judge.case import Case, Finding, found, names, passed, seconds, unknown
+from harness.judge.ends import End
+from harness.judge.points import Comparison, Recorded, compact, same
+from harness.judge.truth import Truth
+
+CLOCK_ERROR = 2.0
+"""Seconds by which the tracker's clock may be behind the harness's. A run that an earlier launch made
+is older than that: between two launches lie submission, scheduling and the start of a container."""
+
+
+@dataclass
+class Attached:
+    """The tracker's runs and attachments, told apart: of this launch or not, to the shared run or not."""
+
+    case: Case
+    runs: list[tuple[int, TrackerRun]]
+    attachments: list[tuple[int, Attachment]] | None
+    """None: this tracker keeps none."""
+    shared: list[tuple[int, TrackerRun]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        expected = self.case.expected
+        self.shared = [
+            (line, run)
+            for line, run in self.runs
+            if run.external_id == expected.run_id and run.project == expected.project
+        ]
+
+    def node_of(self, attachment: Attachment) -> int | None:
+        """The node of this launch that an attachment came from."""
+        for index, pod in self.case.pods.items():
+            if attachment.hostname and attachment.hostname in {pod.hostname, pod.name}:
+                return index
+        if attachment.hostname and self.case.pods and attachment.job_name is None:
+            return None
+        own_job = attachment.job_name in {None, self.case.launch.object_name}
+        rank = attachment.rank
+        return rank if own_job and rank is not None and 0 <= rank < self.case.expected.num_nodes else None
+
+    @cached_property
+    def by_node(self) -> dict[int, dict[int, list[tuple[int, Attachment]]]]:
+        """run → node of this launch → its attachments."""
+        found_: dict[int, dict[int, list[tuple[int, Attachment]]]] = {}
+        for line, attachment in self.attachments or []:
+            node = self.node_of(attachment)
+            if node is not None:
+                found_.setdefault(attachment.run_id, {}).setdefault(node, []).append((line, attachment))
+        return found_
+
+    def label(self, run_id: int) -> str:
+        """How a run is called: its display id, and its id and project where they are not as expected."""
+        run = next((run for _, run in self.runs if run.run_id == run_id), None)
+        if run is None:
+            return f"run {run_id}"
+        other = []
+        if run.external_id != self.case.expected.run_id:
+            other.append(f"id {run.external_id}")
+        if run.project != self.case.expected.project:
+            other.append(f"project {run.project}")
+        return f"run {run.display_id or run_id}" + (f" ({', '.join(other)})" if other else "")
+
+
+def run_exists(attached: Attached) -> Finding:
+    """Check `run-exists`."""
+    wanted = attached.case.expected
+    if attached.shared:
+        line, run = attached.shared[0]
+        return passed("run-exists", f"{attached.label(run.run_id)} exists", [f"tracker/runs.jsonl:{line}"])
+    elsewhere = sorted(run_id for run_id, nodes in attached.by_node.items() if nodes)
+    where = f"; ranks attached to {', '.join(map(attached.label, elsewhere))}" if elsewhere else ""
+    text = f"The tracker has no run with id {wanted.run_id} in project {wanted.project}{where}"
+    return found(
+        "run-exists", "unification.no_run", text, ranks=range(wanted.ranks), evidence=["tracker/runs.jsonl"]
+    )
+
+
+def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compared: Comparison) -> Finding:
+    """Check `one-run`: no rank of this launch is in another run, by attachment or by its points."""
+    case = attached.case
+    shared = [run.run_id for _, run in attached.shared]
+    astray: dict[int, str] = {}
+    refs: list[str] = []
+    for run_id, nodes in attached.by_node.items():
+        if run_id in shared[:1]:
+            continue
+        for node, seen in nodes.items():
+            refs.append(f"tracker/attachments.jsonl:{seen[0][0]}")
+            for rank in case.ranks_of(node):
+                astray.setdefault(rank, f"{case.place(node)} attached to {attached.label(run_id)}")
+    for truth in truths:
+        if truth.rank in astray:
+            continue
+        for run_id, rows in recorded.elsewhere.items():
+            steps = _steps_elsewhere(truth, rows, compared)
+            if steps:
+                text = f"rank {truth.rank}'s points ({compact(steps)}) are in {attached.label(run_id)}"
+                astray[truth.rank] = text
+                refs.append(truth.path)
+    if len(shared) > 1:
+        text = f"The tracker has {len(shared)} runs with id {case.expected.run_id}"
+        return found(
+            "one-run", "unification.split_runs", text, ranks=astray, evidence=refs or ["tracker/runs.jsonl"]
+        )
+    if not astray:
+        return passed("one-run", f"no rank is in a run other than {attached.label(shared[0])}")
+    told = "; ".join(dict.fromkeys(astray[rank] for rank in sorted(astray)))
+    text = f"{told}, and not only to the shared {attached.label(shared[0])}"
+    return found("one-run", "unification.split_runs", text, ranks=astray, evidence=refs)
+
+
+def _steps_elsewhere(truth: Truth, rows: dict[str, dict[int, float]], compared: Comparison) -> list[int]:
+    """Steps that the rank logged, that the shared run lacks, and that another run has with the same value."""
+    for (rank, metric), steps in compared.lost.items():
+        series = rows.get(metric, {})
+        here = [s for s in steps if s in series and same(series[s], truth.rows.get(metric, {}).get(s, s + 1))]
+        if rank == truth.rank and here:
+            return here
+    return []
+
+
+def run_fresh(attached: Attached) -> Finding:
+    """Check `run-fresh`: the shared run was created during this launch; attachments settle a close call."""
+    case = attached.case
+    line, run = attached.shared[0]
+    created, launched = seconds(run.created_at), seconds(case.manifest.launched_at)
+    refs = [f"tracker/runs.jsonl:{line}", "manifest.json"]
+    if created is None or launched is None:
+        return found(
+            "run-fresh",
+            "run.evidence_missing",
+            "The time of the launch or of the run's creation is unknown",
+            evidence=refs,
+        )
+    label, early = attached.label(run.run_id), launched - created
+    text = f"{label} was created at {run.created_at}, {early:.1f} s before this launch: an older run"
+    if early > CLOCK_ERROR:
+        return found(
+            "run-fresh", "unification.stale_run", text, ranks=range(case.expected.ranks), evidence=refs
+        )
+    own = [a for nodes in attached.by_node.get(run.run_id, {}).values() for _, a in nodes]
+    if early > 0 and own and all(a.resumed for a in own):
+        return found(
+            "run-fresh", "unification.stale_run", text, ranks=range(case.expected.ranks), evidence=refs
+        )
+    return passed("run-fresh", f"{label} was created {max(0.0, -early):.1f} s after the launch", refs)
+
+
+def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) -> Finding:
+    """Check `attached`: each rank's process attached to the shared run."""
+    case = attached.case
+    run = attached.shared[0][1]
+    if attached.attachments is None:
+        absent = [t.rank for t in truths if t.count and not compared.arrived.get(t.rank)]
+        silent = [truth.rank for truth in truths if not truth.count]
+    else:
+        here = attached.by_node.get(run.run_id, {})
+        nodes = range(case.expected.num_nodes)
+        short = [node for node in nodes if len(here.get(node, [])) < case.per_node]
+        absent = [rank for node in short for rank in case.ranks_of(node)]
+        silent = []
+        strangers = [a for _, a in attached.attachments if a.run_id == run.run_id and _nameless(a)]
+        if absent and strangers:
+            text = f"{len(strangers)} attachments do not say where they came from"
+            return unknown("attached", text, ranks=absent, evidence=["tracker/attachments.jsonl"])
+    if absent:
+        where = "; ".join(case.place(node) for node in sorted({rank // case.per_node for rank in absent}))
+        if case.per_node > 1:
+            where += f" (fewer than {case.per_node} processes of a node attached)"
+        text = f"{where} never attached to {attached.label(run.run_id)}"
+        return found(
+            "attached",
+            "unification.not_attached",
+            text,
+            ranks=absent,
+            evidence=["tracker/attachments.jsonl"]
+            if attached.attachments is not None
+            else ["tracker/points.jsonl"],
+        )
+    if silent:
+        return unknown("attached", f"this tracker keeps no attachments, and {names(silent)} has no points")
+    return passed("attached", f"{names(range(case.expected.ranks))} attached to {attached.label(run.run_id)}")
+
+
+def status(attached: Attached, ends: dict[int, End]) -> Finding:
+    """Check `status`: the run's last word fits the pods'."""
+    line, run = attached.shared[0]
+    refs = [f"tracker/runs.jsonl:{line}"]
+    states = {end.state for end in ends.values()}
+    label = attached.label(run.run_id)
+    if states <= {"succeeded"}:
+        if run.status == "COMPLETED":
+            return passed("status", f"{label} is COMPLETED and every pod succeeded", refs)
+        text = f"{label} is {run.status}, and every pod succeeded"
+        return found("status", "unification.wrong_status", text, evidence=refs)
+    if not states & {"failed", "deleted"}:
+        return unknown("status", "not every pod was seen to end", evidence=refs)
+    if run.status in {"FAILED", "TERMINATED", "CANCELLED"}:
+        return passed("status", f"{label} is {run.status}, and a pod failed", refs)
+    ranks = [rank for end in ends.values() if end.state in {"failed", "deleted"} for rank in end.ranks]
+    text = f"{label} is {run.status}, and the pod of {names(ranks)} failed"
+    return found("status", "unification.wrong_status", text, ranks=ranks, evidence=refs)
+
+
+def _nameless(attachment: Attachment) -> bool:
+    return attachment.hostname is None and attachment.rank is None

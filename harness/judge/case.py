@@ -1,0 +1,218 @@
+"""What the judges look at: one bundle, with the questions that several of them ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from harness.evidence.objects import Pod, Seen, items, mapping
+from harness.evidence.reader import Bundle
+from harness.evidence.schema import Check, Expected, Launch, Manifest
+from harness.judge.causes import CAUSES
+
+PROVISION, START, RUNNING, END, TRACKER, UNIFICATION = 0.0, 1.0, 2.0, 3.0, 4.0, 5.0
+OBSERVE_STAGE = "observe"
+"""The stage that ends when the harness stops waiting; what dies after it, dies by the harness."""
+_PHASE = {"queue": START, "admission": START, "image": START, "scheduling": START}
+_PHASE |= {"rendezvous": RUNNING, "rank": RUNNING, "run": END, "tracker": TRACKER, "unification": UNIFICATION}
+LATE = float("inf")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A check's result, and where in the course of a run its cause lies."""
+
+    check: Check
+    phase: float = END
+    at: float = LATE
+    """Seconds since the epoch when it showed, for causes that race with each other."""
+
+
+def passed(name: str, explanation: str, evidence: Iterable[str] = ()) -> Finding:
+    return Finding(Check(name=name, result="PASS", explanation=explanation, evidence=list(evidence)))
+
+
+def found(
+    name: str,
+    cause: str,
+    explanation: str,
+    *,
+    ranks: Iterable[int] = (),
+    evidence: Iterable[str] = (),
+    phase: float | None = None,
+    at: float | None = None,
+) -> Finding:
+    """A check that did not pass, FAIL or UNKNOWN as its cause says."""
+    entry = CAUSES[cause]
+    check = Check(
+        name=name,
+        result=entry.result,
+        cause=cause,
+        ranks=sorted(set(ranks)),
+        explanation=explanation,
+        evidence=list(evidence),
+    )
+    where = _PHASE.get(entry.family, PROVISION) if phase is None else phase
+    return Finding(check, where, LATE if at is None else at)
+
+
+def unknown(
+    name: str, explanation: str, *, ranks: Iterable[int] = (), evidence: Iterable[str] = ()
+) -> Finding:
+    """A check that could not be made because of what another check already names."""
+    return Finding(
+        Check(
+            name=name, result="UNKNOWN", ranks=sorted(ranks), explanation=explanation, evidence=list(evidence)
+        )
+    )
+
+
+def seconds(text: object) -> float | None:
+    """RFC 3339 → seconds since the epoch, None if it is none."""
+    try:
+        moment = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return moment.timestamp() if moment.tzinfo else None
+
+
+def condition(seen: Seen | None, kind: str) -> dict[str, Any]:
+    """The condition of a type in an object's status, or {}."""
+    states = items(seen.object, "status", "conditions") if seen else []
+    return next((state for state in states if state.get("type") == kind), {})
+
+
+def names(ranks: Iterable[int]) -> str:
+    """ "rank 1", "ranks 0 and 2"."""
+    texts = [str(rank) for rank in sorted(set(ranks))]
+    if len(texts) == 1:
+        return f"rank {texts[0]}"
+    if len(texts) > 12:
+        texts = [*texts[:10], f"{len(texts) - 10} more"]
+    return "ranks " + ", ".join(texts[:-1]) + f" and {texts[-1]}" if texts else "no rank"
+
+
+@dataclass
+class Case:
+    """A bundle whose manifest says what was launched and expected."""
+
+    bundle: Bundle
+    manifest: Manifest
+    expected: Expected
+    launch: Launch
+
+    @cached_property
+    def pods(self) -> dict[int, Pod]:
+        """Node index → its pod, as it was while the harness waited."""
+        return {
+            index: replace(pod, history=tuple(self._awaited(list(pod.history))))
+            for index, pod in self.bundle.pods().items()
+        }
+
+    @cached_property
+    def stopped_at(self) -> float | None:
+        """When the harness stopped waiting for a job that had not ended, and so began to end it itself."""
+        stages = [stage for stage in self.manifest.stages if stage.name == OBSERVE_STAGE]
+        start = seconds(stages[-1].started_at) if stages and self.terminal is None else None
+        return None if start is None else start + stages[-1].seconds
+
+    def _awaited(self, states: list[Seen]) -> list[Seen]:
+        limit = self.stopped_at
+        if limit is None:
+            return states
+        return [seen for seen in states if (seconds(seen.received_at) or 0.0) <= limit] or states[:1]
+
+    @property
+    def per_node(self) -> int:
+        return max(1, self.expected.ranks // max(1, self.expected.num_nodes))
+
+    def ranks_of(self, index: int) -> list[int]:
+        """The ranks of a node."""
+        return [index * self.per_node + local for local in range(self.per_node)]
+
+    def place(self, index: int) -> str:
+        """ "rank 1 (pod x on node y)"."""
+        pod = self.pods.get(index)
+        who = names(self.ranks_of(index))
+        return who if pod is None else f"{who} (pod {pod.name} on node {pod.node or 'none'})"
+
+    def broken(self, *paths: str) -> bool:
+        """Whether one of these files is missing or damaged: then what is not in it proves nothing."""
+        damaged = self.bundle.damaged
+        return any(not self.bundle.has(p) or any(d.startswith(p) for d in damaged) for p in paths)
+
+    @cached_property
+    def jobsets(self) -> list[Seen]:
+        """Every state of the launched object, oldest first, also after the wait."""
+        return self.bundle.objects("jobset").get(self.launch.uid or "", [])
+
+    @cached_property
+    def jobset(self) -> Seen | None:
+        """The last state of the launched object, as it was while the harness waited."""
+        states = self._awaited(self.jobsets)
+        return states[-1] if states else None
+
+    @cached_property
+    def terminal(self) -> str | None:
+        """ "Completed" or "Failed" as the JobSet says it, None while it says neither."""
+        for seen in reversed(self.jobsets):
+            for kind in ("Completed", "Failed"):
+                if mapping(seen.object, "status").get("terminalState") == kind:
+                    return kind
+                if condition(seen, kind).get("status") == "True":
+                    return kind
+        return None
+
+    @cached_property
+    def workload(self) -> list[Seen]:
+        """The states of the job's Workload, oldest first."""
+        prefix = f"jobset-{self.launch.object_name}-"
+        for states in self.bundle.objects("workload").values():
+            owners = items(states[-1].object, "metadata", "ownerReferences")
+            if any(owner.get("uid") == self.launch.uid for owner in owners) or states[-1].name.startswith(
+                prefix
+            ):
+                return self._awaited(states)
+        return []
+
+    @cached_property
+    def queue(self) -> str | None:
+        """The LocalQueue that the job was sent to."""
+        labels = mapping(self.jobset.object, "metadata", "labels") if self.jobset else {}
+        return self.expected.queue or labels.get("kueue.x-k8s.io/queue-name")
+
+    @property
+    def timed_out(self) -> bool:
+        """The harness stopped waiting because of a deadline, not because of a user."""
+        stages = any(stage.cause == "run.timed_out" for stage in self.manifest.stages)
+        return stages or (bool(self.manifest.interrupted) and not self.by_signal)
+
+    @property
+    def deadline(self) -> str:
+        """What the harness said when it stopped waiting."""
+        errors = [stage.error for stage in self.manifest.stages if stage.cause == "run.timed_out"]
+        return self.manifest.interrupted or next((error for error in errors if error), "the deadline passed")
+
+    @property
+    def by_signal(self) -> bool:
+        return (self.manifest.interrupted or "").upper().startswith(("SIG", "KEYBOARDINTERRUPT", "CTRL"))
+
+    @property
+    def cut_short(self) -> bool:
+        """The harness went before the job had ended, and not because the job took too long."""
+        failed = any(not stage.ok and stage.cause != "run.timed_out" for stage in self.manifest.stages)
+        return (self.by_signal or failed or self.manifest.ended_at is None) and self.terminal is None
+
+    def started(self, index: int) -> bool:
+        """Whether the rank container of a node ever ran."""
+        pod = self.pods.get(index)
+        if pod is None:
+            return False
+        ended = pod.container(self.launch.container, "terminated")
+        never = {"StartError", "ContainerCannotRun", "RunContainerError", "ContainerStatusUnknown"}
+        if ended is not None:
+            return ended[1].get("reason") not in never
+        return pod.container(self.launch.container, "running") is not None

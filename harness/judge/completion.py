@@ -1,0 +1,68 @@
+"""Did the job complete."""
+
+from __future__ import annotations
+
+from harness.evidence.objects import Seen
+from harness.judge import controllers, deletion, nodes, pods, starting
+from harness.judge.admission import eviction, queue_and_admission
+from harness.judge.case import END, RUNNING, Case, Finding, condition, found, passed, seconds, unknown
+from harness.judge.ends import End
+
+
+def completed(case: Case, ends: dict[int, End]) -> Finding:
+    """What the JobSet itself says, or why it came to no end."""
+    jobset = case.jobset
+    if jobset is None and not case.launch.uid:
+        return unknown("completed", "there was no job")
+    if jobset is None:
+        return found(
+            "completed", "run.evidence_missing", f"no state of {case.launch.object_name} was recorded"
+        )
+    if case.terminal == "Completed":
+        return passed("completed", f"JobSet {jobset.name} is Completed", [jobset.ref])
+    if case.terminal == "Failed":
+        failed = condition(jobset, "Failed")
+        why = f"{failed.get('reason', 'no reason')}: {failed.get('message', 'no message')}"
+        text = f"JobSet {jobset.name} failed: {why}"
+        return found("completed", "run.not_completed", text, evidence=[jobset.ref])
+    return _unended(case, jobset, ends)
+
+
+def _unended(case: Case, jobset: Seen, ends: dict[int, End]) -> Finding:
+    """Why the harness stopped waiting for a job that says neither that it completed nor that it failed."""
+    refs = [jobset.ref]
+    if jobset.type == "DELETED" and not case.by_signal:
+        return found(
+            "completed",
+            "run.deleted",
+            f"JobSet {jobset.name} was deleted before it ended, and not by the harness",
+            ranks=range(case.expected.ranks),
+            evidence=refs,
+            phase=RUNNING,
+            at=seconds(next(filter(deletion.leaving, case.jobsets)).received_at),
+        )
+    if controllers.waited(case) and all(end.state in {"succeeded", "failed"} for end in ends.values()):
+        text = f"every rank's pod has ended, and JobSet {jobset.name} has not"
+        return controllers.not_followed(case, "completed", "jobset", text, refs, END)
+    if case.timed_out:
+        ranks, last = pods.stalled(case, ends)
+        text = f"JobSet {jobset.name} did not end: {case.deadline}" + (f"; {last}" if last else "")
+        return found("completed", "run.timed_out", text, ranks=ranks, evidence=refs)
+    why = "the harness was stopped before the job ended" if case.by_signal else "it was not seen to end"
+    return unknown("completed", f"JobSet {jobset.name}: {why}", evidence=refs)
+
+
+def checks(case: Case, ends: dict[int, End]) -> list[Finding]:
+    """All of them, in the order in which a job goes through them."""
+    return [
+        *queue_and_admission(case),
+        starting.scheduling(case),
+        starting.image(case),
+        controllers.no_job(case) or pods.rank_pods(case),
+        nodes.checks(case, ends),
+        eviction(case),
+        *pods.rank_ends(case, ends),
+        completed(case, ends),
+        pods.spread(case),
+        pods.logs(case),
+    ]

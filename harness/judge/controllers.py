@@ -1,0 +1,74 @@
+"""Did JobSet and Kueue do their part: what follows at once when they serve, and did not."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from harness.evidence.objects import Seen, mapping
+from harness.judge.case import OBSERVE_STAGE, PROVISION, Case, Finding, found, names, seconds
+
+Controller = Literal["jobset", "kueue"]
+_TITLES: dict[Controller, str] = {"jobset": "JobSet", "kueue": "Kueue"}
+
+
+def waited(case: Case) -> bool:
+    """The harness waited until nothing more could come, and was not stopped: what is not there is missing."""
+    stages = [stage for stage in case.manifest.stages if stage.name == OBSERVE_STAGE]
+    whole = bool(stages) and (stages[-1].ok or stages[-1].cause == "run.timed_out")
+    return whole and not case.cut_short
+
+
+def down(case: Case, controller: Controller) -> Seen | None:
+    """The last state of a controller's Deployment, when no pod of it was available at the end of the wait."""
+    limit = case.stopped_at or float("inf")
+    states = [s for s in case.bundle.history(f"{controller}-controller") if _at(s) <= limit]
+    if not states:
+        return None
+    last = states[-1]
+    serves = last.type != "DELETED" and mapping(last.object, "status").get("availableReplicas")
+    return None if serves else last
+
+
+def not_followed(
+    case: Case,
+    check: str,
+    controller: Controller,
+    what: str,
+    evidence: list[str],
+    phase: float = PROVISION,
+) -> Finding:
+    """Something did not come that this controller, or the other one on its way, should have brought."""
+    other: Controller = "kueue" if controller == "jobset" else "jobset"
+    title, ranks = _TITLES[controller], range(case.expected.ranks)
+    for name in (controller, other):
+        deployment = down(case, name)
+        if deployment is not None:
+            asked = mapping(deployment.object, "spec").get("replicas", "?")
+            gone = ", it was deleted" if deployment.type == "DELETED" else f", {asked} asked for"
+            text = f"{what}: {_TITLES[name]} is down, Deployment {deployment.name} has no available pod{gone}"
+            refs = [deployment.ref, *evidence]
+            cause = f"controllers.{name}_not_ready"
+            return found(check, cause, text, ranks=ranks, evidence=refs, phase=phase)
+    text = f"{what}, though {title}'s Deployment is Available" if _known(case, controller) else what
+    cause = f"controllers.{controller}_idle"
+    return found(check, cause, text, ranks=ranks, evidence=evidence, phase=phase)
+
+
+def no_job(case: Case) -> Finding | None:
+    """A resumed JobSet that no Job came of: its controller does nothing."""
+    jobset = case.jobset
+    if jobset is None or case.pods or case.terminal or not waited(case):
+        return None
+    resumed = mapping(jobset.object, "spec").get("suspend") is not True and jobset.type != "DELETED"
+    if not resumed or case.bundle.history("job") or case.broken("objects/workload.jsonl"):
+        return None
+    text = f"JobSet {jobset.name} was resumed, and no Job came of it for {names(range(case.expected.ranks))}"
+    return not_followed(case, "rank-pods", "jobset", text, [jobset.ref])
+
+
+def _known(case: Case, controller: Controller) -> bool:
+    return bool(case.bundle.history(f"{controller}-controller"))
+
+
+def _at(seen: Seen) -> float:
+    return seconds(seen.received_at) or 0.0

@@ -1,0 +1,86 @@
+"""Who deleted a pod: its controllers, because the job was to end, or somebody else before that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.evidence.objects import Pod, Seen, items, mapping
+from harness.judge.case import LATE, Case, condition, seconds
+
+
+def leaving(seen: Seen) -> bool:
+    """Whether the object was being deleted in this state, or was gone."""
+    return bool(mapping(seen.object, "metadata").get("deletionTimestamp")) or seen.type == "DELETED"
+
+
+def removed(pod: Pod) -> Seen | None:
+    """The first state in which the pod was being deleted."""
+    return next(filter(leaving, pod.history), None)
+
+
+def while_it_ran(case: Case, pod: Pod) -> Seen | None:
+    """The same, unless its container had ended before."""
+    seen = removed(pod)
+    return None if seen is None or seen.version > _first_ended(case, pod).version else seen
+
+
+def evicted(pod: Pod) -> str | None:
+    """Why its node or the scheduler took the pod away; None: they did not."""
+    disruption = pod.condition("DisruptionTarget")
+    status = mapping(pod.last.object, "status")
+    if disruption is None and status.get("reason") != "Evicted":
+        return None
+    told = disruption[1] if disruption else {}
+    return str(told.get("message") or told.get("reason") or status.get("message") or "no reason given")
+
+
+def asked(removed: Seen) -> float:
+    """When somebody asked for a pod to be deleted: its deletionTimestamp is the end of its grace."""
+    metadata = mapping(removed.object, "metadata")
+    limit, grace = seconds(metadata.get("deletionTimestamp")), metadata.get("deletionGracePeriodSeconds")
+    if limit is not None and isinstance(grace, int):
+        return limit - grace
+    return limit or seconds(removed.received_at) or LATE
+
+
+def by_somebody(case: Case, pod: Pod, removed: Seen) -> bool:
+    """Whether a pod was deleted before anything else of the job had ended or was to end: then it is no
+    consequence. Versions of one cluster's objects are in the order in which they were written."""
+    born = pod.history[0].version
+    return removed.version >= 0 and not any(
+        born < seen.version < removed.version for seen in _signs_of_an_end(case, pod)
+    )
+
+
+def with_the_job(case: Case, removed: Seen) -> bool:
+    """Whether the JobSet was deleted before the pod was: the garbage collector took the pod away."""
+    return case.terminal is None and any(
+        0 <= seen.version < removed.version for seen in filter(leaving, case.jobsets)
+    )
+
+
+def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[Seen]:
+    """States of other objects after which the controllers delete a pod."""
+    for other in case.pods.values():
+        for seen in other.history:
+            phase = mapping(seen.object, "status").get("phase")
+            if other is not pod and (seen.type == "DELETED" or phase in {"Failed", "Succeeded"}):
+                yield seen
+    for kind in ("jobset", "job", "workload"):
+        for seen in case.bundle.history(kind):
+            suspended = mapping(seen.object, "spec").get("suspend") is True
+            over = any(
+                condition(seen, name).get("status") == "True"
+                for name in ("Failed", "FailureTarget", "Complete", "Completed", "Evicted", "Finished")
+            )
+            if leaving(seen) or suspended or over:
+                yield seen
+
+
+def _first_ended(case: Case, pod: Pod) -> Seen:
+    """The first state in which its container had ended."""
+    for seen in pod.history:
+        for status in items(seen.object, "status", "containerStatuses"):
+            if status.get("name") == case.launch.container and mapping(status, "state", "terminated"):
+                return seen
+    return pod.last

@@ -1,0 +1,222 @@
+"""How each node's pod came to its end, and which end was the first."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from harness.evidence.objects import Pod, Seen, mapping, termination
+from harness.evidence.schema import TruthEnd, TruthRow
+from harness.judge import deletion, log_clues
+from harness.judge.case import LATE, Case, names, seconds
+from harness.judge.log_clues import Clues
+from harness.judge.stacks import Stack
+
+SAME_MOMENT = 5.0
+"""Kubernetes' times are whole seconds, and ranks that lose a peer end within moments of it."""
+
+_TAKEN_DOWN = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
+"""Exit codes of a container that its kubelet ends. torchrun's own report of a worker goes before it."""
+
+State = Literal["succeeded", "failed", "deleted", "running", "waiting", "unknown"]
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of one pod. `follows` marks an end that another rank's end or a deletion brings about."""
+
+    index: int
+    state: State
+    ranks: list[int]
+    at: float = LATE
+    cause: str | None = None
+    text: str = ""
+    exit_code: int | None = None
+    follows: bool = False
+    in_vain: bool = False
+    """It waited for a peer that did not take part."""
+    stack: Stack | None = None
+    """Where its main thread stood, if the log tells."""
+    clue: str | None = None
+    """A cause that its log speaks of, also when another ended it."""
+    evidence: tuple[str, ...] = ()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"
+
+
+def _logged(case: Case, ranks: Iterable[int]) -> bool:
+    """Whether a rank of these got as far as recording a row: then it was past the rendezvous."""
+    return any(isinstance(line, TruthRow) for rank in ranks for _, line in case.bundle.truth(rank))
+
+
+def _told_all(case: Case, rank: int) -> bool:
+    return any(isinstance(line, TruthEnd) for _, line in case.bundle.truth(rank))
+
+
+def end_of(case: Case, index: int) -> End:
+    """The end of a node's pod, as far as the evidence tells."""
+    ranks = case.ranks_of(index)
+    pod = case.pods.get(index)
+    if pod is None:
+        return End(index, "unknown", ranks)
+    ended = pod.container(case.launch.container, "terminated")
+    if ended is not None:
+        return _terminated(case, pod, *ended)
+    if deletion.removed(pod) is not None or mapping(pod.last.object, "status").get("reason") == "Evicted":
+        return _deleted(case, pod)
+    if pod.container(case.launch.container, "running") is not None:
+        return End(index, "running", ranks, evidence=(pod.last.ref,))
+    return End(index, "waiting", ranks, evidence=(pod.last.ref,))
+
+
+def _deleted(case: Case, pod: Pod) -> End:
+    """A pod that went, and its container was not seen to end."""
+    seen = deletion.removed(pod) or pod.last
+    end = End(pod.index, "deleted", case.ranks_of(pod.index), deletion.asked(seen), evidence=(seen.ref,))
+    why = deletion.evicted(pod)
+    if why:
+        return replace(end, cause="rank.evicted", text=f"{case.place(pod.index)} was evicted: {why}")
+    if deletion.with_the_job(case, seen):
+        return _gone_with_the_job(case, pod, end)
+    text = f"{case.place(pod.index)} was deleted while it ran"
+    return replace(
+        end, cause="rank.pod_deleted", text=text, follows=not deletion.by_somebody(case, pod, seen)
+    )
+
+
+def _gone_with_the_job(case: Case, pod: Pod, end: End) -> End:
+    text = f"{case.place(pod.index)} was taken down with its JobSet"
+    return replace(end, cause="run.deleted", text=text, follows=True)
+
+
+def _terminated(case: Case, pod: Pod, seen: Seen, terminated: dict[str, object]) -> End:
+    own, _ = termination(terminated)
+    code = terminated.get("exitCode")
+    code = code if isinstance(code, int) else None
+    at = seconds(terminated.get("finishedAt")) or seconds(seen.received_at) or LATE
+    end = End(pod.index, "unknown", case.ranks_of(pod.index), at, evidence=(seen.ref,))
+    if code is None and own is None:
+        return end
+    log = case.bundle.log(pod.name, case.launch.container)
+    clues = log_clues.read(case.bundle.tail(log), log)
+    ranks = [clues.rank] if clues.rank in end.ranks else end.ranks
+    end = replace(end, stack=clues.stack, in_vain=clues.in_vain, follows=clues.of_a_peer, clue=clues.cause)
+    if code or own:
+        end = replace(end, state="failed", ranks=ranks, exit_code=clues.exit_code or code or own)
+        return _failed(case, pod, end, clues, terminated)
+    if not clues.report_is_last:
+        return replace(end, state="succeeded", exit_code=0, follows=False)
+    text = f"{case.place(pod.index)} exited with 0, though torchrun reports that {names(ranks)} failed with "
+    text += f"exit code {clues.exit_code}{clues.said}"
+    end = replace(end, state="failed", ranks=ranks, exit_code=clues.exit_code)
+    return replace(end, cause="rank.exit_swallowed", text=text, evidence=(*end.evidence, *clues.refs))
+
+
+def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, object]) -> End:
+    place, code, number = case.place(pod.index), terminated.get("exitCode"), _signal_of(end.exit_code)
+    removed = deletion.while_it_ran(case, pod)
+    end = replace(end, evidence=(*end.evidence, *clues.refs))
+    if terminated.get("reason") == "OOMKilled":
+        text = f"{place} was killed: out of memory (exit code {end.exit_code}){clues.said}"
+        return replace(end, cause="rank.oom_killed", text=text, follows=False)
+    by_signal = number in {signal.SIGTERM, signal.SIGKILL} and code in _TAKEN_DOWN
+    if removed is not None and (by_signal or number == signal.SIGTERM):
+        return _taken_down(case, pod, end, removed, clues)
+    if number:
+        text = f"{place} was ended by {_signal_name(number)}{clues.said}"
+        return replace(end, cause="rank.killed", text=text, follows=number == signal.SIGTERM)
+    if clues.stack is not None and clues.stack.after:
+        stack = clues.stack
+        text = f"{place} made no progress for {stack.after} and stood in {stack.place}{clues.said}"
+        refs = (f"{clues.log}:{stack.number}", end.evidence[0])  # its last line is of long before
+        end = replace(end, cause="rank.hung", text=text, evidence=refs)
+        return replace(end, follows=stack.in_collective, in_vain=stack.in_collective)
+    return _exited(case, end, clues, terminated)
+
+
+def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -> End:
+    """By itself, with a code that is not 0."""
+    place, code = case.place(end.index), terminated.get("exitCode")
+    text = f"{place} exited with code {end.exit_code}"
+    if clues.exit_code and code not in (None, 0, clues.exit_code):
+        text += f" (torchrun then ended with {code})"
+    if not code:
+        text = f"{place}: the container exited with 0, its command with {end.exit_code} "
+        text += "(konduktor's termination message)"
+    if clues.cause and not _logged(case, case.ranks_of(end.index)):
+        refs = (*end.evidence, f"{clues.log}:{clues.line_number}")
+        end = replace(end, cause=clues.cause, text=f"{text}: {clues.line}", follows=clues.in_vain)
+        return replace(end, evidence=refs)
+    return replace(end, cause="rank.crashed", text=text + clues.said)
+
+
+def _taken_down(case: Case, pod: Pod, end: End, removed: Seen, clues: Clues) -> End:
+    """Its pod was deleted while it ran."""
+    place, why, number = case.place(pod.index), deletion.evicted(pod), _signal_of(end.exit_code)
+    how = f"ended by {_signal_name(number)}" if number else f"ended with exit code {end.exit_code}"
+    end = replace(end, at=min(end.at, deletion.asked(removed)), evidence=(removed.ref, *end.evidence))
+    if why:
+        text = f"{place} was evicted: {why}{clues.said}"
+        return replace(end, cause="rank.evicted", text=text, follows=False)
+    if deletion.with_the_job(case, removed):
+        return _gone_with_the_job(case, pod, end)
+    if deletion.by_somebody(case, pod, removed):
+        text = f"{place} was deleted while it ran, and {how}{clues.said}"
+        return replace(end, cause="rank.pod_deleted", text=text, follows=False)
+    text = f"{place} was taken down, and {how}{clues.said}"
+    return replace(end, cause="rank.killed", text=text, follows=True)
+
+
+def _signal_of(exit_code: int | None) -> int:
+    """The signal behind an exit code, as a shell (128 + n) or torchrun (-n) writes it; 0 for none."""
+    exit_code = exit_code or 0
+    return -exit_code if exit_code < 0 else exit_code - 128 if 128 < exit_code <= 192 else 0
+
+
+def ends(case: Case) -> dict[int, End]:
+    """Node index → its end, for every node that is expected."""
+    return {index: end_of(case, index) for index in range(case.expected.num_nodes)}
+
+
+def first(bad: list[End]) -> End:
+    """The end that explains the others: among the earliest, one that follows from no other."""
+    earliest = min(end.at for end in bad)
+    near = [end for end in bad if end.at <= earliest + SAME_MOMENT] or bad
+
+    def order(end: End) -> tuple[bool, bool, float, int]:
+        waited = bool(end.cause and end.cause.startswith("rendezvous."))
+        return end.follows, waited, end.at, end.index
+
+    return min(near, key=order)
+
+
+def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
+    """Who did not take part, when the first end is only that of a rank that lost a peer or waited for one.
+
+    A rank that had left with exit code 0 and had not told the end of its truth; or one that stood elsewhere
+    than in a collective operation when it was taken down.
+    """
+    if not cause.follows:
+        return None
+    waited = any(end.in_vain for end in all_)
+    for end in all_:
+        place = case.place(end.index)
+        left = end.state == "succeeded" and end.at <= cause.at + SAME_MOMENT
+        if left and not all(_told_all(case, rank) for rank in end.ranks):
+            text = (
+                f"{place} left with exit code 0 before its work was done: it did not tell what it had logged"
+            )
+            return replace(end, cause="rank.left_early", text=text)
+        if waited and not end.in_vain and end.stack is not None and not end.stack.in_collective:
+            text = f"{place} did not take part: when it was ended it stood in {end.stack.place}"
+            log = case.bundle.log(case.pods[end.index].name, case.launch.container)
+            refs = (f"{log}:{end.stack.number}", end.evidence[0])
+            return replace(end, cause="rank.hung", text=text, evidence=refs)
+    return None

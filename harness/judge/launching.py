@@ -1,0 +1,94 @@
+"""Did the harness do its part: stages, the launch, and the evidence itself."""
+
+from __future__ import annotations
+
+from harness.evidence.schema import Manifest
+from harness.judge.case import END, PROVISION, START, TRACKER, Case, Finding, found, passed, unknown
+from harness.judge.causes import CAUSES
+
+_STAGE_PHASE = {"run": END + 0.5, "rank": END + 0.5, "rendezvous": END + 0.5, "tracker": TRACKER}
+_SIGNALS = {"KeyboardInterrupt", "SIGINT", "SIGTERM", "SIGHUP"}
+
+
+def stages(manifest: Manifest) -> Finding:
+    """Every stage that the harness itself had to do."""
+    for stage in manifest.stages:
+        if stage.ok:
+            continue
+        error = (stage.error or "no reason recorded").strip()
+        if manifest.interrupted and error in _SIGNALS:
+            continue
+        cause = CAUSES.get(stage.cause or "")
+        text = f"The stage {stage.name} failed after {stage.seconds:.0f} s: {error}"
+        if cause is None:
+            return found("stages", "run.harness_error", text, evidence=["manifest.json"], phase=END)
+        phase = _STAGE_PHASE.get(cause.family, PROVISION)
+        if cause.family in {"queue", "admission", "scheduling"}:
+            phase = START
+        return found("stages", cause.id, text, evidence=["manifest.json"], phase=phase)
+    return passed("stages", f"{len(manifest.stages)} stages done", ["manifest.json"])
+
+
+def ended(manifest: Manifest) -> Finding:
+    """Whether the harness watched until the end."""
+    word = (manifest.interrupted or "").upper()
+    if word.startswith(("SIG", "KEYBOARDINTERRUPT", "CTRL")):
+        return found(
+            "harness",
+            "run.interrupted",
+            f"The harness was stopped by {manifest.interrupted}{_where(manifest)}; the job may be fine",
+            evidence=["manifest.json"],
+        )
+    if manifest.ended_at is None:
+        where = f" in the stage {manifest.in_stage}" if manifest.in_stage else ""
+        return found(
+            "harness",
+            "run.cut_off",
+            f"The harness was cut off{where}: its evidence has no end",
+            evidence=["manifest.json"],
+        )
+    return passed("harness", f"the harness watched until the end{_retries(manifest)}", ["manifest.json"])
+
+
+def _retries(manifest: Manifest) -> str:
+    """What infrastructure lost and the harness asked for again; it changes no verdict, and is not hidden."""
+    told = [f"{retry.what}: {retry.reason}" for retry in manifest.retries]
+    more = f"; and {len(told) - 3} more" if len(told) > 3 else ""
+    return f", with retries: {'; '.join(told[:3])}{more}" if told else ""
+
+
+def _where(manifest: Manifest) -> str:
+    """Every stage that a signal ended: some run side by side, and a second signal ends a second one."""
+    ended_ = [stage.name for stage in manifest.stages if (stage.error or "") in _SIGNALS]
+    return f" in the stage{'s' if ended_[1:] else ''} {' and '.join(ended_)}" if ended_ else ""
+
+
+def launched(case: Case) -> Finding:
+    """The launcher's word is no proof: the object was read back from the cluster."""
+    launch = case.launch
+    if launch.object_name and launch.uid:
+        return passed("launched", f"{launch.kind} {launch.object_name} exists", ["manifest.json"])
+    stopped = case.manifest.interrupted or case.manifest.ended_at is None
+    if stopped or not all(stage.ok for stage in case.manifest.stages):
+        return unknown("launched", "the launch was not reached, did not end or was not recorded")
+    return found(
+        "launched",
+        "launch.no_object",
+        f"{launch.launcher} reported no error, yet there is no {launch.kind} of it in {launch.namespace}",
+        evidence=["manifest.json"],
+        phase=PROVISION,
+    )
+
+
+def evidence(case: Case) -> Finding:
+    """Nothing that was read is cut or strange. Made last, when the others have read what they need."""
+    damaged = case.bundle.damaged
+    if damaged:
+        more = f" and {len(damaged) - 3} more" if len(damaged) > 3 else ""
+        return found(
+            "evidence",
+            "run.evidence_damaged",
+            f"The bundle is damaged: {'; '.join(damaged[:3])}{more}",
+            evidence=[line.split(" ")[0] for line in damaged[:10]],
+        )
+    return passed("evidence", "every record read is whole")

@@ -1,0 +1,162 @@
+"""What a rank's last log lines say about its end. Logs only explain: no verdict rests on them alone.
+
+The patterns are those of torch 2.6, gloo, torchrun, faulthandler and konduktor, as recorded jobs have them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from harness.judge import stacks
+from harness.judge.stacks import Stack
+from harness.workers.truth_frames import MARK
+
+Lines = list[tuple[int, str]]
+
+_WARNING = re.compile(r"\[[WI]\d{4}|^[WI]\d{4} |Warning:")
+_CLUES = (
+    ("image.no_torch", r"torchrun: (command )?not found|No module named '?torch'?$"),
+    ("image.not_root", r"mkdir: .*/\.konduktor.: Permission denied|/etc/environment: Permission denied"),
+    ("image.wrong_architecture", r"exec format error|cannot execute binary file"),
+    (
+        "rendezvous.dns",
+        r"(Error|failed).*(Name or service not known|Temporary failure in name resolution)"
+        r"|(Error|failed).*(gai error|getaddrinfo)",
+    ),
+    ("rendezvous.dns", r"socket\.gaierror"),
+    (
+        "rendezvous.unreachable",
+        r"client socket has (timed out|failed to connect)"
+        r"|DistNetworkError.*(timed out|refused|failed to connect)"
+        r"|Ping failed, invalid (value|nonce) returned",
+    ),
+    (
+        "rendezvous.timeout",
+        r"RendezvousTimeoutError|waiting for clients|RendezvousClosedError"
+        r"|(TCPStore|[Rr]endezvous|init_process_group|DistStoreError).*[Tt]imed? ?out",
+    ),
+    ("tracker.key_rejected", r"authentication failed \(HTTP 401\)"),
+    ("launch.run_id_resumes", r"Failed to create run: Run not found"),
+    (
+        "rank.tracker_unreachable",
+        r"Failed to create (or resume )?run|(httpx\.|pluto.*)(Connect|Read)(Error|Timeout)",
+    ),
+)
+_OF_A_PEER = re.compile(
+    r"Connection (closed|reset) by peer|RendezvousConnectionError|SignalException|Broken pipe"
+    r"|remote process exited|Received 15 death signal|Socket closed"
+)
+_IN_VAIN = re.compile(
+    r"Timed out waiting \d+ms for (recv|send) operation|wait timeout after \d+ms, keys:"
+    r"|Watchdog caught collective operation timeout"
+)
+_REPORT = re.compile(
+    r"ChildFailedError|Sending process \d+ closing signal|failed \(exitcode: |elastic/multiprocessing/api\.py"
+)
+_EXIT = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
+_FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
+_BEGINS = "===== KONDUKTOR: Running task ====="
+"""What comes before is the shell's own."""
+_SHELL_ENDED = re.compile(r"^===== KONDUKTOR: .* finished with exit code: (\d+)")
+_AFTER_REPORT = re.compile(
+    r"^={20,}$|^-{20,}$|^\s|^\[\d+\]:$|^Failures:$|^Root Cause|FAILED$|^===== KONDUKTOR: |^$"
+)
+_TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d) ?")
+_NOISE = re.compile(
+    r"^\s*$|^[=\-]{5,}|torch/distributed/elastic|^(\[rank\d+\]: )?(Traceback|\s+File |\s+[\^~]+|frame #\d)"
+    r"|^pluto: |\[pluto-sync\]|^Exception raised from "
+)
+_ERROR = re.compile(r"^(\[rank\d+\]: ?)?[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Timeout)(: .*)?$")
+
+
+@dataclass(frozen=True)
+class Clues:
+    """`rank` and `exit_code` are those of the worker that torchrun names as the first to fail."""
+
+    log: str = ""
+    cause: str | None = None
+    line: str = ""
+    line_number: int = 0
+    last: str = ""
+    """The last error that the rank itself printed, or its last line."""
+    last_number: int = 0
+    rank: int | None = None
+    exit_code: int | None = None
+    of_a_peer: bool = False
+    """It lost a peer, or waited for one in vain."""
+    in_vain: bool = False
+    """A collective operation did not end in time: a peer did not take part."""
+    stack: Stack | None = None
+    """Where it stood when its deadline passed or it was ended."""
+    report_is_last: bool = False
+    """The log ends with torchrun's report of a failure."""
+
+    @property
+    def said(self) -> str:
+        """Its last line, as the end of a sentence."""
+        return f"; last log line: {self.last}" if self.last else "; it logged nothing"
+
+    @property
+    def refs(self) -> list[str]:
+        return [f"{self.log}:{self.last_number}"] if self.last_number else []
+
+
+def read(tail: Lines, log: str = "") -> Clues:
+    """Clues from numbered last lines of a log, a file of the bundle."""
+    lines = [(number, _TIME.sub("", text)) for number, text in tail if MARK not in text]
+    stack, dumped = stacks.last(lines)
+    lines = [entry for entry in lines if entry[0] not in dumped]
+    cause, clue, clue_number = None, "", 0
+    for number, text in reversed(lines):
+        if _WARNING.search(text):
+            continue
+        cause = next((cause for cause, pattern in _CLUES if re.search(pattern, text)), None)
+        if cause:
+            clue, clue_number = text.strip(), number
+            break
+    last, last_number = _last_own(lines)
+    whole = "\n".join(text for _, text in lines)
+    report = whole.rpartition("Root Cause")[2] if "Root Cause" in whole else ""
+    worker = _EXIT.search(report)
+    failed = _FAILED.search(whole)
+    in_vain = any(_IN_VAIN.search(text) for _, text in lines[-80:])
+    return Clues(
+        log=log,
+        cause=cause,
+        line=clue[:300],
+        line_number=clue_number,
+        last=last[:300],
+        last_number=last_number,
+        rank=int(worker[1]) if worker else None,
+        exit_code=int(worker[2]) if worker else int(failed[1]) if failed else None,
+        of_a_peer=in_vain or any(_OF_A_PEER.search(text) for _, text in lines[-80:]),
+        in_vain=in_vain,
+        stack=stack,
+        report_is_last=worker is not None and _ends_with(lines),
+    )
+
+
+def _ends_with(lines: Lines) -> bool:
+    """Whether nothing follows torchrun's report but the word of konduktor's shell that all is well."""
+    for _, text in reversed(lines):
+        if text.startswith("Root Cause"):
+            return True
+        ended = _SHELL_ENDED.match(text)
+        if not _AFTER_REPORT.search(text) or (ended and ended[1] != "0"):
+            return False
+    return False
+
+
+def _last_own(lines: Lines) -> tuple[str, int]:
+    """The last error before torchrun's own report, or the last line that says something."""
+    begins = [position for position, (_, text) in enumerate(lines) if text.startswith(_BEGINS)]
+    own = lines = lines[begins[-1] :] if begins else lines
+    for position, (_, text) in enumerate(lines):
+        if _REPORT.search(text) and position:
+            own = lines[:position]
+            break
+    telling = [(number, text.strip()) for number, text in own if not _NOISE.search(text)]
+    error = next((entry for entry in reversed(telling[-12:]) if _ERROR.match(entry[1])), None)
+    number, text = error or (telling[-1] if telling else (0, ""))
+    return text, number

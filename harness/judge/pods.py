@@ -1,0 +1,174 @@
+"""From admission to the end of every rank: images, scheduling, exit codes, logs."""
+
+from __future__ import annotations
+
+from harness.evidence.objects import mapping
+from harness.judge import tracker
+from harness.judge.admission import ever_admitted
+from harness.judge.case import (
+    END,
+    LATE,
+    RUNNING,
+    START,
+    Case,
+    Finding,
+    found,
+    names,
+    passed,
+    seconds,
+    unknown,
+)
+from harness.judge.ends import End, absent, first
+from harness.judge.rendezvous import never_met, too_many
+
+OF_THE_TRACKER = ("rank.tracker_unreachable", "tracker.key_rejected")
+"""Causes that strike every rank that tells of them, not only the first one to end."""
+
+
+def rank_pods(case: Case) -> Finding:
+    """Whether every expected rank had a pod, of the last attempt of the job."""
+    missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
+    ranks = [rank for index in missing for rank in case.ranks_of(index)]
+    restarts = mapping(case.jobset.object, "status").get("restarts", 0) if case.jobset else 0
+    if not missing:
+        old = [index for index, pod in case.pods.items() if pod.attempt != restarts]
+        if old and case.terminal:
+            text = f"the JobSet restarted {restarts} times, and the last pod of node {old[0]} is not here"
+            return found("rank-pods", "run.evidence_missing", text, evidence=["objects/pod.jsonl"])
+        return passed("rank-pods", f"{names(range(case.expected.ranks))} had a pod each")
+    if not case.pods and case.workload and not ever_admitted(case):
+        return unknown("rank-pods", "not reached: the job was not admitted", ranks=ranks)
+    refused = [seen for seen in case.bundle.history("event") if seen.object.get("reason") == "FailedCreate"]
+    if case.terminal == "Completed" or (case.broken("objects/pod.jsonl") and not refused):
+        text = f"no pod of {names(ranks)} is in the evidence"
+        return found("rank-pods", "run.evidence_missing", text, ranks=ranks, evidence=["objects/pod.jsonl"])
+    why = f": {refused[-1].object.get('message', '')}" if refused else ""
+    return found(
+        "rank-pods",
+        "controllers.webhook_not_serving" if "failed calling webhook" in why else "rank.missing",
+        f"{names(ranks)} never had a pod{why}",
+        ranks=ranks,
+        evidence=[refused[-1].ref] if refused else ["objects/pod.jsonl"],
+        phase=START,
+    )
+
+
+def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
+    """Checks `rendezvous` and `rank-exit`: the first end that was not good, and what followed it."""
+    bad = [end for end in ends.values() if end.state in {"failed", "deleted"}]
+    unstarted = [end for end in bad if not case.started(end.index)]
+    bad = [end for end in bad if end not in unstarted]
+    if not bad:
+        if (apart := never_met(case, ends) or too_many(case)) is not None:
+            return [apart, unknown("rank-exit", "see rendezvous")]
+        open_ = [end for end in ends.values() if end.state != "succeeded"]
+        if not open_:
+            codes = f"{names(range(case.expected.ranks))} exited with 0"
+            refs = [ref for end in ends.values() for ref in end.evidence]
+            return [passed("rendezvous", "every rank got past it"), passed("rank-exit", codes, refs)]
+        ranks = [rank for end in open_ for rank in end.ranks]
+        text = "; ".join(f"{case.place(end.index)}: {end.state}" for end in open_[:4])
+        return [
+            unknown("rendezvous", f"the end of {names(ranks)} was not seen", ranks=ranks),
+            unknown("rank-exit", f"no exit code was seen of {text}", ranks=ranks),
+        ]
+    cause = first(bad)
+    cause = absent(case, cause, ends.values()) or cause
+    others = [end for end in bad if end.index != cause.index]
+    after = "".join(f". After it: {end.text}" for end in others[:3])
+    id_ = cause.cause or "rank.crashed"
+    if id_ == "run.deleted":
+        return [unknown("rendezvous", "see completed"), unknown("rank-exit", cause.text + after)]
+    if not id_.startswith("rendezvous."):
+        ranks, why = cause.ranks, ""
+        if id_.startswith("image."):
+            ranks = [rank for end in bad if end.cause == id_ for rank in end.ranks]
+        if id_ in OF_THE_TRACKER:
+            ranks = [rank for end in bad if id_ in {end.cause, end.clue} for rank in end.ranks]
+            why = tracker.told_absence(case)
+        result = found(
+            *("rank-exit", id_, cause.text + why + after),
+            ranks=ranks,
+            evidence=cause.evidence,
+            phase=RUNNING,
+            at=cause.at,
+        )
+        return [unknown("rendezvous", "see rank-exit"), result]
+    waiting = [end for end in bad if (end.cause or "").startswith("rendezvous.")]
+    stayed = [rank for end in ends.values() if end not in waiting for rank in end.ranks]
+    who = (
+        f"{names(stayed)} never came" if stayed and id_ == "rendezvous.timeout" else "all ranks failed alike"
+    )
+    if id_ != "rendezvous.timeout":
+        failed = "DNS failed" if id_ == "rendezvous.dns" else "TCP failed"
+        if "Ping failed" in cause.text:
+            failed = "what answered at MASTER_ADDR is no rendezvous"
+        who, stayed = f"{names(cause.ranks)} could not reach the others: {failed}", cause.ranks
+    return [
+        found(
+            "rendezvous",
+            id_,
+            f"{who}. {cause.text}{after}",
+            ranks=stayed or range(case.expected.ranks),
+            evidence=cause.evidence,
+            at=cause.at,
+        ),
+        unknown("rank-exit", "see rendezvous"),
+    ]
+
+
+def spread(case: Case) -> Finding:
+    """Whether the ranks ran on as many nodes as the test asks for."""
+    nodes = {pod.node for pod in case.pods.values() if pod.node}
+    text = f"{len(nodes)} nodes used ({', '.join(sorted(map(str, nodes))) or 'none'})"
+    if len(nodes) >= case.expected.min_nodes_used:
+        return passed("spread", text)
+    if len(case.pods) < case.expected.num_nodes or not all(pod.node for pod in case.pods.values()):
+        return unknown("spread", "not every pod's node was recorded")
+    text += f", at least {case.expected.min_nodes_used} expected"
+    return found(
+        "spread",
+        "scheduling.not_spread",
+        text,
+        ranks=range(case.expected.ranks),
+        evidence=[pod.last.ref for pod in case.pods.values()],
+        phase=END,
+    )
+
+
+def logs(case: Case) -> Finding:
+    """Whether each rank's log is there from its first line to its last."""
+    for index in range(case.expected.num_nodes):
+        pod = case.pods.get(index)
+        if pod is None or not case.started(index):
+            return unknown("logs", f"{case.place(index)} was not seen running")
+        path = case.bundle.log(pod.name, case.launch.container)
+        known = [gap for gap in case.manifest.log_gaps if gap.startswith(pod.name)]
+        if known or not case.bundle.tail(path, 1):
+            why = known[0] if known else f"{path} is missing or empty"
+            return found(
+                "logs",
+                "run.log_incomplete",
+                f"The log of {case.place(index)} is not whole: {why}",
+                ranks=case.ranks_of(index),
+                evidence=[path],
+            )
+    return passed("logs", "every rank's log is whole")
+
+
+def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], str]:
+    """The ranks still running at the end of the wait, the most silent one first, and its last line."""
+    silent: list[tuple[float, str, End]] = []
+    for end in ends.values():
+        if end.state in {"running", "waiting"}:
+            path = case.bundle.log(case.pods[end.index].name, case.launch.container)
+            limit = case.stopped_at or LATE
+            lines = [text.partition(" ") for _, text in case.bundle.tail(path)]
+            before = [line for line in lines if (seconds(line[0]) or 0.0) <= limit]
+            moment, _, text = before[-1] if before else ("", "", "none")
+            silent.append((seconds(moment) or 0.0, text, end))
+    if not silent:
+        return [], ""
+    _, text, end = min(silent, key=lambda entry: entry[0])
+    still = [rank for entry in silent for rank in entry[2].ranks]
+    return still, f"{case.place(end.index)} was silent longest; its last log line: {text}"

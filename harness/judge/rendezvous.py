@@ -1,0 +1,183 @@
+"""Why the ranks never met: what was seen inside their containers when their time for it was over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.evidence import torchrun
+from harness.evidence.schema import Inspection
+from harness.evidence.torchrun import Agent
+from harness.judge.case import Case, Finding, found, names
+from harness.judge.ends import End
+from harness.workers import truth_frames
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the job as it was seen. No agent: no torchrun ran in its pod."""
+
+    index: int
+    ranks: list[int]
+    place: str
+    ref: str | None
+    seen: Inspection | None
+    agent: Agent | None
+
+    @property
+    def host(self) -> str:
+        return self.agent.host if self.agent else ""
+
+    @property
+    def where(self) -> str:
+        """The address of the rendezvous, as this node was told."""
+        return f"{self.host}:{self.agent.port}" if self.agent else ""
+
+    @property
+    def addresses(self) -> list[str] | None:
+        """Those of the host; [] when it does not resolve, None when it is not known."""
+        return self.seen.resolved.get(self.host) if self.seen else None
+
+    @property
+    def reached(self) -> bool:
+        """Whether it had a connection to the port at which it was to meet the others."""
+        if self.agent is None or self.seen is None:
+            return False
+        return any(other.endswith(f":{self.agent.port}") for other in self.seen.connected)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """All nodes; `waiting` are those whose torchrun had started no rank yet."""
+
+    nodes: list[Node]
+    waiting: list[Node]
+    ends: dict[int, End]
+    size: int
+    """Nodes that the job has."""
+
+
+Told = tuple[str, list[Node], str] | None
+"""Cause, the nodes that it is about, and a sentence."""
+
+
+def never_met(case: Case, ends: dict[int, End]) -> Finding | None:
+    """Check `rendezvous`, when a torchrun was seen waiting; None when none was, or nobody looked."""
+    nodes = _nodes(case)
+    waiting = [node for node in nodes if node.agent and not node.agent.started]
+    if not waiting:
+        return None
+    scene = Scene(nodes, waiting, ends, case.expected.num_nodes)
+    told = _process(scene) or _dns(scene) or _tcp(scene) or _id(scene) or _size(scene)
+    where = waiting[0].where
+    text = f"{_who(waiting)} did not meet at {where}, with no difference between them to be seen"
+    cause, guilty, text = told or ("rendezvous.timeout", waiting, text)
+    ranks = [rank for node in guilty for rank in node.ranks]
+    refs = [node.ref for node in nodes if node.ref]
+    return found("rendezvous", cause, text, ranks=ranks, evidence=refs)
+
+
+def _nodes(case: Case) -> list[Node]:
+    seen = {one.pod: (line, one) for line, one in case.bundle.inspections()}
+    nodes = []
+    for index in range(case.expected.num_nodes):
+        pod = case.pods.get(index)
+        line, one = seen.get(pod.name if pod else "", (0, None))
+        agents = torchrun.agents(one) if one else []
+        ref = f"inspections.jsonl:{line}" if one else None
+        place = case.place(index)
+        nodes.append(Node(index, case.ranks_of(index), place, ref, one, agents[0] if agents else None))
+    return nodes
+
+
+def _who(nodes: Iterable[Node]) -> str:
+    return names(rank for node in nodes for rank in node.ranks)
+
+
+def _places(nodes: list[Node]) -> str:
+    return " and ".join(node.place for node in nodes) if len(nodes) < 3 else _who(nodes)
+
+
+def _process(scene: Scene) -> Told:
+    """A pod in which no torchrun runs."""
+    gone = [node for node in scene.nodes if node.agent is None and not (node.seen and node.seen.error)]
+    if not gone:
+        return None
+    told = "; ".join(
+        f"{node.place} never came to the rendezvous: {_instead(scene, node)}" for node in gone[:3]
+    )
+    text = f"{told}. {_who(scene.waiting)} waited at {scene.waiting[0].where}"
+    return "rendezvous.process_missing", gone, text
+
+
+def _instead(scene: Scene, node: Node) -> str:
+    """What a pod does in place of torchrun."""
+    if node.seen is None:
+        end = scene.ends.get(node.index)
+        over = end is not None and end.state == "succeeded"
+        return (
+            "its pod had ended with exit code 0" if over else f"its pod was {end.state if end else 'unknown'}"
+        )
+    commands = [" ".join(process.command) for process in node.seen.processes]
+    own = [command[:80] for command in commands if command and not command.startswith("bash -c")]
+    return f"no torchrun runs there, only {', '.join(own[:3]) or 'a shell'}"
+
+
+def _dns(scene: Scene) -> Told:
+    """The host of the rendezvous has no address in a container."""
+    blind = [node for node in scene.waiting if node.addresses == [] and not node.reached]
+    if not blind:
+        return None
+    text = f"{_places(blind)} could not resolve MASTER_ADDR {blind[0].host} (DNS failed)"
+    return "rendezvous.dns", blind, text
+
+
+def _tcp(scene: Scene) -> Told:
+    """No connection to the port of the rendezvous."""
+    apart = [node for node in scene.waiting if not node.reached]
+    if not apart:
+        return None
+    address = ", ".join(apart[0].addresses or ["not known"])
+    text = f"{_places(apart)} had no connection to {apart[0].where} (address {address}; TCP failed)"
+    others = [node for node in scene.nodes if node.agent and node not in apart]
+    if others and others[0].where != apart[0].where:
+        text += f", {_who(others)} used {others[0].where}"
+    return "rendezvous.unreachable", apart, text
+
+
+def _id(scene: Scene) -> Told:
+    """They reach one place and look for others under different names."""
+    ids = {node.index: node.agent.rendezvous_id for node in scene.waiting if node.agent}
+    common = Counter(ids.values()).most_common(1)[0][0]  # of several, that of the first node: the host
+    odd = [node for node in scene.waiting if ids[node.index] != common]
+    if not odd:
+        return None
+    text = f"{_places(odd)} came to {odd[0].where} with rendezvous id {ids[odd[0].index]}, "
+    return "rendezvous.id_mismatch", odd, f"{text}the others with {common}"
+
+
+def _size(scene: Scene) -> Told:
+    """torchrun expects other nodes than the job has."""
+    sizes = {node.index: node.agent.nodes for node in scene.waiting if node.agent}
+    odd = [node for node in scene.waiting if sizes[node.index] != str(scene.size)]
+    if not odd:
+        return None
+    text = f"{_places(odd)} expected {sizes[odd[0].index]} nodes (--nnodes), the job has {scene.size}"
+    return "rendezvous.world_size", odd, text
+
+
+def too_many(case: Case) -> Finding | None:
+    """Check `rendezvous`, when ranks took part that the job does not have."""
+    path = f"truth/{case.expected.ranks}.jsonl"
+    if not case.bundle.has(path):
+        return None
+    text = f"More than the {case.expected.ranks} ranks of the job took part"
+    for index, pod in case.pods.items():
+        log = case.bundle.log(pod.name, case.launch.container)
+        lines = (line.decode(errors="replace") for _, line in case.bundle.lines(log))
+        ranks = {int(frame["r"]) for frame in truth_frames.decode(case.manifest.nonce, lines)}
+        if len(ranks) > case.per_node:
+            text += f": {names(ranks)} ran in one pod, {case.per_node} of them expected ({case.place(index)})"
+            return found("rendezvous", "rendezvous.world_size", text, ranks=ranks, evidence=[log, path])
+    return found("rendezvous", "rendezvous.world_size", text, ranks=[case.expected.ranks], evidence=[path])

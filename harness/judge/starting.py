@@ -1,0 +1,160 @@
+"""From a pod to a running container: did every pod get a node, and could its image be run there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.evidence.fitting import never_fits
+from harness.evidence.objects import Seen, items, mapping
+from harness.judge.case import START, Case, Finding, found, names, passed, unknown
+
+_REASONS = {
+    "ErrImagePull": "image.pull_failed",
+    "ImagePullBackOff": "image.pull_failed",
+    "RegistryUnavailable": "image.pull_failed",
+    "ImageInspectError": "image.pull_failed",
+    "InvalidImageName": "image.not_found",
+    "ErrImageNeverPull": "image.not_found",
+    "CreateContainerConfigError": "image.config",
+    "CreateContainerError": "image.config",
+    "RunContainerError": "image.entrypoint",
+    "StartError": "image.entrypoint",
+    "ContainerCannotRun": "image.entrypoint",
+}
+_ABSENT = (
+    "not found",
+    "does not exist",
+    "manifest unknown",
+    "not present",
+    "no such image",
+    "couldn't parse",
+)
+_DENIED = (
+    "authorization failed",
+    "unauthorized",
+    "access denied",
+    "no basic auth credentials",
+    "403 forbidden",
+)
+_FOREIGN = ("exec format error", "no match for platform")
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """A container that could not start, in the state that says most about it."""
+
+    seen: Seen
+    reason: str
+    message: str
+    image: str
+    pulled_always: bool
+
+    @property
+    def cause(self) -> str:
+        message = self.message.lower()
+        cause = _REASONS[self.reason]
+        if any(text in message for text in _FOREIGN):
+            return "image.wrong_architecture"
+        if cause == "image.pull_failed" and any(text in message for text in _DENIED):
+            return "image.pull_denied"  # registries say "does not exist or may require authorization"
+        if cause == "image.pull_failed" and any(text in message for text in _ABSENT):
+            return "image.not_found"
+        return cause
+
+    @property
+    def text(self) -> str:
+        said = self.message or "no message"
+        text = f"could not start a container of image {self.image}: {self.reason}: {said}"
+        if _REASONS[self.reason] in ("image.pull_failed", "image.not_found") and self.pulled_always:
+            text += "; its pull policy is Always, so what the node has of it does not count"
+        return text
+
+
+def blocked(case: Case, index: int) -> Blocked | None:
+    """Why the container of a node's pod did not start, as the kubelet says."""
+    best: Blocked | None = None
+    for seen in case.pods[index].history:
+        for status in items(seen.object, "status", "containerStatuses"):
+            for state in ("waiting", "terminated"):
+                what = mapping(status, "state", state)
+                reason, message = str(what.get("reason", "")), str(what.get("message", ""))
+                if status.get("name") != case.launch.container or reason not in _REASONS:
+                    continue
+                if best is None or len(message) >= len(best.message):
+                    image = str(status.get("image") or _container(case, seen).get("image", ""))
+                    always = _container(case, seen).get("imagePullPolicy") == "Always"
+                    best = Blocked(seen, reason, message, image, always)
+    return best
+
+
+def _container(case: Case, pod: Seen) -> dict[str, object]:
+    containers = items(pod.object, "spec", "containers")
+    return next((c for c in containers if c.get("name") == case.launch.container), {})
+
+
+def image(case: Case) -> Finding:
+    """Whether every rank's container could be started from its image."""
+    stuck = {
+        index: why
+        for index in case.pods
+        if not case.started(index) and (why := blocked(case, index)) is not None
+    }
+    if stuck:
+        index, first = next(iter(stuck.items()))
+        alike = [other for other, why in stuck.items() if why.cause == first.cause]
+        more = f"; so with {names(_ranks(case, alike[1:]))}" if alike[1:] else ""
+        return found(
+            "image",
+            first.cause,
+            f"{case.place(index)} {first.text}{more}",
+            ranks=_ranks(case, alike),
+            evidence=[stuck[other].seen.ref for other in alike],
+            phase=START,
+        )
+    waiting = [i for i in range(case.expected.num_nodes) if not case.started(i)]
+    if waiting:
+        return unknown("image", f"no container of node {waiting[0]} was seen started")
+    return passed("image", "every rank's container started", [pod.last.ref for pod in case.pods.values()])
+
+
+def scheduling(case: Case) -> Finding:
+    """Whether every pod got a node, and its kubelet took it."""
+    homeless = {
+        index: scheduled
+        for index, pod in case.pods.items()
+        if pod.node is None
+        and (scheduled := pod.condition("PodScheduled")) is not None
+        and scheduled[1].get("status") == "False"
+    }
+    if homeless:
+        seen, told = next(iter(homeless.values()))
+        why = never_fits(seen.object, [states[-1].object for states in case.bundle.objects("node").values()])
+        said = f"{told.get('reason', '')}: {told.get('message', 'no message')}"
+        return found(
+            "scheduling",
+            "scheduling.unschedulable",
+            f"{names(_ranks(case, homeless))} could not be scheduled: "
+            + (f"{why} (the scheduler: {said})" if why else said),
+            ranks=_ranks(case, homeless),
+            evidence=[seen.ref for seen, _ in homeless.values()],
+        )
+    for index, pod in case.pods.items():
+        if pod.node and case.timed_out and not case.started(index) and blocked(case, index) is None:
+            return found(
+                "scheduling",
+                "scheduling.not_started",
+                f"{case.place(index)} was bound to its node and its container never started",
+                ranks=case.ranks_of(index),
+                evidence=[pod.last.ref],
+            )
+    unseen = [index for index in range(case.expected.num_nodes) if index not in case.pods]
+    unseen += [index for index, pod in case.pods.items() if pod.node is None]
+    if unseen:
+        return unknown("scheduling", f"no node was recorded for the pod of node {unseen[0]}")
+    where = ", ".join(f"{names(case.ranks_of(i))} on {pod.node}" for i, pod in case.pods.items())
+    return passed("scheduling", where, [pod.last.ref for pod in case.pods.values()])
+
+
+def _ranks(case: Case, indexes: Iterable[int]) -> list[int]:
+    return [rank for index in indexes for rank in case.ranks_of(index)]

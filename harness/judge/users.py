@@ -1,0 +1,75 @@
+"""Judges of your own: what must be true of your job, beside what the harness proves of every job.
+
+    from collections.abc import Iterator
+    from harness.judge.users import Bundle, Check, TruthRow, failed, passed
+
+    def loss_falls(bundle: Bundle) -> Iterator[Check]:
+        rows = [row for _, row in bundle.truth(0) if isinstance(row, TruthRow) and row.metric == "loss/mean"]
+        if rows and rows[-1].value < rows[0].value:
+            yield passed("loss-falls", f"from {rows[0].value:.3f} to {rows[-1].value:.3f}")
+        else:
+            yield failed("loss-falls", "the mean loss did not fall", evidence=["truth/0.jsonl"])
+
+Every judge that an installed package names in this group is asked, by `harness run`, `harness judge` and the
+fixture `launch`:
+
+    [project.entry-points."pluto_e2e_harness.judges"]
+    loss-falls = "my_package:loss_falls"
+
+A FAIL has the cause `user.loss-falls`, or `user.<cause>` of `failed(…, cause=…)`. A judge can turn PASS into
+FAIL or UNKNOWN, and nothing into PASS: where the harness's own verdict is no PASS, yours is listed and
+changes nothing. One that raises, says nothing, or reads damaged evidence is UNKNOWN. It is asked only when
+there was a job. It reads a folder: what it asked of a cluster or a network could not be asked again later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import EntryPoint, entry_points
+
+from harness.evidence.objects import Pod, Seen
+from harness.evidence.reader import Bundle
+from harness.evidence.schema import Check, Manifest, Point, TrackerRun, TruthRow, Verdict
+from harness.judge import engine
+from harness.judge.user_checks import Judge, Named, failed, passed, unknown
+
+__all__ = [
+    "GROUP",
+    "Bundle",
+    "Check",
+    "Judge",
+    "Manifest",
+    "Pod",
+    "Point",
+    "Seen",
+    "TrackerRun",
+    "TruthRow",
+    "Verdict",
+    "failed",
+    "installed",
+    "judge",
+    "passed",
+    "unknown",
+]
+GROUP = "pluto_e2e_harness.judges"
+
+
+def installed() -> list[Named]:
+    """The judges of every installed package by name. None is imported before it is asked."""
+    entries = sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value))
+    return [(entry.name, _loading(entry)) for entry in entries]
+
+
+def judge(bundle: Bundle) -> Verdict:
+    """The harness's judges and yours; never raises."""
+    return engine.judge(bundle, installed())
+
+
+def _loading(entry: EntryPoint) -> Judge:
+    """A judge whose package is broken is one that raises."""
+
+    def judge(bundle: Bundle) -> Iterable[Check]:
+        found: Judge = entry.load()
+        return found(bundle)
+
+    return judge

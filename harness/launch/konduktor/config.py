@@ -1,0 +1,110 @@
+"""What one launch hands to konduktor besides its job file: konduktor's config.yaml.
+
+konduktor takes node selectors, pull policies and the like from its config alone (a job file's
+experimental.config_overrides is read and not used), so a user's own config goes under the harness's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.core.errors import UsageError
+from harness.core.kubernetes import Object
+
+NONCE_LABEL = "pluto-e2e-harness/nonce"
+_TAKEN = ("pod_config", "jobset_config")
+
+# konduktor's script would be PID 1 as bash, which neither forwards nor obeys SIGTERM: ranks would be killed
+# 30 s later without a word. This init passes SIGTERM on to every process and then waits until all have ended.
+_INIT = """trap 'kill -TERM -1' TERM
+bash -c "$0" & wait $!; code=$?
+if [ $code -gt 128 ]; then while kill -0 -1 2>/dev/null; do sleep 0.1; done; fi
+exit $code
+"""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What one launch hands to konduktor."""
+
+    namespace: str
+    nonce: str
+    job_yaml: str
+    secret_env: dict[str, tuple[str, str]]
+    """Environment of the ranks by reference: name → (Secret, key)."""
+    cpu_request: str | None = None
+    """CPU that each pod asks for, in place of the job's own; its limit stays."""
+    users: Object = field(default_factory=dict)
+    """Of `users_config`."""
+    files: list[Object] = field(default_factory=list)
+    """volumeMounts of one ConfigMap, whose name is theirs."""
+    pull_secret: str | None = None
+    """Of the launch's namespace, for the image."""
+
+
+def users_config(path: Path | None) -> Object:
+    """kubernetes.pod_config and kubernetes.jobset_config of a user's konduktor config; the rest of it could
+    send the job to another cluster. Raises UsageError when it is no such file."""
+    if path is None:
+        return {}
+    try:
+        document = yaml.safe_load(path.read_text())
+        given = (document or {}).get("kubernetes") or {}
+        taken = {name: given[name] for name in _TAKEN if name in given}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError, TypeError) as error:
+        raise UsageError(f"HARNESS_KONDUKTOR_CONFIG {path} is no konduktor config: {error}") from None
+    if not all(isinstance(value, dict) for value in taken.values()):
+        raise UsageError(f"HARNESS_KONDUKTOR_CONFIG {path}: mappings are expected in {' and '.join(_TAKEN)}")
+    return taken
+
+
+def konduktor_config(submission: Submission) -> Object:
+    """konduktor's config.yaml for one launch: label, secrets by reference, spread over nodes, the init."""
+    env = [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+        for name, (secret, key) in submission.secret_env.items()
+    ]
+    label = {NONCE_LABEL: submission.nonce}
+    container: Object = {"env": env, "command": [_INIT]}
+    if submission.cpu_request is not None:
+        container["resources"] = {"requests": {"cpu": submission.cpu_request}}
+    volumes = [{"name": name, "configMap": {"name": name}} for name in {m["name"] for m in submission.files}]
+    if volumes:
+        container["volumeMounts"] = submission.files
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "nodeTaintsPolicy": "Honor",
+        "labelSelector": {"matchLabels": label},
+    }
+    pod: Object = {
+        "metadata": {"labels": label},
+        "spec": {"containers": [container], "topologySpreadConstraints": [spread]},
+    }
+    if volumes:
+        pod["spec"]["volumes"] = volumes
+    if submission.pull_secret is not None:
+        pod["spec"]["imagePullSecrets"] = [{"name": submission.pull_secret}]
+    default = {"pod_config": {"spec": {"containers": [{"imagePullPolicy": "IfNotPresent"}]}}}
+    ours = {"pod_config": pod, "jobset_config": {"metadata": {"labels": label}}}
+    return {
+        "apt": {"skip": True},
+        "logs": {"backend": "victoria", "timeout": 5},
+        "kubernetes": _over(_over(default, submission.users), ours),
+    }
+
+
+def _over(below: Any, above: Any, key: str = "") -> Any:
+    """As konduktor merges: mappings by field, the first containers with each other, other lists joined."""
+    if isinstance(below, dict) and isinstance(above, dict):
+        return {**below, **{name: _over(below.get(name), value, name) for name, value in above.items()}}
+    if isinstance(below, list) and isinstance(above, list):
+        if key == "containers" and below and above:
+            return [_over(below[0], above[0]), *below[1:], *above[1:]]
+        return below + above
+    return above

@@ -1,0 +1,155 @@
+"""konduktor's job file: read, checked before anything is created, and rendered for one launch."""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.core.errors import UsageError
+from harness.evidence.redaction import secret_variable, secrets_in
+from harness.launch.konduktor.mistakes import DURATION_LABEL, mistakes
+
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+LOCAL_IMAGE = "pluto-multinode-test:local"
+"""The image_id that stands for the image built from images/files/worker.Dockerfile."""
+_NPROC = re.compile(r"--nproc[_-]per[_-]node[= ](\S+)")
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """A job file that passed its checks. `source` is where it came from, for messages."""
+
+    document: dict[str, Any]
+    source: str
+
+    @classmethod
+    def load(cls, path: Path) -> JobFile:
+        """Raises UsageError for a file that is missing, not YAML, or not a konduktor job."""
+        try:
+            document = yaml.safe_load(path.read_text())
+        except FileNotFoundError:
+            raise UsageError(
+                f"job file {path} does not exist", hint="jobs/multinode.yaml is a job file that works"
+            ) from None
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark
+            where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+            raise UsageError(f"job file {path} is no YAML{where}: {error.problem}") from None
+        except IsADirectoryError:
+            raise UsageError(f"{path} is a folder, and a job file is expected") from None
+        except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+            raise UsageError(f"job file {path} cannot be read: {error}") from None
+        return cls.of(document, str(path))
+
+    @classmethod
+    def of(cls, document: Any, source: str = "job") -> JobFile:
+        """Raises UsageError that names every mistake."""
+        problems = list(mistakes(document))
+        if problems:
+            raise UsageError(
+                f"job file {source}: " + "; ".join(problems),
+                hint="jobs/multinode.yaml is a job file that works",
+            )
+        return cls(copy.deepcopy(document), source)
+
+    def with_(self, **changes: Any) -> JobFile:
+        """A variant: top-level fields replaced, `resources` and `envs` merged."""
+        document = copy.deepcopy(self.document)
+        for field, value in changes.items():
+            if field in ("resources", "envs"):
+                document[field] = {**(document.get(field) or {}), **value}
+            else:
+                document[field] = value
+        return JobFile.of(document, self.source)
+
+    @property
+    def num_nodes(self) -> int:
+        return int(self.document.get("num_nodes", 1))
+
+    @property
+    def ranks(self) -> int:
+        """World size. torchrun's --nproc_per_node must be a number to be known before launch."""
+        found = _NPROC.search(self.document["run"])
+        if not found:
+            return self.num_nodes
+        if not re.fullmatch(r"[1-9]\d*", found[1], re.ASCII):
+            raise UsageError(
+                f"job file {self.source}: --nproc_per_node: a number from 1 on is expected, so that it is "
+                f"known how many ranks must come; seen {found[1]!r}",
+                hint="write the number of processes per node into the job file",
+            )
+        return self.num_nodes * int(found[1])
+
+    @property
+    def queue(self) -> str | None:
+        return (self.document["resources"].get("labels") or {}).get(QUEUE_LABEL)
+
+    @property
+    def cpus(self) -> Decimal:
+        """CPUs that each node asks for."""
+        return Decimal(str(self.document["resources"]["cpus"]))
+
+    @property
+    def resources(self) -> set[str]:
+        """Names of the resources that each pod asks for, as Kubernetes has them."""
+        devices = {"nvidia.com/gpu"} if self.document["resources"].get("accelerators") else set()
+        return {"cpu", "memory", *devices}
+
+    @property
+    def image(self) -> str:
+        return str(self.document["resources"]["image_id"])
+
+    @property
+    def takes_ours(self) -> bool:
+        """Whether its ranks are to run in the worker image that the harness builds."""
+        return self.image == LOCAL_IMAGE
+
+    @property
+    def envs(self) -> dict[str, str]:
+        return {str(k): str(v) for k, v in (self.document.get("envs") or {}).items()}
+
+    @property
+    def secret_envs(self) -> dict[str, str]:
+        """Those of `envs` that hold a secret: by their name, or a URL with a password. Ranks get them out of
+        a Secret."""
+        return {
+            name: value for name, value in self.envs.items() if secret_variable(name) or secrets_in(value)
+        }
+
+    @property
+    def secrets(self) -> set[str]:
+        """Every secret that the file holds, also those written into its scripts."""
+        texts = [*self.envs.values(), str(self.document.get("run")), str(self.document.get("setup"))]
+        return {*self.secret_envs.values()}.union(*map(secrets_in, texts))
+
+    def render(self, *, image: str, envs: dict[str, str], max_seconds: float) -> str:
+        """The YAML that konduktor gets: image, environment and run duration of this launch.
+
+        Secrets are left out of it: konduktor would put them into its log and into the JobSet.
+        """
+        document = copy.deepcopy(self.document)
+        plain = {name: value for name, value in self.envs.items() if name not in self.secret_envs}
+        document["envs"] = {**plain, **envs}
+        resources = document["resources"]
+        resources["image_id"] = image
+        labels = dict(resources.get("labels") or {})
+        labels[DURATION_LABEL] = str(min(int(labels.get(DURATION_LABEL, max_seconds)), int(max_seconds)))
+        resources["labels"] = labels
+        return yaml.dump(document, Dumper=_Dumper, sort_keys=False)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Scripts stay readable: text of several lines is written as a block."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)

@@ -1,0 +1,66 @@
+"""The kubeconfig that a launcher is given: one context, the launch's namespace, nothing to look up.
+
+A launcher runs with a HOME of its own, in another folder. So paths are made absolute, and where the user's
+kubeconfig runs a program for its credentials (a cloud's), the token that it gave the harness is handed on.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.core.errors import HarnessError
+from harness.core.kubeconfig import CAUSE
+from harness.core.kubernetes import Kube, Object
+
+_FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+_PROGRAMS = ("exec", "auth-provider")
+
+
+def for_launch(kube: Kube, namespace: str) -> Object:
+    """Raises HarnessError, cause cluster.kubeconfig, when it has not what `kube` was made of."""
+    document = yaml.safe_load(kube.kubeconfig.read_text())
+    wanted = kube.context or document["current-context"]
+    context = dict(_named(document, "contexts", wanted)["context"])
+    cluster = _absolute(_named(document, "clusters", context["cluster"])["cluster"], kube.kubeconfig.parent)
+    user = _absolute(_named(document, "users", context["user"])["user"], kube.kubeconfig.parent)
+    if any(name in user for name in _PROGRAMS):
+        kept = {name: value for name, value in user.items() if name not in _PROGRAMS}
+        user = {**kept, "token": _token(kube)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": wanted,
+        "contexts": [{"name": wanted, "context": {**context, "namespace": namespace}}],
+        "clusters": [{"name": context["cluster"], "cluster": cluster}],
+        "users": [{"name": context["user"], "user": user}],
+    }
+
+
+def _named(document: Any, kind: str, name: str) -> Any:
+    for item in document.get(kind) or []:
+        if item.get("name") == name:
+            return item
+    raise HarnessError(f"the kubeconfig has no {name!r} among its {kind}", cause=CAUSE)
+
+
+def _absolute(entry: Object, folder: Path) -> Object:
+    return {
+        name: str(folder.absolute() / value) if name in _FILES else value
+        for name, value in (entry or {}).items()
+    }
+
+
+def _token(kube: Kube) -> str:
+    """What the program of the kubeconfig gave."""
+    keys = kube.configuration.api_key  # "authorization" in older clients
+    said = str(keys.get("BearerToken") or keys.get("authorization") or "")
+    if not said.startswith("Bearer "):
+        raise HarnessError(
+            f"the program that {kube.kubeconfig} names for credentials gave no token",
+            hint="`kubectl get nodes` with the same kubeconfig shows what it says",
+            cause=CAUSE,
+        )
+    return said.removeprefix("Bearer ")

@@ -1,0 +1,148 @@
+"""Launch through the konduktor CLI, and read back what it made.
+
+konduktor runs with a HOME, a config and a schema file of its own (it fetches the schema from the internet
+otherwise), its image check skipped. Exit code 0 proves nothing (the JobSet CRD may be missing), and the name
+it prints is only a claim: the JobSet is looked up by the launch's label.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from harness.core import processes
+from harness.core.errors import HarnessError, ToolError
+from harness.core.kubernetes import Kube
+from harness.launch.konduktor.config import NONCE_LABEL, Submission, konduktor_config
+from harness.launch.konduktor.kubeconfig import for_launch
+
+JOBSET_API = "jobset.x-k8s.io/v1alpha2"
+CONTAINER = "konduktor-container"
+SUBMIT_SECONDS = 60
+"""konduktor takes 1 s, on a machine that does much else 20 s."""
+_JOB_ID = re.compile(r"^Job ID: (\S+)", re.MULTILINE)
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_REFUSED = re.compile(r"ApiException: \((4\d\d)\).*?^HTTP response body: (.*?)$", re.DOTALL | re.MULTILINE)
+"""As the Kubernetes client's exception prints itself."""
+
+
+@dataclass(frozen=True)
+class Handle:
+    """The object that konduktor made."""
+
+    name: str
+    uid: str
+
+
+class KonduktorLauncher:
+    """One protocol for every launcher: submit → handle, cancel."""
+
+    name = "konduktor"
+    kind = "JobSet"
+
+    def __init__(self, kube: Kube, program: Path, home: Path) -> None:
+        """`home` is a folder of this launch alone; it is removed by `clean`."""
+        self.kube = kube
+        self.program = program
+        self.home = home
+
+    def submit(self, submission: Submission, record: Callable[[str, str], None]) -> Handle:
+        """Run `konduktor launch` and find its JobSet. `record(file, text)` keeps what it was given and said.
+
+        Raises HarnessError: launch.rejected, launch.timed_out, launch.konduktor_failed or launch.no_object.
+        """
+        kubeconfig = self._prepare(submission, record)
+        job = self.home / "job.yaml"
+        job.touch(mode=0o600)
+        job.write_text(submission.job_yaml)
+        record("launch/job.yaml", submission.job_yaml)
+        command = [str(self.program), "--kubeconfig", str(kubeconfig), "launch", "-y", "-s", "-d", str(job)]
+        try:
+            done = processes.run(command, timeout=SUBMIT_SECONDS, env=self._environment(kubeconfig))
+        except ToolError as error:
+            self._keep_output(record, error.output)
+            cause, why = reason(error.returncode, error.output)
+            raise HarnessError(
+                why, hint="launch/konduktor.log in the bundle has its whole output", cause=cause
+            ) from None
+        self._keep_output(record, done.stdout + done.stderr)
+        claimed = _JOB_ID.search(done.stdout)
+        found = self.kube.objects(
+            JOBSET_API, "JobSet", submission.namespace, f"{NONCE_LABEL}={submission.nonce}"
+        )
+        if len(found) != 1 or claimed is None or found[0]["metadata"]["name"] != claimed.group(1):
+            names = [item["metadata"]["name"] for item in found]
+            raise HarnessError(
+                f"konduktor launch ended with exit code 0 and said {claimed and claimed.group(0)!r}, "
+                f"but the JobSets of this launch are {names}",
+                hint="is the JobSet CRD installed? launch/konduktor.log has konduktor's output",
+                cause="launch.no_object",
+            )
+        metadata = found[0]["metadata"]
+        return Handle(metadata["name"], metadata["uid"])
+
+    def cancel(self, submission: Submission) -> None:
+        """Delete the launch's JobSets; none is no error."""
+        self.kube.custom.delete_collection_namespaced_custom_object(
+            *("jobset.x-k8s.io", "v1alpha2", submission.namespace, "jobsets"),
+            label_selector=f"{NONCE_LABEL}={submission.nonce}",
+        )
+
+    def clean(self) -> None:
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def _prepare(self, submission: Submission, record: Callable[[str, str], None]) -> Path:
+        """HOME with config, schema and kubeconfig."""
+        schemas = self.home / ".konduktor" / "schemas"
+        schemas.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (schemas / "podspec.json").write_text("{}")
+        config = yaml.safe_dump(konduktor_config(submission))
+        (self.home / "config.yaml").write_text(config)
+        record("launch/konduktor-config.yaml", config)
+        kubeconfig = self.home / "kubeconfig"
+        kubeconfig.touch(mode=0o600)
+        kubeconfig.write_text(yaml.safe_dump(for_launch(self.kube, submission.namespace)))
+        return kubeconfig
+
+    def _environment(self, kubeconfig: Path) -> dict[str, str]:
+        """Nothing of the caller's environment but what a program needs: no key reaches konduktor's logs."""
+        kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
+        return {
+            **kept,
+            "HOME": str(self.home),
+            "USER": os.environ.get("USER", "harness"),
+            "KUBECONFIG": str(kubeconfig),
+            "KONDUKTOR_CONFIG": str(self.home / "config.yaml"),
+            "KONDUKTOR_SKIP_IMAGE_CHECK": "1",
+            "KONDUKTOR_DISABLE_USAGE_COLLECTION": "1",
+            "NO_PROXY": "127.0.0.1,localhost",
+        }
+
+    def _keep_output(self, record: Callable[[str, str], None], output: str) -> None:
+        record("launch/konduktor.log", output)
+        for log in sorted((self.home / ".konduktor" / "logs").glob("*.log")):
+            record(f"launch/konduktor-debug-{log.name}", log.read_text(errors="replace"))
+
+
+def reason(returncode: int, output: str) -> tuple[str, str]:
+    """Cause and sentence of a `konduktor launch` that failed, out of what it printed."""
+    lines = [line.strip() for line in _ANSI.sub("", output).splitlines() if line.strip()]
+    last = lines[-1] if lines else "it printed nothing"
+    if last.startswith("still running after "):
+        before = lines[-2] if lines[1:] else "nothing"
+        return "launch.timed_out", f"konduktor launch was {last}; the last that it printed: {before}"
+    refused = _REFUSED.search(output)
+    if refused:
+        try:
+            message = str(json.loads(refused[2])["message"])
+        except (ValueError, KeyError, TypeError):
+            message = refused[2].strip()
+        return "launch.rejected", f"The API server refused the job with HTTP {refused[1]}: {message}"
+    return "launch.konduktor_failed", f"konduktor launch ended with exit code {returncode}: {last}"

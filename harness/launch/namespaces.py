@@ -1,0 +1,123 @@
+"""Namespaces of launches on one cluster: which are in use, what killed harnesses left, which may go.
+
+A launch holds a lock on <state>/clusters/<cluster>/launches/<nonce> for as long as it needs its namespace.
+The kernel releases it also when the harness is killed: a namespace without a holder is left over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from harness.core.errors import WaitError
+from harness.core.kubernetes import NOT_SERVED, Kube, Object
+from harness.core.locks import Hold, in_use, take
+from harness.launch.konduktor.config import NONCE_LABEL
+from harness.provision.controllers.queues import MANAGED
+
+JOBSET_API = "jobset.x-k8s.io/v1alpha2"
+KEPT = 3
+"""Namespaces of launches that are over stay, the newest few, for whoever wants to look."""
+ENDING_SECONDS = 45
+"""Pods get 30 s of grace."""
+
+
+def namespace_of(nonce: str) -> str:
+    """Of the launch with this nonce."""
+    return f"e2e-{nonce}"
+
+
+class Claims:
+    """Who uses the namespaces of a cluster."""
+
+    def __init__(self, folder: Path, mine_only: bool = False) -> None:
+        """`mine_only`: a namespace that was never claimed here is somebody else's, and not free."""
+        self._folder = folder
+        self._mine_only = mine_only
+        self._mine: dict[str, Hold] = {}
+
+    def claim(self, nonce: str) -> None:
+        """Before the namespace is made."""
+        self._mine[nonce] = take(self._folder / nonce)
+
+    def give_up(self, nonce: str) -> None:
+        """The namespace is no longer needed. Giving up twice is fine."""
+        if (hold := self._mine.pop(nonce, None)) is not None:
+            hold.release()
+            (self._folder / nonce).unlink(missing_ok=True)
+
+    def forget(self, namespaces: list[Object]) -> None:
+        """Remove what killed harnesses left of their claims to namespaces that are gone."""
+        there = {item["metadata"]["labels"][NONCE_LABEL] for item in namespaces}
+        for path in self._folder.glob("*"):
+            old = time.time() - path.stat().st_mtime > ENDING_SECONDS  # one that is being claimed is new
+            if old and path.name not in there and not in_use(path):
+                path.unlink(missing_ok=True)
+
+    def free(self, namespaces: list[Object]) -> list[str]:
+        """Names of those that nobody uses, oldest first."""
+        namespaces = sorted(namespaces, key=lambda item: str(item["metadata"]["creationTimestamp"]))
+        return [
+            item["metadata"]["name"]
+            for item in namespaces
+            if self._free(self._folder / item["metadata"]["labels"][NONCE_LABEL])
+        ]
+
+    def _free(self, claim: Path) -> bool:
+        return not in_use(claim) and (claim.exists() or not self._mine_only)
+
+
+def sweep(kube: Kube, claims: Claims, progress: Callable[[str], None]) -> None:
+    """End the jobs of harnesses that were killed, for they hold quota, and wait until their pods have ended.
+
+    What cannot be ended now is told, and is no reason not to launch.
+    """
+    try:
+        free = set(claims.free(_launches(kube)))
+        left = [
+            jobset["metadata"]
+            for jobset in kube.objects(JOBSET_API, "JobSet")
+            if jobset["metadata"]["namespace"] in free
+            and not (jobset.get("status") or {}).get("terminalState")
+        ]
+        for metadata in left:
+            name, namespace = metadata["name"], metadata["namespace"]
+            progress(f"ending {namespace}/{name}, left by a harness that was killed")
+            kube.delete(JOBSET_API, "JobSet", name, namespace)
+        for namespace in {metadata["namespace"] for metadata in left}:
+            kube.wait(
+                *("pods of a job that was left to end", "v1", "Pod", _ended),
+                seconds=ENDING_SECONDS,
+                namespace=namespace,
+            )
+    except (ApiException, NOT_SERVED, WaitError) as error:
+        progress(f"what killed harnesses left was not all ended: {error}")
+
+
+def prune(kube: Kube, claims: Claims) -> None:
+    """Delete namespaces of launches that are over, all but the newest few: a kept cluster stays small.
+
+    What cannot be deleted now is deleted by a later launch.
+    """
+    try:
+        there = _launches(kube)
+        claims.forget(there)
+        for name in claims.free(there)[:-KEPT]:
+            kube.delete("v1", "Namespace", name)
+    except (ApiException, HTTPError, OSError):
+        return
+
+
+def _launches(kube: Kube) -> list[Object]:
+    selector = ",".join(f"{key}={value}" for key, value in MANAGED.items())
+    found = kube.objects("v1", "Namespace", selector=f"{selector},{NONCE_LABEL}")
+    return [item for item in found if not item["metadata"].get("deletionTimestamp")]
+
+
+def _ended(pods: dict[str, Object]) -> str | None:
+    running = [name for name, pod in pods.items() if pod["status"].get("phase") in ("Pending", "Running")]
+    return f"still there: {', '.join(running)}" if running else None

@@ -1,0 +1,223 @@
+"""What belongs to one launch alone: its namespace, queue, key, environment, job file; made, used, removed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from kubernetes.client.exceptions import ApiException
+
+from harness.core import processes
+from harness.core.deadlines import Budget
+from harness.core.errors import HarnessError
+from harness.core.kubernetes import NOT_SERVED, Kube
+from harness.evidence.schema import Expected, TrackerSummary
+from harness.evidence.writer import BundleWriter, now
+from harness.launch import namespaces
+from harness.launch.konduktor.config import NONCE_LABEL, Submission, users_config
+from harness.launch.konduktor.job_file import JobFile
+from harness.launch.konduktor.submit import Handle, KonduktorLauncher
+from harness.provision import preflight
+from harness.provision.controllers import install as controllers
+from harness.provision.controllers import queues
+from harness.provision.controllers import tracker as embedded
+from harness.provision.controllers.readiness import explain, passing
+from harness.provision.existing import ExistingCluster
+from harness.provision.images import scripts
+from harness.provision.ready import Ready
+from harness.settings import Settings
+from harness.tracker.audit import AuditReader, EmbeddedAudit, HostedAudit, collect
+
+Progress = Callable[[str], None]
+SECRET = "pluto"  # noqa: S105 - the Secret's name
+
+
+@dataclass
+class Launching:
+    """A launch that is prepared; `clean` undoes what is not evidence."""
+
+    kube: Kube
+    namespace: str
+    expected: Expected
+    writer: BundleWriter
+    launcher: KonduktorLauncher
+    submission: Submission
+    tracker: Literal["embedded", "hosted"]
+    reader: Callable[[], AuditReader]
+
+    def submit(self) -> Handle:
+        """Once more when a webhook failed that serves again, its controller having been restarted.
+
+        Raises HarnessError; where a controller or its API is the reason, with its cause.
+        """
+        try:
+            return self._submit()
+        except HarnessError as error:
+            if not passing(self.kube, error):
+                raise
+            self.writer.retry("konduktor launch", error.message)
+        controllers.prove_again(self.kube)
+        return self._submit()
+
+    def _submit(self) -> Handle:
+        try:
+            return self.launcher.submit(self.submission, self.writer.text)
+        except (HarnessError, ApiException, NOT_SERVED) as error:
+            problem = explain(self.kube, error)
+            if problem is None:
+                raise
+            raise problem from None
+
+    def cancel(self) -> None:
+        """Delete a job that has not ended by itself, so that it holds no quota and its pods end now."""
+        try:
+            self.launcher.cancel(self.submission)
+        except ApiException as error:
+            if error.status != 404:  # no such API: nothing of it is there either
+                raise
+
+    def collect_tracker(self) -> None:
+        """What the tracker has of this launch; a tracker that does not answer is evidence too."""
+        launch = self.writer.current.launch
+        try:
+            summary = collect(
+                self.reader(),
+                external_id=self.expected.run_id,
+                project=self.expected.project,
+                job_name=launch.object_name if launch else None,
+                write=self.writer.tracker,
+            )
+        except Exception as error:
+            self.no_tracker(f"{error}")
+            return
+        self.writer.tracker_summary(summary)
+
+    def no_tracker(self, reason: str) -> None:
+        """Nothing of the tracker is known, and why."""
+        self.writer.tracker_summary(
+            TrackerSummary(
+                source=self.tracker, fetched_at=now(), runs=0, attachments=None, points=0, error=reason
+            )
+        )
+
+    def clean(self) -> None:
+        self.launcher.clean()
+
+
+def prepare(
+    ready: Ready,
+    program: Path,
+    job: JobFile,
+    settings: Settings,
+    expected: Expected,
+    nonce: str,
+    budget: Budget,
+    writer: BundleWriter,
+    progress: Progress,
+    undo: ExitStack,
+) -> Launching:
+    """Namespace, LocalQueue, the key and the job's own secrets as a Secret, and the launch's job file.
+
+    `program` is konduktor. What killed harnesses left running is ended first. `undo` gives up the namespace.
+    """
+    kube, namespace = ready.kube, namespaces.namespace_of(nonce)
+    existing = isinstance(ready.cluster, ExistingCluster)
+    claims = namespaces.Claims(ready.cluster.dir / "launches", mine_only=existing)
+    namespaces.sweep(kube, claims, progress)
+    namespaces.prune(kube, claims)
+    claims.claim(nonce)
+    undo.callback(claims.give_up, nonce)
+    if existing and not settings.keep_cluster:
+        undo.callback(kube.delete, "v1", "Namespace", namespace)
+    labels = {**queues.MANAGED, NONCE_LABEL: nonce}
+    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
+    key, url, reader = _tracker(kube, settings)
+    for value in (key, *job.secrets):
+        writer.redactor.add(value)
+    held = {**job.secret_envs, "PLUTO_API_KEY": key}
+    secret = {"name": SECRET, "namespace": namespace}
+    kube.apply({"apiVersion": "v1", "kind": "Secret", "metadata": secret, "stringData": held})
+    queues.local_queue(kube, namespace, settings.queue, settings.cluster_queue)
+    image = preflight.image(job, ready.worker.tag)
+    files = {**(ready.worker.changed if job.takes_ours else {}), **scripts.users(settings)}
+    if files:
+        kube.apply(scripts.config_map(namespace, files))
+    request = settings.cpu_request
+    if request is None:
+        request = queues.single_node_request(kube, job.cpus, job.num_nodes)
+    if request is not None:
+        progress(f"each pod asks for {request} of CPU in place of {job.cpus}; its limit stays")
+        writer.update(cluster={**writer.current.cluster, "cpu_request": request})
+    rendered = job.render(
+        image=image, envs=_environment(expected, nonce, budget, url), max_seconds=budget.job
+    )
+    home = _home(settings.state_dir)
+    return Launching(
+        kube=kube,
+        namespace=namespace,
+        expected=expected,
+        writer=writer,
+        launcher=KonduktorLauncher(kube, program, home),
+        submission=Submission(
+            *(namespace, nonce, rendered, {name: (SECRET, name) for name in held}, request),
+            users=users_config(settings.konduktor_config),
+            files=scripts.mounts(files),
+            pull_secret=_pull_secret(kube, settings, namespace),
+        ),
+        tracker=settings.tracker,
+        reader=reader,
+    )
+
+
+def _pull_secret(kube: Kube, settings: Settings, namespace: str) -> str | None:
+    """The user's own for images, brought into the launch's namespace; its name there."""
+    found = preflight.pull_secret(kube, settings)
+    if found is None:
+        return None
+    name = str(found["metadata"]["name"])
+    copy = {"metadata": {"name": name, "namespace": namespace}, "type": found["type"], "data": found["data"]}
+    kube.apply({"apiVersion": "v1", "kind": "Secret", **copy})
+    return name
+
+
+def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], AuditReader]]:
+    """Key, address for the ranks, and how to read it: the embedded tracker, or hosted Pluto."""
+    if settings.tracker == "hosted":
+        assert settings.pluto_api_key is not None
+        key = settings.pluto_api_key.get_secret_value()
+        return key, settings.tracker_url, lambda: HostedAudit(settings.tracker_url, key)
+    tracker = embedded.find(kube)
+    gone = partial(embedded.gone, kube)
+    return tracker.key, tracker.url, lambda: EmbeddedAudit(tracker.client(kube), gone=gone)
+
+
+def _environment(expected: Expected, nonce: str, budget: Budget, url: str) -> dict[str, str]:
+    """What every rank is told. An empty `url` leaves Pluto's own addresses as they are."""
+    urls = {f"PLUTO_URL_{part}": url for part in ("APP", "API", "INGEST", "PY")} if url else {}
+    return {
+        "HARNESS_NONCE": nonce,
+        "HARNESS_RANK_SECONDS": f"{budget.rank:.0f}",
+        "HARNESS_RENDEZVOUS_SECONDS": f"{budget.rendezvous:.0f}",
+        "HARNESS_STALL_SECONDS": f"{budget.stall:.0f}",
+        "PLUTO_RUN_ID": expected.run_id,
+        "PLUTO_PROJECT": expected.project,
+        "PLUTO_DISABLE_TELEMETRY": "1",
+        "NO_PROXY": ".svc,.cluster.local",
+        **urls,
+    }
+
+
+def _home(state_dir: Path) -> Path:
+    """A folder of this process alone; those of processes that were killed are removed now."""
+    state_dir.mkdir(parents=True, exist_ok=True)
+    for left in state_dir.glob("launch-*"):
+        if not processes.alive(left.name.split("-")[1]):
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"launch-{os.getpid()}-", dir=state_dir))

@@ -1,0 +1,237 @@
+"""When is a launch over? Decides only when to stop waiting; what it means is for the judges to say.
+
+A launch is over when its JobSet and all its pods have ended, or when it can be seen that it never will:
+an image that cannot be had, a queue or quota that will not admit it, no node that fits, a node that was lost,
+a controller that does nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from harness.core.kubernetes import Object, condition
+from harness.evidence.fitting import never_fits
+from harness.evidence.schema import Observation
+
+FATAL_NOW = ("InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError")
+IMAGE_WAITING = ("ErrImagePull", "ImagePullBackOff")
+NOT_FOUND = (
+    "not found",
+    "does not exist",
+    "manifest unknown",
+    "pull access denied",
+    "no such host",
+    "lookup",
+)
+NEVER_ADMITTED = (
+    "doesn't exist",
+    "does not exist",
+    "is inactive",
+    "> maximum capacity",
+    "not found",
+    "untolerated taint",
+    "doesn't match node affinity",
+    "unavailable in ClusterQueue",
+)
+UNTIL_QUOTA = "insufficient unused quota"
+"""Another flavor may still take the job."""
+GRACE = {
+    "image": 4.0,
+    "image, surely": 1.0,
+    "queue": 3.0,
+    "unschedulable": 20.0,
+    "never": 2.0,
+    "evicted": 2.0,
+    "pods": 45.0,
+    "node": 4.0,
+    "controller": 5.0,
+    "idle": 45.0,
+}
+"""Seconds that a state must last before it counts as the end; transient ones pass by within it.
+`image`: less than the kubelet's 10 s to its second try; `image, surely`: for other ranks to show the same;
+`never`: of a pod that no node could take, however empty.
+`controller`: of nothing happening while a controller is scaled to 0; `idle`: otherwise."""
+CONTROLLERS = ("jobset-controller", "kueue-controller")
+
+
+@dataclass
+class Ending:
+    """Fed with every watch delivery; `reason()` is None while the launch may still go on."""
+
+    admission_seconds: float = 300.0
+    """A job that Kueue has not admitted by then has no time left to run in."""
+    _objects: dict[str, dict[str, Object]] = field(default_factory=dict)
+    _since: dict[str, float] = field(default_factory=dict)
+    _awaited: str = ""
+    _deleted: bool = False
+    _changed: threading.Event = field(default_factory=threading.Event)
+
+    def observe(self, kind: str, observation: Observation) -> None:
+        objects = self._objects.setdefault(kind, {})
+        uid = observation.object["metadata"]["uid"]
+        if observation.type == "DELETED":
+            objects.pop(uid, None)
+            self._deleted |= kind == "jobset"
+        else:
+            objects[uid] = observation.object
+        self._changed.set()
+
+    def wait(self, seconds: float) -> None:
+        """Until something changed, or `seconds` are over."""
+        self._changed.wait(seconds)
+        self._changed.clear()
+
+    def reason(self) -> str | None:
+        """One sentence why nothing more will come."""
+        return (
+            self._finished()
+            or self._image()
+            or self._admission()
+            or self._pods()
+            or self._nodes()
+            or self._idle()
+        )
+
+    def finished(self) -> bool:
+        """Whether every JobSet of the launch has ended by itself."""
+        jobsets = self._all("jobset")
+        return bool(jobsets) and all(j.get("status", {}).get("terminalState") for j in jobsets)
+
+    def summary(self) -> str:
+        """What was last seen, for progress lines and deadlines."""
+        phases = sorted(f"{_short(p)} {p['status'].get('phase', '?')}" for p in self._all("pod"))
+        admitted = [w["metadata"]["name"] for w in self._workloads() if _true(w, "Admitted")]
+        return f"workload {'admitted' if admitted else 'not admitted'}; pods: {', '.join(phases) or 'none'}"
+
+    def out_of_reach(self) -> set[str]:
+        """Names of pods on nodes that are not Ready: nothing more comes of them."""
+        lost = {n["metadata"]["name"] for n in self._all("node") if _not_ready(n)}
+        return {p["metadata"]["name"] for p in self._running() if p.get("spec", {}).get("nodeName") in lost}
+
+    def _all(self, kind: str) -> list[Object]:
+        return list(self._objects.get(kind, {}).values())
+
+    def _running(self) -> list[Object]:
+        return [p for p in self._all("pod") if p["status"].get("phase") not in ("Succeeded", "Failed")]
+
+    def _workloads(self) -> list[Object]:
+        """Those of JobSets: others in the namespace are somebody else's."""
+        return [w for w in self._all("workload") if w["metadata"]["name"].startswith("jobset-")]
+
+    def _lasts(self, key: str, grace: str, holds: bool) -> bool:
+        return self._for(key, GRACE[grace], holds)
+
+    def _for(self, key: str, seconds: float, holds: bool) -> bool:
+        if not holds:
+            self._since.pop(key, None)
+            return False
+        now = time.monotonic()
+        return now - self._since.setdefault(key, now) >= seconds
+
+    def _finished(self) -> str | None:
+        if self._deleted and not self._all("jobset"):
+            return "the JobSet was deleted"
+        for jobset in self._all("jobset"):
+            state = jobset.get("status", {}).get("terminalState")
+            if state:
+                lost = self.out_of_reach()
+                running = [p for p in self._running() if p["metadata"]["name"] not in lost]
+                if not running or self._lasts("pods", "pods", True):
+                    return f"the JobSet is {state}"
+        return None
+
+    def _image(self) -> str | None:
+        for pod in self._all("pod"):
+            for status in pod["status"].get("containerStatuses") or []:
+                waiting = (status.get("state") or {}).get("waiting") or {}
+                name = pod["metadata"]["name"]
+                reason, message = waiting.get("reason", ""), waiting.get("message", "")
+                bad = reason in IMAGE_WAITING
+                sure = reason in FATAL_NOW or (bad and any(text in message for text in NOT_FOUND))
+                if self._lasts(f"{name}/i", "image, surely", sure) or self._lasts(name, "image", bad):
+                    return f"{name}: {reason}: {message}"
+        return None
+
+    def _admission(self) -> str | None:
+        for workload in self._workloads():
+            reserved = condition(workload, "QuotaReserved")
+            message = reserved.get("message", "")
+            never = any(text in message for text in NEVER_ADMITTED) and UNTIL_QUOTA not in message
+            refused = reserved.get("status") == "False" and never
+            if self._lasts("queue", "queue", refused):
+                return f"Kueue will not admit it: {message}"
+            evicted = condition(workload, "Evicted")
+            out = evicted.get("status") == "True" and not _true(workload, "Finished")
+            if self._lasts("evicted", "evicted", out):
+                return f"evicted: {evicted.get('reason')}: {evicted.get('message')}"
+            waits = not _true(workload, "Admitted") and not _true(workload, "Finished")
+            if self._for(f"{workload['metadata']['name']}/a", self.admission_seconds, waits):
+                return f"not admitted in {self.admission_seconds:.0f} s: {message or 'Kueue says nothing'}"
+        return None
+
+    def _pods(self) -> str | None:
+        for pod in self._all("pod"):
+            name, scheduled = pod["metadata"]["name"], condition(pod, "PodScheduled")
+            waits = scheduled.get("reason") == "Unschedulable"
+            never = never_fits(pod, self._all("node")) if waits else None
+            long = self._lasts(f"{name}/s", "unschedulable", waits)
+            if self._lasts(f"{name}/v", "never", bool(never)) or long:
+                return f"{name} cannot be scheduled: {never or scheduled.get('message')}"
+        return None
+
+    def _nodes(self) -> str | None:
+        lost = self.out_of_reach()
+        for pod in self._running():
+            name = pod["metadata"]["name"]
+            if self._lasts(f"{name}/n", "node", name in lost):
+                return f"{name}: its node {pod['spec']['nodeName']} is not Ready"
+        return None
+
+    def _idle(self) -> str | None:
+        """Nothing follows what a controller should follow up at once."""
+        down = [name for name in CONTROLLERS for d in self._all(name) if _down(d)]
+        for jobset in self._all("jobset"):
+            what = self._missing(jobset)
+            if what != self._awaited:
+                self._awaited = what
+                self._since.pop("idle", None)
+            late = self._lasts("idle", "idle", bool(what))
+            if late or self._lasts("down", "controller", bool(what and down)):
+                return f"{what}" + (f"; not available: {', '.join(down)}" if down else "")
+        return None
+
+    def _missing(self, jobset: Object) -> str:
+        """What has not come of a JobSet, "" when everything has."""
+        pods, workloads = self._all("pod"), self._workloads()
+        if jobset.get("status", {}).get("terminalState"):
+            return ""
+        if jobset.get("spec", {}).get("suspend") is True:
+            silent = any(not condition(w, "QuotaReserved") for w in workloads)
+            missing = "Kueue says nothing of the Workload" if silent else ""
+            return missing if workloads else "the JobSet waits, and Kueue made no Workload for it"
+        if not self._all("job"):
+            return "the JobSet was resumed, and no Job came of it"
+        if not pods:
+            return "the Job has no pods"
+        return "" if self._running() else "every pod has ended, and the JobSet has not"
+
+
+def _short(pod: Object) -> str:
+    """<replicated job>-<job index>-<completion index> of a JobSet's pod name."""
+    return "-".join(pod["metadata"]["name"].split("-")[-4:-1])
+
+
+def _not_ready(node: Object) -> bool:
+    return str(condition(node, "Ready").get("status", "True")) != "True"
+
+
+def _down(deployment: Object) -> bool:
+    """For good: one that merely restarts is back soon."""
+    none_available = not (deployment.get("status") or {}).get("availableReplicas")
+    return none_available and (deployment.get("spec") or {}).get("replicas") == 0
+
+
+def _true(item: Object, kind: str) -> bool:
+    return condition(item, kind).get("status") == "True"

@@ -1,0 +1,201 @@
+"""Whether the ranks ever meet: looked at from inside their containers, when their time for it is over.
+
+torchrun says nothing while it waits for others, and waits for ten minutes. So when every pod of the job has
+run for the deadline of the rendezvous, the processes, connections and name service of each container are
+written down; where a torchrun still waits, nothing more will come. What was wrong is for the judges to say.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+from kubernetes.stream import stream
+from urllib3.exceptions import HTTPError
+
+from harness.core.deadlines import Deadline
+from harness.core.kubernetes import Kube, Object
+from harness.evidence import torchrun
+from harness.evidence.schema import Inspection, Observation, Process
+from harness.evidence.writer import now
+
+EXEC_SECONDS = 15
+RESOLVE_SECONDS = 6
+LOOK_SECONDS = 30
+LONG = 300
+"""Longer arguments are left out: they are scripts and settings."""
+AGAIN_SECONDS = 5
+PATIENCE = 1.5
+"""Times the deadline: then one that is still starting is late for good. The job's own end is later: it would
+say no more than that time was over."""
+_LOOK = """declare -A was parent
+each() {
+  for d in /proc/[0-9]*; do
+    { read -r stat <"$d/stat"; } 2>/dev/null || continue
+    set -- ${stat##*) }
+    $look ${d#/proc/} $2 $((${12} + ${13})) $((${14} + ${15}))
+  done
+}
+first() { was[$1]=$3 parent[$1]=$2; }
+last() {
+  took=$(($3 - ${was[$1]:-0})); unset "was[$1]"
+  [ $1 = $$ ] || [ $2 = $$ ] || echo "process $1 $2 $took $4 $(base64 -w0 /proc/$1/cmdline)"
+}
+look=first; each; sleep 2
+look=last; each 2>/dev/null
+for pid in "${!was[@]}"; do echo "process $pid ${parent[$pid]} 0 0"; done
+cat /proc/net/tcp /proc/net/tcp6 2>/dev/null"""
+_RESOLVE = f'timeout {RESOLVE_SECONDS} getent ahosts "$1"; echo "code $?"'
+_ESTABLISHED, _LISTEN = "01", "0A"
+
+
+class Meeting:
+    """Fed with watch deliveries of pods; `reason()` is None while the ranks may still meet, or have met."""
+
+    def __init__(self, kube: Kube, nodes: int, seconds: float, record: Callable[[Inspection], None]) -> None:
+        """`seconds` from when the last of the pods of `nodes` nodes began to run."""
+        self._kube = kube
+        self._nodes = nodes
+        self._seconds = seconds
+        self._record = record
+        self._lock = threading.RLock()
+        self._pods: dict[str, Object] = {}
+        self._began: dict[str, float] = {}
+        self._next: float | None = 0.0
+        self._reason: str | None = None
+
+    def observe(self, kind: str, observation: Observation) -> None:
+        if kind != "pod":
+            return
+        pod, uid = observation.object, observation.object["metadata"]["uid"]
+        with self._lock:
+            if observation.type == "DELETED":
+                self._pods.pop(uid, None)
+                self._began.pop(uid, None)
+                return
+            self._pods[uid] = pod
+            if pod["status"].get("phase") not in (None, "Pending"):
+                self._began.setdefault(uid, time.monotonic())
+
+    def reason(self) -> str | None:
+        """One sentence why the ranks will not meet. Looks, when it is time: that takes some seconds."""
+        if self._next is not None and time.monotonic() >= self._next and (pods := self._due()):
+            self._judge(self._look(pods))
+        return self._reason
+
+    def _look(self, pods: list[Object]) -> list[Inspection]:
+        """Into all at once, by threads that die with the process: the client of `exec` has no timeout, and
+        one that speaks to a frozen API server never comes back."""
+        seen: dict[str, Inspection] = {}
+
+        def look(pod: Object) -> None:
+            seen[pod["metadata"]["name"]] = self._inspect(pod)
+
+        threads = [threading.Thread(target=look, args=(pod,), daemon=True) for pod in pods]
+        for thread in threads:
+            thread.start()
+        deadline = Deadline.after(LOOK_SECONDS)
+        for thread in threads:
+            thread.join(deadline.left)
+        late = f"no answer within {LOOK_SECONDS} s"
+        names = [pod["metadata"]["name"] for pod in pods]
+        return [seen.get(name) or Inspection(at=now(), pod=name, error=late) for name in names]
+
+    def _judge(self, seen: list[Inspection]) -> None:
+        """A torchrun that is busy is still starting: looked at again."""
+        waiting = torchrun.without_ranks(seen)
+        if any(waiting.values()) and not self._past(PATIENCE * self._seconds):
+            self._next = time.monotonic() + AGAIN_SECONDS
+            return
+        self._next = None
+        for inspection in seen:
+            self._record(inspection)
+        if waiting:
+            where = ", ".join(waiting)
+            self._reason = f"the ranks did not meet within {self._seconds:.0f} s: torchrun waits in {where}"
+
+    def _due(self) -> list[Object]:
+        """The running pods, once every pod has had its time."""
+        with self._lock:
+            if len(self._began) < self._nodes or len(self._began) < len(self._pods):
+                return []
+            if not self._past(self._seconds):
+                return []
+            return [pod for pod in self._pods.values() if pod["status"].get("phase") == "Running"]
+
+    def _past(self, seconds: float) -> bool:
+        """Whether all pods have run for so long."""
+        with self._lock:
+            return time.monotonic() - max(self._began.values(), default=math.inf) >= seconds
+
+    def _inspect(self, pod: Object) -> Inspection:
+        name = pod["metadata"]["name"]
+        try:
+            seen = parse(name, self._exec(pod, _LOOK))
+            hosts = {agent.host for agent in torchrun.agents(seen)} - {""}
+            resolved = {host: _addresses(self._exec(pod, _RESOLVE, host)) for host in hosts}
+            return seen.model_copy(update={"resolved": resolved})
+        except (ApiException, HTTPError, OSError, ValueError) as error:
+            return Inspection(at=now(), pod=name, error=f"{type(error).__name__}: {str(error)[:300]}")
+
+    def _exec(self, pod: Object, script: str, *arguments: str) -> str:
+        """The output of a bash script in the pod's container. By a client of its own: `stream` changes it."""
+        core = client.CoreV1Api(client.ApiClient(self._kube.configuration))
+        return str(
+            stream(
+                core.connect_get_namespaced_pod_exec,
+                pod["metadata"]["name"],
+                pod["metadata"]["namespace"],
+                container=pod["spec"]["containers"][0]["name"],
+                command=["bash", "-c", script, "bash", *arguments],
+                **dict.fromkeys(("stdin", "stderr", "tty"), False),
+                stdout=True,
+                _request_timeout=EXEC_SECONDS,
+            )
+        )
+
+
+def parse(pod: str, output: str) -> Inspection:
+    """What the script in the container printed."""
+    processes, listening, connected = [], set[int](), set[str]()
+    for line in output.splitlines():
+        words = line.split()
+        if words[:1] == ["process"] and len(words) in (5, 6):
+            pid, parent, ticks, reaped = map(int, words[1:5])
+            text = base64.b64decode("".join(words[5:])).decode(errors="replace").rstrip("\0")
+            shown = [word if len(word) <= LONG else "…" for word in text.split("\0") if text]
+            processes.append(Process(pid=pid, parent=parent, ticks=ticks, reaped=reaped, command=shown))
+        elif len(words) > 3 and words[3] == _LISTEN:
+            listening.add(int(words[1].rpartition(":")[2], 16))
+        elif len(words) > 3 and words[3] == _ESTABLISHED:
+            connected.add(_endpoint(words[2]))
+    return Inspection(
+        at=now(), pod=pod, processes=processes, listening=sorted(listening), connected=sorted(connected)
+    )
+
+
+def _endpoint(text: str) -> str:
+    """ "0100007F:04D2" → "127.0.0.1:1234": words of 32 bits, little-endian as the machine is."""
+    address, _, port = text.partition(":")
+    raw = b"".join(bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, len(address), 8))
+    ip = ipaddress.ip_address(raw)
+    return f"{getattr(ip, 'ipv4_mapped', None) or ip}:{int(port, 16)}"
+
+
+def _addresses(output: str) -> list[str] | None:
+    *lines, last = output.strip().splitlines() or [""]
+    if last == "code 127":
+        return None
+    return sorted(set(_firsts(lines)))
+
+
+def _firsts(lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        if line.split():
+            yield line.split()[0]

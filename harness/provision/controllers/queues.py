@@ -1,0 +1,173 @@
+"""Kueue's queues: one ResourceFlavor and ClusterQueue for the cluster, one LocalQueue per launch.
+
+Quotas are what the schedulable nodes can still allocate: allocatable less what pods there request.
+"""
+
+from __future__ import annotations
+
+from decimal import ROUND_DOWN, Decimal
+from typing import Any
+
+from kubernetes.utils.quantity import parse_quantity
+
+from harness.core.errors import HarnessError
+from harness.core.kubernetes import Kube, Object, condition
+
+API = "kueue.x-k8s.io/v1beta2"
+FLAVOR = "default-flavor"
+CLUSTER_QUEUE = "cluster-queue"
+MANAGED = {"app.kubernetes.io/managed-by": "pluto-e2e-harness"}
+
+
+def quotas(nodes: list[Object], pods: list[Object]) -> dict[str, Decimal]:
+    """CPU in cores, memory in bytes, and every extended resource, over all schedulable nodes."""
+    names = {node["metadata"]["name"] for node in nodes if _schedulable(node)}
+    total: dict[str, Decimal] = {"cpu": Decimal(0), "memory": Decimal(0)}
+    for node in nodes:
+        if node["metadata"]["name"] in names:
+            for resource, amount in node["status"]["allocatable"].items():
+                if resource in total or "/" in resource:
+                    total[resource] = total.get(resource, Decimal(0)) + parse_quantity(amount)
+    for pod in pods:
+        if pod["spec"].get("nodeName") in names and pod["status"].get("phase") in ("Pending", "Running"):
+            for container in pod["spec"]["containers"]:
+                for resource, amount in (container.get("resources", {}).get("requests") or {}).items():
+                    if resource in total:
+                        total[resource] -= parse_quantity(amount)
+    return {resource: max(Decimal(0), amount) for resource, amount in total.items()}
+
+
+def fitting_request(asked: Decimal, pods: int, quota: Decimal, node: Decimal) -> Decimal | None:
+    """CPUs that each of `pods` may ask for so that all of them fit into `quota` on one node, in steps of 10m.
+
+    None when they fit as they are, and when one of them alone is more than the node has: such a job is too
+    big, and shall be told so.
+    """
+    share = (quota / pods).quantize(Decimal("0.01"), rounding=ROUND_DOWN)
+    return share if asked > share > 0 and asked <= node else None
+
+
+def single_node_request(kube: Kube, asked: Decimal, pods: int) -> str | None:
+    """`fitting_request` on this cluster, as a quantity; None also when several nodes take pods.
+
+    Two nodes of a job share one machine there, beside the control plane: it is their requests that do not
+    fit, not the work.
+    """
+    nodes = [node for node in kube.objects("v1", "Node") if _schedulable(node)]
+    queue = kube.get(API, "ClusterQueue", CLUSTER_QUEUE)
+    if len(nodes) != 1 or queue is None:
+        return None
+    resources = queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"]
+    quota = next(parse_quantity(r["nominalQuota"]) for r in resources if r["name"] == "cpu")
+    request = fitting_request(asked, pods, quota, parse_quantity(nodes[0]["status"]["allocatable"]["cpu"]))
+    return None if request is None else _quantity("cpu", request)
+
+
+def _schedulable(node: Object) -> bool:
+    taints = node["spec"].get("taints") or []
+    blocked = any(taint["effect"] in ("NoSchedule", "NoExecute") for taint in taints)
+    return not blocked and not node["spec"].get("unschedulable")
+
+
+def schedulable_nodes(kube: Kube) -> int:
+    return sum(_schedulable(node) for node in kube.objects("v1", "Node"))
+
+
+def install(kube: Kube, seconds: float = 60) -> dict[str, str]:
+    """ResourceFlavor and ClusterQueue, waited for until Active. Returns the quotas as quantities."""
+    amounts = quotas(kube.objects("v1", "Node"), kube.objects("v1", "Pod"))
+    texts = {resource: _quantity(resource, amount) for resource, amount in amounts.items()}
+    resources = [{"name": resource, "nominalQuota": text} for resource, text in texts.items()]
+    group = {"coveredResources": list(texts), "flavors": [{"name": FLAVOR, "resources": resources}]}
+    kube.apply(
+        {
+            "apiVersion": API,
+            "kind": "ResourceFlavor",
+            "metadata": {"name": FLAVOR, "labels": MANAGED},
+            "spec": {},
+        }
+    )
+    kube.apply(
+        {
+            "apiVersion": API,
+            "kind": "ClusterQueue",
+            "metadata": {"name": CLUSTER_QUEUE, "labels": MANAGED},
+            "spec": {"namespaceSelector": {}, "resourceGroups": [group]},
+        }
+    )
+    kube.wait(
+        *("ClusterQueue Active", API, "ClusterQueue", _active(CLUSTER_QUEUE)),
+        seconds=seconds,
+        cause="queue.inactive",
+    )
+    return texts
+
+
+def local_queue(
+    kube: Kube, namespace: str, name: str, cluster_queue: str = CLUSTER_QUEUE, seconds: float = 30
+) -> None:
+    """A LocalQueue in the launch's namespace, waited for until Active.
+
+    Raises HarnessError: at once (queue.*) when its ClusterQueue is gone or admits nothing.
+    """
+    admits(kube, cluster_queue)
+    metadata = {"name": name, "namespace": namespace, "labels": MANAGED}
+    kube.apply(
+        {
+            "apiVersion": API,
+            "kind": "LocalQueue",
+            "metadata": metadata,
+            "spec": {"clusterQueue": cluster_queue},
+        }
+    )
+    kube.wait(
+        *(f"LocalQueue {name} Active", API, "LocalQueue", _active(name)),
+        seconds=seconds,
+        namespace=namespace,
+        cause="queue.inactive",
+    )
+
+
+def covered(kube: Kube, name: str) -> set[str]:
+    """Resources that a ClusterQueue has a quota of."""
+    queue = kube.get(API, "ClusterQueue", name) or {"spec": {}}
+    groups = queue["spec"].get("resourceGroups") or []
+    return {resource for group in groups for resource in group["coveredResources"]}
+
+
+def admits(kube: Kube, name: str) -> None:
+    """Raises HarnessError, cause queue.*, when a ClusterQueue is gone or admits nothing."""
+    queue = kube.get(API, "ClusterQueue", name)
+    if queue is None:
+        raise HarnessError(
+            f"ClusterQueue {name} is not there",
+            hint="`harness down`, then run again: a new cluster gets a new one",
+            cause="queue.cluster_queue_missing",
+        )
+    active, policy = condition(queue, "Active"), queue["spec"].get("stopPolicy") or "None"
+    if active.get("status") == "False" or policy != "None":
+        why = f"{active['reason']}: {active['message']}" if active.get("status") == "False" else "stopped"
+        raise HarnessError(
+            f"ClusterQueue {name} admits nothing: {why} (stopPolicy {policy})",
+            hint=f"`kubectl describe clusterqueue {name}`",
+            cause="queue.inactive",
+        )
+
+
+def _active(name: str) -> Any:
+    def done(queues: dict[str, Object]) -> str | None:
+        active = condition(queues.get(name, {}), "Active")
+        if not active:
+            return "no Active condition yet"
+        return None if active["status"] == "True" else f"{active['reason']}: {active['message']}"
+
+    return done
+
+
+def _quantity(resource: str, amount: Decimal) -> str:
+    """Milli-cores, mebibytes, or whole numbers."""
+    if resource == "cpu":
+        return f"{int(amount * 1000)}m"
+    if resource == "memory":
+        return f"{int(amount / 2**20)}Mi"
+    return str(int(amount))

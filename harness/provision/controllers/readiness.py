@@ -1,0 +1,138 @@
+"""What must stand for JobSet and Kueue to serve, looked at once: APIs, Deployments, endpoints of webhooks.
+
+Nothing is waited for: what is missing here does not come back by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from harness.core.errors import HarnessError
+from harness.core.kubernetes import NOT_SERVED, Kube, Object
+
+CONTROLLERS = {"jobset": "jobset-system", "kueue": "kueue-system"}
+"""Name → namespace."""
+APIS = {
+    "jobsets.jobset.x-k8s.io": "v1alpha2",
+    "workloads.kueue.x-k8s.io": "v1beta2",
+    "localqueues.kueue.x-k8s.io": "v1beta2",
+    "clusterqueues.kueue.x-k8s.io": "v1beta2",
+    "resourceflavors.kueue.x-k8s.io": "v1beta2",
+}
+"""CustomResourceDefinition → the version that the harness and its jobs use."""
+_WEBHOOK = "failed calling webhook"
+_SERVICE = "kubernetes.io/service-name"
+
+
+def standing(kube: Kube) -> None:
+    """Raises HarnessError, cause controllers.crd_missing, version_unsupported, *_not_ready or
+    webhook_not_serving."""
+    for kind in APIS:
+        _api(kube, kind)
+    for name in CONTROLLERS:
+        _controller(kube, name)
+
+
+def stands(kube: Kube, name: str) -> None:
+    """The same of one of CONTROLLERS."""
+    for kind in APIS:
+        if kind.partition(".")[2].startswith(name):
+            _api(kube, kind)
+    _controller(kube, name)
+
+
+def _controller(kube: Kube, name: str) -> None:
+    _deployments(kube, name)
+    _endpoints(kube, name)
+
+
+def explain(kube: Kube, error: Exception) -> HarnessError | None:
+    """Why nothing could be created, when a controller or its API is to blame; `error` is how it showed."""
+    said = error.message if isinstance(error, HarnessError) else f"HTTP {getattr(error, 'status', '?')}"
+    try:
+        standing(kube)
+    except HarnessError as problem:
+        short = said.partition(": HTTP response body")[0]
+        return HarnessError(f"{problem.message}; {short}", hint=problem.hint, cause=problem.cause)
+    except (ApiException, HTTPError, OSError):
+        return None
+    if _WEBHOOK in said:
+        hint = "controllers/ logs; `kubectl get endpointslices -A`"
+        return HarnessError(said, hint=hint, cause="controllers.webhook_not_serving")
+    if isinstance(error, NOT_SERVED):
+        text = f"the API server does not know the kind: {error}"
+        return HarnessError(text, cause="controllers.crd_missing")
+    return None
+
+
+def passing(kube: Kube, error: HarnessError) -> bool:
+    """Whether it was a webhook that failed although everything stands: its controller is on its way back."""
+    if _WEBHOOK not in error.message:
+        return False
+    try:
+        standing(kube)
+    except (HarnessError, ApiException, HTTPError, OSError):
+        return False
+    return True
+
+
+def _api(kube: Kube, name: str) -> None:
+    version = APIS[name]
+    crd = kube.get("apiextensions.k8s.io/v1", "CustomResourceDefinition", name)
+    if crd is None or crd["metadata"].get("deletionTimestamp"):
+        raise HarnessError(
+            f"the cluster has no CustomResourceDefinition {name}",
+            hint="install it again, or `harness down` for a new cluster",
+            cause="controllers.crd_missing",
+        )
+    served = [v["name"] for v in crd["spec"]["versions"] if v["served"]]
+    if version not in served:
+        raise HarnessError(
+            f"{name} is needed in version {version}; the cluster serves {', '.join(served) or 'none'}",
+            hint="install the versions of harness/versions.toml, or `harness down` for a new cluster",
+            cause="controllers.version_unsupported",
+        )
+
+
+def _deployments(kube: Kube, name: str) -> None:
+    namespace = CONTROLLERS[name]
+    deployments = kube.objects("apps/v1", "Deployment", namespace)
+    gone = [d["metadata"]["name"] for d in deployments if d["spec"].get("replicas") == 0]
+    if gone or not deployments:
+        what = f"Deployment {', '.join(gone)} is scaled to 0" if gone else "there is no Deployment"
+        raise HarnessError(
+            f"the controller {name} is down: {what} in {namespace}",
+            hint=f"`kubectl -n {namespace} scale deployment --all --replicas=1`",
+            cause=f"controllers.{name}_not_ready",
+        )
+
+
+def _endpoints(kube: Kube, name: str) -> None:
+    """A Service without endpoints although a pod is Ready: its selector finds nothing."""
+    namespace = CONTROLLERS[name]
+    ready = [p for p in kube.objects("v1", "Pod", namespace) if _ready(p)]
+    filled: dict[str, bool] = {}
+    for each in kube.objects("discovery.k8s.io/v1", "EndpointSlice", namespace):
+        service = (each["metadata"].get("labels") or {}).get(_SERVICE, "")
+        filled[service] = filled.get(service, False) or any(serves(e) for e in each.get("endpoints") or [])
+    names = [s["metadata"]["name"] for s in kube.objects("v1", "Service", namespace)]
+    empty = [name for name in names if "webhook" in name and not filled.get(name)]
+    if ready and empty:
+        raise HarnessError(
+            f"Service {', '.join(empty)} in {namespace} has no endpoint, so nothing passes its webhooks",
+            hint=f"compare its selector with the labels: `kubectl -n {namespace} get pods --show-labels`",
+            cause="controllers.webhook_not_serving",
+        )
+
+
+def _ready(pod: Object) -> bool:
+    conditions = pod["status"].get("conditions") or []
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def serves(endpoint: dict[str, Any]) -> bool:
+    """Whether an endpoint of an EndpointSlice is ready."""
+    return bool((endpoint.get("conditions") or {}).get("ready"))

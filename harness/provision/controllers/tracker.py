@@ -1,0 +1,112 @@
+"""The embedded tracker: a Deployment in the cluster, serving before any rank starts.
+
+Its key is made once per cluster and lies in a Secret; ranks get it by reference, so it is in no job file,
+no process list and no JobSet.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from dataclasses import dataclass
+
+import httpx
+
+from harness.core.errors import HarnessError
+from harness.core.kubernetes import Kube, Object
+from harness.provision.controllers.install import wait_available
+
+NAMESPACE = "harness-system"
+NAME = "tracker"
+PORT = 8080
+URL = f"http://{NAME}.{NAMESPACE}.svc.cluster.local:{PORT}"
+LABELS = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/managed-by": "pluto-e2e-harness"}
+
+
+@dataclass(frozen=True)
+class EmbeddedTracker:
+    """Where ranks reach the tracker, and its key."""
+
+    url: str
+    key: str
+
+    def client(self, kube: Kube) -> httpx.Client:
+        """For the harness: through the API server's proxy, which strips Authorization."""
+        return kube.service_client(NAMESPACE, NAME, PORT, {"X-Api-Key": self.key})
+
+
+def gone(kube: Kube) -> str | None:
+    """Why the tracker cannot answer, however long one waits; None when it may."""
+    deployment = kube.get("apps/v1", "Deployment", NAME, NAMESPACE)
+    if deployment is None:
+        return f"there is no Deployment {NAME} in {NAMESPACE}"
+    if deployment["spec"].get("replicas") == 0:
+        return f"Deployment {NAME} in {NAMESPACE} is scaled to 0"
+    return None
+
+
+def prove(kube: Kube, seconds: float = 20) -> None:
+    """Of a tracker that was installed before: it serves. Raises HarnessError with cause tracker.not_ready."""
+    why = gone(kube)
+    if why is not None:
+        hint = f"`kubectl -n {NAMESPACE} scale deployment {NAME} --replicas=1`, or `harness down`"
+        raise HarnessError(f"the tracker is down: {why}", hint=hint, cause="tracker.not_ready")
+    wait_available(kube, NAMESPACE, seconds, "tracker.not_ready")
+
+
+def install(kube: Kube, image: str, seconds: float = 120) -> EmbeddedTracker:
+    """Apply and wait until it serves. Raises WaitError with cause tracker.not_ready."""
+    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": LABELS}})
+    if kube.get("v1", "Secret", NAME, NAMESPACE) is None:
+        kube.apply(_object("v1", "Secret", stringData={"api-key": f"mlpi_{secrets.token_urlsafe(24)}"}))
+    selector = {"app.kubernetes.io/name": NAME}
+    kube.apply(
+        _object("v1", "Service", spec={"selector": selector, "ports": [{"port": PORT, "targetPort": PORT}]})
+    )
+    kube.apply(_object("apps/v1", "Deployment", spec=_deployment(image, selector)))
+    wait_available(kube, NAMESPACE, seconds, "tracker.not_ready")
+    return find(kube)
+
+
+def find(kube: Kube) -> EmbeddedTracker:
+    """The tracker of a cluster that has one. Raises HarnessError otherwise."""
+    secret = kube.get("v1", "Secret", NAME, NAMESPACE)
+    if secret is None:
+        raise HarnessError(
+            "the cluster has no embedded tracker", hint="harness up", cause="tracker.not_ready"
+        )
+    return EmbeddedTracker(URL, base64.b64decode(secret["data"]["api-key"]).decode())
+
+
+def _object(api_version: str, kind: str, **fields: object) -> Object:
+    metadata = {"name": NAME, "namespace": NAMESPACE, "labels": LABELS}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **fields}
+
+
+def _deployment(image: str, selector: dict[str, str]) -> Object:
+    """The database is in an emptyDir: it outlives the container, not the pod."""
+    key = {"secretKeyRef": {"name": NAME, "key": "api-key"}}
+    container = {
+        "name": NAME,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": ["--host", "0.0.0.0", "--port", str(PORT), "--db", "/data/tracker.db"],  # noqa: S104
+        "env": [{"name": "TRACKER_API_KEY", "valueFrom": key}],
+        "ports": [{"containerPort": PORT}],
+        "readinessProbe": {"httpGet": {"path": "/healthz", "port": PORT}, "periodSeconds": 1},
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }
+    pod = {
+        "containers": [container],
+        "volumes": [{"name": "data", "emptyDir": {}}],
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "fsGroup": 65532},
+        "automountServiceAccountToken": False,
+    }
+    template = {"metadata": {"labels": LABELS}, "spec": pod}
+    return {
+        "replicas": 1,
+        "strategy": {"type": "Recreate"},
+        "selector": {"matchLabels": selector},
+        "template": template,
+    }

@@ -1,0 +1,153 @@
+"""Newer packages on an older Debian: sources as apt reads them, and a source of our own beside them.
+
+Debian 12's dockerd cannot grant privileges on machines that withhold capabilities, and kind 0.33 is in sid
+alone. So trixie and sid are added with pins below 100: nothing comes from them unless asked for by name,
+and nothing installed from them is upgraded by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.core.errors import HarnessError
+
+NAME = "pluto-e2e-harness"
+PINS = {"trixie": 50, "sid": 40}
+ALIASES = {"sid": {"sid", "unstable"}}
+
+# The release each package must come from, where the machine's own is older; the others come from its own.
+_NEWER = dict.fromkeys(["docker.io", "containerd", "docker-cli", "docker-buildx"], "trixie") | dict.fromkeys(
+    ["kind", "kubectl", "golang-1.26-go", "golang-1.26-src"], "sid"
+)
+_RELEASES = ["bookworm", "trixie", "forky", "sid"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One stanza. `options` are deb822 fields with their values, continuation lines included."""
+
+    uris: tuple[str, ...]
+    suites: tuple[str, ...]
+    components: tuple[str, ...]
+    options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_archive(self) -> bool:
+        """Debian's own archive, not somebody's repository that names its suites after Debian's."""
+        signed = self.options.get("Signed-By", "")
+        return "main" in self.components and (not signed or "debian-archive" in signed or "\n" in signed)
+
+
+def parse_deb822(text: str) -> list[Source]:
+    """The enabled binary stanzas of a .sources file."""
+    found = []
+    for stanza in re.split(r"\n\s*\n", "\n".join(li for li in text.splitlines() if not li.startswith("#"))):
+        fields: dict[str, str] = {}
+        name = ""
+        for line in stanza.splitlines():
+            if line[:1] in {" ", "\t"} and name:
+                fields[name] += "\n" + line
+            elif ":" in line:
+                name, _, value = line.partition(":")
+                name = name.strip().title()
+                fields[name] = value.strip()
+        if "deb" in fields.pop("Types", "").split() and fields.pop("Enabled", "yes").lower() not in {
+            "no",
+            "false",
+        }:
+            uris, suites, components = (
+                tuple(fields.pop(key, "").split()) for key in ("Uris", "Suites", "Components")
+            )
+            found.append(Source(uris, suites, components, fields))
+    return found
+
+
+def parse_one_line(text: str) -> list[Source]:
+    """The binary lines of a .list file: `deb [option=value …] uri suite component …`."""
+    found = []
+    for line in text.splitlines():
+        match = re.match(r"\s*deb\s+(?:\[([^\]]*)\]\s*)?(\S+)\s+(\S+)([^#]*)", line)
+        if match:
+            options = {}
+            for option in (match[1] or "").split():
+                key, _, value = option.partition("=")
+                key = {"arch": "architectures", "lang": "languages", "target": "targets"}.get(key, key)
+                options[key.title()] = value.replace(",", " ")
+            found.append(Source((match[2],), (match[3],), tuple(match[4].split()), options))
+    return found
+
+
+def read_sources(root: Path = Path("/")) -> list[Source]:
+    """All sources of the system at `root`, in apt's order."""
+    apt = root / "etc/apt"
+    found = parse_one_line(_text(apt / "sources.list"))
+    for path in sorted((apt / "sources.list.d").glob("*")):
+        if path.suffix == ".list":
+            found += parse_one_line(_text(path))
+        elif path.suffix == ".sources":
+            found += parse_deb822(_text(path))
+    return found
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace") if path.is_file() else ""
+
+
+def codename(os_release: str) -> str | None:
+    """Debian's codename, from /etc/os-release; None on another system."""
+    fields = dict(line.split("=", 1) for line in os_release.splitlines() if "=" in line)
+    if fields.get("ID", "").strip('"') != "debian":
+        return None
+    return fields.get("VERSION_CODENAME", "sid").strip('"')
+
+
+def specs(packages: Iterable[str], release: str) -> list[str]:
+    """What apt-get is asked for: `docker.io/trixie` on bookworm, `docker.io` on trixie."""
+    if release not in _RELEASES:
+        raise HarnessError(
+            f"Debian {release} is older than bookworm or not known here",
+            hint="install Docker ≥ 23 with buildx and kind ≥ 0.33 yourself, then `harness doctor`",
+        )
+    age = _RELEASES.index(release)
+    newer = {name: suite for name, suite in _NEWER.items() if _RELEASES.index(suite) > age}
+    return [f"{name}/{newer[name]}" if name in newer else name for name in packages]
+
+
+def missing_suites(wanted: Sequence[str], sources: Iterable[Source]) -> list[str]:
+    """The suites that the package specs name and no enabled source of Debian's archive has."""
+    suites = dict.fromkeys(spec.partition("/")[2] for spec in wanted if "/" in spec)
+    known = {suite for source in sources if source.is_archive for suite in source.suites}
+    return [suite for suite in suites if not ALIASES.get(suite, {suite}) & known]
+
+
+def our_source(suites: Sequence[str], sources: Iterable[Source], release: str) -> str:
+    """A .sources file for `suites`, at the mirror and with the keyring of the machine's own release."""
+    base = next((s for s in sources if s.is_archive and release in s.suites), None)
+    if base is None:
+        raise HarnessError(
+            f"no source of Debian {release}'s main archive in /etc/apt/sources.list or sources.list.d",
+            hint="add one, `apt-get update`, then `harness doctor --fix` again",
+        )
+    fields = {"Types": "deb", "URIs": " ".join(base.uris), "Suites": " ".join(suites), "Components": "main"}
+    fields |= base.options
+    return "".join(f"{name}: {value}\n" for name, value in fields.items())
+
+
+def our_pins(suites: Sequence[str]) -> str:
+    return "\n".join(f"Package: *\nPin: release n={suite}\nPin-Priority: {PINS[suite]}\n" for suite in suites)
+
+
+def write_sources(suites: Sequence[str], release: str, root: Path = Path("/")) -> list[Path]:
+    """Adds `suites`, in files of our own name: pins first, so that the source is never there without them."""
+    source = root / f"etc/apt/sources.list.d/{NAME}.sources"
+    pins = root / f"etc/apt/preferences.d/{NAME}"
+    already = [s for parsed in parse_deb822(_text(source)) for s in parsed.suites]
+    suites = [*already, *(suite for suite in suites if suite not in already)]
+    written = {pins: our_pins(suites), source: our_source(suites, read_sources(root), release)}
+    for path, text in written.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return list(written)

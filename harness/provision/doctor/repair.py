@@ -1,0 +1,192 @@
+"""`doctor --fix`: what is missing is installed and started; what works is left alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from harness.core.errors import HarnessError, ToolError, WaitError
+from harness.core.locks import locked
+from harness.provision.doctor import apt, probe
+from harness.provision.doctor.check import Check, at_least, exit_code, version_of
+from harness.provision.doctor.checks import DOCKER_BOUNDED, INOTIFY, checks
+from harness.settings import Settings
+
+Progress = Callable[[str], None]
+
+DAEMON_SECONDS = 90
+DOWN = "docker.daemon_down"
+APT_SECONDS = 900
+GO_HOME = Path("/usr/lib/go-1.26/bin/go")
+PID_FILES = {
+    Path("/run/docker.pid"): "dockerd",
+    Path("/run/docker/containerd/containerd.pid"): "containerd",
+}
+GO_LINK = Path("/usr/local/bin/go")
+
+_PACKAGES = {
+    "Docker client": ["docker-cli"],
+    "docker buildx": ["docker-buildx"],
+    "kind": ["kind"],
+    "kubectl": ["kubectl"],
+    "Go": ["golang-1.26-go", "golang-1.26-src"],
+    "debootstrap": ["debootstrap"],
+}
+_DAEMON_PACKAGES = ["docker.io", "containerd", "docker-cli", "docker-buildx", "iptables"]
+
+
+def fix(settings: Settings, progress: Progress) -> list[Check]:
+    """Puts right what it can and returns the checks as they are afterwards.
+
+    As root: the daemon, inotify limits, and on Debian packages. Else nothing is changed; each check says what
+    to do. A daemon that answers is never restarted. Raises HarnessError when a repair fails.
+    """
+    with locked(
+        settings.state_dir / "doctor.lock", lambda: progress("waiting for another `harness doctor --fix`")
+    ):
+        before = checks(settings)
+        failed = [check for check in before if check.failed]
+        if os.geteuid() != 0:
+            if failed:
+                progress("not root: nothing was changed")
+            return before
+        dockerd = probe.ask("dockerd", "--version").text if probe.which("dockerd") else None
+        packages = needed_packages(failed, settings, dockerd)
+        release = apt.codename(_read(Path("/etc/os-release")))
+        if packages and release:
+            install(packages, release, progress)
+            _link_go(packages, progress)
+        elif packages:
+            progress("not Debian: nothing was installed")
+        if not probe.docker_info()[0] and not os.environ.get("DOCKER_HOST") and probe.which("dockerd"):
+            start_daemon(settings, progress)
+        _raise_inotify(before, progress)
+        after = checks(settings)
+        progress("ready" if exit_code(after) == 0 else "some checks still fail")
+        return after
+
+
+def needed_packages(failed: Sequence[Check], settings: Settings, dockerd: str | None) -> list[str]:
+    """Debian's packages for what fails. `dockerd`: what `dockerd --version` says, None without one."""
+    names = {check.name for check in failed}
+    names -= {"kind"} if settings.kind_bin != "kind" else set()
+    names -= {"kubectl"} if settings.kubectl_bin != "kubectl" else set()
+    wanted: list[str] = []
+    if "Docker daemon" in names and not os.environ.get("DOCKER_HOST"):
+        too_old = dockerd is not None and not at_least(version_of(dockerd), DOCKER_BOUNDED)
+        if dockerd is None or (too_old and probe.capabilities_withheld()):
+            wanted += _DAEMON_PACKAGES
+    for name, packages in _PACKAGES.items():
+        if name in names:
+            wanted += packages
+    return list(dict.fromkeys(wanted))
+
+
+def install(packages: Sequence[str], release: str, progress: Progress) -> None:
+    """Installs Debian packages, adding the sources they need when no source has them yet."""
+    wanted = apt.specs(packages, release)
+    suites = apt.missing_suites(wanted, apt.read_sources())
+    if suites:
+        for path in apt.write_sources(suites, release):
+            progress(f"wrote {path} ({', '.join(suites)}, pinned below everything else)")
+    progress("apt-get update")
+    _apt("update")
+    progress(f"apt-get install {' '.join(wanted)}")
+    _apt("install", "--yes", "--no-install-recommends", *wanted)
+
+
+def _apt(*arguments: str) -> None:
+    command = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120", *arguments]
+    answer = probe.ask(*command, seconds=APT_SECONDS)
+    if not answer.ok:
+        raise ToolError(
+            command, answer.code, answer.text, hint="repair apt, then `harness doctor --fix` again"
+        )
+
+
+def start_daemon(settings: Settings, progress: Progress) -> None:
+    """Starts dockerd and waits until it answers: by systemd where that runs, else detached with a log."""
+    if Path("/run/systemd/system").is_dir():
+        progress("systemctl start docker")
+        answer = probe.ask("systemctl", "start", "docker", seconds=DAEMON_SECONDS)
+        if not answer.ok:
+            raise ToolError(
+                ["systemctl", "start", "docker"],
+                answer.code,
+                answer.text,
+                hint="journalctl -u docker",
+                cause=DOWN,
+            )
+        _wait_for_daemon(lambda: None)
+        return
+    _remove_stale_pid_files(progress)
+    log = settings.state_dir / "dockerd.log"
+    progress(f"starting dockerd, log in {log}")
+    with log.open("ab") as output:
+        daemon = subprocess.Popen(
+            [probe.which("dockerd") or "dockerd"],
+            cwd="/",
+            env={**os.environ, "PATH": probe.SEARCH_PATH},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def ended() -> None:
+        if daemon.poll() is not None:
+            hint = f"the whole log is {log}"
+            raise ToolError(["dockerd"], daemon.returncode, _read(log), hint=hint, cause=DOWN)
+
+    _wait_for_daemon(ended)
+    progress("dockerd answers")
+
+
+def _remove_stale_pid_files(progress: Progress) -> None:
+    """After a kill these can name processes that are something else now; dockerd takes them for its own."""
+    for path, program in PID_FILES.items():
+        pid = probe.kernel_number(path)
+        if pid is not None and _read(Path(f"/proc/{pid}/comm")).strip() != program:
+            path.unlink()
+            progress(f"removed {path}: process {pid} is no {program}")
+
+
+def _wait_for_daemon(still_running: Callable[[], None]) -> None:
+    start = time.monotonic()
+    while True:
+        info, problem = probe.docker_info()
+        if info:
+            return
+        still_running()
+        if time.monotonic() - start > DAEMON_SECONDS:
+            raise WaitError("`docker info` to answer", problem, DAEMON_SECONDS, cause=DOWN)
+        time.sleep(0.3)
+
+
+def _link_go(packages: Sequence[str], progress: Progress) -> None:
+    """Debian's golang-1.26-go brings no `go` on PATH."""
+    if "golang-1.26-go" in packages and GO_LINK.resolve() != GO_HOME:
+        if GO_LINK.exists():
+            raise HarnessError(
+                f"{GO_LINK} is an older Go", hint=f"remove it, or put {GO_HOME.parent} first on PATH"
+            )
+        GO_LINK.symlink_to(GO_HOME)
+        progress(f"linked {GO_LINK} to {GO_HOME}")
+
+
+def _raise_inotify(before: Sequence[Check], progress: Progress) -> None:
+    """Until the next boot. Some machines do not allow it: then the check says so."""
+    low = {check.name.removeprefix("inotify ") for check in before if not check.ok}
+    for name in low & INOTIFY.keys():
+        try:
+            (Path("/proc/sys/fs/inotify") / name).write_text(str(INOTIFY[name]))
+            progress(f"fs.inotify.{name} = {INOTIFY[name]} until the next boot")
+        except OSError as error:
+            progress(f"fs.inotify.{name} cannot be raised: {error.strerror}")
+
+
+def _read(path: Path) -> str:
+    return path.read_text(errors="replace") if path.is_file() else ""

@@ -1,0 +1,129 @@
+"""The worker and the tracker image, tagged with the hash of what they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+
+from harness.core.errors import HarnessError
+from harness.provision.images import scripts, versions
+from harness.provision.images.docker import BUILD, CAUSE, Progress, files_of, image_id, making
+from harness.provision.images.stack import Stack
+from harness.provision.images.wheels import lock_key, pinned, wheels
+from harness.provision.source.store import key
+from harness.settings import Settings
+
+PACKAGE = Path(str(resources.files("harness")))
+"""As it is installed. Dockerfiles and locks are in it."""
+ROOT = PACKAGE.parent
+"""Where harness/ lies, and images are built from: the checkout, or site-packages."""
+FILES = PACKAGE / "provision" / "images" / "files"
+LOCKS = PACKAGE / "locks"
+
+
+@dataclass(frozen=True)
+class ImageRef:
+    """A local Docker image: its tag, and its id as `sha256:…`."""
+
+    tag: str
+    image_id: str
+    changed: Mapping[str, bytes] = field(default_factory=dict)
+    """Scripts that the ranks have to be given besides: by their path in /workspace."""
+    made_of: Mapping[str, str] = field(default_factory=dict)
+    """Versions, by name, for the evidence; none of an image that was not built here."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What one image is made of. `parts`: files and folders below ROOT that its Dockerfile copies."""
+
+    repository: str
+    dockerfile: Path
+    lock: Path
+    parts: tuple[Path, ...]
+
+    def tag(self, arguments: Mapping[str, str], python: str) -> str:
+        """`repository:<12 hex digits>`, another one for every change of the files or the arguments."""
+        inputs = self._making(arguments, python)
+        for path in _files(self.parts):
+            inputs += [str(path.relative_to(ROOT)), path.read_bytes().hex()]
+        return f"{self.repository}:{key(*inputs)}"
+
+    def making(self, arguments: Mapping[str, str], python: str) -> str:
+        """The same for every image that differs in its files alone."""
+        return key(*self._making(arguments, python))
+
+    def _making(self, arguments: Mapping[str, str], python: str) -> list[str]:
+        inputs = [self.dockerfile.read_text(), lock_key(self.lock.read_text(), python)]
+        return inputs + [f"{name}={value}" for name, value in sorted(arguments.items())]
+
+
+SCRIPTS = PACKAGE / "workers"
+WORKER = Recipe("pluto-multinode-test", FILES / "worker.Dockerfile", LOCKS / "worker.txt", (SCRIPTS,))
+TRACKER = Recipe(
+    "harness/tracker",
+    FILES / "tracker.Dockerfile",
+    LOCKS / "tracker.txt",
+    (PACKAGE / "__init__.py", PACKAGE / "tracker"),
+)
+
+
+def build_worker(stack: Stack, settings: Settings, progress: Progress, exact: bool = False) -> ImageRef:
+    """The image of the ranks: PyTorch, Pluto's client and harness/workers/ in /workspace.
+
+    One that is there and differs in scripts alone is taken with what changed, unless `exact`.
+    Raises ToolError naming the log, cause image.build_failed.
+    """
+    worker = versions.load(settings).worker
+    arguments = {"BASE": stack.torch_base, "TORCH": worker.torch}
+    made_of = {"worker_base": stack.torch_base, "pluto": pinned(WORKER.lock.read_text(), "pluto-ml")}
+    making, files = WORKER.making(arguments, worker.python), scripts.read(SCRIPTS)
+    if not exact and image_id(WORKER.tag(arguments, worker.python)) is None:
+        there = scripts.near(making, files)
+        if there is not None:
+            progress(f"{there.tag}: taken; what changed since travels by itself: {', '.join(there.changed)}")
+            return ImageRef(there.tag, there.image_id, there.changed, made_of)
+    labels = scripts.labels(making, files)
+    return replace(_build(WORKER, arguments, worker.python, settings, progress, labels), made_of=made_of)
+
+
+def build_tracker(stack: Stack, settings: Settings, progress: Progress) -> ImageRef:
+    """The image of the embedded tracker. Raises as `build_worker`."""
+    python = versions.load(settings).worker.python
+    return _build(TRACKER, {"BASE": stack.python_base}, python, settings, progress)
+
+
+def _build(
+    recipe: Recipe,
+    arguments: Mapping[str, str],
+    python: str,
+    settings: Settings,
+    progress: Progress,
+    labels: Mapping[str, str] = {},
+) -> ImageRef:
+    tag = recipe.tag(arguments, python)
+    there = image_id(tag)
+    if there is not None:
+        return ImageRef(tag, there)
+    folder = wheels(recipe.lock, python, settings, progress)
+    with making(tag, settings, progress) as shell:
+        if shell is not None:
+            progress(f"{tag}: building on {arguments['BASE']}")
+            words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
+            words += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
+            # In a checkout it is a link, and Docker looks for .dockerignore beside the file itself.
+            dockerfile = recipe.dockerfile.resolve()
+            words += ["--build-context", f"wheels={folder}"]
+            shell.run([*BUILD, *words, "-f", dockerfile, "-t", tag, ROOT])
+    made = image_id(tag)
+    if made is None:
+        raise HarnessError(
+            f"{tag} was built and is not there", hint="another process removed it? try again", cause=CAUSE
+        )
+    return ImageRef(tag, made)
+
+
+def _files(parts: Iterable[Path]) -> list[Path]:
+    return [path for part in parts for path in (files_of(part) if part.is_dir() else [part])]

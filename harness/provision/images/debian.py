@@ -1,0 +1,71 @@
+"""Bases of the worker and tracker images made of Debian packages, for where no registry is reached.
+
+Each is one flat layer without what its user never touches; files/*.Dockerfile say what goes. They are kept by
+the hash of these files, not of Debian's archive: removing the image is how to get newer packages.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.provision.images.docker import BUILD, Progress, image_id, making
+from harness.provision.source import debian
+from harness.provision.source.store import code_input, key
+from harness.settings import Settings
+
+FILES = Path(__file__).parent / "files"
+_INPUTS = {
+    "torch": ["debian-torch.Dockerfile", "without_libuv.py", "torch_selftest.py"],
+    "python": ["debian-python.Dockerfile"],
+}
+
+
+@dataclass(frozen=True)
+class Bases:
+    """Local Docker tags."""
+
+    torch: str
+    python: str
+
+
+def bases(suite: str, settings: Settings, progress: Progress) -> Bases:
+    """Both bases of a Debian suite, made when they are not there. Needs root (debootstrap) to make them.
+
+    Raises ToolError naming the log, HarnessError when a tool or a Debian mirror is missing; cause
+    image.build_failed.
+    """
+    root = f"harness/debian-{suite}:{key(suite, code_input(str(debian.__file__)))}"
+    made = {name: f"harness/{name}-{suite}:{_key(root, files)}" for name, files in _INPUTS.items()}
+    for name, tag in made.items():
+        if image_id(tag) is None:
+            _make(name, tag, suite, root, settings, progress)
+    return Bases(torch=made["torch"], python=made["python"])
+
+
+def _key(root: str, files: list[str]) -> str:
+    return key(root, *((FILES / name).read_text() for name in files))
+
+
+def _make(name: str, tag: str, suite: str, root: str, settings: Settings, progress: Progress) -> None:
+    _make_root(suite, root, settings, progress)
+    with making(tag, settings, progress) as shell:
+        if shell is not None:
+            progress(f"{tag}: building from Debian packages (about a minute)")
+            dockerfile = FILES / _INPUTS[name][0]
+            shell.run([*BUILD, "--build-arg", f"BASE={root}", "-f", dockerfile, "-t", tag, FILES])
+
+
+def _make_root(suite: str, root: str, settings: Settings, progress: Progress) -> None:
+    if image_id(root) is not None:
+        return
+    with making(root, settings, progress) as shell:
+        if shell is not None:
+            progress(f"{root}: debootstrap from {debian.mirror()}")
+            unfinished = settings.cache_dir / "images-unfinished" / root.replace("/", "_")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+            with tempfile.TemporaryDirectory(dir=unfinished, ignore_cleanup_errors=True) as folder:
+                debian.import_root(shell, suite, root, Path(folder))

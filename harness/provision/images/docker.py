@@ -1,0 +1,58 @@
+"""The local Docker: what it has, and building what it lacks, once however many processes ask."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.core import processes
+from harness.core.locks import locked
+from harness.provision.source.shell import Shell
+from harness.settings import Settings
+
+Progress = Callable[[str], None]
+CAUSE = "image.build_failed"
+BUILD = ["docker", "build", "--network", "host", "--provenance=false", "--progress", "plain"]
+"""With BuildKit. No attestations: they make an index of the image, which containerd's import may refuse."""
+
+
+def image_id(tag: str) -> str | None:
+    """`sha256:…` of a local image, None when there is none."""
+    done = processes.run(
+        ["docker", "image", "inspect", "--format", "{{.Id}}", tag], timeout=30, check=False, cause=CAUSE
+    )
+    if done.returncode == 0:
+        return done.stdout.strip()
+    if "no such image" in done.stderr.lower():
+        return None
+    # The daemon does not answer, or refuses: ask again so that its own words are in the error.
+    processes.run(["docker", "version"], timeout=30, hint="`harness doctor` says what to do", cause=CAUSE)
+    return None
+
+
+@contextmanager
+def making(tag: str, settings: Settings, progress: Progress) -> Iterator[Shell | None]:
+    """A shell to make `tag` with, or None when another process has just made it. One at a time for each tag.
+
+    What the block's programs print is in <cache>/images-logs/<tag>.log, which is begun anew.
+    """
+    name = re.sub(r"[^\w.-]", "_", tag)
+    logs = settings.cache_dir / "images-logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    with locked(logs / f"{name}.lock", lambda: progress(f"{tag}: waiting for another process that makes it")):
+        if image_id(tag) is not None:
+            yield None
+            return
+        log = logs / f"{name}.log"
+        log.unlink(missing_ok=True)
+        start = time.monotonic()
+        yield Shell(log, CAUSE)
+        progress(f"{tag}: made in {time.monotonic() - start:.0f} s")
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Every file below `folder` that belongs in an image, in a stable order."""
+    return sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts)

@@ -1,0 +1,72 @@
+"""A registry on this machine, as the nodes see it.
+
+The host pulls `localhost:5001/…`; on a node that name is the node itself. For each registry host,
+containerd reads /etc/containerd/certs.d/<host>/hosts.toml anew at each pull, if its configuration names that
+folder when it starts (kind's "local registry" guide does the same). So: a patch before the cluster is there,
+a file on each node after.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import shlex
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from harness.core import processes
+from harness.provision.images.docker import Progress
+
+CERTS = "/etc/containerd/certs.d"
+GATEWAY = "{gateway}"
+_CAUSE = "image.pull_failed"
+_PATCH = f'[plugins."io.containerd.grpc.v1.cri".registry]\n  config_path = "{CERTS}"\n'
+"""kind's node configuration is version 2, in its source and so in our image; containerd 2 converts it."""
+
+
+def patches(mirrors: Mapping[str, str]) -> tuple[str, ...]:
+    """kind's containerdConfigPatches that the mirrors need."""
+    return (_PATCH,) if mirrors else ()
+
+
+def hosts_file(host: str, url: str, gateway: str) -> tuple[str, str]:
+    """Path on a node and content: `host` is reached at `url`, in which {gateway} is this machine's address.
+
+    Only there: the reference's own host would be asked on the node itself.
+    """
+    base = url.replace(GATEWAY, gateway).rstrip("/")
+    content = f'server = "{base}"\n\n[host."{base}"]\n  capabilities = ["pull", "resolve"]\n'
+    return posixpath.join(CERTS, host, "hosts.toml"), content
+
+
+def teach(nodes: Sequence[str], mirrors: Mapping[str, str], progress: Progress) -> None:
+    """Write the mirrors' files onto running kind nodes. Raises ToolError, cause image.pull_failed."""
+    if not mirrors or not nodes:
+        return
+
+    def one(node: str) -> None:
+        gateway = _gateway(node)
+        for host, url in mirrors.items():
+            path, content = hosts_file(host, url, gateway)
+            folder = shlex.quote(posixpath.dirname(path))
+            write = f"mkdir -p {folder} && cat > {shlex.quote(path)}"
+            processes.run(
+                ["docker", "exec", "-i", node, "sh", "-c", write], timeout=30, stdin=content, cause=_CAUSE
+            )
+
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        list(pool.map(one, nodes))
+    progress(f"nodes pull {', '.join(mirrors)} from this machine")
+
+
+def _gateway(node: str) -> str:
+    """This machine's IPv4 address as the node sees it."""
+    route = processes.run(
+        ["docker", "exec", node, "ip", "-4", "route", "show", "default"], timeout=30, cause=_CAUSE
+    )
+    return parse_gateway(route.stdout)
+
+
+def parse_gateway(route: str) -> str:
+    """The address in `default via ADDRESS dev eth0`."""
+    words = route.split()
+    return words[words.index("via") + 1]

@@ -1,0 +1,48 @@
+"""Whether published images can be had from here: the registries and the manifests' hosts answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+
+from harness.provision.images.versions import Registry
+
+SECONDS = 3.0
+_LOCAL = {"localhost", "127.0.0.1", "[::1]"}
+_DOCKER_HUB = "registry-1.docker.io"
+
+
+def registry_host(reference: str) -> str:
+    """Host and port of an image reference, as Docker reads it: without one it is docker.io."""
+    first, slash, _ = reference.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        return first
+    return "docker.io"
+
+
+def api_url(host: str) -> str:
+    """Where a registry of that host says whether it is one. Loopback is plain HTTP, as Docker takes it."""
+    name = _DOCKER_HUB if host in {"docker.io", "index.docker.io"} else host
+    scheme = "http" if name.partition(":")[0] in _LOCAL else "https"
+    return f"{scheme}://{name}/v2/"
+
+
+def unreached(registry: Registry) -> list[str]:
+    """What does not answer, and how; empty when everything that is pulled or downloaded can be."""
+    hosts = {registry_host(reference) for reference in registry.images()}
+    checks = [(api_url(host), {200, 401}) for host in sorted(hosts)]
+    checks += [(controller.manifest, {200}) for controller in (registry.jobset, registry.kueue)]
+    with ThreadPoolExecutor(len(checks)) as pool:
+        answers = pool.map(lambda check: _answer(*check), checks)
+        return [answer for answer in answers if answer]
+
+
+def _answer(url: str, expected: Iterable[int]) -> str:
+    """ "" for an expected status. A proxy that forbids a host also answers, with another one."""
+    try:
+        status = httpx.head(url, timeout=SECONDS, follow_redirects=True).status_code
+    except httpx.HTTPError as error:
+        return f"{url}: {error or type(error).__name__}"
+    return "" if status in expected else f"{url}: HTTP {status}"

@@ -1,0 +1,127 @@
+"""Scripts of the ranks that changed since the worker image was built: they travel by themselves.
+
+An image says in its labels what it was made of besides scripts, and the hash of each script in it. Where one
+of the same making is there, only the files that differ are brought, as a ConfigMap of the launch: nothing is
+built, saved or loaded, and what runs is what lies in the checkout.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.core import processes
+from harness.core.errors import UsageError
+from harness.core.kubernetes import Object
+from harness.provision.images.docker import CAUSE, files_of, image_id
+from harness.settings import Settings
+
+WORKSPACE = "/workspace"
+CONFIG_MAP = "scripts"
+MAKING = "pluto-e2e-harness.making"
+SCRIPTS = "pluto-e2e-harness.scripts"
+MOST_BYTES = 900_000
+"""A ConfigMap takes 1 MiB in all."""
+
+
+@dataclass(frozen=True)
+class Near:
+    """An image of the same making, and the scripts that it has not, or has otherwise."""
+
+    tag: str
+    image_id: str
+    changed: Mapping[str, bytes]
+
+
+def read(folder: Path) -> dict[str, bytes]:
+    """Every file below `folder` by its path there."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files_of(folder)}
+
+
+def labels(making: str, scripts: Mapping[str, bytes]) -> dict[str, str]:
+    """What an image that is built from these has to say of itself."""
+    return {MAKING: making, SCRIPTS: json.dumps({name: _hash(text) for name, text in scripts.items()})}
+
+
+def near(making: str, scripts: Mapping[str, bytes]) -> Near | None:
+    """The newest local image of this making that lacks nothing but changed or new files; None: build one."""
+    form = ["--filter", f"label={MAKING}={making}", "--format", "{{.Repository}}:{{.Tag}}"]
+    listed = processes.run(["docker", "images", *form], timeout=30, cause=CAUSE)
+    for tag in listed.stdout.split():
+        changed, there = changed_since(_said(tag), scripts), image_id(tag)
+        if changed is not None and there is not None:
+            return Near(tag, there, changed)
+    return None
+
+
+def changed_since(said: Mapping[str, str], scripts: Mapping[str, bytes]) -> dict[str, bytes] | None:
+    """What an image that says it has these hashes must be given. None: it has files that were deleted since,
+    or too much changed."""
+    if not set(said) <= set(scripts):
+        return None
+    changed = {name: text for name, text in scripts.items() if said.get(name) != _hash(text)}
+    return changed if fits(changed) else None
+
+
+def fits(scripts: Mapping[str, bytes]) -> bool:
+    """Whether a ConfigMap takes them."""
+    return sum(map(len, scripts.values())) <= MOST_BYTES
+
+
+def users(settings: Settings) -> dict[str, bytes]:
+    """Of the folder that the user named (HARNESS_SCRIPTS). Raises UsageError when they cannot travel."""
+    if settings.scripts is None:
+        return {}
+    if not settings.scripts.is_dir():
+        raise UsageError(f"HARNESS_SCRIPTS {settings.scripts} is no folder")
+    found = read(settings.scripts)
+    if not found or not fits(found):
+        size = sum(map(len, found.values()))
+        raise UsageError(
+            f"HARNESS_SCRIPTS {settings.scripts} has {len(found)} files of {size} bytes in all; "
+            f"expected are 1 to {MOST_BYTES} bytes",
+            hint="data belongs into an image or a volume",
+        )
+    return found
+
+
+def said(tag: str, changed: Mapping[str, bytes]) -> str:
+    """The image and its changed scripts in one line, for the evidence."""
+    return " + ".join([tag, *(f"{name}@{_hash(text)[:12]}" for name, text in sorted(changed.items()))])
+
+
+def config_map(namespace: str, scripts: Mapping[str, bytes]) -> Object:
+    """They themselves, as an object of the launch's namespace."""
+    data = {_key(name): base64.b64encode(text).decode() for name, text in scripts.items()}
+    metadata = {"name": CONFIG_MAP, "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "binaryData": data}
+
+
+def mounts(scripts: Mapping[str, bytes]) -> list[Object]:
+    """Each over the image's own file, or beside them."""
+    return [
+        {"name": CONFIG_MAP, "mountPath": f"{WORKSPACE}/{name}", "subPath": _key(name)}
+        for name in sorted(scripts)
+    ]
+
+
+def _said(tag: str) -> dict[str, str]:
+    asked = ["docker", "image", "inspect", "--format", f'{{{{index .Config.Labels "{SCRIPTS}"}}}}', tag]
+    done = processes.run(asked, timeout=30, check=False, cause=CAUSE)
+    try:
+        return dict(json.loads(done.stdout))
+    except ValueError:
+        return {"": "an image that says nothing"}
+
+
+def _hash(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+def _key(name: str) -> str:
+    """Of a ConfigMap: no slashes, no spaces."""
+    return _hash(name.encode())[:16]

@@ -1,0 +1,179 @@
+"""What the cluster is made of: published images and manifests, or ones built here. Nobody else can tell."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import httpx
+
+from harness.core.errors import HarnessError, UsageError
+from harness.provision.images import mirror, reach, versions
+from harness.provision.images.debian import bases
+from harness.provision.images.docker import Progress
+from harness.provision.images.versions import Controller, Registry, Versions
+from harness.provision.source import build, manifests
+from harness.provision.source import versions as source_versions
+from harness.settings import Settings
+
+_MANIFEST_CAUSE = "controllers.manifest"
+_DOWNLOAD_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Stack:
+    """References and files that the cluster, the controllers and the images are made from."""
+
+    way: Literal["registry", "source"]
+    node_image: str
+    kubernetes: str
+    jobset_manifest: Path
+    """Ready for server-side apply, in the cache; so is kueue_manifest."""
+    kueue_manifest: Path
+    node_images: tuple[str, ...]
+    """Local Docker images that every node needs before the controllers start; published ones are pulled."""
+    torch_base: str
+    """FROM of the worker image; python_base is the tracker image's."""
+    python_base: str
+    versions: dict[str, str]
+    containerd_patches: tuple[str, ...] = ()
+    """kind's containerdConfigPatches."""
+    mirrors: dict[str, str] = field(default_factory=dict)
+    """For `mirror.teach`, once the nodes run and before anything is pulled."""
+
+
+def resolve(settings: Settings, progress: Progress) -> Stack:
+    """The stack of HARNESS_IMAGES, downloaded or built into the cache where it is not there yet.
+
+    Raises HarnessError: a manifest that cannot be had or is not the pinned one (controllers.manifest), or a
+    build that failed (cluster.node_image, controllers.image_failed, image.build_failed). UsageError: a
+    Kubernetes version that is not to be had this way.
+    """
+    locked = versions.load(settings)
+    if settings.kubernetes and settings.node_image:
+        raise UsageError(
+            f"Kubernetes {settings.kubernetes} and the node image {settings.node_image} were both asked for",
+            hint="the image decides the version: leave HARNESS_KUBERNETES out",
+        )
+    way = settings.images
+    if way == "auto":
+        missing = reach.unreached(locked.registry)
+        way = "source" if missing else "registry"
+        why = "registries and manifests answer"
+        if missing:
+            others = f", and {len(missing) - 1} more" if missing[1:] else ""
+            why = f"not reached: {missing[0]}{others}"
+        progress(f"images: {way} ({why})")
+    else:
+        progress(f"images: {way} (as HARNESS_IMAGES says)")
+    make = partial(_published, locked.registry) if way == "registry" else partial(_built, locked)
+    stack = make(settings, progress)
+    return replace(stack, node_image=settings.node_image) if settings.node_image else stack
+
+
+def _built(locked: Versions, settings: Settings, progress: Progress) -> Stack:
+    only = source_versions.load(settings).kubernetes
+    if not versions.is_of(only, settings.kubernetes):
+        raise UsageError(
+            f"Kubernetes {settings.kubernetes} was asked for; images built from source are of {only} alone",
+            hint="HARNESS_IMAGES=registry where one is reached, or another [source] in a versions file",
+        )
+    source = build(settings, progress)
+    made = bases(locked.worker.debian, settings, progress)
+    return Stack(
+        way="source",
+        node_image=source.node_image,
+        kubernetes=source.kubernetes,
+        jobset_manifest=source.jobset_manifest,
+        kueue_manifest=source.kueue_manifest,
+        node_images=(source.jobset_image, source.kueue_image),
+        torch_base=made.torch,
+        python_base=made.python,
+        versions={
+            "jobset": _tag(source.jobset_image),
+            "kueue": _tag(source.kueue_image),
+            "node_image": source.node_image,
+        },
+    )
+
+
+def _published(registry: Registry, settings: Settings, progress: Progress) -> Stack:
+    kubernetes, node = registry.node_of(settings.kubernetes)
+    jobset = _manifest("jobset", registry.jobset, settings, progress)
+    kueue = _manifest("kueue", registry.kueue, settings, progress)
+    return Stack(
+        way="registry",
+        node_image=node,
+        kubernetes=kubernetes,
+        jobset_manifest=jobset,
+        kueue_manifest=kueue,
+        node_images=(),
+        torch_base=registry.torch_base,
+        python_base=registry.python_base,
+        versions={
+            "jobset": registry.jobset.version,
+            "kueue": registry.kueue.version,
+            "node_image": node,
+        },
+        containerd_patches=mirror.patches(registry.mirrors),
+        mirrors=registry.mirrors,
+    )
+
+
+def _manifest(name: str, controller: Controller, settings: Settings, progress: Progress) -> Path:
+    """The pinned manifest, adapted. It is kept by its hash: a second run downloads nothing."""
+    folder = settings.cache_dir / "manifests"
+    published = folder / f"{controller.sha256}.yaml"
+    if not published.is_file():
+        progress(f"{name}: downloading the manifest of {controller.version}")
+        write(published, verified(download(controller.manifest), controller))
+    documents = manifests.parse(published.read_text())
+    adapted = manifests.render(
+        manifests.adapt(documents, {f"{name}-controller-manager": controller.image})
+    ).encode()
+    target = folder / f"{name}-{hashlib.sha256(adapted).hexdigest()[:12]}.yaml"
+    if not target.is_file():
+        write(target, adapted)
+    return target
+
+
+def download(url: str) -> bytes:
+    """The body of a GET. Raises HarnessError, cause controllers.manifest."""
+    try:
+        return httpx.get(url, timeout=_DOWNLOAD_SECONDS, follow_redirects=True).raise_for_status().content
+    except httpx.HTTPError as error:
+        raise HarnessError(
+            f"the manifest {url} could not be downloaded: {error or type(error).__name__}",
+            hint="check the network, or build it: HARNESS_IMAGES=source",
+            cause=_MANIFEST_CAUSE,
+        ) from None
+
+
+def verified(content: bytes, controller: Controller) -> bytes:
+    """`content` itself. Raises HarnessError (controllers.manifest) when it is not what the lock pins."""
+    seen = hashlib.sha256(content).hexdigest()
+    if seen != controller.sha256:
+        raise HarnessError(
+            f"{controller.manifest}: sha256 {controller.sha256} was expected, {seen} was seen "
+            f"({len(content)} bytes)",
+            hint="a proxy may have answered instead; if the release really changed, read it, then set its "
+            "sha256 in versions.toml",
+            cause=_MANIFEST_CAUSE,
+        )
+    return content
+
+
+def write(path: Path, content: bytes) -> None:
+    """Whole or not at all, also beside another process that writes the same."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    partial.write_bytes(content)
+    partial.replace(path)
+
+
+def _tag(reference: str) -> str:
+    return reference.partition("@")[0].rpartition(":")[2]

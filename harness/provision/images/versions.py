@@ -1,0 +1,92 @@
+"""The `[registry]` and `[worker]` tables of the lock."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.core.errors import UsageError
+from harness.settings import Settings
+
+LOCK = Path(__file__).parents[2] / "versions.toml"
+
+
+def is_of(version: str, wanted: str | None) -> bool:
+    """Whether `v1.35.8` is what `1.35`, `1.35.8` or no wish at all asks for."""
+    return wanted is None or f"{version}.".startswith(f"v{wanted.removeprefix('v')}.")
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Controller(_Table):
+    """One controller's published image and manifest; `sha256` is of the manifest, 64 hex digits."""
+
+    version: str
+    image: str
+    manifest: str
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+class Registry(_Table):
+    """Published images by reference. `mirrors`: registry host of a reference → base URL for the nodes."""
+
+    kubernetes: str
+    node: str
+    torch_base: str
+    python_base: str
+    jobset: Controller
+    kueue: Controller
+    nodes: dict[str, str] = {}
+    """Node images of other Kubernetes versions, by `vX.Y.Z`."""
+    mirrors: dict[str, str] = {}
+
+    def node_of(self, wanted: str | None) -> tuple[str, str]:
+        """(Kubernetes version, node image) of `1.35` or `1.35.8`; without a wish those of the stack.
+
+        Raises UsageError naming the versions there are.
+        """
+        known = {self.kubernetes: self.node, **self.nodes}
+        for version, image in known.items():
+            if is_of(version, wanted):
+                return version, image
+        raise UsageError(
+            f"no node image of Kubernetes {wanted} is known, only of {', '.join(known)}",
+            hint="add it to [registry.nodes] of versions.toml, or name an image: HARNESS_NODE_IMAGE",
+        )
+
+    def images(self) -> list[str]:
+        """Every reference, by whoever it is pulled."""
+        return [self.node, self.torch_base, self.python_base, self.jobset.image, self.kueue.image]
+
+
+class Worker(_Table):
+    """Python (major.minor) of both bases, PyTorch for a base without it, Debian suite of bases built here."""
+
+    python: str = Field(pattern=r"^3\.\d+$")
+    torch: str
+    debian: str
+
+
+class Versions(BaseModel):
+    """Both tables; the rest of the lock belongs to others."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    registry: Registry
+    worker: Worker
+
+
+def load(settings: Settings) -> Versions:
+    """From settings.versions_file, or harness/versions.toml. Raises UsageError naming what does not fit."""
+    path = settings.versions_file or LOCK
+    try:
+        return Versions.model_validate(tomllib.loads(path.read_text()))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{path}: {error}", hint=f"compare it with {LOCK}") from None
+    except ValidationError as error:
+        wrong = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise UsageError(f"{path}: {'; '.join(wrong)}", hint=f"compare it with {LOCK}") from None

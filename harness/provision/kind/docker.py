@@ -1,0 +1,82 @@
+"""What a cluster needs of Docker, before anything is created: it answers, there is room, a port is free."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from pathlib import Path
+
+from harness.core import processes
+from harness.core.errors import HarnessError, ToolError
+from harness.settings import Settings
+
+GIB = 1024**3
+CONTROL_PLANE_GIB, WORKER_GIB, SPARE_GIB = 1.2, 3.0, 1.0
+"""Disk that a node takes: it holds its own copy of the images. Measured on clusters after a run."""
+_CAUSES = (
+    ("permission denied", "docker.permission"),
+    ("is too new. Maximum supported API version", "docker.unsupported"),
+)
+
+
+def daemon() -> None:
+    """Raises HarnessError with cause docker.not_installed, docker.permission or docker.daemon_down."""
+    if shutil.which("docker") is None:
+        raise HarnessError(
+            "`docker` is not on PATH", hint="`harness doctor --fix`", cause="docker.not_installed"
+        )
+    try:
+        processes.run(["docker", "version", "--format", "{{.Server.Version}}"], timeout=20)
+    except ToolError as error:
+        said = (error.output.strip().splitlines() or ["it says nothing"])[-1]
+        where = f" (DOCKER_HOST is {host})" if (host := os.environ.get("DOCKER_HOST")) else ""
+        cause = next((cause for text, cause in _CAUSES if text in said), "docker.daemon_down")
+        raise HarnessError(
+            f"the Docker daemon does not answer{where}: {said}",
+            hint="`harness doctor` says what is wrong with Docker",
+            cause=cause,
+        ) from None
+
+
+def tools(settings: Settings) -> None:
+    """kind is there. Raises HarnessError, cause cluster.tool_missing."""
+    if shutil.which(settings.kind_bin) is None:
+        raise HarnessError(
+            f"`{settings.kind_bin}` is not a program that can be run: kind is needed to make a cluster",
+            hint="`harness doctor --fix` installs it, HARNESS_KIND_BIN names one that is elsewhere",
+            cause="cluster.tool_missing",
+        )
+
+
+def room(settings: Settings) -> None:
+    """Room for a new cluster where Docker keeps containers. Raises HarnessError, cause docker.disk_full."""
+    done = processes.run(["docker", "info", "--format", "{{.DockerRootDir}}"], timeout=20, check=False)
+    root = Path(done.stdout.strip() or "/var/lib/docker")
+    if not root.is_dir():  # in a machine of its own, as with Docker Desktop
+        return
+    needed = CONTROL_PLANE_GIB + WORKER_GIB * (settings.workers or 1) + SPARE_GIB
+    free = shutil.disk_usage(root).free / GIB
+    if free < needed:
+        raise HarnessError(
+            f"{root}, where Docker keeps containers, has {free:.1f} GiB free; "
+            f"a cluster with {settings.workers} workers needs {needed:.1f} GiB",
+            hint="`docker system df` shows what takes it, `docker system prune` frees what nobody uses",
+            cause="docker.disk_full",
+        )
+
+
+def port(settings: Settings) -> None:
+    """A chosen port of the API server is free. Raises HarnessError, cause docker.port_taken."""
+    if not settings.api_port:
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", settings.api_port))
+        except OSError as error:
+            raise HarnessError(
+                f"port {settings.api_port} of 127.0.0.1, for the API server, is taken: {error.strerror}",
+                hint="free it, or choose another: HARNESS_API_PORT (unset: any free one)",
+                cause="docker.port_taken",
+            ) from None

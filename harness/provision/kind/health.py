@@ -1,0 +1,42 @@
+"""Why a cluster that is there cannot be used: its kubeconfig, its API server, or its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from kubernetes.client.exceptions import ApiException
+
+from harness.core.errors import HarnessError
+from harness.core.kubernetes import Kube
+
+HINT = "`harness status` shows more; `harness down` removes it, the next run makes a new one"
+
+
+def trouble(kubeconfig: Path, context: str, nodes: Sequence[str], expected: int) -> HarnessError | None:
+    """None when the API server answers and all `expected` nodes are Ready. `nodes`: those that Docker has."""
+    try:
+        kube = Kube(kubeconfig, context)
+    except HarnessError as error:
+        return HarnessError(error.message, hint=HINT, cause=error.cause)
+    try:
+        ready = {node["metadata"]["name"] for node in kube.ready_nodes()}
+    except ApiException as error:
+        refused = error.status in (401, 403)
+        what = "does not take the credentials of" if refused else "does not serve; asked with"
+        return HarnessError(
+            f"the API server {what} {kubeconfig}: HTTP {error.status} {error.reason}",
+            hint=HINT,
+            cause="cluster.kubeconfig" if refused else "cluster.unhealthy",
+        )
+    except Exception as error:
+        return HarnessError(
+            f"the API server {kube.configuration.host} of {kubeconfig} does not answer: {error}",
+            hint=HINT,
+            cause="cluster.unreachable",
+        )
+    missing = sorted(set(nodes) - ready)
+    if not missing and len(ready) == expected:
+        return None
+    which = ", ".join(missing) or f"{expected} are expected, {len(ready)} are there"
+    return HarnessError(f"nodes of the cluster are not Ready: {which}", hint=HINT, cause="cluster.unhealthy")

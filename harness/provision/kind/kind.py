@@ -1,0 +1,244 @@
+"""A kind cluster that belongs to the harness: created, proved healthy, reused, deleted.
+
+What was created is told by a state file, <state>/clusters/<name>/state.json, written before creation begins
+and removed after deletion; the kubeconfig lies beside it. A cluster without a state file is somebody else's:
+it is neither used nor deleted. The user's own kubeconfig is never written.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+import yaml
+
+from harness.core import processes
+from harness.core.errors import HarnessError, ToolError, UsageError
+from harness.core.kubernetes import Kube
+from harness.core.locks import Hold, in_use, take
+from harness.provision.kind import docker, health
+from harness.provision.kind.configuration import configuration
+from harness.settings import Settings
+
+Progress = Callable[[str], None]
+_CREATE_CAUSES = (
+    ("port is already allocated", "docker.port_taken"),
+    ("address already in use", "docker.port_taken"),
+    ("Cannot connect to the Docker daemon", "docker.daemon_down"),
+    ("no space left on device", "docker.disk_full"),
+    ("pull access denied", "cluster.node_image"),
+    ("failed to pull image", "cluster.node_image"),
+    ("No such image", "cluster.node_image"),
+    ("already exist for a cluster with the name", "cluster.name_taken"),
+)
+
+
+@dataclass(frozen=True)
+class State:
+    """state.json: what the harness made, with what."""
+
+    name: str
+    phase: str
+    """creating, created, ready"""
+    node_image: str
+    workers: int
+    created_at: str
+    fingerprint: str = ""
+    """Of everything installed in the cluster, set when all of it was proved ready."""
+    owner: str = ""
+    """Nonce of the run that created it: that run removes it when it does not come to be used."""
+    kept: bool = False
+    """Somebody wants it (KEEP_CLUSTER, `harness up`): it is never removed but by `harness down`."""
+
+
+class KindCluster:
+    """One kind cluster by name."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.name = settings.cluster_name
+        self.dir = settings.state_dir / "clusters" / self.name
+        self.kubeconfig = self.dir / "kubeconfig"
+        self.context = f"kind-{self.name}"
+        self.lock = settings.state_dir / "clusters" / f"{self.name}.lock"
+        """Held by the one that creates, installs or deletes."""
+        self._users = settings.state_dir / "clusters" / f"{self.name}.users"
+
+    # -- what is there ---------------------------------------------------------------------------------
+    def state(self) -> State | None:
+        """None when the harness did not create a cluster of this name."""
+        try:
+            document = json.loads((self.dir / "state.json").read_text())
+            known = [field.name for field in fields(State) if field.name in document]
+            return State(**{name: document[name] for name in known})
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+    def exists(self) -> bool:
+        """Whether Docker holds nodes of a kind cluster of this name, whoever made it."""
+        return bool(self.nodes())
+
+    def nodes(self) -> list[str]:
+        """Names of the node containers, control plane first."""
+        listed = processes.run(
+            [
+                "docker",
+                "ps",
+                "-a",
+                "--filter",
+                f"label=io.x-k8s.kind.cluster={self.name}",
+                "--format",
+                "{{.Names}}",
+            ],
+            timeout=30,
+            hint="`harness doctor` says what is wrong with Docker",
+            cause="docker.daemon_down",
+        )
+        return sorted(listed.stdout.split(), key=lambda node: ("control-plane" not in node, node))
+
+    def kube(self) -> Kube:
+        return Kube(self.kubeconfig, self.context)
+
+    def trouble(self) -> HarnessError | None:
+        """Why the cluster that the harness made cannot be used, with its cause; None when it can."""
+        state = self.state()
+        expected = 0 if state is None else state.workers + 1
+        return health.trouble(self.kubeconfig, self.context, self.nodes(), expected)
+
+    def healthy(self) -> bool:
+        return self.trouble() is None
+
+    # -- create, delete --------------------------------------------------------------------------------
+    def refuse_foreign(self) -> None:
+        """Raises UsageError when a cluster of this name exists that the harness did not create."""
+        if self.state() is None and self.exists():
+            raise UsageError(
+                f"a kind cluster named {self.name!r} exists and was not created by the harness",
+                hint="choose another name with --cluster-name, or delete it yourself: "
+                f"kind delete cluster --name {self.name}",
+                cause="cluster.name_taken",
+            )
+
+    def create(
+        self,
+        node_image: str,
+        containerd_patches: tuple[str, ...],
+        logs: Path,
+        progress: Progress,
+        owner: str = "",
+    ) -> None:
+        """Create and wait until every node is Ready. On failure: logs into `logs`, nothing left behind."""
+        self.refuse_foreign()
+        docker.tools(self.settings)
+        docker.room(self.settings)
+        docker.port(self.settings)
+        if self.exists():
+            progress(f"removing what is left of cluster {self.name}")
+            self.delete()
+        self.dir.mkdir(parents=True, exist_ok=True)
+        images = self.settings.cache_dir / "images"
+        images.mkdir(parents=True, exist_ok=True)
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        state = State(self.name, "creating", node_image, self.settings.workers, now, owner=owner)
+        self.save(state)
+        config = self.dir / "kind.yaml"
+        config.write_text(
+            yaml.safe_dump(configuration(self.settings, node_image, containerd_patches, images))
+        )
+        try:
+            self._kind(
+                *("create", "cluster", "--name", self.name, "--config", str(config), "--retain"),
+                *("--kubeconfig", str(self.kubeconfig), "--wait", "180s"),
+                timeout=self.settings.create_seconds,
+            )
+            self.kube().wait_nodes_ready(self.settings.workers + 1, seconds=120)
+        except BaseException as error:
+            progress(f"cluster {self.name}: creation ended early, keeping its logs")
+            self.export_logs(logs)
+            if isinstance(error, ToolError):
+                (logs / "create.log").write_text(error.output)
+            if not self.settings.keep_cluster:
+                progress(f"deleting cluster {self.name}")
+                self.delete()
+            if isinstance(error, ToolError):
+                said = error.output
+                cause = next((c for text, c in _CREATE_CAUSES if text in said), "cluster.create_failed")
+                raise HarnessError(_why(error), hint=f"kind's logs are in {logs}", cause=cause) from None
+            raise
+        self.save(replace(state, phase="created"))
+
+    def delete(self) -> bool:
+        """Remove the cluster that the harness made, and its state. False when there was none."""
+        if self.state() is None:
+            return False
+        for attempt in range(3):
+            done = processes.run(
+                [
+                    self.settings.kind_bin,
+                    "delete",
+                    "cluster",
+                    "--name",
+                    self.name,
+                    "--kubeconfig",
+                    str(self.kubeconfig),
+                ],
+                timeout=120,
+                check=attempt == 2,
+                cause="cluster.delete_failed",
+            )
+            if done.returncode == 0 and not self.exists():  # a creation cut off may bring a container late
+                break
+        shutil.rmtree(self.dir, ignore_errors=True)
+        return True
+
+    # -- who uses it -----------------------------------------------------------------------------------
+    def use(self) -> Hold:
+        """Until it is released, nobody else removes the cluster as no longer used. Needs `lock`."""
+        return take(self._users, shared=True)
+
+    def used(self) -> bool:
+        """Whether any harness, this one too, uses it."""
+        return in_use(self._users)
+
+    def abandoned(self) -> bool:
+        """Nobody asked to keep it, and whoever used it has ended without removing it. Needs `lock`."""
+        state = self.state()
+        return state is not None and not state.kept and not self.used()
+
+    def keep(self) -> None:
+        """From now on only `harness down` removes it."""
+        state = self.state()
+        if state is not None and not state.kept:
+            self.save(replace(state, kept=True))
+
+    def export_logs(self, folder: Path) -> None:
+        """Node logs for the evidence; never raises: the reason is written instead."""
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._kind("export", "logs", "--name", self.name, str(folder), timeout=120)
+        except HarnessError as error:
+            (folder / "export-failed.txt").write_text(str(error))
+
+    def save(self, state: State) -> None:
+        self.dir.mkdir(parents=True, exist_ok=True)
+        partial = self.dir / "state.partial"
+        partial.write_text(json.dumps(asdict(state), indent=1))
+        os.replace(partial, self.dir / "state.json")
+
+    def _kind(self, *arguments: str, timeout: float) -> None:
+        processes.run([self.settings.kind_bin, *arguments], timeout=timeout)
+
+
+def _why(error: ToolError) -> str:
+    """One sentence: how kind ended, and its error or the step that it was at."""
+    lines = [line.strip() for line in error.output.splitlines() if line.strip()]
+    last = lines[-1] if lines else "it said nothing"
+    told = next((line for line in lines if line.startswith("ERROR")), last)
+    code = error.returncode
+    how = f"exit code {code}" if code >= -1 else f"killed by signal {-code}"
+    return f"kind could not create the cluster ({how}): {told}"

@@ -1,0 +1,86 @@
+"""Stop a cluster's nodes and start them again; what is in the cluster stays."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+from harness.core import processes
+from harness.core.errors import UsageError
+from harness.core.kubernetes import Object, condition
+from harness.provision.kind.kind import KindCluster
+
+STOP_SECONDS = 30
+SERVE_SECONDS = 120
+CAUSE = "cluster.unhealthy"
+
+
+def paused(kind: KindCluster) -> bool:
+    """Whether every node is there and none of them runs."""
+    states = _running(kind.nodes())
+    return bool(states) and not any(states)
+
+
+def pause(kind: KindCluster) -> bool:
+    """Stop every node. False when they are stopped already.
+
+    Raises UsageError for a cluster that is not the harness's, or that a harness uses.
+    """
+    owned(kind)
+    if kind.used():
+        raise UsageError(f"cluster {kind.name} is in use by another harness", hint="wait until it has ended")
+    if paused(kind):
+        return False
+    nodes = kind.nodes()
+    with ThreadPoolExecutor(len(nodes)) as pool:  # the control plane last: nodes say goodbye to it
+        list(pool.map(_stop, nodes[1:]))
+    _stop(nodes[0])
+    return True
+
+
+def resume(kind: KindCluster) -> None:
+    """Start every node and wait until all are Ready."""
+    nodes = kind.nodes()
+    started = datetime.now(UTC)
+    for node in nodes:  # in the order of creation: each gets the address back that it had
+        processes.run(["docker", "start", node], timeout=60, cause=CAUSE)
+
+    def done(seen: dict[str, Object]) -> str | None:
+        late = [name for name, node in seen.items() if not _said_ready_since(node, started)]
+        return f"not Ready again: {', '.join(late)}" if late else None
+
+    kind.kube().wait(
+        *("nodes Ready again", "v1", "Node", done), seconds=SERVE_SECONDS, cause="cluster.nodes_not_ready"
+    )
+
+
+def owned(kind: KindCluster) -> None:
+    """Raises UsageError when there is no cluster of this name that the harness made."""
+    if kind.state() is None or not kind.exists():
+        raise UsageError(
+            f"there is no cluster {kind.name} that the harness made", hint="`harness up` makes one"
+        )
+
+
+def _stop(node: str) -> None:
+    processes.run(
+        ["docker", "stop", "--time", str(STOP_SECONDS), node], timeout=STOP_SECONDS + 30, cause=CAUSE
+    )
+
+
+def _said_ready_since(node: Object, started: datetime) -> bool:
+    """What it said before it was stopped counts for nothing; API times have whole seconds."""
+    ready = condition(node, "Ready")
+    said = datetime.fromisoformat(ready.get("lastHeartbeatTime", "1970-01-01T00:00:00Z"))
+    return ready.get("status") == "True" and said >= started.replace(microsecond=0)
+
+
+def _running(nodes: list[str]) -> list[bool]:
+    if not nodes:
+        return []
+    asked = processes.run(
+        ["docker", "inspect", "--format", "{{.State.Running}}", *nodes],
+        timeout=30,
+        cause="docker.daemon_down",
+    )
+    return [line == "true" for line in asked.stdout.split()]

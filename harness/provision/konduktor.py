@@ -1,0 +1,115 @@
+"""konduktor in an environment of its own, made from its own lock.
+
+konduktor-nightly pins kubernetes < 31 and other libraries below what the harness uses, and a nightly can
+break silently: so one exact nightly, every dependency by hash, and its program called, never imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from harness.core.errors import HarnessError, ToolError
+from harness.core.locks import locked
+from harness.core.processes import run
+from harness.settings import Settings
+
+Progress = Callable[[str], None]
+
+# Package data, so that an installed harness has it too. Made by `make lock`.
+LOCK = Path(__file__).resolve().parent.parent / "locks" / "konduktor.txt"
+MARKER = "complete"
+MISSING = "launch.konduktor_missing"
+INSTALL_SECONDS = 900
+
+
+def environment_dir(settings: Settings, lock: Path = LOCK) -> Path:
+    """<cache>/konduktor-<hash>: another lock or another Python is another environment."""
+    if not lock.is_file():
+        raise HarnessError(f"{lock} is missing", hint="install the harness again", cause=MISSING)
+    made_of = lock.read_bytes() + sys.implementation.cache_tag.encode()
+    return settings.cache_dir.absolute() / f"konduktor-{hashlib.sha256(made_of).hexdigest()[:12]}"
+
+
+def konduktor_version(lock: Path = LOCK) -> str:
+    """The one nightly that the lock names."""
+    pinned = [line for line in lock.read_text().splitlines() if line.startswith("konduktor-nightly==")]
+    return pinned[0].removeprefix("konduktor-nightly==").rstrip(" \\")
+
+
+def konduktor_bin(settings: Settings, progress: Progress) -> Path:
+    """The path of the `konduktor` program; the first call makes its environment (10–60 s).
+
+    Later calls return at once. Among processes one makes it, the others wait. One that was cut off is made
+    again.
+    Raises HarnessError (launch.konduktor_missing) when a package cannot be installed.
+    """
+    home = environment_dir(settings)
+    program = home / "bin" / "konduktor"
+    if _complete(home):
+        return program
+    with locked(home.with_suffix(".lock"), lambda: progress("waiting for konduktor's environment")):
+        if not _complete(home):
+            start = time.monotonic()
+            progress(f"installing {_pinned(LOCK)} into {home}")
+            shutil.rmtree(home, ignore_errors=True)
+            _install(home)
+            if not program.is_file():
+                raise HarnessError(
+                    f"{_pinned(LOCK)} brought no bin/konduktor",
+                    hint=f"see {home}; pin another nightly",
+                    cause=MISSING,
+                )
+            (home / MARKER).write_text(f"{_pinned(LOCK)}\n")
+            progress(f"konduktor installed in {time.monotonic() - start:.0f} s")
+    return program
+
+
+def _complete(home: Path) -> bool:
+    """The marker is written last; the interpreter may have gone since, with the Python that it links to."""
+    return (home / MARKER).is_file() and (home / "bin" / "python").exists()
+
+
+def _pinned(lock: Path) -> str:
+    lines = (line for line in lock.read_text().splitlines() if line.startswith("konduktor-nightly=="))
+    return next(lines, "konduktor").rstrip(" \\")
+
+
+def _install(home: Path) -> None:
+    uv = _uv()
+    if uv:
+        _run(uv, "venv", "--quiet", "--python", sys.executable, str(home))
+        # fmt: off
+        _run(
+            uv, "pip", "sync", "--quiet", "--require-hashes", "--link-mode", "copy",
+            "--python", str(home / "bin" / "python"), str(LOCK),
+        )
+        # fmt: on
+        return
+    _run(sys.executable, "-m", "venv", str(home))
+    python = str(home / "bin" / "python")
+    _run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "-r", str(LOCK))
+
+
+def _uv() -> str | None:
+    """uv beside this interpreter or on PATH: it installs several times faster than pip."""
+    beside = Path(sys.executable).with_name("uv")
+    return str(beside) if beside.is_file() else shutil.which("uv")
+
+
+def _run(*command: str) -> None:
+    environ = {name: value for name, value in os.environ.items() if name not in {"VIRTUAL_ENV", "PYTHONPATH"}}
+    try:
+        run(command, timeout=INSTALL_SECONDS, env=environ, cause=MISSING)
+    except ToolError as error:
+        said = "\n".join(error.output.strip().splitlines()[-4:])
+        raise HarnessError(
+            f"{_pinned(LOCK)} is not there and could not be installed: {said}",
+            hint="konduktor comes from PyPI: check the index that pip is set up with, then run again",
+            cause=MISSING,
+        ) from None

@@ -1,0 +1,224 @@
+"""What a cluster must have before a launch can go there, looked at one by one; nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+
+from harness.core.errors import HarnessError
+from harness.core.kubernetes import NOT_SERVED, Kube, Object
+from harness.provision.controllers import queues
+from harness.provision.controllers import tracker as embedded
+from harness.provision.controllers.readiness import CONTROLLERS, stands
+from harness.settings import Settings
+
+FORBIDDEN = "cluster.forbidden"
+_RIGHTS = (
+    *(("", "namespaces", verb) for verb in ("create", "list", "delete")),
+    *(("", "secrets", verb) for verb in ("get", "create")),
+    *(("", "configmaps", verb) for verb in ("create",)),
+    *(("", "pods", verb) for verb in ("list", "watch")),
+    *(("", "nodes", verb) for verb in ("list", "watch")),
+    ("", "pods/log", "get"),
+    ("", "pods/exec", "create"),
+    ("", "events", "list"),
+    ("", "services/proxy", "get"),
+    *(("jobset.x-k8s.io", "jobsets", verb) for verb in ("create", "list", "watch", "deletecollection")),
+    *(("kueue.x-k8s.io", "workloads", verb) for verb in ("list", "watch")),
+    ("kueue.x-k8s.io", "localqueues", "create"),
+    ("kueue.x-k8s.io", "clusterqueues", "get"),
+    ("apiextensions.k8s.io", "customresourcedefinitions", "get"),
+)
+"""(API group, resource, verb), cluster-wide: every launch has a namespace of its own."""
+
+
+class Asking(Protocol):
+    """What a job file asks of a cluster."""
+
+    @property
+    def image(self) -> str:
+        """Of its ranks."""
+
+    @property
+    def takes_ours(self) -> bool:
+        """Whether `image` stands for the worker image that the harness builds."""
+
+    @property
+    def resources(self) -> set[str]:
+        """Names of the resources that each pod asks for."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """One thing that a launch needs."""
+
+    what: str
+    seen: str
+    problem: HarnessError | None = None
+
+    @property
+    def fix(self) -> str:
+        return self.problem.hint if self.problem else ""
+
+
+def needs(kube: Kube, settings: Settings, job: Asking | None = None) -> list[Need]:
+    """All of them, in the order of a launch; `job` says which resources and image it asks for.
+
+    A look that is forbidden is a problem of its own, not an error.
+    """
+    looks: list[tuple[str, Callable[[], str]]] = [
+        ("nodes", lambda: _nodes(kube)),
+        ("permissions", lambda: _rights(kube)),
+        *((name, _controller(kube, name)) for name in CONTROLLERS),
+        ("queue", lambda: _queue(kube, settings, job)),
+        ("tracker", lambda: _tracker(kube, settings)),
+        ("image", lambda: _image(kube, settings, job)),
+        ("devices", lambda: _devices(kube, job)),
+        ("storage", lambda: "no volume is needed: evidence is kept on this machine"),
+    ]
+    return [_looked(what, look) for what, look in looks]
+
+
+def _looked(what: str, look: Callable[[], str]) -> Need:
+    try:
+        return Need(what, look())
+    except HarnessError as error:
+        return Need(what, error.message, error)
+    except NOT_SERVED as error:
+        return Need(what, f"not served: {error}", HarnessError(str(error), cause="controllers.crd_missing"))
+    except ApiException as error:
+        if error.status not in (401, 403):
+            raise
+        seen = f"may not be looked at: HTTP {error.status}"
+        return Need(what, seen, HarnessError(seen, hint="ask for the permission", cause=FORBIDDEN))
+
+
+def _nodes(kube: Kube) -> str:
+    count = queues.schedulable_nodes(kube)
+    if count == 0:
+        raise HarnessError(
+            "no node takes pods", hint="`kubectl get nodes`; taints?", cause="cluster.unhealthy"
+        )
+    return f"{count} take pods"
+
+
+def _rights(kube: Kube) -> str:
+    missing = [f"{right[2]} {right[1]}" for right in _RIGHTS if not _may(kube, *right)]
+    if missing:
+        raise HarnessError(
+            f"these credentials may not {', '.join(missing)}",
+            hint="a ClusterRole with these rights, or other credentials",
+            cause=FORBIDDEN,
+        )
+    return f"all {len(_RIGHTS)} that a launch needs"
+
+
+def _may(kube: Kube, group: str, resource: str, verb: str) -> bool:
+    name, _, part = resource.partition("/")
+    asked = client.V1ResourceAttributes(group=group, resource=name, subresource=part or None, verb=verb)
+    review = client.V1SelfSubjectAccessReview(
+        spec=client.V1SelfSubjectAccessReviewSpec(resource_attributes=asked)
+    )
+    answer = client.AuthorizationV1Api(kube.api).create_self_subject_access_review(review)
+    return bool(answer.status.allowed)
+
+
+def _controller(kube: Kube, name: str) -> Callable[[], str]:
+    def look() -> str:
+        try:
+            stands(kube, name)
+        except HarnessError as problem:
+            hint = f"{problem.hint}, or --install"
+            raise HarnessError(problem.message, hint=hint, cause=problem.cause) from None
+        images = [
+            container["image"]
+            for deployment in kube.objects("apps/v1", "Deployment", CONTROLLERS[name])
+            for container in deployment["spec"]["template"]["spec"]["containers"]
+        ]
+        return ", ".join(sorted(set(images)))
+
+    return look
+
+
+def _queue(kube: Kube, settings: Settings, job: Asking | None) -> str:
+    queues.admits(kube, settings.cluster_queue)
+    covered = queues.covered(kube, settings.cluster_queue)
+    missing = sorted(set(job.resources) - covered) if job else []
+    if missing:
+        raise HarnessError(
+            f"ClusterQueue {settings.cluster_queue} has no quota of {', '.join(missing)}, only of "
+            f"{', '.join(sorted(covered))}",
+            hint="another ClusterQueue (HARNESS_CLUSTER_QUEUE), or quota for it",
+            cause="admission.resource_not_covered",
+        )
+    return f"ClusterQueue {settings.cluster_queue} admits; quota of {', '.join(sorted(covered))}"
+
+
+def _tracker(kube: Kube, settings: Settings) -> str:
+    if settings.tracker == "hosted":
+        return "hosted"
+    try:
+        embedded.prove(kube)
+    except HarnessError as error:
+        hint = "--install with HARNESS_TRACKER_IMAGE, or --tracker hosted"
+        raise HarnessError(error.message, hint=hint, cause="tracker.not_ready") from None
+    return f"embedded, serves in {embedded.NAMESPACE}"
+
+
+def _image(kube: Kube, settings: Settings, job: Asking | None) -> str:
+    pull_secret(kube, settings)
+    wanted = image(job, settings.worker_image)
+    secret = f", with the Secret {settings.image_pull_secret}" if settings.image_pull_secret else ""
+    return f"{wanted}{secret}; whether the nodes can pull it shows when the pods start"
+
+
+def pull_secret(kube: Kube, settings: Settings) -> Object | None:
+    """The user's own for images; None when none is named. Raises HarnessError, cause image.pull_failed."""
+    if settings.image_pull_secret is None:
+        return None
+    namespace, _, name = settings.image_pull_secret.partition("/")
+    found = kube.get("v1", "Secret", name, namespace)
+    if found is None:
+        raise HarnessError(
+            f"there is no Secret {settings.image_pull_secret}",
+            hint="HARNESS_IMAGE_PULL_SECRET=NAMESPACE/NAME",
+            cause="image.pull_failed",
+        )
+    return found
+
+
+def image(job: Asking | None, worker: str | None) -> str:
+    """The job's own, or `worker` where it names the one that is built here.
+
+    Raises HarnessError, cause image.not_found, when there is none.
+    """
+    wanted = job.image if job and not job.takes_ours else worker
+    if not wanted:
+        raise HarnessError(
+            "the worker image was built on this machine, and no node of this cluster has it",
+            hint="push it to a registry that the nodes reach, and name it: HARNESS_WORKER_IMAGE=…@sha256:…",
+            cause="image.not_found",
+        )
+    return wanted
+
+
+def _devices(kube: Kube, job: Asking | None) -> str:
+    wanted = [name for name in (job.resources if job else []) if "/" in name]
+    nodes = kube.objects("v1", "Node")
+    have = {name: sum(int(n["status"]["allocatable"].get(name, 0)) for n in nodes) for name in wanted}
+    missing = [name for name, count in have.items() if count == 0]
+    if missing:
+        raise HarnessError(
+            f"no node has {', '.join(missing)}",
+            hint="is the device plugin installed? `kubectl describe nodes`",
+            cause="scheduling.unschedulable",
+        )
+    return ", ".join(f"{name}: {count}" for name, count in have.items()) or "none asked for"
+
+
+def missing(found: list[Need]) -> Iterator[Need]:
+    return (need for need in found if need.problem is not None)

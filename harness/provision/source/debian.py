@@ -1,0 +1,95 @@
+"""A Debian root from the mirror that this machine's own apt uses."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from harness.core.errors import HarnessError
+from harness.provision.source.shell import CAUSE, Shell
+from harness.provision.source.store import FILES
+
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+SUITES = {"bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing", "unstable"}
+
+
+def mirror(apt: Path = Path("/etc/apt")) -> str:
+    """The address of Debian's archive in apt's sources, the machine's own sources first.
+
+    Raises HarnessError when apt knows none, as on a machine that is not Debian.
+    """
+    folder = apt / "sources.list.d"
+    files = [apt / "sources.list", folder / "debian.sources"]
+    files += sorted(folder.glob("*.list")) + sorted(folder.glob("*.sources"))
+    for path in files:
+        if path.is_file():
+            found = mirrors(path.read_text())
+            if found:
+                return found[0]
+    raise HarnessError(
+        f"no source of Debian packages in {apt}: none of {', '.join(sorted(SUITES))} with component main",
+        hint="building the node image needs a Debian mirror; with internet use HARNESS_IMAGES=registry",
+        cause=CAUSE,
+    )
+
+
+def mirrors(text: str) -> list[str]:
+    """Addresses of Debian's archive in one file, in either of apt's formats, in their order."""
+    found = []
+    for line in re.findall(r"^\s*deb\s+(?:\[[^\]]*\]\s*)?(\S+)\s+(\S+)\s+([^#\n]*)", text, re.MULTILINE):
+        uri, suite, components = line
+        if suite in SUITES and "main" in components.split():
+            found.append(uri)
+    for stanza in re.split(r"\n\s*\n", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)):
+        fields = {
+            name.lower(): value.split()
+            for name, value in re.findall(r"^([\w-]+):(.*)$", stanza, re.MULTILINE)
+        }
+        is_debian = SUITES & set(fields.get("suites", [])) and "main" in fields.get("components", [])
+        if is_debian and "deb" in fields.get("types", []) and fields.get("enabled") != ["no"]:
+            found += fields.get("uris", [])
+    return [uri for uri in found if uri.startswith("http")]
+
+
+def import_root(shell: Shell, suite: str, tag: str, work: Path) -> None:
+    """A minimal root of `suite` as Docker image `tag`. Needs root.
+
+    Its apt also knows sid, pinned so that nothing comes from there unless asked for by name.
+    """
+    address = mirror()
+    root = work / "root"
+    keyring = [f"--keyring={KEYRING}"] if Path(KEYRING).is_file() else []
+    # In a mount namespace of its own: what it mounts goes with it, however it ends.
+    private: list[str | Path] = ["unshare", "--mount", "--propagation", "private"]
+    bootstrap: list[str | Path] = [
+        "debootstrap",
+        "--variant=minbase",
+        "--include=ca-certificates",
+        *keyring,
+        suite,
+        root,
+        address,
+    ]
+    shell.run([*private, *bootstrap])
+    apt = root / "etc/apt"
+    (apt / "sources.list.d/sid.sources").write_text(
+        f"Types: deb\nURIs: {address}\nSuites: sid\nComponents: main\nSigned-By: {KEYRING}\n"
+    )
+    shutil.copyfile(FILES / "sid.pref", apt / "preferences.d/sid")
+    archive = work / "root.tar"
+    used_up = ["--exclude=./var/cache/apt/*.bin", "--exclude=./var/cache/apt/archives/*.deb"]
+    shell.run(
+        [
+            "tar",
+            "--numeric-owner",
+            *used_up,
+            "--exclude=./var/lib/apt/lists/*",
+            "-C",
+            root,
+            "-cf",
+            archive,
+            ".",
+        ]
+    )
+    shell.run(["docker", "import", "-", tag], stdin=archive)

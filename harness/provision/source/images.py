@@ -1,0 +1,197 @@
+"""The node image and the controllers' images, from programs and a Debian root."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.core.errors import HarnessError
+from harness.provision.source.archive import ProgramImage, write
+from harness.provision.source.shell import CAUSE, Shell
+from harness.provision.source.store import FILES, key
+
+NODE_FILES = [
+    "cni.conflist",
+    "crictl",
+    "default-cni.yaml",
+    "default-storage.yaml",
+    "harness-cni",
+    "harness-cni.service",
+]
+ON_NODE = ["kubeadm", "kubelet", "kubectl"]
+"""Programs that are files of the node; every other one is in an image that the node holds."""
+
+_START_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class NodeParts:
+    """What a node image is made of. `programs` are by name, `kind_files` is kind's images/base/files."""
+
+    kubernetes: str
+    expected: Mapping[str, str]
+    """Version of etcd and of coredns that was built: kubeadm must want the same."""
+    programs: Mapping[str, Path]
+    kind_files: Path
+    root: str
+    """Tag of the Debian root."""
+
+
+def build_node(shell: Shell, parts: NodeParts, tag: str, work: Path) -> None:
+    """The node image as `tag`, with every image that kubeadm asks for already on it."""
+    wanted = _wanted_images(shell, parts)
+    context = work / "context"
+    _fill_context(context, parts)
+    build: list[str | Path] = ["docker", "build", "--network", "host", "-f", FILES / "node.Dockerfile"]
+    arguments = ["--build-arg", f"BASE={parts.root}", "--build-arg", f"PAUSE={wanted['pause']}"]
+
+    def target(name: str) -> str:
+        shell.run([*build, *arguments, "--target", name, "--iidfile", work / name, context])
+        return (work / name).read_text().strip()
+
+    proxy_root = work / "proxy.tar"
+    proxy = target("proxy")
+    with _container(shell, "create", proxy, "true") as container:
+        shell.run(["docker", "export", "-o", proxy_root, container])
+    shell.run(["docker", "rmi", proxy])
+    archive = work / "images.tar"
+    write(
+        [
+            ProgramImage(
+                image,
+                parts.programs[name],
+                f"/usr/local/bin/{name}",
+                root=proxy_root if name == "kube-proxy" else None,
+            )
+            for name, image in wanted.items()
+        ],
+        archive,
+    )
+    run = ["run", "--detach", "--privileged", "--entrypoint", "sleep"]
+    with _container(shell, *run, target("node"), "infinity") as container:
+        _preload(shell, container, archive, list(wanted.values()))
+        entrypoint = 'ENTRYPOINT ["/usr/local/bin/entrypoint", "/sbin/init"]'
+        shell.run(["docker", "commit", "--change", entrypoint, "--change", "CMD []", container, tag])
+
+
+def build_controller(shell: Shell, program: Path, tag: str, work: Path) -> None:
+    """A controller's image as `tag`: /manager, run by a user that is not root, as in the published ones."""
+    archive = work / "image.tar"
+    write([ProgramImage(tag, program, "/manager", user="65532:65532")], archive)
+    shell.run(["docker", "load"], stdin=archive)
+
+
+def tags(shell: Shell) -> set[str]:
+    """The images of ours that are in Docker, in one call."""
+    listed = [
+        "docker",
+        "image",
+        "ls",
+        "--format",
+        "{{.Repository}}:{{.Tag}}",
+        "--filter",
+        "reference=harness/*",
+    ]
+    return set(shell.run(listed).split())
+
+
+def _wanted_images(shell: Shell, parts: NodeParts) -> dict[str, str]:
+    """Program → image, as kubeadm names them."""
+    kubeadm = parts.programs["kubeadm"]
+    listed = shell.run([kubeadm, "config", "images", "list", "--kubernetes-version", parts.kubernetes])
+    wanted = {image.rpartition("/")[2].partition(":")[0]: image for image in listed.split()}
+    for name, built in parts.expected.items():
+        version = wanted.get(name, "nothing").rpartition(":")[2]
+        if version.lstrip("v").partition("-")[0] != built.lstrip("v"):
+            raise HarnessError(
+                f"kubeadm {parts.kubernetes} wants {name} {version}, versions.toml says {built}",
+                hint=f"set {name} in [source] of versions.toml to what kubeadm wants",
+                cause=CAUSE,
+            )
+    unknown = sorted(set(wanted) - set(parts.programs))
+    if unknown:
+        raise HarnessError(
+            f"kubeadm {parts.kubernetes} wants images that are not built here: {', '.join(unknown)}",
+            hint="harness/provision/source/golang.py lists what is built",
+            cause=CAUSE,
+        )
+    return wanted
+
+
+def _fill_context(context: Path, parts: NodeParts) -> None:
+    shutil.copytree(parts.kind_files, context / "kind", copy_function=shutil.copyfile)
+    for folder in [context / "kind", *(context / "kind").rglob("*/")]:
+        folder.chmod(0o755)  # Go's module cache is read-only
+    for name, sources in {
+        "bin": [parts.programs[program] for program in ON_NODE],
+        "harness": [FILES / file for file in NODE_FILES],
+    }.items():
+        (context / name).mkdir()
+        for source in sources:
+            shutil.copy(source, context / name)
+    (context / "version").write_text(parts.kubernetes)
+
+
+def _preload(shell: Shell, container: str, archive: Path, images: list[str]) -> None:
+    """`archive` into the containerd of a running container."""
+    inside = ["docker", "exec", container]
+    shell.run(
+        ["docker", "exec", "--detach", container, "sh", "-c", "exec containerd >/run/containerd.log 2>&1"]
+    )
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            shell.run([*inside, "ctr", "--timeout", "2s", "version"])
+            break
+        except HarnessError:
+            if time.monotonic() > deadline:
+                shell.run([*inside, "cat", "/run/containerd.log"])
+                raise
+            time.sleep(0.3)
+    ctr = ["ctr", "--namespace", "k8s.io", "images"]
+    # What was unpacked need not be there twice: kind copies all of it to a volume for each node.
+    unpack = [*ctr, "import", "--local", "--discard-unpacked-layers", "-"]
+    shell.run(["docker", "exec", "--interactive", container, *unpack], stdin=archive)
+    shell.run([*inside, "ctr", "--namespace", "k8s.io", "content", "prune", "references"])
+    present = shell.run([*inside, *ctr, "list", "--quiet"]).split()
+    missing = sorted(set(images) - set(present))
+    if missing:
+        raise HarnessError(
+            f"the node image lacks {', '.join(missing)} after the import",
+            hint=f"the whole output is in {shell.log}",
+            cause=CAUSE,
+        )
+    shell.run(
+        [*inside, "sh", "-c", "pkill -x containerd; while pgrep -x containerd >/dev/null; do sleep 0.1; done"]
+    )
+    shell.run([*inside, "sh", "-c", "rm -rf /run/containerd /run/containerd.log"])
+
+
+@contextmanager
+def _container(shell: Shell, *arguments: str) -> Iterator[str]:
+    """A container for the time of the block, by its id."""
+    verb, *rest = arguments
+    container = shell.run(["docker", verb, "--name", _name(shell), *rest]).strip()
+    try:
+        yield container
+    finally:
+        shell.run(["docker", "rm", "--force", "--volumes", container])
+
+
+def _name(shell: Shell) -> str:
+    """Of the one container that a build into this cache has at a time.
+
+    A name and not a label: a commit hands labels on to the image, and so to every node that starts from it.
+    """
+    return f"harness-build-{key(str(shell.log.parent))}"
+
+
+def remove_leftovers(shell: Shell) -> None:
+    """Containers that a killed build left; call it with the build's lock held."""
+    left = shell.run(["docker", "ps", "--all", "--quiet", "--filter", f"name=^/{_name(shell)}$"]).split()
+    if left:
+        shell.run(["docker", "rm", "--force", "--volumes", *left])

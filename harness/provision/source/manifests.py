@@ -1,0 +1,77 @@
+"""JobSet's and Kueue's manifests, adapted to a small test cluster. Pure: documents in, documents out."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import yaml
+
+from harness.core.errors import HarnessError
+
+Document = dict[str, Any]
+CONTAINER = "manager"
+
+
+class _Loader(yaml.CSafeLoader):
+    """As Kubernetes reads YAML: a date or a lone `=` is text."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":timestamp", ":value"))]
+    for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def parse(text: str) -> list[Document]:
+    """The documents of a YAML stream, empty ones left out."""
+    return [document for document in yaml.load_all(text, _Loader) if document]
+
+
+def render(documents: Iterable[Document]) -> str:
+    """One YAML stream, fields in the order they came in."""
+    return yaml.dump_all(documents, Dumper=yaml.CSafeDumper, sort_keys=False, width=2**31 - 1)
+
+
+def adapt(
+    documents: Iterable[Document], images: Mapping[str, str | None], *, cpu_request: str = "50m"
+) -> list[Document]:
+    """Copies in which each Deployment of `images` can start on 2 cores, and soon.
+
+    `images` maps the names of the expected Deployments to the image of their container `manager`; None leaves
+    the one that is there. The image is taken from the node if it is there, the CPU request is `cpu_request`
+    (published: 500m, more than 2 cores have left), and readiness is asked for at once and every second
+    (published: after 5 s, every 10 s). Everything else, the command and CRDs included, stays as it is.
+
+    Raises HarnessError when an expected Deployment or its container is not among the documents.
+    """
+    adapted = copy.deepcopy(list(documents))
+    deployments = {doc["metadata"]["name"]: doc for doc in adapted if doc.get("kind") == "Deployment"}
+    for name, image in images.items():
+        if name not in deployments:
+            raise HarnessError(
+                f"Deployment {name} was expected in the manifests, seen: {', '.join(deployments) or 'none'}",
+                hint="another version may have renamed it; compare versions.toml",
+                cause="controllers.install_failed",
+            )
+        _adapt_manager(deployments[name], image, cpu_request)
+    return adapted
+
+
+def _adapt_manager(deployment: Document, image: str | None, cpu_request: str) -> None:
+    containers = {c["name"]: c for c in deployment["spec"]["template"]["spec"]["containers"]}
+    if CONTAINER not in containers:
+        raise HarnessError(
+            f"Deployment {deployment['metadata']['name']} has no container {CONTAINER}, "
+            f"seen: {', '.join(containers)}",
+            hint="another version may have renamed it; compare versions.toml",
+            cause="controllers.install_failed",
+        )
+    manager = containers[CONTAINER]
+    if image is not None:
+        manager["image"] = image
+    manager["imagePullPolicy"] = "IfNotPresent"
+    manager.setdefault("resources", {}).setdefault("requests", {})["cpu"] = cpu_request
+    if "readinessProbe" in manager:
+        manager["readinessProbe"].update(initialDelaySeconds=0, periodSeconds=1)

@@ -1,0 +1,63 @@
+"""Which artefacts the versions and our own files lead to: names and keys, nothing built, nothing asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.provision.source import archive, debian, golang, images, manifests
+from harness.provision.source.golang import Module
+from harness.provision.source.store import Store, code_input, file_input, key
+from harness.provision.source.versions import Versions
+
+CONTROLLERS = ("jobset", "kueue")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where every step's result is when it was built. A step's key holds the keys of the steps it uses."""
+
+    store: Store
+    versions: Versions
+
+    @property
+    def modules(self) -> dict[str, Module]:
+        return golang.modules(self.versions)
+
+    def programs(self, name: str) -> Path:
+        """The folder with a Go module's programs."""
+        module = self.modules[name]
+        return self.store.path(name, module.version, self._go_key(name))
+
+    @property
+    def root_image(self) -> str:
+        return f"harness/debian:{self.versions.debian}-{self._root_key()}"
+
+    @property
+    def node_image(self) -> str:
+        inputs = [
+            self._root_key(),
+            self.versions.kind,
+            code_input(images.__file__),
+            code_input(archive.__file__),
+        ]
+        inputs += [self._go_key(name) for name in self.modules if name not in CONTROLLERS]
+        inputs += [file_input(name) for name in ["node.Dockerfile", *images.NODE_FILES]]
+        return f"harness/node:{self.versions.kubernetes}-{key('node', *inputs)}"
+
+    def controller_image(self, name: str) -> str:
+        inputs = [self._go_key(name), code_input(images.__file__), code_input(archive.__file__)]
+        return f"harness/{name}:{self.modules[name].version}-{key('image', *inputs)}"
+
+    def manifest(self, name: str) -> Path:
+        inputs = [self.controller_image(name), self._go_key("kubernetes"), code_input(manifests.__file__)]
+        folder = self.store.path(f"{name}-manifest", self.modules[name].version, key("manifest", *inputs))
+        return folder / f"{name}.yaml"
+
+    def _root_key(self) -> str:
+        return key("root", self.versions.debian, file_input("sid.pref"), code_input(debian.__file__))
+
+    def _go_key(self, name: str) -> str:
+        module = self.modules[name]
+        main = file_input(module.main) if module.main else ""
+        return key("go", repr(module), main, self.versions.go, code_input(golang.__file__))

@@ -1,0 +1,72 @@
+"""Outside programs of a build: everything they print goes to one log, and an interrupt takes them along."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.core.errors import HarnessError, ToolError
+from harness.core.processes import interruptions, watched
+
+CAUSE = "cluster.node_image"
+"""What a failure to build is judged as (docs/causes.md)."""
+
+_LOGGED = 20_000
+"""Of what a program prints on stdout, its end is logged: a rendered manifest has megabytes."""
+
+
+@dataclass(frozen=True)
+class Shell:
+    """Runs programs one at a time, each in its own process group; `log` is appended to."""
+
+    log: Path
+    cause: str = CAUSE
+
+    def run(
+        self,
+        command: Sequence[str | Path],
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: Path | None = None,
+    ) -> str:
+        """What the program printed on stdout; stderr is in the log alone. `env` adds to the environment.
+
+        Raises ToolError with the end of both and the log's path, HarnessError when there is no such program.
+        """
+        words = [str(word) for word in command]
+        with self.log.open("ab", buffering=0) as log, (stdin or Path(os.devnull)).open("rb") as source:
+            log.write(f"\n$ {' '.join(words)}\n".encode())
+            start = log.tell()
+            since = interruptions()
+            try:
+                process = subprocess.Popen(
+                    words,
+                    cwd=cwd,
+                    env={**os.environ, **(env or {})},
+                    stdin=source,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                    errors="replace",
+                    start_new_session=True,
+                )
+            except FileNotFoundError:
+                raise HarnessError(
+                    f"`{words[0]}` is not on PATH",
+                    hint="`harness doctor` says how to get it",
+                    cause=self.cause,
+                ) from None
+            with watched(process, since):
+                out, _ = process.communicate()
+            log.write(out[-_LOGGED:].encode())
+        if process.returncode != 0:
+            with self.log.open("rb") as written:
+                written.seek(start)
+                output = written.read().decode(errors="replace")
+            hint = f"the whole output is in {self.log}"
+            raise ToolError(words, process.returncode, output, hint=hint, cause=self.cause)
+        return out

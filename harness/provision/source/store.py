@@ -1,0 +1,85 @@
+"""What was built, kept under the hash of everything that it was made from. Whole, or not there.
+
+<cache>/source/<name>-<version>-<key>/    one step's files
+<cache>/source/unfinished/                what a build works in; emptied by the next one
+<cache>/source/logs/                      what the tools printed, one file a build
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+FILES = Path(__file__).parent / "files"
+
+
+def key(*inputs: str) -> str:
+    """12 hex digits that change with any of the inputs, with their order, and with the machine's kind."""
+    text = json.dumps([platform.machine(), *inputs])
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def file_input(name: str) -> str:
+    """The content of a file in harness/provision/source/files, as an input of `key`."""
+    return f"{name}\n{(FILES / name).read_text()}"
+
+
+def code_input(module_file: str) -> str:
+    """What a module does, as an input of `key`: its code without comments and docstrings.
+
+    So a command that changes makes a new artefact, and a comment that changes makes none.
+    """
+    tree = ast.parse(Path(module_file).read_text())
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [part for part in body if not _is_text(part)]  # type: ignore[attr-defined]
+    return ast.unparse(tree)
+
+
+def _is_text(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+@dataclass(frozen=True)
+class Store:
+    """The artefacts below one folder. Who writes holds the lock beside it (harness.core.locks)."""
+
+    root: Path
+
+    def path(self, name: str, version: str, step_key: str) -> Path:
+        """Where a step's files are once it ended well; that it exists says that they are whole."""
+        return self.root / "-".join(part for part in (name, version, step_key) if part)
+
+    @contextmanager
+    def work(self) -> Iterator[Path]:
+        """A folder to work in; it goes when the block ends."""
+        unfinished = self.root / "unfinished"
+        unfinished.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=unfinished, ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+
+    @contextmanager
+    def making(self, target: Path) -> Iterator[Path]:
+        """A folder that becomes `target` when the block ends well, and goes otherwise."""
+        with self.work() as folder:
+            made = folder / target.name
+            made.mkdir()
+            yield made
+            made.rename(target)
+
+    def clear_unfinished(self) -> None:
+        """What a killed build left; call it with the lock held."""
+        shutil.rmtree(self.root / "unfinished", ignore_errors=True)

@@ -1,0 +1,80 @@
+"""The end of every run: its verdict, its report for people and for CI, and which older bundles stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from harness.core.errors import HarnessError
+from harness.evidence.reader import Bundle
+from harness.evidence.redaction import Redactor
+from harness.evidence.retention import Keep, prune
+from harness.evidence.schema import Check, Verdict
+from harness.evidence.writer import BundleWriter, now
+from harness.judge.users import judge
+from harness.report import beside
+from harness.report.page import REPORT
+from harness.settings import Settings
+
+Progress = Callable[[str], None]
+_R = TypeVar("_R", Check, Verdict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    verdict: Verdict
+    bundle: Path
+    report: Path | None
+    """None: it could not be written."""
+
+
+def finish(writer: BundleWriter, progress: Progress) -> Outcome:
+    """Judge what is in the bundle, write the verdict into it, and what people and CI read beside it."""
+    writer.update(ended_at=now())
+    writer.close()
+    bundle = Bundle.open(writer.path)
+    verdict = _redacted(judge(bundle), writer.redactor)
+    writer.verdict(verdict)
+    missing = _beside(writer, bundle, verdict, progress)
+    writer.done()
+    return Outcome(verdict, writer.path, None if REPORT in missing else writer.path / REPORT)
+
+
+def _redacted(verdict: Verdict, redactor: Redactor) -> Verdict:
+    """The evidence was redacted when it came; a judge of the user's may say what it has from elsewhere. What
+    decides stays, also where somebody's password is PASS."""
+
+    def clean(record: _R, *fields: str) -> _R:
+        return record.model_copy(update={name: redactor.value(getattr(record, name)) for name in fields})
+
+    checks = [clean(check, "explanation", "evidence") for check in verdict.checks]
+    said = clean(verdict, "explanation", "evidence", "next", "consequences")
+    return said.model_copy(update={"checks": checks})
+
+
+def _beside(writer: BundleWriter, bundle: Bundle, verdict: Verdict, progress: Progress) -> Collection[str]:
+    """The names of what could not be written. A report is no evidence: what keeps it from being written
+    changes no verdict, and where the evidence found the disk full, it does not take what is left of it."""
+    full = writer.full
+    failed = beside.write(bundle, verdict) if full is None else dict.fromkeys(beside.FILES, full)
+    if failed:
+        reasons = {str(error).partition("\n")[0] or type(error).__name__: None for error in failed.values()}
+        said = writer.redactor.text("; ".join(reasons))
+        again = f"`harness report {writer.path}` writes it again, and with `--output FILE` the page elsewhere"
+        progress(f"no {', '.join(failed)} ({said}): {again}")
+    return failed.keys()
+
+
+def tidy(settings: Settings, progress: Progress, *spare: Path) -> None:
+    """Remove bundles that `keep_runs` does not keep. What goes wrong is told, and changes no verdict."""
+    try:
+        removed = prune(settings.runs_dir, Keep.parse(settings.keep_runs), spare)
+    except (HarnessError, OSError, KeyboardInterrupt) as error:
+        progress(f"not every bundle that is not to be kept was removed: {str(error) or 'SIGINT'}")
+    else:
+        for each in removed:
+            progress(
+                f"removed {each.bundle}, {each.bytes / 2**20:.1f} MiB: keep_runs is {settings.keep_runs}"
+            )

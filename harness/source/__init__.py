@@ -1,8 +1,0 @@
-"""The stack without a container registry: a kind node image and the controllers' images, built here.
-
-`build` gives the same cluster as the published images do. `manifests.adapt` serves both ways.
-"""
-
-from harness.source.make import SourceStack, build
-
-__all__ = ["SourceStack", "build"]

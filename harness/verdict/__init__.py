@@ -1,5 +1,0 @@
-"""The judges: pure functions from an evidence bundle to a verdict with one cause of a closed list."""
-
-from harness.verdict.judge import judge
-
-__all__ = ["judge"]

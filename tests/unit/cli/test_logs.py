@@ -1,0 +1,126 @@
+"""Logs of ranks out of a bundle, while it is written and after; bundles by a part of their name."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from queue import Queue
+
+import pytest
+from bundles import healthy
+
+from harness.cli import logs
+from harness.core.errors import UsageError
+from harness.evidence.lookup import opened
+from harness.evidence.reader import Bundle
+from harness.evidence.schema import Manifest
+from harness.workers.truth_frames import MARK
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    return healthy().write(tmp_path / "20261121T050000Z-n0nce7f3a")
+
+
+def log_of(bundle: Bundle, rank: int) -> Path:
+    pod = bundle.ranks()[rank].name
+    return next((bundle.path / "logs").glob(f"{pod}-*.log"))
+
+
+def write(bundle: Bundle, rank: int, text: str) -> None:
+    with log_of(bundle, rank).open("a") as log:
+        log.write(text)
+
+
+def under_way(bundle: Bundle, ended: str | None) -> None:
+    """As the harness that writes it has it."""
+    path = bundle.path / "manifest.json"
+    manifest = Manifest.model_validate_json(path.read_text())
+    partial = path.with_suffix(".partial")
+    partial.write_text(manifest.model_copy(update={"ended_at": ended}).model_dump_json())
+    partial.replace(path)
+
+
+def test_lines_of_one_rank(bundle: Bundle) -> None:
+    """Named by node, with the time of day; nothing of the other rank, no ground truth."""
+    log_of(bundle, 1).write_text(f"2026-11-21T05:00:08.123456789Z hello\n2026-11-21T05:00:09.000Z {MARK}x\n")
+    shown = list(logs.lines(bundle, 1))
+    assert shown[0] == "1 | 05:00:08.123 | hello"
+    assert len(shown) == 1
+
+
+def test_a_rank_without_a_pod_is_told(bundle: Bundle) -> None:
+    for read in (logs.lines(bundle, 7), logs.follow(bundle.path, 7)):
+        with pytest.raises(UsageError, match="no pod of rank 7"):
+            next(read)
+
+
+def test_following_tells_lines_as_they_come_and_ends_with_the_launch(bundle: Bundle) -> None:
+    """A line is told when it is whole, once; what is left when the harness has ended is told too."""
+    under_way(bundle, None)
+    log_of(bundle, 0).write_text("")
+    told: Queue[str] = Queue()
+    done = threading.Event()
+
+    def read(lines: Iterator[str]) -> None:
+        for line in lines:
+            told.put(line)
+        done.set()
+
+    threading.Thread(target=read, args=(logs.follow(bundle.path, 0),), daemon=True).start()
+    write(bundle, 0, "2026-11-21T05:00:08.1Z first\n2026-11-21T05:00:09.1Z sec")
+    assert told.get(timeout=20).endswith("| first")
+    write(bundle, 0, "ond\n2026-11-21T05:00:10.1Z cut off")
+    assert told.get(timeout=20).endswith("| second")
+    assert not done.is_set()
+    under_way(bundle, "2026-11-21T05:00:30.000000Z")
+    assert told.get(timeout=20).endswith("| cut off")
+    assert done.wait(20)
+    assert told.empty()
+
+
+def test_following_reads_what_was_recorded_only_when_it_changed(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod that comes later is found; between two changes the records are left alone."""
+    under_way(bundle, None)
+    log_of(bundle, 0).write_text("")
+    pods = bundle.path / "objects" / "pod.jsonl"
+    later = pods.with_suffix(".later")
+    pods.rename(later)
+    opened, looks = 0, 0
+    really_open = Bundle.open
+
+    def count(path: Path) -> Bundle:
+        nonlocal opened
+        opened += 1
+        return really_open(path)
+
+    def look(_: float) -> None:
+        nonlocal looks
+        looks += 1
+        write(bundle, 0, f"2026-11-21T05:00:08.1Z look {looks}\n")
+        if looks == 50:
+            later.rename(pods)
+        if looks == 100:
+            under_way(bundle, "2026-11-21T05:00:30.000000Z")
+
+    monkeypatch.setattr(Bundle, "open", count)
+    monkeypatch.setattr(logs.time, "sleep", look)
+    told = list(logs.follow(bundle.path, 0))
+    assert [line.rpartition(" ")[2] for line in told] == [str(n) for n in range(1, 101)]
+    assert opened == 3
+
+
+def test_a_bundle_by_a_part_of_its_name(bundle: Bundle, tmp_path: Path) -> None:
+    """The nonce is enough; two that fit are told apart; `latest` links to one, and counts for none."""
+    (tmp_path / "latest").symlink_to(bundle.path.name)
+    assert opened(Path("n0nce7f3a"), tmp_path).path == bundle.path
+    assert opened(tmp_path / "latest").path.resolve() == bundle.path
+    assert opened(Path("latest"), tmp_path).path.resolve() == bundle.path
+    with pytest.raises(UsageError, match="no bundle in"):
+        opened(Path("elsewhere"), tmp_path)
+    healthy().write(tmp_path / "20261121T060000Z-n0nce7f3b")
+    with pytest.raises(UsageError, match="more than one bundle"):
+        opened(Path("n0nce"), tmp_path)

@@ -1,0 +1,121 @@
+"""The Kubernetes client against a server that is frozen, gone for a moment, or gone for good."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from loopback import OK, Server
+from urllib3.exceptions import HTTPError
+
+from harness.core import retries as module
+from harness.core.errors import HarnessError
+from harness.core.kubernetes import Kube, events, reached
+from harness.observe.heartbeat import Heartbeat
+
+Serve = Callable[[Callable[[int], bytes | str]], tuple[Server, Kube]]
+
+
+@pytest.fixture
+def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    """A server and a client of it, whose patience is short."""
+    monkeypatch.setattr(module, "READ_SECONDS", 0.3)
+    monkeypatch.setattr(module, "RETRY_SECONDS", 1.0)
+    servers = []
+
+    def start(answer: Callable[[int], bytes | str]) -> tuple[Server, Kube]:
+        server = Server(answer)
+        servers.append(server)
+        return server, server.kube(tmp_path)
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def test_a_frozen_server_is_told_in_time(serve: Serve) -> None:
+    """Docker can pause a control plane: connections are taken, and nothing is said."""
+    server, kube = serve(lambda asked: "frozen")
+    with pytest.raises(HarnessError, match=r"expected to answer, seen ReadTimeoutError") as raised, reached():
+        kube.core.list_node()
+    assert raised.value.cause == "cluster.unreachable"
+    assert server.asked < 10
+
+
+def test_a_moment_without_a_server_is_a_retry_that_is_told(serve: Serve) -> None:
+    server, kube = serve(lambda asked: OK if asked > 2 else "reset")
+    told: list[tuple[str, str]] = []
+    kube.retried = lambda what, reason: told.append((what, reason))
+    kube.api.call_api("GET", f"http://127.0.0.1:{server.port}/api/v1/pods?limit=1")
+    assert [what for what, _ in told] == [f"GET http://127.0.0.1:{server.port}/api/v1/pods"]
+    assert told[0][1].startswith("ProtocolError")
+    assert told[0][1].endswith("answered at try 3")
+
+
+@pytest.mark.parametrize("method", ["POST", "GET"])
+def test_what_must_not_be_made_twice_is_not(serve: Serve, method: str) -> None:
+    """And who gives a timeout retries by itself."""
+    server, kube = serve(lambda asked: "reset")
+    timeout = None if method == "POST" else 3
+    with pytest.raises(HTTPError):
+        kube.api.call_api(method, f"http://127.0.0.1:{server.port}/x", body={}, _request_timeout=timeout)
+    assert server.asked == 1
+
+
+def test_a_stream_may_be_silent_for_long(serve: Serve) -> None:
+    """Its connection is taken and no event comes: it is no request that failed."""
+    server, kube = serve(lambda asked: "frozen")
+    failed: list[BaseException] = []
+
+    def watch() -> None:
+        try:
+            kube.api.call_api("GET", f"http://127.0.0.1:{server.port}/api/v1/pods?watch=True")
+        except HTTPError as error:
+            failed.append(error)
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    watching.join(1)
+    assert watching.is_alive()
+    assert failed == []
+
+
+def test_a_gap_is_told_when_it_is_over(serve: Serve) -> None:
+    _, kube = serve(lambda asked: OK if asked != 2 else "reset")
+    gaps: list[str] = []
+    heart = Heartbeat(kube, gaps.append)
+    assert (heart.ask(), heart.silent) == (True, 0.0)
+    assert not heart.ask()
+    assert heart.silent > 0
+    assert gaps == []
+    assert (heart.ask(), heart.silent) == (True, 0.0)
+    heart.stop()
+    assert len(gaps) == 1
+    assert "without an answer (ProtocolError" in gaps[0]
+
+
+def test_a_server_that_stays_away_is_told_at_the_end(serve: Serve) -> None:
+    _, kube = serve(lambda asked: b"HTTP/1.1 500 not ready\r\nContent-Length: 0\r\n\r\n")
+    gaps: list[str] = []
+    heart = Heartbeat(kube, gaps.append)
+    heart.ask()
+    heart.stop()
+    heart.stop()
+    assert len(gaps) == 1
+    assert gaps[0].endswith("(HTTP 500); it did not come back")
+
+
+def test_a_watch_line_that_was_cut_is_a_connection_that_broke() -> None:
+    """Contract: the client stumbles over it; whoever watches takes the watch up again."""
+
+    class Cut:
+        def watch(self, **_: object) -> Iterator[object]:
+            yield {"type": "ADDED"}
+            raise TypeError("'NoneType' object is not subscriptable")
+
+    seen = events(Cut())
+    assert next(seen) == {"type": "ADDED"}
+    with pytest.raises(HTTPError):
+        next(seen)

@@ -1,0 +1,84 @@
+"""harness.core.locks: one holder at a time, and a lock that outlives nobody."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from harness.core.locks import in_use, inherited, locked, take
+
+HOLD = "import sys; from pathlib import Path; from harness.core.locks import locked\n" + (
+    "with locked(Path(sys.argv[1])):\n    print('held', flush=True); sys.stdin.read()\n"
+)
+
+
+def test_a_second_one_waits_until_the_first_process_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "lock"
+    waiting, got = threading.Event(), threading.Event()
+
+    def take() -> None:
+        with locked(path, waiting.set):
+            got.set()
+
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        second = threading.Thread(target=take)
+        second.start()
+        assert waiting.wait(20)
+        assert not got.is_set()
+        holder.kill()
+    second.join(20)
+    assert got.is_set()
+
+
+def test_nobody_is_told_to_wait_for_a_free_lock(tmp_path: Path) -> None:
+    told: list[bool] = []
+    for _ in range(2):
+        with locked(tmp_path / "lock", lambda: told.append(True)):
+            pass
+    assert told == []
+
+
+def test_many_share_and_the_last_one_out_knows(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    assert not in_use(path)
+    first, second = take(path, shared=True), take(path, shared=True)
+    first.release()
+    first.release()
+    assert in_use(path)
+    second.release()
+    assert not in_use(path)
+
+
+RUN = "import sys; from pathlib import Path; from harness import locked, process\n" + (
+    "with locked.locked(Path(sys.argv[1])):\n    process.run(['sh', '-c', sys.argv[2]], timeout=60)\n"
+)
+
+
+def test_a_program_of_a_killed_holder_still_holds(tmp_path: Path) -> None:
+    """A harness is killed while kind makes its cluster: the next one waits until kind has ended."""
+    path, started, go = (tmp_path / name for name in ("lock", "started", "go"))
+    os.mkfifo(started)
+    os.mkfifo(go)
+    script = f"echo > {started}; cat {go}"
+    with subprocess.Popen([sys.executable, "-c", RUN, str(path), script]) as holder:
+        started.read_text()
+        holder.kill()
+    assert in_use(path)
+    go.write_text("")
+    with locked(path):
+        pass
+
+
+def test_a_holder_that_lets_go_does_so_for_its_programs_too(tmp_path: Path) -> None:
+    hold = take(tmp_path / "lock")
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=inherited()) as program:
+        hold.release()
+        assert not in_use(tmp_path / "lock")
+        program.communicate()

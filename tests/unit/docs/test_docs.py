@@ -1,0 +1,208 @@
+"""README.md, docs/ and the examples say nothing that is not so: commands, options, files, links, code.
+
+What needs no cluster is really run, on a bundle that a real launch left.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+from documents import DOCUMENTS, ROOT, Command, Said, anchors, blocks, code, commands, links
+
+from harness.cli.main import app
+from harness.faults.record import extract
+from harness.reference.settings import variables
+from harness.settings import Settings
+from harness.tracker.__main__ import parser
+from tests import reader
+
+BIN = Path(sys.executable).parent
+COMMANDS = commands()
+HARNESS = [command for command in COMMANDS if Path(command.program).name == "harness"]
+OTHERS = {"make", "pytest", "bash", "pip", "python3", "git", "sed", "export", "."}
+"""Programs that the documents may call."""
+OUTPUTS = {"runs", "PATH", "", "objects", "logs", "truth", "tracker", "controllers", "kind", "launch"}
+"""First parts of paths that a command makes, that are in a bundle, or the reader's own."""
+SOURCES = {".py", ".yaml", ".yml", ".toml", ".md", ".sh", ".txt", ".Dockerfile"}
+OFFLINE = {"judge": 1, "show": 1, "diff": 1, "logs": 0, "runs": 0, "report": 0, "summary": 0}
+"""Commands that read a folder alone, and how they end on that of the tests below."""
+NAMES = {name for field, of in Settings.model_fields.items() for name in variables(field, of)}
+
+
+def usage(command: Command) -> str | None:
+    """What typer, or the tracker's own parser, says against it; nothing is run."""
+    inner, words = typer.main.get_command(app), list(command.arguments)
+    while words and words[0] in getattr(inner, "commands", {}):
+        inner = inner.commands[words.pop(0)]
+    if hasattr(inner, "commands") and words and not words[0].startswith("-"):
+        return f"no such command: {words[0]}"
+    try:
+        if inner.name == "tracker":
+            parser().parse_args(words)
+        else:
+            inner.make_context(inner.name, words)
+    except SystemExit as error:
+        return None if not error.code else f"exit code {error.code}"
+    except Exception as error:
+        return None if type(error).__name__ in {"Exit", "NoArgsIsHelpError"} else f"{error}"
+    return None
+
+
+@pytest.mark.parametrize("command", HARNESS, ids=str)
+def test_a_harness_command_is_one(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    """Contract: typer takes every command, argument and option."""
+    assert usage(command) is None
+
+
+def test_a_wrong_command_would_be_found() -> None:
+    """The test above bites."""
+    said = Said(ROOT / "README.md", "")
+    for words in (["rnu"], ["run"], ["run", "x", "--no"], ["logs", "--rank", "one"], ["images", "make"]):
+        assert usage(Command(said, "harness", tuple(words))) is not None, words
+
+
+def test_no_other_program_is_called() -> None:
+    """A new one is looked at before it is taken into the list."""
+    assert [str(c) for c in COMMANDS if c.program not in OTHERS and c not in HARNESS] == []
+
+
+def test_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([a-z0-9]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    asked = [(c, word) for c in COMMANDS if c.program == "make" for word in c.arguments if "=" not in word]
+    assert [str(c) for c, word in asked if word not in targets] == []
+    spans = [said for said in code() if said.text.startswith("make ")]
+    assert [str(said) for said in spans if said.text.split()[1] not in targets] == []
+
+
+def test_pytest_options_and_markers_exist() -> None:
+    asked = [BIN / "pytest", "--help"]
+    shown = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    options = set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", shown))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    markers = {line.partition(":")[0] for line in project["markers"]} | {"not", "and", "or"}
+    for command in (c for c in COMMANDS if c.program == "pytest"):
+        words = command.arguments
+        assert {w.partition("=")[0] for w in words if w.startswith("-")} <= options, command
+        chosen = [after for word, after in pairwise(words) if word == "-m"]
+        assert {name for text in chosen for name in text.split()} <= markers, command
+
+
+def test_variables_exist() -> None:
+    """HARNESS_… in a document is a setting, or a name that some part of the code reads or sets."""
+    sources = [*(ROOT / "harness").rglob("*.py"), *(ROOT / "fixtures").rglob("*.py")]
+    known = NAMES | {name for path in sources for name in re.findall(r'"(HARNESS_\w+)"', path.read_text())}
+    names = [(d, re.findall(r"\bHARNESS_[A-Z_]*[A-Z]\b", d.read_text())) for d in DOCUMENTS]
+    unknown = {(document.name, name) for document, found in names for name in found if name not in known}
+    assert unknown == set()
+
+
+@pytest.mark.parametrize("said", [*dict.fromkeys(links())], ids=str)
+def test_a_link_leads_somewhere(said: Said) -> None:
+    """Contract: the file is there, and its heading."""
+    path, _, anchor = said.text.partition("#")
+    target = (said.document.parent / path).resolve() if path else said.document
+    assert target.exists()
+    assert not anchor or anchor in anchors(target)
+
+
+def paths() -> list[Said]:
+    """What looks like a file of the checkout, between backticks or in a command."""
+    top = {path.name for path in ROOT.iterdir()}
+    spans = [said for said in code() if re.fullmatch(r"\.?[\w-][\w.*-]*/[\w./*-]*", said.text)]
+    words = [Said(c.said.document, word) for c in COMMANDS for word in _here(c)]
+    words = [said for said in words if re.fullmatch(r"[\w./*-]*(/|\w\.\w)[\w./*-]*", said.text)]
+    found = []
+    for said in dict.fromkeys([*spans, *words]):
+        first = said.text.removeprefix("./").partition("/")[0]
+        if first in top - OUTPUTS or (Path(said.text).suffix in SOURCES and first not in OUTPUTS):
+            found.append(said)
+    return found
+
+
+def _here(command: Command) -> list[str]:
+    """Its words; what follows `--` is a command inside a pod."""
+    words = [command.program, *command.arguments]
+    return words[: words.index("--")] if "--" in words else words
+
+
+@pytest.mark.parametrize("said", paths(), ids=str)
+def test_a_file_that_is_named_exists(said: Said) -> None:
+    """Seen from the checkout, or from beside the document."""
+    assert any(list(folder.glob(said.text.rstrip("/"))) for folder in (ROOT, said.document.parent))
+
+
+@pytest.mark.parametrize("language", ["python", "toml", "yaml"])
+def test_code_is_code(language: str) -> None:
+    read = {"python": ast.parse, "toml": tomllib.loads, "yaml": yaml.safe_load}[language]
+    for said in blocks(language):
+        read(said.text)
+
+
+# -- run ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's, with a bundle in it: of rank 1 a point is lost."""
+    home = tmp_path_factory.mktemp("user")
+    extract(ROOT / "tests/recorded/client-drop-point.tar.xz", home / "runs/20261121T000000Z-98debbaf")
+    (home / "runs/latest").symlink_to("20261121T000000Z-98debbaf")
+    for name in ("drop-point", "wrong-value"):
+        extract(ROOT / f"tests/recorded/client-{name}.tar.xz", home / "runs" / name)
+    return home
+
+
+def offline() -> list[Command]:
+    """Those of the documents that need no cluster, each once."""
+    asked = {c.arguments: c for c in HARNESS if not {"--follow", "runs/A"} & {*c.arguments}}
+    return [c for words, c in asked.items() if words[0] in OFFLINE or {"--help", "--list"} & {*words}]
+
+
+@pytest.mark.parametrize("command", offline(), ids=lambda command: " ".join(command.arguments))
+def test_what_needs_no_cluster_runs(command: Command, folder: Path) -> None:
+    """Contract: it says something, and ends with the verdict's exit code, or 0."""
+    words = [
+        str(path.relative_to(folder)) if "*" in word else word
+        for word in command.arguments
+        for path in (folder.glob(word) if "*" in word else [folder])
+    ]
+    done = subprocess.run(
+        [BIN / "harness", *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == OFFLINE.get(words[0], 0), done.stderr
+    assert done.stdout
+
+
+def test_every_command_is_typed_by_a_test() -> None:
+    """Contract: here, or on a cluster (tests/k8s/test_reader.py), or why not is said; and nothing else is."""
+    tutorial = {c.arguments for c in HARNESS if c.said.document.name == "tutorial.md"}
+    typed = {t.arguments for t in (*reader.WORKBENCH, *reader.THEIRS)}
+    elsewhere = {tuple(shlex.split(words)[1:]) for words in reader.ELSEWHERE}
+    said = {c.arguments for c in HARNESS} - {c.arguments for c in offline()} - tutorial
+    assert said == typed | elsewhere
+
+
+def test_the_tutorial_breaks_one_line(tmp_path: Path) -> None:
+    """Its `sed` changes one line of the worker, which still is Python; the text shows both."""
+    (broken,) = [c for c in COMMANDS if c.program == "sed"]
+    worker = tmp_path / "harness/workers/multinode.py"
+    worker.parent.mkdir(parents=True)
+    before = (ROOT / "harness/workers/multinode.py").read_text()
+    worker.write_text(before)
+    subprocess.run([broken.program, *broken.arguments], cwd=tmp_path, check=True)
+    pairs = zip(before.splitlines(), worker.read_text().splitlines(), strict=True)
+    ((old, new),) = [(old, new) for old, new in pairs if old != new]
+    ast.parse(worker.read_text())
+    shown = broken.said.document.read_text()
+    assert f"\n{old}\n" in shown
+    assert f"\n{new}\n" in shown

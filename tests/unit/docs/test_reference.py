@@ -1,0 +1,60 @@
+"""docs/reference is what the code says now."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.evidence import schema
+from harness.reference import DOCUMENTS, commands
+from harness.reference.settings import variables
+from harness.settings import Settings
+
+FOLDER = Path(__file__).parents[3] / "docs" / "reference"
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_document_is_written_from_the_code(name: str) -> None:
+    """Contract: `make reference` would change nothing."""
+    assert (FOLDER / name).read_text() == DOCUMENTS[name]()
+
+
+def test_it_is_the_same_on_every_machine(tmp_path: Path) -> None:
+    """Contract: neither the environment nor a terminal's width is in it."""
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "COLUMNS": "40", "XDG_CACHE_HOME": "/c"}
+    env |= {"HARNESS_WORKERS": "7", "KEEP_CLUSTER": "true"}
+    subprocess.run([sys.executable, "-m", "harness.reference", str(tmp_path)], env=env, check=True)
+    assert {name: (tmp_path / name).read_text() for name in DOCUMENTS} == {
+        name: markdown() for name, markdown in DOCUMENTS.items()
+    }
+
+
+def test_nothing_is_without_a_word() -> None:
+    """Every setting, command, argument and option says what it is."""
+    assert [name for name, field in Settings.model_fields.items() if not field.description] == []
+    every = commands.commands()
+    assert [name for name, command in every.items() if not command.help] == []
+    assert [(n, p.name) for n, c in every.items() for p in c.params if not p.help] == []
+
+
+def test_what_stands_in_the_documents() -> None:
+    """A few words of each, so that an empty document does not equal an empty generator."""
+    assert "## harness images build" in DOCUMENTS["cli.md"]()
+    assert "| `--key-file` | file with the API key" in DOCUMENTS["cli.md"]()
+    assert variables("pluto_api_key", Settings.model_fields["pluto_api_key"]) == [
+        "PLUTO_API_KEY",
+        "PLUTO_API_TOKEN",
+    ]
+    assert "| `HARNESS_WORKERS` | int | `2` |" in DOCUMENTS["settings.md"]()
+    written = DOCUMENTS["evidence.md"]()
+    models = [
+        name
+        for name, value in vars(schema).items()
+        if isinstance(value, type) and issubclass(value, schema.Record)
+    ]
+    assert [name for name in models if name != "Record" and f"## {name}\n" not in written] == []
+    assert "| `ranks` | `int` |  | World size: num_nodes × processes per node. |" in written

@@ -1,0 +1,56 @@
+"""The list of causes is closed: the document, the judges and the rest of the harness use the same names."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from harness.judge.causes import CAUSES, FAMILIES
+from harness.reference.causes import markdown
+
+ROOT = Path(__file__).parents[3]
+FILES = (
+    ".io",
+    ".txt",
+    ".sh",
+    ".gz",
+    ".sum",
+    ".tar",
+    ".db",
+    ".log",
+    ".json",
+    ".yaml",
+    ".toml",
+    ".py",
+    ".sock",
+)
+
+
+def named_in_code() -> dict[str, str]:
+    """Every string of the shape family.word in the sources, and where."""
+    shape = re.compile(rf"({'|'.join(FAMILIES)})\.[a-z_]+")
+    found = {}
+    for path in (ROOT / "harness").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            text = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and shape.fullmatch(text):
+                found[text] = f"{path.relative_to(ROOT)}:{node.lineno}"
+    return {name: where for name, where in found.items() if not name.endswith(FILES)}
+
+
+def test_the_document_is_written_from_the_list():
+    """Contract: docs/causes.md is what `python -m harness.reference.causes` prints."""
+    assert (ROOT / "docs/causes.md").read_text() == markdown()
+
+
+def test_nobody_names_a_cause_that_is_not_in_the_list():
+    """Contract: a cause that any part of the harness names has an entry."""
+    assert {name: where for name, where in named_in_code().items() if name not in CAUSES} == {}
+
+
+@pytest.mark.parametrize("cause", CAUSES.values(), ids=lambda cause: cause.id)
+def test_an_entry_is_complete(cause):
+    """Contract: meaning, evidence, action and a fault that provokes it."""
+    assert all((cause.meaning.endswith("."), cause.evidence, cause.action, cause.provoked_by))
+    assert cause.family in FAMILIES

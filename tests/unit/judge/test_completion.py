@@ -1,0 +1,524 @@
+"""Did the job complete: each way it does not has its own cause, its ranks, and a sentence that names them."""
+
+import json
+
+import bundles
+import pytest
+from bundles import at, cond
+
+from harness.evidence.schema import Manifest, Stage, Verdict
+from harness.judge import judge
+from harness.judge.causes import CAUSES
+
+
+@pytest.fixture
+def judged(tmp_path):
+    """Write a job's bundle and judge it."""
+
+    def judged_(job: bundles.Job) -> Verdict:
+        return judge(job.write(tmp_path / "bundle"))
+
+    return judged_
+
+
+def never_ran(job: bundles.Job) -> bundles.Job:
+    """Cut a healthy job to what was seen before any pod existed."""
+    for kind in ("pod", "jobset", "workload"):
+        job.drop(kind, 0 if kind == "pod" else 1)
+    job.truth, job.logs, job.runs, job.attachments, job.points = {}, {}, [], [], []
+    return job
+
+
+def stuck(job: bundles.Job, keep: int = 2) -> bundles.Job:
+    """A job that never ended: JobSet and Workload as after admission, pods cut to their first states."""
+    job.drop("jobset", 2)
+    job.drop("workload", 2)
+    states = [pair for pair in job.objects if pair[0] == "pod"]
+    names = {seen.object["metadata"]["name"] for _, seen in states}
+    kept = [
+        pair
+        for name in names
+        for pair in [p for p in states if p[1].object["metadata"]["name"] == name][:keep]
+    ]
+    job.objects = [pair for pair in job.objects if pair[0] != "pod" or any(pair is k for k in kept)]
+    return job
+
+
+def timed_out(job: bundles.Job, when: float = 40) -> None:
+    """As harness.run records a deadline that passed."""
+    stages = [stage for stage in job.manifest.stages if stage.name != "observe"]
+    failed = Stage(
+        name="observe",
+        started_at=at(1, True),
+        seconds=when - 1,
+        ok=False,
+        error="waited",
+        cause="run.timed_out",
+    )
+    changes = {"stages": [*stages, failed], "interrupted": f"deadline of {when} s; last seen: pods Running"}
+    job.manifest = job.manifest.model_copy(update=changes)
+
+
+@pytest.mark.parametrize(("nodes", "per_node"), [(1, 1), (2, 1), (2, 2), (3, 4)])
+def test_healthy(judged, nodes, per_node):
+    """Contract: a job that completed, with every point in one run, is a PASS; each check says what it saw."""
+    verdict = judged(bundles.healthy(nodes, per_node))
+    assert verdict.verdict == "PASS", verdict
+    assert (verdict.cause, verdict.ranks, verdict.consequences) == (None, [], [])
+    assert all(check.result == "PASS" and check.explanation for check in verdict.checks)
+    assert len({check.name for check in verdict.checks}) == len(verdict.checks) > 20
+
+
+def test_a_crash_names_rank_node_code_and_last_line(judged):
+    """Contract: the first rank to fail is the cause; pods deleted because of it are consequences."""
+    job = bundles.healthy()
+    bundles.crash(job, 1, code=3)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.crashed", [1])
+    for part in (
+        "rank 1",
+        "e2e-worker2",
+        "exited with code 3",
+        "torchrun then ended with 1",
+        "RuntimeError: boom",
+    ):
+        assert part in verdict.explanation
+    assert "rank 0" in verdict.explanation.split("After it")[1]
+    assert any(line.endswith(".log:4") for line in verdict.evidence)
+    assert verdict.consequences[0].startswith("run.not_completed: ")
+    assert "--rank 1" in verdict.next[0]
+
+
+def test_torchrun_names_the_local_rank(judged):
+    """Contract: with several ranks per pod, torchrun's report says which of them failed first."""
+    job = bundles.healthy(2, 4)
+    bundles.crash(job, 1, code=7)
+    report = [
+        "Root Cause (first observed failure):",
+        "  rank      : 6 (local_rank: 2)",
+        "  exitcode  : 7 (pid: 9)",
+    ]
+    job.logs[job.pod_name(1)] += [f"{at(12, True)} {line}" for line in report]
+    assert judged(job).ranks == [6]
+
+
+def test_a_rank_that_lost_its_peer_is_not_the_cause(judged):
+    """Contract: within a moment, the rank that only lost its peer follows the one that failed itself."""
+    job = bundles.healthy()
+    bundles.crash(job, 1, when=13)
+    job.drop_pod(0, after=10)
+    job.logs[job.pod_name(0)].append(
+        f"{at(11, True)} RuntimeError: Connection closed by peer [10.244.1.3]:1234"
+    )
+    job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
+    assert judged(job).ranks == [1]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "cause", "words"),
+    [
+        (137, "OOMKilled", "rank.oom_killed", "out of memory"),
+        (137, "Error", "rank.killed", "signal 9 (SIGKILL)"),
+        (139, "Error", "rank.killed", "signal 11 (SIGSEGV)"),
+        (1, "Error", "rank.crashed", "exited with code 1"),
+    ],
+)
+def test_how_a_container_ended(judged, code, reason, cause, words):
+    """Contract: out of memory, a signal and an exit code are told apart."""
+    job = bundles.healthy()
+    bundles.crash(job, 0)
+    job.drop_pod(0, after=10)
+    job.logs[job.pod_name(0)] = job.logs[job.pod_name(0)][:3]
+    job.ended(0, 12, code, reason=reason, message="")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == (cause, [0])
+    assert words in verdict.explanation
+
+
+def test_an_exit_code_that_the_shell_swallowed(judged):
+    """Contract: a container that exits 0 while konduktor's message says otherwise has crashed."""
+    job = bundles.healthy()
+    job.drop_pod(1, after=10)
+    job.ended(1, 30, 0, message=json.dumps({"exit": 4}))
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1])
+    assert "termination message" in verdict.explanation
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "cause"),
+    [
+        ("ImagePullBackOff", 'Back-off pulling image "nope:1"', "image.pull_failed"),
+        ("ErrImagePull", 'rpc error: failed to resolve "nope:1": not found', "image.not_found"),
+        (
+            "ErrImagePull",
+            "pull access denied, repository does not exist or may require authorization",
+            "image.pull_denied",
+        ),
+        ("ImagePullBackOff", "unexpected status from HEAD request: 401 Unauthorized", "image.pull_denied"),
+        ("ErrImageNeverPull", "Container image is not present with pull policy of Never", "image.not_found"),
+        ("InvalidImageName", "couldn't parse image name", "image.not_found"),
+        ("CreateContainerConfigError", 'secret "x" not found', "image.config"),
+        ("RunContainerError", 'exec: "bash": executable file not found', "image.entrypoint"),
+    ],
+)
+def test_images(judged, reason, message, cause):
+    """Contract: each waiting reason of a container has its cause; nothing is said of points then."""
+    job = stuck(bundles.healthy())
+    job.truth, job.logs, job.runs, job.attachments, job.points = {}, {}, [], [], []
+    for index in range(2):
+        job.pod(index, 9, "Pending", {"waiting": {"reason": reason, "message": message}})
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", cause)
+    assert message in verdict.explanation
+    assert verdict.consequences == []
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        ('exec: "bash": executable file not found in $PATH', "image.entrypoint"),
+        ("exec /bin/bash: exec format error", "image.wrong_architecture"),
+    ],
+)
+def test_a_command_that_cannot_be_started(judged, message, cause):
+    """Contract: StartError is the image's fault, not the rank's; both ranks are named."""
+    job = stuck(bundles.healthy())
+    for index in range(2):
+        job.ended(index, 9, 128, reason="StartError", message=message)
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == (cause, [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "cause"),
+    [
+        ("bash: line 9: torchrun: command not found", 127, "image.no_torch"),
+        ("ModuleNotFoundError: No module named 'torch'", 1, "image.no_torch"),
+        ("exec /usr/bin/bash: exec format error", 255, "image.wrong_architecture"),
+        ("mkdir: cannot create directory ‘//.konduktor’: Permission denied", 1, "image.not_root"),
+        ("ModuleNotFoundError: No module named 'torchvision'", 1, "rank.crashed"),
+    ],
+)
+def test_an_image_that_lacks_what_the_job_needs(judged, line, code, cause):
+    """Contract: an exit code is the image's doing when the rank's last words say so."""
+    job = bundles.healthy()
+    bundles.crash(job, 0)
+    job.drop_pod(0, after=10)
+    job.truth = {}
+    job.logs[job.pod_name(0)] = [f"{at(11, True)} {line}"]
+    job.ended(0, 12, code, message=json.dumps({"exit": code}))
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == (cause, [0])
+    assert line in verdict.explanation
+
+
+def test_every_rank_of_an_image_that_lacks_something(judged):
+    """Contract: the image is every rank's; those that ended alike are named together."""
+    job = bundles.healthy()
+    bundles.crash(job, 0)
+    job.truth = {}
+    for index in range(2):
+        job.drop_pod(index, after=10)
+        job.logs[job.pod_name(index)] = [f"{at(11, True)} bash: line 9: torchrun: command not found"]
+        job.ended(index, 12, 127, message=json.dumps({"exit": 127}))
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("image.no_torch", [0, 1])
+
+
+def test_a_pull_policy_that_ignores_the_node_s_image(judged):
+    """Contract: a reader who sees the image on the node is told why it does not count."""
+    job = stuck(bundles.healthy())
+    for index in range(2):
+        job.pod(index, 9, "Pending", {"waiting": {"reason": "ErrImagePull", "message": "connection refused"}})
+    for kind, seen in job.objects:
+        if kind == "pod":
+            seen.object["spec"]["containers"] = [{"name": bundles.CONTAINER, "imagePullPolicy": "Always"}]
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("image.pull_failed", [0, 1])
+    assert "pull policy is Always" in verdict.explanation
+
+
+def test_pods_that_no_node_could_take(judged):
+    """Contract: all ranks without a node are named, and what they ask for beside what the nodes have."""
+    job = stuck(bundles.healthy())
+    unschedulable = bundles.cond("PodScheduled", "False", "Unschedulable", "0/1 nodes: 1 Insufficient cpu.")
+    node = {"metadata": {"name": "n1", "uid": "n1"}, "spec": {}, "status": {"allocatable": {"cpu": "2"}}}
+    job.see("node", 1, node)
+    for index in range(2):
+        job.drop_pod(index)
+        job.pod(index, 9, "Pending", node=False, conditions=[unschedulable])
+    for kind, seen in job.objects:
+        if kind == "pod":
+            seen.object["spec"]["containers"] = [{"resources": {"requests": {"cpu": "3"}}}]
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("scheduling.unschedulable", [0, 1])
+    assert "a pod asks for 3 cpu; the most that a node has is 2 (the scheduler: Unsch" in verdict.explanation
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "cause"),
+    [
+        ("LocalQueue user-queue doesn't exist", "Inadmissible", "queue.local_queue_missing"),
+        ("ClusterQueue cq doesn't exist", "Misconfigured", "queue.cluster_queue_missing"),
+        ("ClusterQueue cq is inactive", "Suspended", "queue.inactive"),
+        (
+            "couldn't assign flavors to pod set workers: insufficient quota for cpu in flavor default, "
+            "previously considered podsets requests (0) + current podset request (64) > maximum capacity (8)",
+            "Pending",
+            "admission.quota_exceeded",
+        ),
+        (
+            "insufficient unused quota for cpu in flavor default, 2 more needed",
+            "Pending",
+            "admission.pending",
+        ),
+        ("resource nvidia.com/gpu unavailable in ClusterQueue", "Pending", "admission.resource_not_covered"),
+        ("", "", "admission.not_seen"),
+    ],
+)
+def test_kueue_refuses(judged, message, reason, cause):
+    """Contract: Kueue's own sentence is the explanation, with the cause behind it."""
+    job = never_ran(bundles.healthy())
+    job.workload(2, [cond("QuotaReserved", "False", reason, message)] if reason else [])
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", cause)
+    assert message in verdict.explanation
+    later = {c.explanation for c in verdict.checks if c.name in {"scheduling", "rank-exit", "completed"}}
+    assert not reason or later == {"not reached: the job was not admitted"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [
+        ("DeactivatedDueToMaximumExecutionTimeExceeded", "admission.max_execution_time"),
+        ("Preempted", "admission.preempted"),
+        ("PodsReadyTimeout", "admission.pods_ready_timeout"),
+        ("Deactivated", "admission.deactivated"),
+        ("ClusterQueueStopped", "admission.queue_stopped"),
+        ("SomethingNew", "admission.evicted"),
+    ],
+)
+def test_kueue_evicts(judged, reason, cause):
+    """Contract: an eviction is the cause, the pods that it deletes follow."""
+    job = stuck(bundles.healthy(), keep=3)
+    job.workload(20, [cond("Admitted", "True", "Admitted"), cond("Evicted", "True", reason, "told so", 20)])
+    for index in range(2):
+        job.pod(
+            index, 20.5, "Running", {"running": {}}, metadata={"deletionTimestamp": at(20)}, type_="DELETED"
+        )
+    job.jobset(21, suspend=True)
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == (cause, [0, 1])
+    assert "rank.pod_deleted" in verdict.consequences[0]
+
+
+@pytest.mark.parametrize(
+    ("limit", "wait", "lowered"),
+    [(555, 600.0, True), (300, 600.0, False), (45, 60.0, True), (555, None, False), (30, 40.0, False)],
+)
+def test_who_set_the_time_that_was_over(judged, limit, wait, lowered):
+    """Contract: a limit that the harness lowered to fit into its wait is not the job file's to raise."""
+    job = stuck(bundles.healthy(), keep=3)
+    job.manifest = job.manifest.model_copy(update={"deadline_seconds": wait})
+    over = cond("Evicted", "True", "DeactivatedDueToMaximumExecutionTimeExceeded", "over", 20)
+    job.workload(20, [cond("Admitted", "True", "Admitted"), over], maximumExecutionTimeSeconds=limit)
+    job.jobset(21, suspend=True)
+    verdict = judged(job)
+    assert verdict.cause == "admission.max_execution_time"
+    assert f"over ({limit} s)" in verdict.explanation
+    assert ("raise --wait" in verdict.explanation) is lowered
+
+
+def test_the_workload_that_took_the_quota_is_named(judged):
+    """Contract: Kueue says its UID, a person wants its name."""
+    job = stuck(bundles.healthy(), keep=3)
+    other = {"name": "urgent", "namespace": bundles.NAMESPACE, "uid": "0f1e-urgent"}
+    job.see("workload", 18, {"kind": "Workload", "metadata": other, "spec": {}, "status": {}})
+    told = "Preempted to accommodate a workload (UID: 0f1e-urgent, JobUID: UNKNOWN)"
+    job.workload(20, [cond("Admitted", "True", "Admitted"), cond("Evicted", "True", "Preempted", told, 20)])
+    job.jobset(21, suspend=True)
+    verdict = judged(job)
+    assert verdict.cause == "admission.preempted"
+    assert "that is Workload urgent" in verdict.explanation
+
+
+def test_an_eviction_after_a_crash_is_not_the_cause(judged):
+    """Contract: of two that race, the earlier one."""
+    job = bundles.healthy()
+    bundles.crash(job, 1, when=12)
+    job.workload(20, [cond("Admitted", "True", "Admitted"), cond("Evicted", "True", "Preempted", "", 20)])
+    assert judged(job).cause == "rank.crashed"
+
+
+def test_unschedulable(judged):
+    """Contract: the scheduler's own message, and the rank that has no node."""
+    job = stuck(bundles.healthy(), keep=1)
+    why = cond("PodScheduled", "False", "Unschedulable", "0/3 nodes are available: 3 Insufficient cpu")
+    job.pod(0, 6, "Running", {"running": {}})
+    job.pod(1, 6, "Pending", node=False, conditions=[why])
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("scheduling.unschedulable", [1])
+    assert "3 Insufficient cpu" in verdict.explanation
+
+
+def test_a_rank_without_a_pod(judged):
+    """Contract: a rank that never had a pod is named; events say why."""
+    job = stuck(bundles.healthy(), keep=3)
+    job.drop_pod(1)
+    event = {"metadata": {"name": "e", "uid": "e"}, "reason": "FailedCreate", "message": "quota exceeded"}
+    job.see("event", 6, event)
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.missing", [1])
+    assert "quota exceeded" in verdict.explanation
+
+
+def test_ranks_on_one_node(judged):
+    """Contract: ranks that share a node where two were asked for are a FAIL of their own."""
+    job = bundles.healthy()
+    for kind, seen in job.objects:
+        if kind == "pod" and "nodeName" in seen.object["spec"]:
+            seen.object["spec"]["nodeName"] = "e2e-worker1"
+    assert judged(job).cause == "scheduling.not_spread"
+
+
+def test_rendezvous_names_who_never_came(judged):
+    """Contract: the rank that waited is the witness, the one that did not come is named."""
+    job = stuck(bundles.healthy(), keep=3)
+    job.truth = {}
+    error = "DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined"
+    job.logs[job.pod_name(0)] = [f"{at(60, True)} {error}"]
+    job.logs[job.pod_name(1)] = [f"{at(6, True)} sleeping instead"]
+    job.ended(0, 61, 1, message='{"exit": 1}')
+    job.jobset(62, "Failed")
+    gone = {"metadata": {"deletionTimestamp": at(62)}}
+    job.pod(1, 62, "Running", {"running": {}}, **gone, type_="DELETED")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rendezvous.timeout", [1])
+    assert "1/2 clients joined" in verdict.explanation
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("socket.gaierror: [Errno -2] Name or service not known", "rendezvous.dns"),
+        (
+            "DistNetworkError: The client socket has timed out after 60000ms while trying to connect",
+            "rendezvous.unreachable",
+        ),
+        ("RuntimeError: Failed to create run: 503", "rank.tracker_unreachable"),
+    ],
+)
+def test_what_the_last_lines_say(judged, line, cause):
+    """Contract: before its first row a rank's last error tells DNS, TCP and tracker apart."""
+    job = bundles.healthy()
+    bundles.crash(job, 1, code=1)
+    job.truth = {}
+    job.logs[job.pod_name(1)] = [
+        f"{at(9, True)} [W1121 socket.cpp:1] (gai error: -2)",
+        f"{at(11)} {line}",
+    ]
+    assert judged(job).cause == cause
+
+
+def test_a_hang_is_named_by_its_most_silent_rank(judged):
+    """Contract: the ranks still running are named; what the harness then kills is its own doing."""
+    job = stuck(bundles.healthy(), keep=3)
+    timed_out(job, 40)
+    job.logs[job.pod_name(1)] = [f"{at(9, True)} step 3"]
+    for index in range(2):
+        killed = {"terminated": {"exitCode": 137, "reason": "Error", "finishedAt": at(42), "message": ""}}
+        job.pod(index, 42, "Failed", killed, metadata={"deletionTimestamp": at(41)}, type_="DELETED")
+    job.jobset(43, type_="DELETED")
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "run.timed_out", [0, 1])
+    assert "rank 1" in verdict.explanation
+    assert "step 3" in verdict.explanation
+
+
+def test_a_stage_that_failed_is_judged_like_any_other(judged):
+    """Contract: a failure to provision has its cause; one without a name is UNKNOWN."""
+    job = bundles.Job()
+    failed = Stage(
+        name="cluster", started_at="t", seconds=3, ok=False, error="no daemon", cause="docker.daemon_down"
+    )
+    job.manifest = Manifest(nonce="n", started_at="t", ended_at="t", stages=[failed])
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "docker.daemon_down")
+    assert "no daemon" in verdict.explanation
+    job.manifest = job.manifest.model_copy(update={"stages": [failed.model_copy(update={"cause": "odd"})]})
+    assert judged(job).cause == "run.harness_error"
+
+
+def test_a_launch_that_made_nothing(judged):
+    """Contract: an exit code 0 of the launcher without an object is a FAIL."""
+    job = never_ran(bundles.healthy())
+    launch = job.manifest.launch.model_copy(update={"uid": None, "object_name": None})
+    job.manifest = job.manifest.model_copy(update={"launch": launch})
+    assert judged(job).cause == "launch.no_object"
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        ({"interrupted": "SIGINT"}, "run.interrupted"),
+        ({"ended_at": None, "in_stage": "observe"}, "run.cut_off"),
+    ],
+)
+def test_a_harness_that_stopped_early_knows_nothing(judged, change, cause):
+    """Contract: UNKNOWN, not FAIL, when nothing is wrong but the harness did not see the end."""
+    job = stuck(bundles.healthy(), keep=3)
+    job.manifest = job.manifest.model_copy(update=change)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", cause)
+
+
+def test_a_log_with_a_gap_is_no_pass(judged):
+    """Contract: a log known to be incomplete leaves the verdict UNKNOWN."""
+    job = bundles.healthy()
+    gap = f"{job.pod_name(1)}-{bundles.CONTAINER}: could not be read to its end"
+    job.manifest = job.manifest.model_copy(update={"log_gaps": [gap]})
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("UNKNOWN", "run.log_incomplete", [1])
+
+
+def test_a_pod_that_somebody_deleted(judged):
+    """Contract: a deletion before any failure is the cause."""
+    job = stuck(bundles.healthy(), keep=3)
+    for index, when in ((1, 12), (0, 14)):
+        gone = {"metadata": {"deletionTimestamp": at(when)}}
+        job.pod(index, when, "Running", {"running": {}}, **gone, type_="DELETED")
+    job.jobset(15, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.pod_deleted", [1])
+
+
+def test_every_cause_named_is_in_the_list(judged):
+    """Contract: verdicts and consequences use registered causes."""
+    job = bundles.healthy()
+    bundles.crash(job, 1)
+    verdict = judged(job)
+    assert {verdict.cause, *(check.cause for check in verdict.checks)} - {None} <= set(CAUSES)
+
+
+@pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM", "a bug", None])
+@pytest.mark.parametrize("when", [0.5, 1.2, 1.7, 3.2, 4.05, 4.7, 5.05, 8.5, 12, 31])
+def test_a_healthy_job_that_is_interrupted_never_fails(judged, signal, when):
+    """Contract: what had not come yet when the harness was stopped or killed is nobody's fault."""
+    job = bundles.healthy()
+    job.objects = [pair for pair in job.objects if pair[1].received_at <= at(when, True)]
+    job.truth = {rank: lines[: int(when) // 2] for rank, lines in job.truth.items()}
+    job.points = job.points[: int(when) // 4]
+    job.attachments = job.attachments[: int(when > 8) + int(when > 10)]
+    job.runs = [job.runs[0].model_copy(update={"status": "RUNNING"})] if when > 8 else []
+    stages = [*job.manifest.stages[:-1], Stage(name="observe", started_at=at(0.2, True), seconds=when - 0.2)]
+    if signal:
+        stages[-1] = stages[-1].model_copy(update={"ok": False, "error": signal})
+    interrupted = signal if signal != "a bug" else None
+    change = {"stages": stages, "interrupted": interrupted, "in_stage": None if signal else "observe"}
+    job.manifest = job.manifest.model_copy(update={**change, **({} if signal else {"ended_at": None})})
+    verdict = judged(job)
+    assert verdict.verdict == "UNKNOWN", verdict.explanation
+    causes = {None: "run.cut_off", "a bug": "run.harness_error"}
+    assert verdict.cause == causes.get(signal, "run.interrupted")
+    assert "stage observe" in verdict.explanation

@@ -1,0 +1,159 @@
+"""What JobSet and Kueue should have done and did not, and nodes that were lost, have causes of their own."""
+
+from pathlib import Path
+from typing import Any
+
+import bundles
+import pytest
+from bundles import at, cond
+
+from harness.evidence.schema import Verdict
+from harness.judge import judge
+
+
+def deployment(job: bundles.Job, controller: str, available: int, when: float = 2) -> None:
+    name = f"{controller}-controller-manager"
+    metadata = {"name": name, "namespace": f"{controller}-system", "uid": name}
+    status = {"availableReplicas": available} if available else {}
+    obj = {"kind": "Deployment", "metadata": metadata, "spec": {"replicas": available}, "status": status}
+    job.see(f"{controller}-controller", when, obj)
+
+
+def node(job: bundles.Job, index: int, when: float, status: str, **more: Any) -> None:
+    metadata = {"name": f"e2e-worker{index + 1}", "uid": f"node-{index}"}
+    ready = cond("Ready", status, "NodeStatusUnknown", "Kubelet stopped posting node status.", when)
+    job.see("node", when, {"kind": "Node", "metadata": metadata, "status": {"conditions": [ready]}}, **more)
+
+
+def without_end(pods: bool = True) -> bundles.Job:
+    """The observer saw that nothing more comes, before the JobSet said anything."""
+    job = bundles.healthy()
+    job.drop("jobset", 2)
+    job.drop("workload", 2)
+    if not pods:
+        job.drop("pod")
+        job.drop("job")
+    return job
+
+
+def judged(job: bundles.Job, path: Path) -> Verdict:
+    return judge(job.write(path / "run"))
+
+
+def test_kueue_makes_no_workload(tmp_path: Path) -> None:
+    """Up and doing nothing is another cause than down."""
+    job = without_end(pods=False)
+    job.drop("workload")
+    job.drop("jobset", 1)
+    deployment(job, "kueue", 1)
+    verdict = judged(job, tmp_path)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "controllers.kueue_idle")
+    assert "Kueue's Deployment is Available" in verdict.explanation
+    deployment(job, "kueue", 0, 3)
+    verdict = judged(job, tmp_path / "down")
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "controllers.kueue_not_ready")
+    assert "kueue-controller-manager has no available pod, 0 asked for" in verdict.explanation
+
+
+def test_jobset_makes_no_job(tmp_path: Path) -> None:
+    job = without_end(pods=False)
+    assert judged(job, tmp_path).cause == "controllers.jobset_idle"
+    deployment(job, "jobset", 0)
+    assert judged(job, tmp_path / "down").cause == "controllers.jobset_not_ready"
+
+
+@pytest.mark.parametrize("controller", ["jobset", "kueue"])
+def test_a_job_whose_pods_ended_and_that_does_not(tmp_path: Path, controller: str) -> None:
+    """Its controller is down, or Kueue's webhooks that stand between the pods and the Job."""
+    job = without_end()
+    assert judged(job, tmp_path).cause == "controllers.jobset_idle"
+    deployment(job, controller, 1)
+    deployment(job, controller, 0, 20)
+    verdict = judged(job, tmp_path / "down")
+    assert (verdict.verdict, verdict.cause) == ("FAIL", f"controllers.{controller}_not_ready")
+    assert verdict.ranks == [0, 1]
+
+
+def test_a_harness_that_was_stopped_proves_nothing(tmp_path: Path) -> None:
+    job = without_end()
+    job.manifest = job.manifest.model_copy(update={"interrupted": "SIGTERM"})
+    assert judged(job, tmp_path).verdict == "UNKNOWN"
+
+
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("when", [12, 12.9])
+def test_a_job_that_was_deleted(tmp_path: Path, when: float, ended: bool) -> None:
+    """Its pods go after it, and because of it: also where their whole seconds lie before its deletion."""
+    job = without_end()
+    for index in range(2):
+        job.drop_pod(index, after=10)
+    job.jobset(when, type_="DELETED")
+    for index in range(2):
+        gone = {"metadata": {"deletionTimestamp": at(42), "deletionGracePeriodSeconds": 30}}
+        job.pod(index, 12.95, "Running", {"running": {"startedAt": at(5)}}, **gone)
+        if ended:
+            job.ended(index, 13 + index, 143, message="", **gone)
+    verdict = judged(job, tmp_path)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "run.deleted", [0, 1])
+
+
+def lost(status: str = "Unknown", when: float = 30) -> bundles.Job:
+    job = without_end()
+    for index in range(2):
+        job.drop_pod(index, after=10)
+        node(job, index, 1, "True")
+    node(job, 1, when, status)
+    return job
+
+
+def test_a_node_that_stops_answering(tmp_path: Path) -> None:
+    verdict = judged(lost(), tmp_path)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "cluster.node_lost", [1])
+    assert "Node e2e-worker2 stopped serving while rank 1 ran on it" in verdict.explanation
+    assert "Kubelet stopped posting" in verdict.explanation
+    assert verdict.evidence == ["objects/node.jsonl:3"]
+
+
+def test_a_rank_that_crashes_because_its_peer_s_node_is_lost(tmp_path: Path) -> None:
+    """A node is called Unknown long after it went: what happened in between is a consequence."""
+    job = lost(when=31)
+    job.ended(0, 25, 1)
+    verdict = judged(job, tmp_path)
+    assert (verdict.cause, verdict.ranks) == ("cluster.node_lost", [1])
+
+
+def test_a_node_that_is_lost_after_its_rank_ended(tmp_path: Path) -> None:
+    job = lost("False", 28)
+    job.ended(1, 10, 3)
+    verdict = judged(job, tmp_path)
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1])
+
+
+def test_a_node_that_was_away_while_the_job_completed(tmp_path: Path) -> None:
+    job = bundles.healthy()
+    node(job, 1, 20, "Unknown")
+    node(job, 1, 22, "True")
+    assert judged(job, tmp_path).verdict == "PASS"
+
+
+def test_an_inactive_queue_says_why(tmp_path: Path) -> None:
+    job = without_end(pods=False)
+    job.drop("workload")
+    job.drop("jobset", 1)
+    job.workload(2, [cond("QuotaReserved", "False", "Inadmissible", "ClusterQueue cq is inactive")])
+    active = cond("Active", "False", "FlavorNotFound", "references missing ResourceFlavor(s): gold.")
+    metadata = {"name": "cq", "uid": "cq"}
+    job.see("clusterqueue", 1, {"metadata": metadata, "spec": {}, "status": {"conditions": [active]}})
+    verdict = judged(job, tmp_path)
+    assert (verdict.cause, verdict.consequences) == ("queue.inactive", [])
+    assert "missing ResourceFlavor(s): gold" in verdict.explanation
+
+
+def test_a_pod_that_a_webhook_refuses(tmp_path: Path) -> None:
+    job = without_end(pods=False)
+    job.see("job", 3, {"kind": "Job", "metadata": {"name": "workers-0", "uid": "job"}})
+    event = {"metadata": {"name": "e", "uid": "e"}, "reason": "FailedCreate"}
+    event["message"] = 'Internal error occurred: failed calling webhook "mpod.kb.io": no endpoints available'
+    job.see("event", 4, event)
+    verdict = judged(job, tmp_path)
+    assert (verdict.cause, verdict.ranks) == ("controllers.webhook_not_serving", [0, 1])

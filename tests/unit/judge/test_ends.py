@@ -1,0 +1,223 @@
+"""Whose end was the first, and why: hangs with their stacks, swallowed exit codes, deletions."""
+
+import json
+
+import bundles
+import pytest
+from bundles import at
+
+from harness.judge import judge, stacks
+
+REPORT = [
+    "E1121 05:00:12.1 64 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: {code}) "
+    "local_rank: 0 (pid: 68) of binary: /usr/bin/python3.13",
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+    "============================================================",
+    "/workspace/faulty.py FAILED",
+    "Failures:",
+    "  <NO_OTHER_FAILURES>",
+    "Root Cause (first observed failure):",
+    "[0]:",
+    "  time      : 2026-11-21_05:00:12",
+    "  rank      : {rank} (local_rank: 0)",
+    "  exitcode  : {code} (pid: 68)",
+    "============================================================",
+    "===== KONDUKTOR: Running task took 26 seconds and finished with exit code: {shell} =====",
+]
+HUNG = [
+    "[rank 1] step 6 loss 0.5",
+    "Timeout (0:00:27)!",
+    "Thread 0x00007f4d7ed7f6c0 (most recent call first):",
+    '  File "/usr/lib/python3.13/threading.py", line 994 in run',
+    "",
+    "Thread 0x00007f4d8817c780 (most recent call first):",
+    '  File "/usr/lib/python3.13/threading.py", line 359 in wait',
+    '  File "/workspace/faulty.py", line 70 in _wait_for_ever',
+    '  File "/workspace/multinode.py", line 160 in on_step',
+]
+IN_COLLECTIVE = [
+    "[rank 0] step 7 loss 0.5",
+    "Current thread 0x00007f4d8817c780 (most recent call first):",
+    '  File "/usr/lib/python3/dist-packages/torch/autograd/graph.py", line 823 in _engine_run_backward',
+    '  File "/workspace/multinode.py", line 101 in train',
+]
+
+
+def stamped(lines, **values):
+    return [f"{at(11, True)} {line.format(**values) if values else line}" for line in lines]
+
+
+def says(job, index, lines, code=1, shell=1):
+    job.logs[job.pod_name(index)] = stamped(lines) + stamped(REPORT, rank=index, code=code, shell=shell)
+
+
+@pytest.fixture
+def judged(tmp_path):
+    return lambda job: judge(job.write(tmp_path / "bundle"))
+
+
+def failing():
+    """A job whose pods have not ended yet; their truth is cut."""
+    job = bundles.healthy()
+    job.drop("workload", 2)
+    job.drop("jobset", 2)
+    for index in range(2):
+        job.drop_pod(index, after=10)
+        job.truth[index] = job.rows(index)[:4]
+    return job
+
+
+def test_a_rank_that_hangs_is_named_with_its_stack(judged):
+    """Contract: the rank whose deadline ended it, where it stood, and its last step."""
+    job = failing()
+    says(job, 1, HUNG)
+    says(job, 0, IN_COLLECTIVE, code=-15)
+    job.ended(1, 12, 1, message=json.dumps({"exit": 1}))
+    job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
+    job.jobset(14, "Failed")
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.hung", [1])
+    for part in (
+        "for 0:00:27",
+        "wait (threading.py line 359), under _wait_for_ever (faulty.py line 70)",
+        "step 6",
+    ):
+        assert part in verdict.explanation
+    assert verdict.evidence[0].endswith(".log:2")
+
+
+def test_a_rank_that_waited_in_vain_is_not_the_one_that_hangs(judged):
+    """Contract: gloo's own timeout ends the peer first; who was taken down elsewhere hangs."""
+    job = failing()
+    error = "[rank0]: RuntimeError: [../gloo/buffer.cc:81] Timed out waiting 23000ms for recv operation"
+    says(job, 0, ["[rank 0] step 7 loss 0.5", error])
+    says(
+        job,
+        1,
+        ["[rank 1] step 6 loss 0.5", "Current thread 0x0000 (most recent call first):", *HUNG[6:]],
+        code=-15,
+    )
+    job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
+    job.ended(
+        1, 14, 143, message="", metadata={"deletionTimestamp": at(43), "deletionGracePeriodSeconds": 30}
+    )
+    job.jobset(15, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.hung", [1])
+    assert "did not take part: when it was ended it stood in wait" in verdict.explanation
+
+
+def test_a_rank_that_never_joined_is_the_one_that_hangs(judged):
+    """Contract: the peer that waited for it in the process group is the witness, its stack the evidence."""
+    job = failing()
+    job.truth = {}
+    says(
+        job,
+        0,
+        ["torch.distributed.DistStoreError: wait timeout after 46000ms, keys: /default_pg/0//cpu//0/1"],
+    )
+    says(job, 1, ["Current thread 0x0000 (most recent call first):", *HUNG[6:]], code=-15)
+    job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
+    job.ended(
+        1, 14, 143, message="", metadata={"deletionTimestamp": at(43), "deletionGracePeriodSeconds": 30}
+    )
+    job.jobset(15, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.hung", [1])
+    assert "wait timeout after 46000ms" in verdict.explanation.split("After it")[1]
+
+
+def test_an_exit_code_that_the_run_script_swallowed(judged):
+    """Contract: pods that succeed, though torchrun's report ends their logs; who lost its peer follows."""
+    job = bundles.healthy()
+    says(
+        job,
+        0,
+        ["[rank0]: RuntimeError: [./gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:5"],
+        shell=0,
+    )
+    says(job, 1, ["about to leave at step 7 with exit code 3"], code=3, shell=0)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.exit_swallowed", [1])
+    assert "exited with 0, though torchrun reports that rank 1 failed with exit code 3" in verdict.explanation
+
+
+def test_a_report_that_something_follows_swallowed_nothing(judged):
+    """Contract: a run script that tries again after a failure is not blamed for it."""
+    job = bundles.healthy()
+    says(job, 1, [], code=3, shell=0)
+    job.logs[job.pod_name(1)] += stamped(["[rank 1] done: 12 points"])
+    assert judged(job).verdict == "PASS"
+
+
+def test_a_rank_that_left_early(judged):
+    """Contract: exit code 0 without the end of its truth, and a peer that lost it."""
+    job = failing()
+    says(job, 0, ["[rank0]: RuntimeError: [./gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:5"])
+    job.ended(1, 11, 0, message=json.dumps({"exit": 0}))
+    job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
+    job.jobset(14, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.left_early", [1])
+    assert "Connection closed by peer" in verdict.explanation.split("After it")[1]
+
+
+@pytest.mark.parametrize("peer", ["taken down", "lost it"])
+def test_a_deleted_pod_whose_end_was_seen(judged, peer):
+    """Contract: a deletion before any end is somebody's; a peer that ends by it follows."""
+    job = failing()
+    gone = {"metadata": {"deletionTimestamp": at(42), "deletionGracePeriodSeconds": 30}}
+    job.pod(1, 12.1, "Running", {"running": {"startedAt": at(5)}}, **gone)
+    job.ended(1, 13, 143, message="", **gone)
+    if peer == "lost it":
+        says(job, 0, ["[rank0]: RuntimeError: [./gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:5"])
+        job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
+    else:
+        job.pod(0, 13.6, "Running", {"running": {"startedAt": at(5)}}, **gone)
+        job.ended(0, 14, 143, message="", **gone)
+    job.jobset(15, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.pod_deleted", [1])
+    assert "was deleted while it ran, and ended by signal 15" in verdict.explanation
+
+
+def test_a_rank_that_failed_before_its_pod_was_deleted(judged):
+    """Contract: its own exit code counts, though its peer's end was seen first."""
+    job = failing()
+    gone = {"metadata": {"deletionTimestamp": at(42), "deletionGracePeriodSeconds": 30}}
+    says(job, 0, ["[rank0]: RuntimeError: [./gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:5"])
+    says(job, 1, ["ValueError: boom"], code=3)
+    job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
+    job.pod(1, 12.6, "Running", {"running": {"startedAt": at(5)}}, **gone)
+    job.ended(1, 12, 143, message="", **gone)
+    job.jobset(15, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1])
+    assert "ValueError: boom" in verdict.explanation
+
+
+def test_the_last_error_is_told_not_what_the_client_says_after_it(judged):
+    """Contract: the client's farewell hides no exception."""
+    job = failing()
+    says(
+        job,
+        1,
+        [
+            "[rank1]: ValueError: a fault at step 7",
+            "pluto: 🚀 08:49:17 | Operation: View run",
+            "x [pluto-sync] INFO: bye",
+        ],
+    )
+    job.ended(1, 12, 1, message=json.dumps({"exit": 1}))
+    job.jobset(14, "Failed")
+    assert "last log line: [rank1]: ValueError: a fault at step 7" in judged(job).explanation
+
+
+def test_the_main_thread_is_the_last_one_of_a_dump():
+    """Contract: a dump's lines are known, the main thread's frames are kept; text after it ends it."""
+    lines = list(enumerate([*HUNG, "something else", '  File "/x.py", line 1 in y'], 1))
+    stack, dumped = stacks.last(lines)
+    assert stack is not None
+    assert [frame.name for frame in stack.frames] == ["wait", "_wait_for_ever", "on_step"]
+    assert (stack.number, stack.after, stack.in_collective) == (2, "0:00:27", False)
+    assert dumped == set(range(2, 10))

@@ -1,0 +1,199 @@
+"""What holds for every bundle: no cut, loss or reordering of evidence makes a PASS, and no judge raises."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import bundles
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sample_jobs import JOBS, slow, written
+
+from harness.evidence import Bundle
+from harness.evidence.schema import TruthRow
+from harness.judge import judge
+
+
+@contextmanager
+def copy(name: str) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(shutil.copytree(written(name), Path(folder) / "bundle"))
+
+
+def files(name: str) -> list[str]:
+    root = written(name)
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_plain_bundles(name):
+    """Contract: the bundles that the properties start from are what they are called."""
+    assert judge(Bundle.open(written(name))).verdict == {"healthy": "PASS", "cut off": "UNKNOWN"}.get(
+        name, "FAIL"
+    )
+
+
+@given(st.data())
+@slow
+def test_cutting_a_file_makes_no_pass(data):
+    """Contract: any one file cut at any byte never raises and never turns FAIL or UNKNOWN into PASS."""
+    name = data.draw(st.sampled_from(list(JOBS)))
+    path = data.draw(st.sampled_from(files(name)))
+    with copy(name) as bundle:
+        whole = (bundle / path).read_bytes()
+        cut = data.draw(st.integers(0, len(whole)))
+        (bundle / path).write_bytes(whole[:cut])
+        verdict = judge(Bundle.open(bundle))
+        assert not any(check.cause == "run.judge_error" for check in verdict.checks)
+        if name != "healthy":
+            assert verdict.verdict != "PASS"
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_cutting_a_file_between_its_lines_makes_no_pass(name):
+    """Contract: the cut that leaves no trace, at the end of a line, makes no PASS either."""
+    for path in files(name):
+        lines = (written(name) / path).read_bytes().splitlines(keepends=True)
+        for keep in range(len(lines)):
+            with copy(name) as bundle:
+                (bundle / path).write_bytes(b"".join(lines[:keep]))
+                verdict = judge(Bundle.open(bundle))
+                free = path.startswith("logs/") and keep  # a log only explains
+                assert verdict.verdict != "PASS" or name == "healthy", (path, keep)
+                decides = path not in {"events.jsonl"} and not free
+                if decides and not path.startswith("objects/"):
+                    assert verdict.verdict != "PASS", (path, keep)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_removing_a_file_makes_no_pass(name):
+    """Contract: a missing file is missing evidence: never PASS, also for a healthy job."""
+    for path in files(name):
+        with copy(name) as bundle:
+            (bundle / path).unlink()
+            verdict = judge(Bundle.open(bundle))
+            assert verdict.verdict != "PASS", path
+            if name == "healthy":
+                assert verdict.verdict == "UNKNOWN", (path, verdict)
+
+
+@given(st.data())
+@slow
+def test_garbage_never_raises(data):
+    """Contract: whatever stands in the files, there is a verdict, and it is no PASS."""
+    name = data.draw(st.sampled_from(list(JOBS)))
+    path = data.draw(st.sampled_from(files(name)))
+    with copy(name) as bundle:
+        lines = (bundle / path).read_bytes().splitlines(keepends=True)
+        at = data.draw(st.integers(0, max(0, len(lines) - 1)))
+        lines[at : at + 1] = [
+            data.draw(
+                st.sampled_from(
+                    [
+                        b"null\n",
+                        b"[]\n",
+                        b"{}\n",
+                        b'{"received_at":"x","type":"ADDED","object":{"metadata":7}}\n',
+                    ]
+                )
+                | st.binary(max_size=40)
+            )
+        ]
+        (bundle / path).write_bytes(b"".join(lines))
+        verdict = judge(Bundle.open(bundle))
+        assert verdict.verdict in {"PASS", "FAIL", "UNKNOWN"}
+        if not path.startswith("logs/"):
+            assert verdict.verdict != "PASS" or name == "healthy"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda children: (
+        st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=8), children, max_size=3)
+    ),
+    max_leaves=8,
+)
+FIELDS = ["metadata", "spec", "status", "conditions", "containerStatuses", "state", "terminated", "labels"]
+
+
+@given(st.data())
+@slow
+def test_odd_objects_never_raise(data):
+    """Contract: an object whose fields are of other types than Kubernetes' gives a verdict all the same."""
+    job = JOBS[data.draw(st.sampled_from(list(JOBS)))]()
+    _, seen = data.draw(st.sampled_from(job.objects))
+    target = seen.object
+    for _ in range(data.draw(st.integers(0, 3))):
+        inner = [v for v in target.values() if isinstance(v, dict)]
+        target = data.draw(st.sampled_from(inner)) if inner else target
+    target[data.draw(st.sampled_from([*target, *FIELDS]))] = data.draw(JSON)
+    with tempfile.TemporaryDirectory() as folder:
+        judge(job.write(Path(folder)))
+
+
+@given(st.data())
+@slow
+def test_the_order_of_watches_does_not_matter(data):
+    """Contract: deliveries permuted within a second and delivered twice give the same verdict and cause."""
+    name = data.draw(st.sampled_from(list(JOBS)))
+    job = JOBS[name]()
+    before = judge(Bundle.open(written(name)))
+    again = data.draw(st.lists(st.sampled_from(job.objects), max_size=8))
+    moved = [(pair, data.draw(st.floats(0, 0.99))) for pair in [*job.objects, *again]]
+    moved.sort(key=lambda entry: float(entry[0][1].received_at[17:26]) + entry[1])
+    job.objects = [pair for pair, _ in moved]
+    with tempfile.TemporaryDirectory() as folder:
+        after = judge(job.write(Path(folder)))
+    assert (after.verdict, after.cause, after.ranks) == (before.verdict, before.cause, before.ranks)
+
+
+@given(st.data())
+@slow
+def test_any_lost_point_is_found(data):
+    """Contract: whichever points are dropped, the verdict names a rank, metric and step of them."""
+    job = bundles.healthy(nodes=data.draw(st.integers(1, 3)), per_node=data.draw(st.integers(1, 2)))
+    gone = data.draw(st.lists(st.sampled_from(job.points), min_size=1, max_size=5, unique_by=id))
+    job.points = [p for p in job.points if not any(p is g for g in gone)]
+    with tempfile.TemporaryDirectory() as folder:
+        verdict = judge(job.write(Path(folder)))
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "unification.lost_points")
+    assert verdict.ranks == sorted(
+        {int(p.metric.removeprefix("loss/node").removeprefix("grad/node")) for p in gone}
+    )
+    first = gone[0]
+    assert any(
+        f"{p.metric} step" in verdict.explanation and str(p.step) in verdict.explanation for p in gone
+    ), first
+
+
+@given(st.data(), st.floats(allow_nan=False))
+@slow
+def test_any_wrong_value_is_found(data, value):
+    """Contract: a value that is not exactly the one logged is named with both values."""
+    job = bundles.healthy()
+    at = data.draw(st.integers(0, len(job.points) - 1))
+    old = job.points[at]
+    if old.value == value:
+        value += 1
+    job.points[at] = old.model_copy(update={"value": value})
+    with tempfile.TemporaryDirectory() as folder:
+        verdict = judge(job.write(Path(folder)))
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "unification.wrong_value")
+    assert f"{old.metric} = {old.value!r} at step {old.step}" in verdict.explanation
+    assert repr(value) in verdict.explanation
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 1), st.integers(0, 3)), max_size=20))
+@slow
+def test_what_a_rank_overwrites_itself_is_not_lost(logged):
+    """Contract: a rank that logs a step again is judged by Pluto's rule: the highest time, then the last."""
+    job = bundles.healthy()
+    rows = [TruthRow(metric="again", step=s, value=v, time_ms=50 + t) for s, v, t in logged]
+    job.retell(1, [*job.rows(1), *rows])
+    job.refresh()
+    job.points += [bundles.point(job, 1, row) for row in rows]
+    with tempfile.TemporaryDirectory() as folder:
+        assert judge(job.write(Path(folder))).verdict == "PASS"

@@ -1,0 +1,103 @@
+"""What real faults left on real clusters, judged again: tests/recorded/, made by `harness faults --record`.
+
+Each must get the verdict, cause and ranks that its fault's file says; and nothing that happens to such
+evidence afterwards makes a PASS of it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from harness.evidence import Bundle
+from harness.faults.fault import catalogue
+from harness.faults.record import extract
+from harness.judge import judge
+
+RECORDED = {
+    path.name.removesuffix(".tar.xz"): path for path in sorted(Path("tests/recorded").glob("*.tar.xz"))
+}
+FAULTS = catalogue()
+CUTS = 6
+"""Per bundle and test: each of some 90 bundles is cut at other places, so all kinds of files are."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("recorded")
+
+
+@cache
+def _extracted(name: str, folder: Path) -> Path:
+    return extract(RECORDED[name], folder / name)
+
+
+def short(bundle: Path) -> tuple[str, str | None, list[int]]:
+    verdict = judge(Bundle.open(bundle))
+    return verdict.verdict, verdict.cause, verdict.ranks
+
+
+def test_the_faults_of_the_table_are_recorded():
+    """Contract: each row of docs/faults.md that left a bundle has its recording, and no other is there."""
+    judged = {name for name, fault in FAULTS.items() if fault.expect is not None and fault.expect.verdict}
+    rows = set(re.findall(r"^\| ✓ \| \*\*([-a-z0-9]+)\*\*", Path("docs/faults.md").read_text(), re.MULTILINE))
+    assert set(RECORDED) == judged & rows
+    assert len(RECORDED) >= 40
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recorded_bundle_gets_the_verdict_of_its_fault(name, folder):
+    """Contract: the judges alone say what was said on the cluster."""
+    expect = FAULTS[name].expect
+    assert expect is not None
+    verdict, cause, ranks = short(_extracted(name, folder))
+    assert (verdict, cause) == (expect.verdict, expect.cause)
+    if expect.ranks is not None:
+        assert ranks == expect.ranks
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_cutting_recorded_evidence_makes_no_pass(name, folder, tmp_path):
+    """Contract: any file cut at any byte turns no FAIL or UNKNOWN into PASS, and no judge raises."""
+    whole = _extracted(name, folder)
+    bad = FAULTS[name].expect.verdict != "PASS"
+    chance = random.Random(name)
+    files = sorted(path for path in whole.rglob("*") if path.is_file() and path.name != "verdict.json")
+    for number in range(CUTS):
+        copy = shutil.copytree(whole, tmp_path / str(number))
+        path = copy / chance.choice(files).relative_to(whole)
+        content = path.read_bytes()
+        path.write_bytes(content[: chance.randrange(len(content) + 1)])
+        verdict = judge(Bundle.open(copy))
+        assert not any(check.cause == "run.judge_error" for check in verdict.checks), (path, verdict)
+        if bad:
+            assert verdict.verdict != "PASS", path
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_order_and_repetition_of_deliveries_do_not_matter(name, folder, tmp_path):
+    """Contract: watch deliveries permuted within half a second and repeated give the same verdict."""
+    whole = _extracted(name, folder)
+    copy = shutil.copytree(whole, tmp_path / "permuted")
+    chance = random.Random(name)
+    for path in [*copy.glob("objects/*.jsonl"), copy / "events.jsonl"]:
+        if not path.is_file():
+            continue
+        lines = path.read_bytes().splitlines(keepends=True)
+        if not lines or not lines[-1].endswith(b"\n"):
+            continue
+        lines += chance.choices(lines, k=3)
+        path.write_bytes(b"".join(sorted(lines, key=lambda line: _received(line) + chance.random() / 2)))
+    assert short(copy) == short(whole)
+
+
+def _received(line: bytes) -> float:
+    from harness.judge.case import seconds
+
+    return seconds(json.loads(line)["received_at"]) or 0.0

@@ -1,0 +1,117 @@
+"""Ranks that never meet: who did not come, and whether process, DNS, TCP, id or world size failed."""
+
+import bundles
+import pytest
+from bundles import at
+
+from harness.evidence.schema import Inspection, Process, TruthRow
+from harness.judge import judge
+from harness.workers import truth_frames
+
+HOST = "js-workers-0-0.js"
+
+
+def torchrun(rank, **options):
+    given = {"rdzv_id": "123", "nnodes": "2", "master_addr": HOST, "master_port": "1234", **options}
+    words = [f"--{name}={value}" for name, value in given.items()] + [f"--node_rank={rank}"]
+    return ["/usr/bin/python3", "/usr/bin/torchrun", *words, "/workspace/multinode.py"]
+
+
+def inspection(job, index, command=None, connected=True, addresses=("10.0.0.1",), port="1234", host=HOST):
+    command = command or torchrun(index)
+    processes = [
+        Process(pid=1, parent=0, command=["bash", "-c", "…"]),
+        Process(pid=9, parent=1, command=command),
+    ]
+    return Inspection(
+        at=at(30, True),
+        pod=job.pod_name(index),
+        processes=processes,
+        connected=[f"10.0.0.1:{port}"] if connected else [],
+        resolved={host: list(addresses)},
+    )
+
+
+@pytest.fixture
+def judged(tmp_path):
+    """Judge a job that never met, as it was seen from inside."""
+
+    def judged_(job, *seen):
+        job.drop("jobset", 2)
+        job.drop("workload", 2)
+        for index in range(job.nodes):
+            job.drop_pod(index, after=10)
+        job.truth, job.runs, job.attachments, job.points = {}, [], [], []
+        job.inspections = seen
+        return judge(job.write(tmp_path / "bundle"))
+
+    return judged_
+
+
+def test_a_process_that_never_came(judged):
+    """Contract: the pod without torchrun is named, and what runs in it."""
+    job = bundles.healthy()
+    verdict = judged(job, inspection(job, 0), inspection(job, 1, ["sleep", "600"]))
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rendezvous.process_missing", [1])
+    assert "only sleep 600" in verdict.explanation
+    assert verdict.evidence == ["inspections.jsonl:1", "inspections.jsonl:2"]
+
+
+def test_names_do_not_resolve(judged):
+    """Contract: DNS comes before TCP."""
+    job = bundles.healthy()
+    seen = inspection(job, 1, torchrun(1, master_addr="nope"), connected=False, addresses=(), host="nope")
+    verdict = judged(job, inspection(job, 0), seen)
+    assert (verdict.cause, verdict.ranks) == ("rendezvous.dns", [1])
+    assert "could not resolve MASTER_ADDR nope" in verdict.explanation
+
+
+def test_another_port(judged):
+    """Contract: no connection to the port asked for is TCP; the others' port is told."""
+    job = bundles.healthy()
+    verdict = judged(
+        job, inspection(job, 0), inspection(job, 1, torchrun(1, master_port="1235"), connected=False)
+    )
+    assert (verdict.cause, verdict.ranks) == ("rendezvous.unreachable", [1])
+    assert f"{HOST}:1235" in verdict.explanation
+    assert f"rank 0 used {HOST}:1234" in verdict.explanation
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"rdzv_id": "124"}, {"rdzv_id": "124", "rdzv_backend": "c10d", "rdzv_endpoint": f"{HOST}:1234"}],
+)
+def test_another_rendezvous_id(judged, options):
+    """Contract: connected, and under another name."""
+    job = bundles.healthy()
+    verdict = judged(job, inspection(job, 0), inspection(job, 1, torchrun(1, **options)))
+    assert (verdict.cause, verdict.ranks) == ("rendezvous.id_mismatch", [1])
+
+
+def test_another_number_of_nodes(judged):
+    """Contract: the job knows how many nodes it has."""
+    job = bundles.healthy()
+    verdict = judged(job, inspection(job, 0, torchrun(0, nnodes="1:3")), inspection(job, 1))
+    assert (verdict.cause, verdict.ranks) == ("rendezvous.world_size", [0])
+
+
+def test_ranks_that_met(judged):
+    """Contract: a torchrun with a child has met the others; what goes on is no matter of the rendezvous."""
+    job = bundles.healthy()
+    seen = [inspection(job, index) for index in range(2)]
+    worker = Process(pid=20, parent=9, command=["python3", "-u", "/workspace/multinode.py"])
+    seen = [one.model_copy(update={"processes": [*one.processes, worker]}) for one in seen]
+    assert not str(judged(job, *seen).cause).startswith("rendezvous.")
+
+
+def test_more_ranks_than_the_job_has(tmp_path):
+    """Contract: a third rank of two is named by the pod in which it ran, though all completed."""
+    job = bundles.healthy()
+    job.truth[2] = [TruthRow(metric="m", step=0, value=1.0, time_ms=1)]
+    frames = [
+        truth_frames.encode(bundles.NONCE, {"k": "rows", "r": rank, "q": 0, "n": 0, "rows": []})
+        for rank in (1, 2)
+    ]
+    job.logs[job.pod_name(1)] += [f"{at(9, True)} {frame}" for frame in frames]
+    verdict = judge(job.write(tmp_path / "bundle"))
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rendezvous.world_size", [1, 2])

@@ -1,0 +1,204 @@
+"""Judges of users: whatever they say or do, no FAIL or UNKNOWN becomes a PASS, and none ends the harness."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import bundles
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sample_jobs import JOBS, slow, written
+
+from harness.evidence import BundleWriter, Redactor
+from harness.judge import judge, users
+from harness.judge.causes import CAUSES
+from harness.judge.users import Bundle, Check, failed, passed, unknown
+from harness.report.finalize import finish
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+def spoil(bundle: Bundle) -> None:
+    """Everything that a judge can change of what it was given."""
+    for kind in ("jobset", "pod", "workload"):
+        for seen in bundle.history(kind):
+            seen.object.clear()
+        bundle.history(kind).clear()
+
+
+def leave(_: Bundle) -> None:
+    sys.exit(0)
+
+
+def fails(error: BaseException) -> Callable[[Bundle], None]:
+    def act(_: Bundle) -> None:
+        raise error
+
+    return act
+
+
+HARMLESS: list[Any] = [spoil, passed("fine", "it is")]
+HARMFUL: list[Any] = [
+    *(failed("bad", "it is not", ranks=[1]), failed("bad", "it is not", cause="worse"), unknown("dim", "?")),
+    *(None, "PASS", 7, {"result": "PASS"}, Check(name="points-kept", result="PASS")),
+    *(Check(name="user.x", result="FAIL"), Check(name="user.x", result="PASS", cause="user.y")),
+    *(Check(name="user.x", result="FAIL", cause="run.no_manifest"), Check.model_construct(name="user.x")),
+    *(leave, fails(ValueError("boom")), fails(Unspeakable()), fails(pytest.fail.Exception("no"))),
+    fails(RecursionError()),
+]
+acts = st.lists(st.sampled_from(HARMLESS) | st.sampled_from(HARMFUL), max_size=4)
+
+
+def acting(told: list[Any]) -> Callable[[Bundle], Iterator[Any]]:
+    """A judge that does and says one after the other."""
+
+    def one(bundle: Bundle) -> Iterator[Any]:
+        for act in told:
+            if callable(act):
+                act(bundle)
+            else:
+                yield act
+
+    return one
+
+
+@given(st.sampled_from(list(JOBS)), st.lists(acts, max_size=3))
+@slow
+def test_no_judge_makes_a_verdict_better(name: str, told: list[list[Any]]) -> None:
+    """Contract: PASS only if it was one and every judge says passed() and nothing else; what was no
+    PASS stays as it was; the harness's own checks stay as they are, and the list of causes closed."""
+    before = judge(Bundle.open(written(name)))
+    after = judge(Bundle.open(written(name)), [(f"j{n}", acting(acts)) for n, acts in enumerate(told)])
+    good = all(not any(act in HARMFUL for act in acts) and HARMLESS[1] in acts for acts in told)
+    assert (after.verdict == "PASS") == (before.verdict == "PASS" and good)
+    if before.verdict != "PASS":
+        assert (after.verdict, after.cause) == (before.verdict, before.cause)
+    assert after.checks[: len(before.checks)] == before.checks
+    own = after.checks[len(before.checks) :]
+    assert all(check.name.startswith("user.") for check in own)
+    assert all(c.cause is None or c.cause in CAUSES or c.cause.startswith("user.") for c in after.checks)
+
+
+@pytest.fixture
+def healthy(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(written("healthy"), tmp_path / "bundle"))
+
+
+def test_a_fail_of_ones_own(healthy: Path) -> None:
+    """Its cause, ranks, words and evidence are the verdict's; the log of its rank is what to read next."""
+
+    def steps(bundle: Bundle) -> Iterator[Check]:
+        assert bundle.manifest is not None
+        yield failed("steps", "6 steps, not 7", cause="too-few", ranks=[1, 1], evidence=["truth/1.jsonl:1"])
+
+    verdict = judge(Bundle.open(healthy), [("steps", steps)])
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "user.too-few", [1])
+    assert (verdict.explanation, verdict.evidence) == ("6 steps, not 7", ["truth/1.jsonl:1"])
+    assert verdict.next[0].endswith("--rank 1")
+    assert verdict.checks[-1].name == "user.steps"
+
+
+def test_what_was_said_before_an_error_counts(healthy: Path) -> None:
+    """A FAIL, then an exception: FAIL, and the judge that failed is a consequence."""
+    told = [failed("bad", "it is not"), fails(ValueError("boom"))]
+    verdict = judge(Bundle.open(healthy), [("mine", acting(told))])
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "user.bad")
+    assert verdict.consequences == ["run.judge_error: The judge mine failed: ValueError: boom"]
+
+
+def test_a_judge_that_reads_damaged_evidence_proves_nothing(healthy: Path) -> None:
+    """Of a file that the harness's judges do not read."""
+    (healthy / "extra.jsonl").write_bytes(b"cut")
+
+    def reads(bundle: Bundle) -> Iterator[Check]:
+        yield passed("extra", f"{len(list(bundle.lines('extra.jsonl')))} lines")
+
+    verdict = judge(Bundle.open(healthy), [("extra", reads)])
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.evidence_damaged")
+
+
+def test_a_job_that_was_not_let_end_is_no_fail(tmp_path: Path) -> None:
+    """What a judge misses proves nothing then."""
+    job = bundles.healthy()
+    job.drop("jobset", 2)
+    job.manifest = job.manifest.model_copy(update={"interrupted": "SIGINT"})
+    verdict = judge(job.write(tmp_path / "b"), [("bad", acting([failed("bad", "too few steps")]))])
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.interrupted")
+    assert verdict.consequences == ["user.bad: too few steps"]
+
+
+def test_without_a_job_nobody_is_asked(tmp_path: Path) -> None:
+    """A judge needs no code for runs that came to no launch."""
+    job = bundles.healthy()
+    job.manifest = job.manifest.model_copy(update={"expected": None, "launch": None})
+    bundle = job.write(tmp_path / "b")
+    assert judge(bundle, [("mine", acting([fails(ValueError())]))]) == judge(bundle)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on sys.path in which packages are installed."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def install(site: Path, package: str, judge_: str, code: str) -> None:
+    module = package.replace("-", "_")
+    (site / f"{module}.py").write_text(code)
+    info = site / f"{module}-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[{users.GROUP}]\n{judge_} = {module}:judge\n")
+
+
+def test_judges_are_found_by_entry_point(site: Path, healthy: Path) -> None:
+    """Those of two packages under one name are both asked, and one that cannot be imported is UNKNOWN."""
+    code = "from harness.judge.users import passed\ndef judge(b): return [passed('{0}', b.path.name)]\n"
+    install(site, "own-a", "same", code.format("a"))
+    install(site, "own-b", "same", code.format("b"))
+    assert [name for name, _ in users.installed()] == ["same", "same"]
+    verdict = users.judge(Bundle.open(healthy))
+    assert (verdict.verdict, [c.name for c in verdict.checks[-2:]]) == ("PASS", ["user.a", "user.b"])
+    install(site, "own-c", "torn", "import no_such_module\n")
+    verdict = users.judge(Bundle.open(healthy))
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.judge_error")
+    assert "judge torn failed: ModuleNotFoundError" in verdict.explanation
+
+
+def test_a_run_asks_them(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Contract: the verdict that a run writes is theirs too, and what they print is not on stdout."""
+    code = (
+        "from harness.judge.users import failed\ndef judge(b): print('hello'); yield failed('never', 'no')\n"
+    )
+    install(site, "own-d", "never", code)
+    job = bundles.healthy()
+    writer = BundleWriter(job.write(tmp_path / "b").path, bundles.NONCE, Redactor())
+    writer.manifest(job.manifest)
+    outcome = finish(writer, print)
+    assert (outcome.verdict.verdict, outcome.verdict.cause) == ("FAIL", "user.never")
+    assert Bundle.open(outcome.bundle).recorded_verdict == outcome.verdict
+    said = capsys.readouterr()
+    assert (said.out, "hello" in said.err) == ("", True)
+
+
+def test_nobody_judges_without_them() -> None:
+    """Contract: the harness has its verdicts from judge.users, so that every command says the same."""
+    sources = [path for path in Path("harness").rglob("*.py") if path.parts[1] != "judge"]
+    assert len(sources) > 80
+    assert [str(path) for path in sources if "from harness.judge import judge" in path.read_text()] == []
+
+
+@pytest.mark.parametrize("name", ["Loss Falls", "", "../x", "a_", "ä"])
+def test_odd_names_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="name"):
+        passed(name, "")

@@ -1,0 +1,125 @@
+"""A job file's mistakes are told before anything is created; rendering changes only what a launch must."""
+
+import re
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from harness.core.errors import UsageError
+from harness.launch.konduktor.job_file import DURATION_LABEL, JobFile
+
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.fixture
+def job() -> JobFile:
+    return JobFile.load(ROOT / "jobs/multinode.yaml")
+
+
+def test_the_main_job_is_what_it_says(job: JobFile) -> None:
+    assert (job.num_nodes, job.ranks, job.queue) == (2, 2, "user-queue")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"name": "A_b"}, "name"),
+        ({"name": "x" * 41}, "40 characters"),
+        ({"num_nodes": 0}, "num_nodes"),
+        ({"num_nodes": True}, "num_nodes"),
+        ({"num_nodes": "two"}, "seen 'two'"),
+        ({"run": "  "}, "run"),
+        ({"run": ["torchrun"]}, "seen a list"),
+        ({"run": None}, "run: .*seen nothing"),
+        ({"num_node": 2}, "did you mean 'num_nodes'"),
+        ({"schedule": "daily"}, "known are name, num_nodes"),
+        ({"setup": "pip install x"}, "never runs it"),
+        ({"experimental": {"config_overrides": {}}}, "HARNESS_KONDUKTOR_CONFIG"),
+        ({"envs": {"2FAST": "1"}}, "seen '2FAST'"),
+        ({"envs": {"FAST": None}}, r"envs\.FAST: .*seen nothing"),
+        ({"resources": {"gpus": 8}}, r"resources\.gpus: konduktor knows no such field"),
+        ({"resources": {"cpu": 8}}, "did you mean 'cpus'"),
+        ({"resources": {"cpus": "4+"}}, r"resources\.cpus: .*seen '4\+'"),
+        ({"resources": {"cpus": 0}}, r"resources\.cpus: .*seen 0"),
+        ({"resources": {"memory": "2Gi"}}, r"resources\.memory: .*seen '2Gi'"),
+        ({"resources": {"memory": 0.5}}, r"resources\.memory: .*seen 0\.5"),
+        ({"resources": {"image_id": ["a:1"]}}, "image_id: .*seen a list"),
+        ({"resources": {"labels": {"team": "a b"}}}, r"resources\.labels\.team: .*seen 'a b'"),
+        ({"resources": {"labels": {"a b": "c"}}}, "'a b' is no name"),
+        ({"resources": {"image_id": "busybox:latest"}}, "other than latest"),
+        ({"resources": {"image_id": "busybox"}}, "other than latest"),
+        ({"resources": {"cpus": None}}, r"resources\.cpus"),
+        ({"resources": {"labels": {"a": 1}}}, "quote the numbers"),
+        ({"resources": {"labels": {DURATION_LABEL: "1h"}}}, "whole seconds"),
+    ],
+)
+def test_each_mistake_is_told(job: JobFile, change: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        job.with_(**change)
+
+
+def test_all_mistakes_are_told_at_once(job: JobFile) -> None:
+    with pytest.raises(UsageError, match=r"name: .*; num_nodes: .*; run: .*; resources\.cpus: "):
+        job.with_(name="A_b", num_nodes=0, run="", resources={"cpus": "many"})
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: [", r"job\.yaml is no YAML, line 1, column 5"),
+        ("a:\n\tb: 1", r"job\.yaml is no YAML, line 2, column 1"),
+        ("just text", r"job\.yaml: a mapping of fields is expected, seen text"),
+        ("- 1", "seen a list"),
+        ("", r"job\.yaml: it is empty"),
+    ],
+)
+def test_a_file_that_is_no_job(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "job.yaml").write_text(text)
+    with pytest.raises(UsageError, match=told):
+        JobFile.load(tmp_path / "job.yaml")
+    with pytest.raises(UsageError, match="does not exist"):
+        JobFile.load(tmp_path / "none.yaml")
+
+
+def test_world_size_counts_processes_per_node(job: JobFile) -> None:
+    assert job.with_(num_nodes=3, run="torchrun --nproc-per-node=4 x.py").ranks == 12
+    for text in ("$N", "gpu", "0"):
+        with pytest.raises(UsageError, match=rf"a number from 1 on is expected.*seen '{re.escape(text)}'"):
+            job.with_(run=f"torchrun --nproc_per_node={text} x.py").ranks  # noqa: B018
+
+
+def test_render_sets_image_environment_and_the_shorter_duration(job: JobFile) -> None:
+    rendered = yaml.safe_load(job.render(image="a/b:1", envs={"PLUTO_RUN_ID": "x"}, max_seconds=500.9))
+    assert rendered["resources"]["image_id"] == "a/b:1"
+    assert rendered["envs"] == {"PLUTO_RUN_ID": "x"}
+    assert rendered["resources"]["labels"][DURATION_LABEL] == "500"
+    assert rendered["run"] == job.document["run"]
+    longer = yaml.safe_load(job.render(image="a/b:1", envs={}, max_seconds=9000))
+    assert longer["resources"]["labels"][DURATION_LABEL] == "3200"
+
+
+def test_secrets_are_not_in_what_konduktor_gets(job: JobFile) -> None:
+    """By their names: konduktor would write them into its log and into the JobSet."""
+    secret = {"HF_TOKEN": "t", "AWS_SECRET_ACCESS_KEY": "k", "DB_PASSWORD_1": "p", "token": "u", "A_KEY": 1}
+    plain = {"TOKENIZERS_PARALLELISM": "false", "MAX_TOKENS": "8", "KEYS": "a", "MONKEY": "b", "STEPS": "3"}
+    changed = job.with_(envs={**secret, **plain})
+    assert changed.secret_envs == {name: str(value) for name, value in secret.items()}
+    assert yaml.safe_load(changed.render(image="a/b:1", envs={}, max_seconds=9))["envs"] == plain
+
+
+def test_secrets_in_urls_and_scripts_are_known(job: JobFile) -> None:
+    """A variable with a password in its URL goes by reference; what a script holds is redacted."""
+    script = f"export HF_TOKEN=hf_abcdef\nDB_PASSWORD='p w' API_KEY=$GIVEN\n{job.document['run']}"
+    envs = {"DATA": "postgres://me:pass-word@db/x", "SITE": "https://a.b/c"}
+    changed = job.with_(envs=envs, run=script)
+    assert list(changed.secret_envs) == ["DATA"]
+    assert changed.secrets == {"postgres://me:pass-word@db/x", "pass-word", "hf_abcdef", "p w"}
+    assert job.secrets == set()
+
+
+@pytest.mark.parametrize(("cpus", "told"), [(1, "1"), ("0.5", "0.5")])
+def test_cpus(job: JobFile, cpus: Any, told: str) -> None:
+    assert job.with_(resources={"cpus": cpus}).cpus == Decimal(told)

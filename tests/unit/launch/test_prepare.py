@@ -1,0 +1,114 @@
+"""A launch's own folder: private, and removed also after a harness that was killed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.core.errors import UsageError
+from harness.launch.konduktor.config import Submission, konduktor_config, users_config
+from harness.launch.konduktor.submit import reason
+from harness.launch.prepare import _home
+
+
+def test_folders_of_dead_processes_are_removed(tmp_path: Path) -> None:
+    """Those of living ones stay, whoever owns them; a name that is no process's is left over too."""
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    for pid in (dead.pid, os.getppid(), 1, "odd", 2**70):
+        (tmp_path / f"launch-{pid}-x").mkdir(exist_ok=True)  # our parent may be 1
+    home = _home(tmp_path)
+    assert (home.stat().st_mode & 0o777) == 0o700
+    left = {path.name for path in tmp_path.iterdir()} - {home.name}
+    assert left == {f"launch-{os.getppid()}-x", "launch-1-x"}
+
+
+def test_without_proc_a_living_process_keeps_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """macOS has no /proc."""
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda self: not str(self).startswith("/proc") and exists(self))
+    (tmp_path / f"launch-{os.getpid()}-x").mkdir()
+    _home(tmp_path)
+    assert (tmp_path / f"launch-{os.getpid()}-x").is_dir()
+
+
+@pytest.mark.parametrize("request_", [None, "510m"])
+def test_a_lowered_request_leaves_the_limit(request_: str | None) -> None:
+    config = konduktor_config(Submission("ns", "0badcafe", "", {"MY_TOKEN": ("pluto", "MY_TOKEN")}, request_))
+    container = config["kubernetes"]["pod_config"]["spec"]["containers"][0]
+    assert container.get("resources") == ({"requests": {"cpu": request_}} if request_ else None)
+    reference = {"secretKeyRef": {"name": "pluto", "key": "MY_TOKEN"}}
+    assert container["env"] == [{"name": "MY_TOKEN", "valueFrom": reference}]
+
+
+def test_a_users_konduktor_config_goes_under_the_harness_s(tmp_path: Path) -> None:
+    """Its pod is merged as konduktor merges; what could send the job elsewhere is not taken."""
+    path = tmp_path / "konduktor.yaml"
+    path.write_text(
+        """
+kubernetes:
+  allowed_contexts: [production]
+  pod_config:
+    spec:
+      nodeSelector: {disk: ssd}
+      containers:
+      - imagePullPolicy: Always
+        env: [{name: OMP_NUM_THREADS, value: "1"}]
+"""
+    )
+    submission = Submission("ns", "0badcafe", "", {"A": ("s", "a")}, users=users_config(path))
+    config = konduktor_config(submission)["kubernetes"]
+    assert "allowed_contexts" not in config
+    spec = config["pod_config"]["spec"]
+    assert spec["nodeSelector"] == {"disk": "ssd"}
+    (container,) = spec["containers"]
+    assert container["imagePullPolicy"] == "Always"
+    assert [entry["name"] for entry in container["env"]] == ["OMP_NUM_THREADS", "A"]
+    assert spec["topologySpreadConstraints"]
+    assert container["command"]
+    alone = konduktor_config(Submission("ns", "0badcafe", "", {}))["kubernetes"]["pod_config"]["spec"]
+    assert alone["containers"][0]["imagePullPolicy"] == "IfNotPresent"
+
+
+@pytest.mark.parametrize("text", ["[", "text", "kubernetes: {pod_config: 1}", None])
+def test_a_file_that_is_no_konduktor_config_is_refused(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "konduktor.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UsageError, match="HARNESS_KONDUKTOR_CONFIG"):
+        users_config(path)
+
+
+REFUSED = """Traceback (most recent call last):
+kubernetes.client.exceptions.ApiException: (403)
+Reason: Forbidden
+HTTP response headers: HTTPHeaderDict({'Content-Type': 'application/json'})
+HTTP response body: {"kind":"Status","message":"jobsets \\"x\\" is forbidden: no budget","code":403}
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "cause", "told"),
+    [
+        (REFUSED, "launch.rejected", 'HTTP 403: jobsets "x" is forbidden: no budget'),
+        (REFUSED.replace("{", "<"), "launch.rejected", "HTTP 403: <"),
+        (REFUSED.replace("(403)", "(500)"), "launch.konduktor_failed", "exit code 1"),
+        (
+            "a\n\x1b[31mImportError: no x\x1b[0m\n",
+            "launch.konduktor_failed",
+            "exit code 1: ImportError: no x",
+        ),
+        ("", "launch.konduktor_failed", "it printed nothing"),
+        ("asking\nstill running after 45 s", "launch.timed_out", "the last that it printed: asking"),
+    ],
+)
+def test_why_konduktor_failed(output: str, cause: str, told: str) -> None:
+    got, why = reason(1, output)
+    assert got == cause
+    assert told in why

@@ -1,0 +1,161 @@
+"""A launch is over when it has ended, or when it is seen that it never will; passing states are neither."""
+
+from typing import Any
+
+import pytest
+
+from harness.evidence.schema import Observation
+from harness.observe import completion
+from harness.observe.completion import Ending
+
+
+@pytest.fixture
+def end(monkeypatch: pytest.MonkeyPatch) -> Ending:
+    """Graces of no length: a state that holds at all has lasted."""
+    monkeypatch.setattr(completion, "GRACE", dict.fromkeys(completion.GRACE, 0.0))
+    return Ending()
+
+
+def told(
+    end: Ending, kind: str, status: dict[str, Any], name: str = "", change: Any = "MODIFIED", **spec: Any
+) -> str | None:
+    name = name or ("jobset-x" if kind == "workload" else "x-0")
+    item = {"metadata": {"name": name, "uid": f"{kind}/{name}"}, "spec": spec, "status": status}
+    end.observe(kind, Observation(received_at="2026-01-01T00:00:00Z", type=change, object=item))
+    return end.reason()
+
+
+def condition(kind: str, status: str, reason: str = "", message: str = "") -> dict[str, str]:
+    return {"type": kind, "status": status, "reason": reason, "message": message}
+
+
+def waiting(reason: str, message: str = "") -> dict[str, Any]:
+    return {"containerStatuses": [{"state": {"waiting": {"reason": reason, "message": message}}}]}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "LocalQueue no-such-queue doesn't exist",
+        "ClusterQueue cq is inactive",
+        "request (64) > maximum capacity (4)",
+        "resource nvidia.com/gpu unavailable in ClusterQueue",
+        "couldn't assign flavors to pod set workers: untolerated taint {a b NoSchedule} in flavor f",
+    ],
+)
+def test_a_job_that_kueue_never_admits(end: Ending, message: str) -> None:
+    """The refusal is found whatever other conditions stand beside it, before or after."""
+    others = condition("PodsReady", "False", "WaitForStart")
+    refused = condition("QuotaReserved", "False", "Inadmissible", message)
+    for conditions in ([refused], [refused, others], [others, refused]):
+        assert message in (told(end, "workload", {"conditions": conditions}) or "")
+
+
+def test_a_job_that_waits_for_quota_goes_on(end: Ending) -> None:
+    waits = condition("QuotaReserved", "False", "Pending", "insufficient unused quota for cpu")
+    assert told(end, "workload", {"conditions": [waits]}) is None
+
+
+def test_an_eviction(end: Ending) -> None:
+    evicted = condition("Evicted", "True", "MaximumExecutionTimeExceeded", "too long")
+    assert "too long" in (told(end, "workload", {"conditions": [evicted]}) or "")
+
+
+@pytest.mark.parametrize(
+    "reason", ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerError"]
+)
+def test_a_container_that_cannot_start(end: Ending, reason: str) -> None:
+    assert reason in (told(end, "pod", waiting(reason, "manifest unknown")) or "")
+
+
+def test_a_container_that_is_being_created_goes_on(end: Ending) -> None:
+    assert told(end, "pod", waiting("ContainerCreating")) is None
+
+
+def test_a_pull_that_failed_once_is_given_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(Ending(), "pod", waiting("ErrImagePull", "connection reset by peer")) is None
+
+
+def test_a_pod_that_fits_nowhere(end: Ending) -> None:
+    unschedulable = condition("PodScheduled", "False", "Unschedulable", "0/3 nodes")
+    assert "0/3 nodes" in (told(end, "pod", {"conditions": [unschedulable]}) or "")
+
+
+def test_a_pod_that_no_node_could_take_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kueue has admitted it all the same; a pod that only waits for another one to end is given time."""
+    monkeypatch.setitem(completion.GRACE, "never", 0.0)
+    for asked, over in (("3", True), ("1", False)):
+        end = Ending()
+        node = {"metadata": {"name": "n", "uid": "n"}, "status": {"allocatable": {"cpu": "2"}}}
+        end.observe("node", Observation(received_at="2026-01-01T00:00:00Z", type="ADDED", object=node))
+        pod = {
+            "metadata": {"name": "x-0", "uid": "x"},
+            "spec": {"containers": [{"resources": {"requests": {"cpu": asked}}}]},
+            "status": {"conditions": [condition("PodScheduled", "False", "Unschedulable", "0/1 nodes")]},
+        }
+        end.observe("pod", Observation(received_at="2026-01-01T00:00:00Z", type="ADDED", object=pod))
+        assert bool(end.reason()) is over
+
+
+def test_a_finished_jobset_with_its_pods_ended(end: Ending, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(completion.GRACE, "pods", 60.0)
+    assert told(end, "pod", {"phase": "Running"}) is None
+    assert told(end, "jobset", {"terminalState": "Failed"}) is None, "a pod still runs: its log is not whole"
+    assert "Failed" in (told(end, "pod", {"phase": "Running"}, change="DELETED") or "")
+    assert end.finished()
+
+
+def test_a_workload_of_somebody_else_says_nothing_of_this_job(end: Ending) -> None:
+    evicted = condition("Evicted", "True", "Preempted", "too low")
+    assert told(end, "workload", {"conditions": [evicted]}, name="somebodys") is None
+
+
+def test_a_job_that_gets_no_quota_in_time() -> None:
+    waits = condition("QuotaReserved", "False", "Pending", "insufficient unused quota for cpu")
+    assert "unused quota" in (told(Ending(admission_seconds=0), "workload", {"conditions": [waits]}) or "")
+
+
+def test_a_node_that_is_lost(end: Ending) -> None:
+    """Only one that a pod of the job runs on; and its pods are not waited for any more."""
+    ready = condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
+    assert told(end, "pod", {"phase": "Running"}, nodeName="worker") is None
+    assert told(end, "node", {"conditions": [ready]}, name="other") is None
+    assert "worker" in (told(end, "node", {"conditions": [ready]}, name="worker") or "")
+    assert end.out_of_reach() == {"x-0"}
+    told(end, "pod", {"phase": "Succeeded"}, nodeName="worker")
+    assert end.out_of_reach() == set()
+
+
+def test_a_node_that_comes_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = Ending()
+    told(end, "pod", {"phase": "Running"}, nodeName="worker")
+    assert told(end, "node", {"conditions": [condition("Ready", "Unknown")]}, name="worker") is None
+    assert told(end, "node", {"conditions": [condition("Ready", "True")]}, name="worker") is None
+    monkeypatch.setattr(completion, "GRACE", dict.fromkeys(completion.GRACE, 0.0))
+    assert end.reason() is None
+
+
+def test_controllers_that_follow_nothing_up(end: Ending) -> None:
+    """Each step that JobSet and Kueue should take at once."""
+    assert "no Workload" in (told(end, "jobset", {}, suspend=True) or "")
+    assert "says nothing" in (told(end, "workload", {}) or "")
+    reserved = condition("QuotaReserved", "True")
+    assert told(end, "workload", {"conditions": [reserved, condition("Admitted", "True")]}) is None
+    assert "no Job" in (told(end, "jobset", {}, suspend=False) or "")
+    assert "no pods" in (told(end, "job", {}) or "")
+    assert told(end, "pod", {"phase": "Running"}) is None
+    assert "every pod has ended" in (told(end, "pod", {"phase": "Succeeded"}) or "")
+    assert told(end, "jobset", {"terminalState": "Completed"}) == "the JobSet is Completed"
+
+
+def test_a_controller_that_is_down_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(completion.GRACE, "controller", 0.0)
+    end = Ending()
+    assert told(end, "jobset", {}, suspend=True) is None
+    assert told(end, "kueue-controller", {"availableReplicas": 0}, replicas=1) is None, "it may be restarting"
+    assert "kueue-controller" in (told(end, "kueue-controller", {"availableReplicas": 0}, replicas=0) or "")
+
+
+def test_a_jobset_that_somebody_deletes(end: Ending) -> None:
+    assert told(end, "jobset", {}, suspend=False, change="ADDED") is not None
+    assert told(end, "jobset", {}, change="DELETED") == "the JobSet was deleted"

@@ -1,0 +1,148 @@
+"""When the ranks should have met, every container is looked at from inside, once."""
+
+import base64
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from harness.evidence import torchrun
+from harness.evidence.schema import Inspection, Observation, Process
+from harness.observe import rendezvous
+from harness.observe.rendezvous import Meeting
+
+TORCHRUN = [
+    "python3",
+    "/usr/bin/torchrun",
+    "--rdzv_id=1",
+    "--nnodes",
+    "2",
+    "--master-port=7",
+    "--standalone",
+    "/x.py",
+]
+
+
+def seen(pod: str, *, worker: bool = False, ticks: int = 0, reaped: int = 0) -> Inspection:
+    processes = [Process(pid=9, parent=1, ticks=ticks, reaped=reaped, command=TORCHRUN)]
+    processes += [Process(pid=10, parent=9, command=["python3", "/x.py"])] * worker
+    return Inspection(at="t", pod=pod, processes=processes)
+
+
+@pytest.fixture
+def met(monkeypatch: pytest.MonkeyPatch):
+    """A meeting of two pods that had 20 s, looked at `after` so many as the test says."""
+    recorded: list[Inspection] = []
+    made = Meeting(None, 2, 20.0, recorded.append)  # type: ignore[arg-type]
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(rendezvous, "time", clock)
+    made.recorded = recorded  # type: ignore[attr-defined]
+
+    def look(*answers: Inspection, after: float = 21) -> Meeting:
+        for answer in answers:
+            item = {"metadata": {"name": answer.pod, "uid": answer.pod}, "status": {"phase": "Running"}}
+            made.observe("pod", Observation(received_at="t", type="MODIFIED", object=item))
+        by_pod = {answer.pod: answer for answer in answers}
+        monkeypatch.setattr(made, "_inspect", lambda pod: by_pod[pod["metadata"]["name"]])
+        clock.now = 100 + after
+        return made
+
+    return look
+
+
+def test_a_torchrun_that_waits_is_the_end(met) -> None:
+    """Every container is recorded, whichever waits."""
+    made = met(seen("a"), seen("b", worker=True))
+    assert "torchrun waits in a" in (made.reason() or "")
+    assert [one.pod for one in made.recorded] == ["a", "b"]
+
+
+def test_ranks_that_met_are_not_looked_at_again(met) -> None:
+    made = met(seen("a", worker=True), seen("b", worker=True))
+    assert made.reason() is None
+    assert met(seen("a"), seen("b")).reason() is None
+
+
+def test_ranks_that_ended_have_met(met) -> None:
+    """A torchrun whose ranks are done waits for the others' end; one whose rank failed is about to say so."""
+    assert met(seen("a", reaped=34), seen("b", worker=True)).reason() is None
+
+
+def test_a_rank_that_is_ending_is_a_rank(met) -> None:
+    """A process gives its memory back, and so its command line, before torchrun learns of its end."""
+    rank = Process(pid=10, parent=9, command=[])
+    ending = seen("a").model_copy(update={"processes": [*seen("a").processes, rank]})
+    assert met(ending, seen("b", worker=True)).reason() is None
+
+
+def test_a_torchrun_that_is_still_starting_gets_more_time(met) -> None:
+    """A slow machine is no fault: an agent that works on something is looked at again."""
+    made = met(seen("a", ticks=90), seen("b"))
+    assert made.reason() is None
+    assert made.recorded == []
+    assert met(seen("a"), seen("b"), after=27).reason() is not None
+
+
+def test_one_that_never_ends_starting_is_judged_before_the_deadline_of_the_job(met) -> None:
+    """Half as long again is enough for all. After it comes Kueue, which only says that time was over."""
+    assert met(seen("a", ticks=90), seen("b")).reason() is None
+    made = met(seen("a", ticks=90), seen("b"), after=31)
+    assert "torchrun waits in a, b" in (made.reason() or "")
+    assert [one.pod for one in made.recorded] == ["a", "b"]
+
+
+@pytest.mark.parametrize("ticks", [3, 4, 8])
+def test_one_that_polls_is_not_starting(met, ticks) -> None:
+    """The torchrun that keeps the store takes 1 to 2 % of a core while it waits, and more on a slower one."""
+    assert met(seen("a", ticks=ticks), seen("b")).reason() is not None
+
+
+def test_a_container_that_cannot_be_looked_into_holds_nobody_up(met, monkeypatch) -> None:
+    """The API server froze while it was asked."""
+    made = met(seen("a", worker=True), seen("b", worker=True))
+    answers = {"a": seen("a", worker=True)}
+    frozen = threading.Event()
+    monkeypatch.setattr(rendezvous, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(made, "_inspect", lambda pod: answers.get(pod["metadata"]["name"]) or frozen.wait())
+    assert made.reason() is None
+    assert [one.error for one in made.recorded] == [None, "no answer within 0.2 s"]
+    frozen.set()
+
+
+def test_not_before_every_pod_runs(met) -> None:
+    assert met(seen("a")).reason() is None
+
+
+def test_what_the_script_in_the_container_prints() -> None:
+    """Processes with their arguments, but for scripts; TCP sockets of both families."""
+    command = base64.b64encode(b"\0".join([b"bash", b"-c", b"x" * 400]) + b"\0").decode()
+    output = f"""process 7 1 2 34 {command}
+process 8 7 0 0{" "}
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0B00007F:04D2 00000000:0000 0A 00000000:00000000 00:00000000
+   1: 0000000000000000FFFF0000020014AC:A5AC 0000000000000000FFFF0000030014AC:04D2 01 00000000:00000000"""
+    found = rendezvous.parse("p", output)
+    assert found.processes == [
+        Process(pid=7, parent=1, ticks=2, reaped=34, command=["bash", "-c", "…"]),
+        Process(pid=8, parent=7, command=[]),
+    ]
+    assert (found.listening, found.connected) == ([1234], ["172.20.0.3:1234"])
+
+
+def test_options_of_torchrun() -> None:
+    """However they are spelt, and none of the script's own."""
+    [agent] = torchrun.agents(seen("a", worker=True))
+    assert (agent.nodes, agent.port, agent.rendezvous_id, agent.started) == ("2", "7", "1", True)
+    both = Process(
+        pid=3,
+        parent=1,
+        command=["python3", "-m", "torch.distributed.run", "--rdzv-endpoint=h:5", "--nnodes=1:4"],
+    )
+    [agent] = torchrun.agents(Inspection(at="t", pod="p", processes=[both]))
+    assert (agent.host, agent.port, agent.nodes) == ("h", "5", "4")
+    assert (
+        torchrun.agents(
+            Inspection(at="t", pod="p", processes=[Process(pid=3, parent=1, command=["sleep", "9"])])
+        )
+        == []
+    )

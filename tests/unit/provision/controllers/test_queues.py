@@ -1,0 +1,54 @@
+"""Quotas are what the schedulable nodes can still allocate."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from harness.provision.controllers.queues import fitting_request, quotas
+
+
+def node(name: str, cpu: str = "2", taint: str | None = None) -> dict[str, Any]:
+    taints = [{"key": "k", "effect": taint}] if taint else []
+    allocatable = {"cpu": cpu, "memory": "4Gi", "ephemeral-storage": "10Gi", "nvidia.com/gpu": "1"}
+    return {"metadata": {"name": name}, "spec": {"taints": taints}, "status": {"allocatable": allocatable}}
+
+
+def pod(on: str, phase: str = "Running") -> dict[str, Any]:
+    requests = {"cpu": "250m", "memory": "1Gi"}
+    return {
+        "spec": {"nodeName": on, "containers": [{"resources": {"requests": requests}}]},
+        "status": {"phase": phase},
+    }
+
+
+def test_a_tainted_control_plane_does_not_count() -> None:
+    found = quotas([node("cp", taint="NoSchedule"), node("a"), node("b")], [pod("cp"), pod("a")])
+    assert found == {"cpu": Decimal("3.75"), "memory": Decimal(7 * 2**30), "nvidia.com/gpu": Decimal(2)}
+
+
+def test_pods_that_ended_hold_nothing() -> None:
+    assert quotas([node("a")], [pod("a", "Succeeded")])["cpu"] == 2
+
+
+def test_never_below_zero() -> None:
+    assert quotas([node("a", cpu="100m")], [pod("a")])["cpu"] == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "pods", "quota", "lowered"),
+    [
+        ("1", 2, "1.03", "0.51"),
+        ("1", 2, "2", None),
+        ("64", 2, "1.03", None),
+        ("2", 1, "1.03", "1.03"),
+        ("1", 2, "0", None),
+        ("1", 2, "0.01", None),
+    ],
+)
+def test_requests_are_lowered_only_for_pods_that_could_run(
+    asked: str, pods: int, quota: str, lowered: str | None
+) -> None:
+    """On a node of 2 CPUs: to share it, never to hide that a pod is larger than it, nor down to nothing."""
+    found = fitting_request(Decimal(asked), pods, Decimal(quota), Decimal(2))
+    assert found == (Decimal(lowered) if lowered else None)

@@ -1,0 +1,112 @@
+"""Tags that change with their inputs, and only with them."""
+
+from pathlib import Path
+
+import pytest
+
+from harness import run as running
+from harness.launch.konduktor.job_file import JobFile
+from harness.provision.images import build, debian, wheels
+from harness.provision.images.build import Recipe
+from harness.provision.images.docker import files_of
+from harness.provision.images.stack import Stack
+from harness.provision.ready import Ready
+from harness.settings import load
+
+LOCK = "starlette==1.0 \\\n    --hash=sha256:00\n"
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    (tmp_path / "workers").mkdir()
+    (tmp_path / "workers" / "rank.py").write_text("print(1)\n")
+    (tmp_path / "Dockerfile").write_text("FROM x\n")
+    (tmp_path / "lock.txt").write_text(LOCK)
+    return Recipe("worker", tmp_path / "Dockerfile", tmp_path / "lock.txt", (tmp_path / "workers",))
+
+
+def test_a_tag_is_the_hash_of_its_inputs(recipe: Recipe) -> None:
+    """12 hex digits, the same for the same inputs, never `latest`."""
+    tag = recipe.tag({"BASE": "a"}, "3.13")
+    repository, _, digits = tag.partition(":")
+    assert repository == "worker"
+    assert len(digits) == 12
+    assert int(digits, 16) >= 0
+    assert recipe.tag({"BASE": "a"}, "3.13") == tag
+
+
+@pytest.mark.parametrize("changed", ["workers/rank.py", "workers/new.py", "Dockerfile", "lock.txt"])
+def test_every_input_changes_the_tag(recipe: Recipe, tmp_path: Path, changed: str) -> None:
+    """A worker that was edited is never run from an old image."""
+    before = recipe.tag({"BASE": "a"}, "3.13")
+    path = tmp_path / changed
+    path.write_text((path.read_text() if path.exists() else "") + "more==1\n")
+    assert recipe.tag({"BASE": "a"}, "3.13") != before
+
+
+def test_base_and_python_change_the_tag(recipe: Recipe) -> None:
+    """Another base is another image."""
+    before = recipe.tag({"BASE": "a"}, "3.13")
+    assert recipe.tag({"BASE": "b"}, "3.13") != before
+    assert recipe.tag({"BASE": "a"}, "3.14") != before
+
+
+def test_bytecode_changes_nothing(recipe: Recipe, tmp_path: Path) -> None:
+    """Running a worker on the host must not make another image."""
+    before = recipe.tag({"BASE": "a"}, "3.13")
+    cache = tmp_path / "workers" / "__pycache__"
+    cache.mkdir()
+    (cache / "rank.cpython-313.pyc").write_bytes(b"\0")
+    assert recipe.tag({"BASE": "a"}, "3.13") == before
+    assert [path.name for path in files_of(tmp_path / "workers")] == ["rank.py"]
+
+
+def test_wheels_are_kept_by_what_the_lock_pins() -> None:
+    """A comment downloads nothing anew, a hash does."""
+    assert wheels.lock_key(f"# made by uv\n\n{LOCK}", "3.13") == wheels.lock_key(LOCK, "3.13")
+    assert wheels.lock_key(LOCK.replace("00", "01"), "3.13") != wheels.lock_key(LOCK, "3.13")
+
+
+@pytest.mark.parametrize("recipe", [build.WORKER, build.TRACKER])
+def test_what_the_images_are_made_of_is_there(recipe: Recipe) -> None:
+    """Dockerfile, lock and parts are in the package, and the lock names no host."""
+    assert recipe.dockerfile.is_file()
+    assert "--hash=sha256:" in recipe.lock.read_text()
+    assert "://" not in recipe.lock.read_text()
+    assert all(part.exists() for part in recipe.parts)
+
+
+def test_the_bases_files_are_there() -> None:
+    """What is hashed into a base's tag is what its build copies."""
+    for names in debian._INPUTS.values():
+        assert all((debian.FILES / name).is_file() for name in names)
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> build.ImageRef:
+    """One that is there already, by a Docker that has every image."""
+    docker = tmp_path / "docker"
+    docker.write_text("#!/bin/sh\necho sha256:1\n")
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    stack = Stack("source", "node", "v1", tmp_path, tmp_path, (), "torch-base:1", "python-base:1", {})
+    return build.build_worker(stack, load(), lambda _: None)
+
+
+def test_what_the_worker_image_was_built_from_is_known(worker: build.ImageRef) -> None:
+    """Contract: its base, and Pluto's client as the lock has it; `harness diff` compares both."""
+    pinned = (build.LOCKS / "worker.in").read_text().split()[0].removeprefix("pluto-ml==")
+    assert worker.made_of == {"worker_base": "torch-base:1", "pluto": pinned}
+
+
+def test_nothing_is_known_of_an_image_of_the_user_s(worker: build.ImageRef, tmp_path: Path) -> None:
+    """Contract: no version is recorded of an image that the ranks do not run."""
+    ready = Ready(None, None, worker, 1, {"kueue": "v1"}, False, None)
+    main = JobFile.load(Path("jobs/multinode.yaml"))
+    assert running._versions(ready, main) == {"kueue": "v1", **worker.made_of}
+    theirs = tmp_path / "job.yaml"
+    theirs.write_text(
+        Path("jobs/multinode.yaml").read_text().replace(main.image, "registry.example/theirs:1")
+    )
+    assert running._versions(ready, JobFile.load(theirs)) == {"kueue": "v1"}

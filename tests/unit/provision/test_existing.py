@@ -1,0 +1,105 @@
+"""A cluster of the user's own that is named wrongly: told at once, with what there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness import run as running
+from harness.cli.main import main
+from harness.core.errors import UsageError
+from harness.launch.konduktor.job_file import JobFile
+from harness.provision.existing import ExistingCluster
+from harness.settings import load
+
+SECRET = "t0p-s3cret"
+
+
+def kubeconfig(folder: Path, current: str | None = "staging", *names: str) -> Path:
+    document = {
+        "current-context": current,
+        "contexts": [{"name": name, "context": {"cluster": "c", "user": "u"}} for name in names],
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:9"}}],
+        "users": [{"name": "u", "user": {"token": SECRET}}],
+    }
+    path = folder / "kubeconfig"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def refused(path: Path, context: str | None = None) -> UsageError:
+    with pytest.raises(UsageError) as error:
+        ExistingCluster(load(kubeconfig=path, context=context))
+    assert (error.value.exit_code, error.value.cause) == (64, "cluster.kubeconfig")
+    assert str(path) in error.value.message
+    assert SECRET not in str(error.value)
+    return error.value
+
+
+def test_the_context_that_is_asked_for_or_the_current_one(tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path, "staging", "production", "staging")
+    assert ExistingCluster(load(kubeconfig=path)).context == "staging"
+    assert ExistingCluster(load(kubeconfig=path, context="production")).kube().context == "production"
+
+
+@pytest.mark.parametrize(("current", "asked"), [("staging", "prod"), ("prod", None)])
+def test_an_unknown_context_is_told_with_those_that_there_are(
+    tmp_path: Path, current: str, asked: str | None
+) -> None:
+    """Contract: what was expected, what was seen, what to do."""
+    error = refused(kubeconfig(tmp_path, current, "production", "staging"), asked)
+    assert "context prod is expected" in error.message
+    assert error.message.endswith("which has the contexts: production, staging")
+    assert "--context NAME" in error.hint
+
+
+def test_no_current_context_and_no_contexts(tmp_path: Path) -> None:
+    assert "a current context is expected" in refused(kubeconfig(tmp_path, None, "production")).message
+    none = refused(kubeconfig(tmp_path, None))
+    assert none.message.endswith("which has the contexts: none")
+    assert "--kubeconfig FILE" in none.hint
+
+
+@pytest.mark.parametrize(
+    ("content", "seen"),
+    [
+        (None, "is not there"),
+        (b"", "is empty"),
+        (b"just words", "holds no kubeconfig"),
+        (b"a: [", "is no YAML"),
+        (b"\xff\xfe\x00", "is no YAML"),
+        (b"contexts: 5", "which has the contexts: none"),
+        (b"contexts: [null]", "which has the contexts: none"),
+    ],
+)
+def test_a_file_that_is_no_kubeconfig(tmp_path: Path, content: bytes | None, seen: str) -> None:
+    path = tmp_path / "kubeconfig"
+    if content is not None:
+        path.write_bytes(content)
+    error = refused(path)
+    assert error.message.endswith(seen)
+    assert "--kubeconfig FILE" in error.hint
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    assert "cannot be read: Is a directory" in refused(tmp_path).message
+
+
+def test_a_run_leaves_no_bundle(tmp_path: Path) -> None:
+    """Contract: bad usage is told before anything is created."""
+    settings = load(
+        kubeconfig=kubeconfig(tmp_path, "staging", "staging"), context="prod", runs_dir=tmp_path / "runs"
+    )
+    with pytest.raises(UsageError, match="context prod is expected"):
+        running.run(JobFile.load(Path("jobs/multinode.yaml")), settings, lambda _: None)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_command_ends_as_with_other_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = kubeconfig(tmp_path, "staging", "staging")
+    with pytest.raises(SystemExit) as ended:
+        main(["preflight", "--kubeconfig", str(path), "--context", "prod"])
+    assert ended.value.code == 64
+    assert capsys.readouterr().err.startswith("harness: context prod is expected")

@@ -1,0 +1,157 @@
+"""How every run ends: a verdict, and a report that can add nothing to it and take nothing from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import bundles
+import pytest
+
+from harness.core.errors import HarnessError
+from harness.evidence import Bundle, BundleWriter, Redactor
+from harness.evidence.files import DISK_FULL
+from harness.evidence.schema import Check, Expected, Manifest, Verdict
+from harness.faults.record import extract, record
+from harness.judge import judge
+from harness.report.beside import FILES
+from harness.report.finalize import finish
+
+SECRET = "t0p-s3cret-value"
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> BundleWriter:
+    """Of a healthy launch that was recorded to its end."""
+    bundle = bundles.healthy().write(tmp_path / "bundle")
+    writer = BundleWriter(bundle.path, bundles.NONCE, Redactor([SECRET]))
+    assert bundle.manifest is not None
+    writer.manifest(bundle.manifest)
+    return writer
+
+
+def test_a_finished_run_has_a_report_and_is_judged_the_same_afterwards(writer):
+    """Contract: report.html is no evidence; `harness judge` does not see it."""
+    outcome = finish(writer, pytest.fail)
+    assert outcome.report == writer.path / "report.html"
+    assert "<title>PASS" in outcome.report.read_text()
+    assert judge(Bundle.open(writer.path)) == outcome.verdict == Bundle.open(writer.path).recorded_verdict
+
+
+def test_what_is_beside_the_evidence_is_none(writer):
+    """Contract: whatever stands in the report and CI's files, the verdict is the same, and no record of the
+    bundle for the judges' tests has them."""
+    outcome = finish(writer, pytest.fail)
+    archive = writer.path.parent / "small.tar.xz"
+    record(writer.path, archive, {})
+    assert not {path.name for path in extract(archive, writer.path.parent / "small").iterdir()} & FILES.keys()
+    for name in FILES:
+        assert (writer.path / name).is_file()
+        (writer.path / name).write_bytes(b'{"verdict": "FAIL", \xff')
+    assert judge(Bundle.open(writer.path)) == outcome.verdict
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_report_that_cannot_be_written_changes_no_verdict(writer, name):
+    """Contract: it is said in one line, with what to do; verdict, evidence and the other files stay."""
+    (writer.path / name).mkdir()
+    told: list[str] = []
+    outcome = finish(writer, told.append)
+    assert outcome.verdict.verdict == "PASS"
+    assert (outcome.report is None) == (name == "report.html")
+    assert Bundle.open(writer.path).recorded_verdict == outcome.verdict
+    assert len(told) == 1
+    assert told[0].startswith(f"no {name} (")
+    assert f"harness report {writer.path}`" in told[0]
+    assert all((writer.path / other).is_file() for other in FILES if other != name)
+    assert not [path for path in writer.path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_page_that_fails_changes_no_verdict(writer, monkeypatch):
+    """Contract: nor does an error of the report's own, whatever it is."""
+
+    def fail(*_):
+        raise RecursionError(f"no more, {SECRET}")
+
+    for name in FILES:
+        monkeypatch.setitem(FILES, name, fail)
+    told: list[str] = []
+    outcome = finish(writer, told.append)
+    assert (outcome.verdict.verdict, outcome.report) == ("PASS", None)
+    assert told[0].startswith("no report.html, ctrf.json, junit.xml (no more, ***)")
+    assert SECRET not in told[0]
+
+
+def test_a_secret_is_in_no_report(tmp_path):
+    """Contract: log, event, stage, command: the report and CI's files are made of what was redacted, and of
+    nothing else."""
+    writer = BundleWriter.create(tmp_path / "runs", "abcd1234", Redactor([SECRET]))
+    writer.update(command=["harness", "run", SECRET], versions={"x": SECRET}, log_gaps=[SECRET])
+    writer.retry("a watch", f"said {SECRET}")
+    writer.log_line("pod-0", "main", f"2026-01-01T00:00:00Z PLUTO_API_KEY={SECRET} & <{SECRET}>")
+    with pytest.raises(HarnessError), writer.stage("launch"):
+        raise HarnessError(f"refused {SECRET}")
+    outcome = finish(writer, pytest.fail)
+    text = outcome.report.read_text()
+    assert "&lt;***&gt;" in text
+    for name in FILES:
+        text = (writer.path / name).read_text()
+        assert SECRET not in text
+        assert "refused ***" in text
+
+
+def test_what_a_judge_of_the_user_says_is_redacted_everywhere(writer, monkeypatch):
+    """Contract: it may know more than the bundle; the verdict that is returned and printed has no secret."""
+    check = Check(name="user.own", result="FAIL", cause="user.own", explanation=f"asked with {SECRET}")
+    verdict = Verdict(verdict="FAIL", cause="user.own", explanation=check.explanation, checks=[check])
+    monkeypatch.setattr("harness.report.finalize.judge", lambda _: verdict)
+    outcome = finish(writer, pytest.fail)
+    assert outcome.verdict.explanation == "asked with ***"
+    assert outcome.verdict == Bundle.open(writer.path).recorded_verdict
+    for name in FILES:
+        text = (writer.path / name).read_text()
+        assert SECRET not in text
+        assert "asked with ***" in text
+
+
+def test_a_secret_that_is_a_word_of_ours_ends_no_run(writer):
+    """Contract: redaction decides nothing."""
+    writer.redactor.add("PASS")
+    outcome = finish(writer, pytest.fail)
+    assert (outcome.verdict.verdict, outcome.report) == ("PASS", writer.path / "report.html")
+
+
+def test_where_the_evidence_filled_the_disk_there_is_a_verdict_and_no_report(small_disk):
+    """Contract: the report does not take the room that is left, and no half of it stays."""
+    writer = BundleWriter.create(small_disk / "runs", "abcd1234", Redactor())
+
+    def fill() -> None:
+        with writer.stage("observe"):
+            while True:
+                writer.log_line("pod-0", "main", "x" * 5000)
+
+    with pytest.raises(HarnessError):
+        fill()
+    told: list[str] = []
+    outcome = finish(writer, told.append)
+    assert (outcome.verdict.cause, outcome.report) == (DISK_FULL, None)
+    assert Bundle.open(writer.path).recorded_verdict == outcome.verdict
+    assert "No space left" in told[0]
+    assert not [name for name in FILES if (writer.path / name).exists()]
+
+
+def test_a_report_that_does_not_fit_leaves_nothing_of_itself(small_disk):
+    """Contract: evidence that just fitted is judged as it is; what is small still fits."""
+    writer = BundleWriter.create(small_disk / "runs", "abcd1234", Redactor())
+    writer.manifest(
+        Manifest(nonce="n", started_at="t", expected=Expected(num_nodes=1, ranks=1, run_id="r", project="p"))
+    )
+    line = "2026-01-01T00:00:00Z " + "<&>" * 60
+    for _ in range(2000):  # each character is four or five in the page
+        writer.log_line("pod-0", "main", line)
+    told: list[str] = []
+    outcome = finish(writer, told.append)
+    assert outcome.report is None
+    assert "No space left" in told[0]
+    assert Bundle.open(writer.path).recorded_verdict == outcome.verdict
+    left = ["ctrf.json", "junit.xml", "logs", "manifest.json", "verdict.json"]
+    assert sorted(path.name for path in writer.path.iterdir()) == left

@@ -1,0 +1,154 @@
+"""report.html: everything at a glance, in one file that needs nothing else."""
+
+from __future__ import annotations
+
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import bundles
+import pytest
+
+from harness.evidence import Bundle
+from harness.judge import judge
+from harness.report.page import render, write
+from harness.report.points import Metric, metrics, plot, steps
+from harness.report.timeline import lanes
+
+
+def page(job: bundles.Job, tmp_path: Path) -> str:
+    bundle = job.write(tmp_path / "bundle")
+    return render(bundle, judge(bundle))
+
+
+class Links(HTMLParser):
+    """What a browser would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.fetched += [value or "" for name, value in attrs if name in ("src", "href", "action", "data")]
+        if tag not in {"meta", "input", "br"}:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.open.remove(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_it_fetches_nothing_and_is_well_formed(tmp_path):
+    """Contract: one self-contained file."""
+    text = page(bundles.healthy(), tmp_path)
+    links = Links()
+    links.feed(text)
+    assert links.fetched == []
+    assert links.open == []
+    assert "url(" not in text
+    assert "@import" not in text
+
+
+def test_the_verdict_its_cause_and_every_check_are_there(tmp_path):
+    """Contract: what the terminal says, the page says."""
+    job = bundles.healthy()
+    bundles.crash(job, 1)
+    bundle = job.write(tmp_path / "bundle")
+    verdict = judge(bundle)
+    text = render(bundle, verdict)
+    assert f"<title>FAIL {verdict.cause}" in text
+    for check in verdict.checks:
+        assert f">{check.name}</td>" in text
+    for line in verdict.next:
+        assert line.split()[0] in text
+
+
+def test_a_lost_point_is_marked_in_the_matrix_and_in_its_curve(tmp_path):
+    """Contract: metric, rank and step of what is missing can be seen."""
+    job = bundles.healthy()
+    gone = next(point for point in job.points if point.step == 2 and math.isfinite(point.value))
+    job.points = [point for point in job.points if (point.metric, point.step) != (gone.metric, gone.step)]
+    text = page(job, tmp_path)
+    assert "1 missing" in text
+    assert f"step {gone.step}: " in text
+    assert 'class="gone"' in text
+
+
+def test_what_misses_points_comes_first(tmp_path):
+    """Contract: of many metrics, the ones to look at are at the top, and never among those left out."""
+    job = bundles.healthy()
+    last = max(point.metric for point in job.points)
+    job.points = [point for point in job.points if (point.metric, point.step) != (last, 2)]
+    found = metrics(job.write(tmp_path / "bundle"), bundles.RUN_ID)
+    assert next(iter(found)) == last
+    assert list(found)[1:] == sorted(list(found)[1:])
+
+
+def test_what_a_rank_prints_is_text_not_markup(tmp_path):
+    """Contract: a log line cannot add to the page; frames are left out."""
+    bundle = bundles.healthy().write(tmp_path / "bundle")
+    log = next((bundle.path / "logs").glob("*.log"))
+    with log.open("a") as file:
+        file.write("2026-01-01T00:00:00Z <script>alert(1)</script> &amp;\n")
+    text = render(Bundle.open(bundle.path), judge(bundle))
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp;amp;" in text
+    assert "@truth1" not in text
+
+
+@pytest.mark.parametrize("missing", ["manifest.json", "objects", "logs", "truth", "tracker"])
+def test_a_damaged_bundle_still_has_a_page(tmp_path, missing):
+    """Contract: the page shows what there is; it is needed most when something is missing."""
+    bundle = bundles.healthy().write(tmp_path / "bundle")
+    target = bundle.path / missing
+    target.rename(tmp_path / "gone")
+    damaged = Bundle.open(bundle.path)
+    path = write(damaged, judge(damaged))
+    assert path == bundle.path / "report.html"
+    assert "UNKNOWN" in path.read_text()
+
+
+def test_lanes_cover_stages_objects_and_pods(tmp_path):
+    """Contract: one lane each; no span ends before it starts."""
+    bundle = bundles.healthy().write(tmp_path / "bundle")
+    assert bundle.manifest is not None
+    made = lanes(bundle, bundle.manifest)
+    names = " ".join(lane.name for lane in made)
+    assert "JobSet" in names
+    assert "node 0: pod" in names
+    assert "node 1: pod" in names
+    assert all(span.end >= span.start for lane in made for span in lane.spans)
+
+
+def test_long_curves_keep_their_extremes():
+    """Contract: at most some hundred points are drawn, and no peak is lost."""
+    rows = [(step, 0.0) for step in range(100_000)]
+    rows[77_777] = (77_777, 9.0)
+    metric = Metric("m", truth={0: rows}, recorded=dict(rows))
+    drawn = plot(metric)
+    assert drawn is not None
+    assert drawn.truth[0].count("L") <= 400
+    assert drawn.high == "9"
+    heights = [float(place.split()[1]) for place in re.split(r"[ML] ?", drawn.truth[0])[1:]]
+    assert min(heights) == 6.0
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [([3], "3"), ([1, 2, 3, 7], "1–3, 7"), (range(0, 40, 2), "0, 2, 4, 6, 8, 10 and 14 more")],
+)
+def test_steps_are_told_in_few_words(lost, said):
+    """Contract: ranges, and a limit."""
+    assert steps(list(lost)) == said
+
+
+def test_values_that_cannot_be_drawn_are_left_out(tmp_path):
+    """Contract: NaN and infinity are no coordinates; a metric of nothing else has no curve."""
+    nan = Metric("n", truth={0: [(0, float("nan"))]}, recorded={0: float("nan")})
+    assert plot(nan) is None
+    assert metrics(bundles.healthy().write(tmp_path / "bundle"), None)

@@ -1,0 +1,63 @@
+"""Past bundles as a table and as rows."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import bundles
+import pytest
+from rich.console import Console
+
+from harness.evidence import BundleWriter, Redactor, folder
+from harness.faults.record import extract
+from harness.judge import judge
+from harness.report.runs import WIDE, Row, amount, row, show
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> list[Row]:
+    """A launch that passed, one that was killed and one that failed, recorded on real clusters."""
+    good = tmp_path / "20261121T045900Z-n0nce7f3a"
+    BundleWriter(good, "n", Redactor()).verdict(judge(bundles.healthy().write(good)))
+    for name in ("harness-sigkill-observe", "client-wrong-value"):
+        extract(Path(f"tests/recorded/{name}.tar.xz"), tmp_path / name)
+    return [row(one) for one in folder.past(tmp_path)]
+
+
+def text(rows: list[Row], width: int) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    show(rows, console)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_rows(rows: list[Row]) -> None:
+    """Contract: seconds, ISO times and bytes; the newest last, whatever their names."""
+    told = [(one.state, one.verdict, one.cause, one.job[:15]) for one in rows]
+    assert told == [
+        ("judged", "PASS", None, bundles.JOBSET),
+        ("judged", "FAIL", "unification.wrong_value", "pluto-multinode"),
+        ("cut off", "none", None, "pluto-multinode"),
+    ]
+    assert [one.started_at for one in rows] == sorted(one.started_at for one in rows)
+    assert all(one.bytes > 10_000 for one in rows)
+    assert [one.seconds is None for one in rows] == [one.state == "cut off" for one in rows]
+
+
+@pytest.mark.parametrize("width", [80, WIDE, 240])
+def test_a_line_each(rows: list[Row], width: int) -> None:
+    """Contract: no row is folded and no cause cut, on a narrow terminal too."""
+    lines = text(rows, width).splitlines()
+    assert len(lines) == len(rows) + 2
+    assert "unification.wrong_value" in "\n".join(lines)
+    began = rows[-1].started_at[:19].replace("T", " ")
+    assert (began in "\n".join(lines)) == (width >= WIDE)
+    assert lines[-1].startswith("3 bundles")
+    assert lines[-1].endswith("MiB")
+
+
+def test_amounts() -> None:
+    sizes = [0, 9, 1023, 1024, 10_240, 1023 * 1024, 1024**2 - 1, 5 * 1024**4]
+    assert [amount(size) for size in sizes] == [
+        *("0 B", "9 B", "1023 B", "1.0 KiB", "10 KiB", "1023 KiB", "1.0 MiB", "5.0 TiB")
+    ]
