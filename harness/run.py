@@ -12,7 +12,7 @@ from harness.core import processes
 from harness.core.deadlines import Budget
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import reached
-from harness.evidence.listener import Onlooker
+from harness.evidence.listener import ProgressListener
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import Expected, Launch
 from harness.evidence.writer import BundleWriter, now
@@ -20,7 +20,7 @@ from harness.launch.konduktor.config import users_config
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.namespaces import namespace_of
 from harness.launch.prepare import Launching, prepare
-from harness.observe.observer import Witness
+from harness.observe.observer import LaunchObserver
 from harness.provision import lifecycle
 from harness.provision.existing import ExistingCluster
 from harness.provision.images import scripts
@@ -33,7 +33,9 @@ from harness.tracker.run_id import check_run_id, make_run_id
 Progress = Callable[[str], None]
 
 
-def run(job: JobFile, settings: Settings, progress: Progress, onlooker: Onlooker | None = None) -> Outcome:
+def run(
+    job: JobFile, settings: Settings, progress: Progress, listener: ProgressListener | None = None
+) -> Outcome:
     """Provision if needed, launch once, judge. Removes a cluster that it created, unless kept.
 
     Raises UsageError when nothing was created; every other failure, and an interruption, is a verdict.
@@ -42,7 +44,7 @@ def run(job: JobFile, settings: Settings, progress: Progress, onlooker: Onlooker
     _check(job, settings)
     with processes.signals_as_interrupt():
         writer = _new_bundle(settings, job)
-        writer.onlooker = onlooker
+        writer.listener = listener
         ready = None
         try:
             ready = lifecycle.up(settings, writer, progress)
@@ -184,21 +186,21 @@ def _launch(job: JobFile, settings: Settings, ready: Ready, writer: BundleWriter
             undo.callback(launching.clean)
             launch = Launch(launcher="konduktor", namespace=launching.namespace, kind="JobSet")
             writer.update(launch=launch)
-            witness = Witness(ready.kube, launching.namespace, writer, budget)
-            undo.callback(witness.stop)
+            observer = LaunchObserver(ready.kube, launching.namespace, writer, budget)
+            undo.callback(observer.stop)
             progress(f"watching namespace {launching.namespace}")
-            witness.start()
+            observer.start()
         try:
-            with writer.stage("launch"), witness.blamed():
+            with writer.stage("launch"), observer.blamed():
                 writer.update(launched_at=now())
                 progress("konduktor launch")
                 name = _submit(launching, writer)
                 progress(f"launched {launching.namespace}/{name}, Pluto run id {run_id}")
             with writer.stage("observe"):
-                witness.until_over(progress)
+                observer.wait_for_completion(progress)
         finally:
-            with writer.stage("collect"), witness.blamed():
-                _collect(launching, witness, progress)
+            with writer.stage("collect"), observer.blamed():
+                _collect(launching, observer, progress)
 
 
 def _versions(ready: Ready, job: JobFile) -> dict[str, str]:
@@ -220,16 +222,16 @@ def _submit(launching: Launching, writer: BundleWriter) -> str:
     return handle.name
 
 
-def _collect(launching: Launching, witness: Witness, progress: Progress) -> None:
+def _collect(launching: Launching, observer: LaunchObserver, progress: Progress) -> None:
     """Logs to their end, ground truth out of them, and what the tracker has. Each also when another fails."""
     progress("collecting logs and what the tracker has")
     with ExitStack() as then:  # the last one first
-        if witness.answered():
+        if observer.answered():
             then.callback(launching.collect_tracker)
-            then.callback(witness.finish)
-            if not witness.ending.finished():
+            then.callback(observer.finish)
+            if not observer.completion.finished():
                 launching.cancel()
         else:
             progress("the API server does not answer: a job that still runs is ended by the next run")
             then.callback(launching.no_tracker, "not asked, the API server does not answer")
-            then.callback(witness.finish)
+            then.callback(observer.finish)

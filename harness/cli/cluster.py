@@ -153,11 +153,11 @@ def preflight(
         dump({"kubernetes": version, "needs": rows})
     else:
         print(f"Kubernetes {version}")
-        for need in found:
-            print(f"{'✗' if need.problem else '✓'} {need.what:12} {need.seen}")
-            if need.fix:
-                print(f"  {'→':>12} {need.fix}")
-    return 2 if any(need.problem for need in found) else 0
+        for requirement in found:
+            print(f"{'✗' if requirement.problem else '✓'} {requirement.what:12} {requirement.seen}")
+            if requirement.fix:
+                print(f"  {'→':>12} {requirement.fix}")
+    return 2 if any(requirement.problem for requirement in found) else 0
 
 
 COMMANDS = (up, down, pause, resume, status, logs, shell, preflight)

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli.options import Progress
-from harness.evidence.listener import Onlooker
+from harness.evidence.listener import ProgressListener
 from harness.evidence.objects import COMPLETION_INDEX
 from harness.evidence.schema import Manifest, Observation
 from harness.workers import truth_frames
@@ -47,7 +47,7 @@ class _Rank:
 
 @dataclass
 class Live:
-    """Progress and onlooker at once: `with Live(console) as live: run(job, settings, live, live)`.
+    """Progress and listener at once: `with Live(console) as live: run(job, settings, live, live)`.
 
     What is told by calling it stays on the screen; below it is what changes, gone at the end.
     """
@@ -182,7 +182,7 @@ class Live:
 
 
 @contextmanager
-def watching(quiet: bool) -> Iterator[tuple[Callable[[str], None], Onlooker | None]]:
+def watching(quiet: bool) -> Iterator[tuple[Callable[[str], None], ProgressListener | None]]:
     """How stderr is told of a launch: live on a terminal, lines elsewhere, nothing at all when `quiet`."""
     console = Console(stderr=True)
     if quiet:

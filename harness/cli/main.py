@@ -97,8 +97,8 @@ def run(
         kubeconfig=kubeconfig,
         context=context,
     )
-    with watching(quiet) as (progress, onlooker):
-        outcome = running.run(JobFile.load(job), settings, progress, onlooker)
+    with watching(quiet) as (progress, listener):
+        outcome = running.run(JobFile.load(job), settings, progress, listener)
     return _show(outcome.verdict, outcome.bundle, as_json)
 
 
@@ -118,10 +118,9 @@ def show(
 ) -> int:
     """The recorded verdict of a bundle."""
     found = opened(bundle)
-    recorded = found.path / "verdict.json"
-    if not recorded.is_file():
-        raise UsageError(f"{bundle} has no verdict.json", hint=f"harness judge {bundle}")
-    return _show(Verdict.model_validate_json(recorded.read_text()), found.path, as_json)
+    if found.recorded_verdict is None:
+        raise UsageError(f"{bundle} has no readable verdict.json", hint=f"harness judge {bundle}")
+    return _show(found.recorded_verdict, found.path, as_json)
 
 
 @app.command()

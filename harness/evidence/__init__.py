@@ -1,10 +1,20 @@
 """The evidence bundle: what was seen, on disk, between everything that acts and everything that judges."""
 
 from harness.evidence.files import LogFile
-from harness.evidence.objects import Pod, Seen
+from harness.evidence.objects import ObjectState, Pod
 from harness.evidence.reader import Bundle
 from harness.evidence.redaction import Redactor
 from harness.evidence.truth import TruthCollector, extract
 from harness.evidence.writer import BundleWriter, now
 
-__all__ = ["Bundle", "BundleWriter", "LogFile", "Pod", "Redactor", "Seen", "TruthCollector", "extract", "now"]
+__all__ = [
+    "Bundle",
+    "BundleWriter",
+    "LogFile",
+    "ObjectState",
+    "Pod",
+    "Redactor",
+    "TruthCollector",
+    "extract",
+    "now",
+]

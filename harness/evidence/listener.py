@@ -7,7 +7,7 @@ from typing import Protocol
 from harness.evidence.schema import Manifest, Observation
 
 
-class Onlooker(Protocol):
+class ProgressListener(Protocol):
     """Called from any thread; must return at once and never raise."""
 
     def manifest(self, manifest: Manifest) -> None:

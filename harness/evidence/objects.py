@@ -25,7 +25,7 @@ def items(value: Any, *keys: str) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ObjectState:
     """One state of one object, and where it stands in the bundle."""
 
     ref: str
@@ -52,10 +52,10 @@ class Pod:
     """The pod of one node of the job: its history by resource version, the last state last."""
 
     index: int
-    history: tuple[Seen, ...]
+    history: tuple[ObjectState, ...]
 
     @property
-    def last(self) -> Seen:
+    def last(self) -> ObjectState:
         return self.history[-1]
 
     @property
@@ -76,7 +76,7 @@ class Pod:
     def hostname(self) -> str:
         return str(mapping(self.last.object, "spec").get("hostname") or self.name.rpartition("-")[0])
 
-    def container(self, name: str, state: str) -> tuple[Seen, dict[str, Any]] | None:
+    def container(self, name: str, state: str) -> tuple[ObjectState, dict[str, Any]] | None:
         """The latest time that a container was seen in a state (waiting, running, terminated)."""
         for seen in reversed(self.history):
             for status in items(seen.object, "status", "containerStatuses"):
@@ -84,7 +84,7 @@ class Pod:
                     return seen, status["state"][state]
         return None
 
-    def condition(self, kind: str) -> tuple[Seen, dict[str, Any]] | None:
+    def condition(self, kind: str) -> tuple[ObjectState, dict[str, Any]] | None:
         """The last state's condition of a type."""
         for condition in items(self.last.object, "status", "conditions"):
             if condition.get("type") == kind:

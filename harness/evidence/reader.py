@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from harness.core.errors import UsageError
-from harness.evidence.objects import COMPLETION_INDEX, JOBSET_NAME, Pod, Seen, mapping
+from harness.evidence.objects import COMPLETION_INDEX, JOBSET_NAME, ObjectState, Pod, mapping
+from harness.evidence.renamed import upgraded
 from harness.evidence.schema import (
     Attachment,
-    Inspection,
     Manifest,
     Observation,
     Point,
+    RendezvousSnapshot,
     TrackerRun,
     TrackerSummary,
     TruthLine,
@@ -29,7 +31,7 @@ _OBSERVATION: TypeAdapter[Observation] = TypeAdapter(Observation)
 _TRUTH: TypeAdapter[TruthLine] = TypeAdapter(TruthLine)
 _RUN: TypeAdapter[TrackerRun] = TypeAdapter(TrackerRun)
 _ATTACHMENT: TypeAdapter[Attachment] = TypeAdapter(Attachment)
-_INSPECTION: TypeAdapter[Inspection] = TypeAdapter(Inspection)
+_INSPECTION: TypeAdapter[RendezvousSnapshot] = TypeAdapter(RendezvousSnapshot)
 _POINT: TypeAdapter[Point] = TypeAdapter(Point)
 
 
@@ -39,7 +41,7 @@ class Bundle:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._damaged: dict[str, None] = {}
-        self._seen: dict[str, list[Seen]] = {}
+        self._seen: dict[str, list[ObjectState]] = {}
 
     @classmethod
     def open(cls, path: Path) -> Bundle:
@@ -82,10 +84,10 @@ class Bundle:
 
     def _document(self, relative_path: str, model: type[_M]) -> _M | None:
         try:
-            return model.model_validate_json((self.path / relative_path).read_bytes())
+            return model.model_validate(upgraded(json.loads((self.path / relative_path).read_bytes())))
         except FileNotFoundError:
             return None
-        except (OSError, ValidationError):
+        except (OSError, ValueError):
             self._damage(relative_path, "cannot be read")
             return None
 
@@ -102,24 +104,24 @@ class Bundle:
         """What the harness judged at the time; judges never look at it."""
         return self._document("verdict.json", Verdict)
 
-    def history(self, kind: str) -> list[Seen]:
+    def history(self, kind: str) -> list[ObjectState]:
         """Every state seen of a kind of object ("event" too), in the order it was received."""
         path = "events.jsonl" if kind == "event" else f"objects/{kind}.jsonl"
         if path not in self._seen:
             self._seen[path] = [
-                Seen(f"{path}:{number}", record.type, record.received_at, record.object)
+                ObjectState(f"{path}:{number}", record.type, record.received_at, record.object)
                 for number, record in self._records(path, _OBSERVATION)
             ]
         return self._seen[path]
 
-    def objects(self, kind: str) -> dict[str, list[Seen]]:
+    def objects(self, kind: str) -> dict[str, list[ObjectState]]:
         """uid → its states, oldest first by resource version, each version once."""
-        found: dict[str, dict[tuple[int, bool], Seen]] = {}
+        found: dict[str, dict[tuple[int, bool], ObjectState]] = {}
         for seen in self.history(kind):
             found.setdefault(seen.uid, {})[(seen.version, seen.type == "DELETED")] = seen
         return {uid: [states[key] for key in sorted(states)] for uid, states in found.items()}
 
-    def last(self, kind: str) -> dict[str, Seen]:
+    def last(self, kind: str) -> dict[str, ObjectState]:
         """uid → its last state."""
         return {uid: states[-1] for uid, states in self.objects(kind).items()}
 
@@ -150,7 +152,7 @@ class Bundle:
             index * per_node + local: pod for index, pod in self.pods().items() for local in range(per_node)
         }
 
-    def inspections(self) -> list[tuple[int, Inspection]]:
+    def inspections(self) -> list[tuple[int, RendezvousSnapshot]]:
         """How containers looked from inside, with line numbers, in order."""
         return list(self._records("inspections.jsonl", _INSPECTION))
 

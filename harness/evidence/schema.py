@@ -28,7 +28,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""2: causes and checks have other ids (harness/evidence/renamed.py); attempts and members are recorded."""
 
 
 def _number(value: float) -> float | str:
@@ -133,7 +134,7 @@ class Process(Record):
     """CPU time of its children that have ended, in hundredths of a second."""
 
 
-class Inspection(Record):
+class RendezvousSnapshot(Record):
     """A running container from inside. `error`: why it could not be told."""
 
     at: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.evidence.schema import Inspection
+from harness.evidence.schema import RendezvousSnapshot
 
 _MODULES = {"torch.distributed.run", "torch.distributed.launch"}
 _FLAGS = {"standalone", "no_python", "run_path", "m", "module", "use_env", "virtual_local_rank"}
@@ -72,7 +72,7 @@ def _options(arguments: list[str]) -> dict[str, str]:
     return found
 
 
-def agents(inspection: Inspection) -> list[Agent]:
+def agents(inspection: RendezvousSnapshot) -> list[Agent]:
     """Every torchrun of a container, but for what it forked of itself."""
     found = []
     ours = {
@@ -89,6 +89,6 @@ def agents(inspection: Inspection) -> list[Agent]:
     return found
 
 
-def without_ranks(inspections: Iterable[Inspection]) -> dict[str, bool]:
+def without_ranks(inspections: Iterable[RendezvousSnapshot]) -> dict[str, bool]:
     """Pods in which a torchrun has started no rank yet → whether it is busy."""
     return {one.pod: agent.busy for one in inspections for agent in agents(one) if not agent.started}

@@ -19,14 +19,14 @@ from harness.core.locks import Hold, take
 from harness.evidence import folder
 from harness.evidence.disk import Disk
 from harness.evidence.files import Appender, LogFile, on_disk
-from harness.evidence.listener import Onlooker
+from harness.evidence.listener import ProgressListener
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import (
     Attachment,
-    Inspection,
     Manifest,
     Observation,
     Point,
+    RendezvousSnapshot,
     Retry,
     Stage,
     TrackerRun,
@@ -56,7 +56,7 @@ class BundleWriter:
         self._hold = hold
         self._disk = Disk(path)
         self.redactor = redactor
-        self.onlooker: Onlooker | None = None
+        self.listener: ProgressListener | None = None
         self._lock = threading.RLock()
         self._files: dict[str, Appender] = {}
         self._stages: list[Stage] = []
@@ -98,8 +98,8 @@ class BundleWriter:
             stages = manifest.stages + [s for s in self._stages if s not in manifest.stages]
             self._current = manifest.model_copy(update={"stages": stages})
             self._disk.last_words(self.path / "manifest.json", self._json(self._current, indent=2))
-            if self.onlooker is not None:
-                self.onlooker.manifest(self._current)
+            if self.listener is not None:
+                self.listener.manifest(self._current)
 
     def update(self, **changes: Any) -> Manifest:
         """Change fields of the manifest by name, atomically among threads; returns the new one."""
@@ -141,10 +141,10 @@ class BundleWriter:
     def observe(self, kind: str, observation: Observation) -> None:
         """Append one watch delivery. `kind` is lower-case and singular; events have their own file."""
         self._append("events.jsonl" if kind == "event" else f"objects/{kind}.jsonl", observation)
-        if self.onlooker is not None:
-            self.onlooker.observed(kind, observation)
+        if self.listener is not None:
+            self.listener.observed(kind, observation)
 
-    def inspection(self, inspection: Inspection) -> None:
+    def inspection(self, inspection: RendezvousSnapshot) -> None:
         """Append how a container looked from inside."""
         self._append("inspections.jsonl", inspection)
 

@@ -32,7 +32,7 @@ def chosen(names: list[str]) -> list[Fault]:
         return list(known.values())
     found: dict[str, Fault] = {}
     for name in names:
-        here = [fault for fault in known.values() if name in (fault.name, fault.strikes)]
+        here = [fault for fault in known.values() if name in (fault.name, fault.target)]
         if not here and Path(name).is_file():
             here = [load(Path(name))]
         if not here:

@@ -1,7 +1,7 @@
 """A fault as a file: where it strikes, how it is injected and undone, and the verdict that it must get.
 
     about: One sentence for a person.
-    strikes: tracker                  # one of STRIKES
+    target: tracker                   # one of Target
     scope: launch                     # what it disturbs, see Scope
     job: {worker: "faulty.py exit3 1"}
     env: {HARNESS_WAIT_SECONDS: "90"} # of the harness; null takes a variable away
@@ -25,7 +25,7 @@ from harness.core.errors import UsageError
 from harness.judge.causes import CAUSES
 
 CASES = Path(__file__).parent / "cases"
-Strikes = Literal[
+Target = Literal[
     "docker",
     "controllers",
     "image",
@@ -54,17 +54,17 @@ class Step(Strict):
     sh: str | None = None
     signal: str | None = Field(None, description="to the harness's process group, e.g. INT")
     until: str | None = Field(None, description="a regex over the harness's progress, waited for")
-    hold: float | None = Field(None, description="seconds that the fault lasts before the next step")
+    sleep: float | None = Field(None, description="seconds that the fault lasts before the next step")
     stdin: str | None = None
 
     @model_validator(mode="after")
     def _one(self) -> Step:
         given = [
-            name for name in ("docker", "kubectl", "sh", "signal", "until", "hold") if getattr(self, name)
+            name for name in ("docker", "kubectl", "sh", "signal", "until", "sleep") if getattr(self, name)
         ]
         if len(given) != 1:
             raise ValueError(
-                f"exactly one of docker, kubectl, sh, signal, until, hold was expected, seen {given}"
+                f"exactly one of docker, kubectl, sh, signal, until, sleep was expected, seen {given}"
             )
         return self
 
@@ -103,7 +103,7 @@ class Expect(Strict):
     cause: str | None = None
     ranks: list[int] | None = None
     exit: int | None = None
-    says: str = Field(
+    message_pattern: str = Field(
         "", description="a regex for its explanation (of a PASS: of a check), or for what it refused with"
     )
 
@@ -123,7 +123,7 @@ class Fault(Strict):
 
     name: str
     about: str
-    strikes: Strikes
+    target: Target
     scope: Scope = "launch"
     job: Job = Job()
     env: dict[str, str | None] = {}
@@ -166,6 +166,6 @@ def load(path: Path) -> Fault:
 
 def catalogue(folder: Path = CASES) -> dict[str, Fault]:
     """Every fault by name, in the order in which things can go wrong: by what they strike, then by name."""
-    order = list(Strikes.__args__)  # type: ignore[attr-defined]
+    order = list(Target.__args__)  # type: ignore[attr-defined]
     found = [load(path) for path in sorted(folder.glob("*.yaml"))]
-    return {fault.name: fault for fault in sorted(found, key=lambda f: (order.index(f.strikes), f.name))}
+    return {fault.name: fault for fault in sorted(found, key=lambda f: (order.index(f.target), f.name))}

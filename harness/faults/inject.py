@@ -163,8 +163,8 @@ def variant(job: JobFile, change: Job) -> str:
 def _inject(step: Step, known: dict[str, Any], fault: str, run: Command | None) -> None:
     if step.is_command:
         places.command(step, known, fault).run()
-    elif step.hold is not None:
-        time.sleep(step.hold)  # the fault lasts as long
+    elif step.sleep is not None:
+        time.sleep(step.sleep)  # the fault lasts as long
     elif run is None:
         raise UsageError(f"fault {fault}: there is no harness yet to signal or to wait for")
     elif step.signal is not None:

@@ -22,7 +22,7 @@ from harness.faults.rows import Row
 
 Progress = Callable[[str], None]
 CONTROL = Fault(
-    name="control", about="Nothing is injected.", strikes="harness", expect=Expect(verdict="PASS", ranks=[])
+    name="control", about="Nothing is injected.", target="harness", expect=Expect(verdict="PASS", ranks=[])
 )
 
 

@@ -16,7 +16,7 @@ class Row(BaseModel):
     """One fault, injected once. `right` is what counts."""
 
     fault: str
-    strikes: str
+    target: str
     about: str
     expected: str
     got: str
@@ -73,11 +73,11 @@ def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, said
     told = explanation
     if verdict is not None and verdict.verdict == "PASS":  # what was borne is told by the check that saw it
         told = "\n".join(check.explanation for check in verdict.checks)
-    if expect.says and not re.search(expect.says, told, re.DOTALL):
-        wrong.append(f"its explanation does not say {expect.says!r}")
+    if expect.message_pattern and not re.search(expect.message_pattern, told, re.DOTALL):
+        wrong.append(f"its explanation does not say {expect.message_pattern!r}")
     return Row(
         fault=fault.name,
-        strikes=fault.strikes,
+        target=fault.target,
         about=fault.about,
         expected=expected(fault),
         got=got,

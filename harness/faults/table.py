@@ -52,8 +52,8 @@ def summary(rows: Sequence[Row]) -> str:
 
 def _families(rows: Sequence[Row]) -> list[str]:
     parts = []
-    for family in dict.fromkeys(row.strikes for row in rows):
-        *lines, _ = table(COLUMNS, [_cells(row) for row in rows if row.strikes == family])
+    for family in dict.fromkeys(row.target for row in rows):
+        *lines, _ = table(COLUMNS, [_cells(row) for row in rows if row.target == family])
         parts += [f"## {family.capitalize()}", "\n".join(lines)]
     return parts
 

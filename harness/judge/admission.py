@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.core.deadlines import MIN_WAIT, Budget
-from harness.evidence.objects import Seen, items, mapping
+from harness.evidence.objects import ObjectState, items, mapping
 from harness.judge import controllers
 from harness.judge.case import RUNNING, Case, Finding, condition, found, passed, seconds, unknown
 
@@ -41,7 +41,7 @@ _EVICTIONS = (
 )
 
 
-def _is(state: Seen, kind: str) -> bool:
+def _is(state: ObjectState, kind: str) -> bool:
     return condition(state, kind).get("status") == "True"
 
 
@@ -80,7 +80,7 @@ def queue_and_admission(case: Case) -> list[Finding]:
     return _refused(case, last)
 
 
-def _refused(case: Case, last: Seen) -> list[Finding]:
+def _refused(case: Case, last: ObjectState) -> list[Finding]:
     """Both checks of a Workload that was never admitted, by what Kueue says of it."""
     reserved = condition(last, "QuotaReserved")
     message, reason = str(reserved.get("message", "")), str(reserved.get("reason", ""))
@@ -160,7 +160,7 @@ def eviction(case: Case) -> Finding:
     return passed("eviction", "the job was not evicted", [case.workload[-1].ref])
 
 
-def _allowed(case: Case, workload: Seen) -> str:
+def _allowed(case: Case, workload: ObjectState) -> str:
     """How long the job was allowed to run, and whether the harness said so or the job file."""
     limit = mapping(workload.object, "spec").get("maximumExecutionTimeSeconds")
     if not limit:

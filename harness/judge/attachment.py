@@ -127,14 +127,14 @@ def _steps_elsewhere(truth: Truth, rows: dict[str, dict[int, float]], compared: 
 
 
 def run_fresh(attached: Attached) -> Finding:
-    """Check `run-fresh`: the shared run was created during this launch; attachments settle a close call."""
+    """Check `run-not-stale`: the run was created during this launch; attachments settle a close call."""
     case = attached.case
     line, run = attached.shared[0]
     created, launched = seconds(run.created_at), seconds(case.manifest.launched_at)
     refs = [f"tracker/runs.jsonl:{line}", "manifest.json"]
     if created is None or launched is None:
         return found(
-            "run-fresh",
+            "run-not-stale",
             "run.evidence_missing",
             "The time of the launch or of the run's creation is unknown",
             evidence=refs,
@@ -143,14 +143,14 @@ def run_fresh(attached: Attached) -> Finding:
     text = f"{label} was created at {run.created_at}, {early:.1f} s before this launch: an older run"
     if early > CLOCK_ERROR:
         return found(
-            "run-fresh", "unification.stale_run", text, ranks=range(case.expected.ranks), evidence=refs
+            "run-not-stale", "unification.stale_run", text, ranks=range(case.expected.ranks), evidence=refs
         )
     own = [a for nodes in attached.by_node.get(run.run_id, {}).values() for _, a in nodes]
     if early > 0 and own and all(a.resumed for a in own):
         return found(
-            "run-fresh", "unification.stale_run", text, ranks=range(case.expected.ranks), evidence=refs
+            "run-not-stale", "unification.stale_run", text, ranks=range(case.expected.ranks), evidence=refs
         )
-    return passed("run-fresh", f"{label} was created {max(0.0, -early):.1f} s after the launch", refs)
+    return passed("run-not-stale", f"{label} was created {max(0.0, -early):.1f} s after the launch", refs)
 
 
 def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) -> Finding:

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from harness.evidence.objects import Pod, Seen, items, mapping
+from harness.evidence.objects import ObjectState, Pod, items, mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Expected, Launch, Manifest
 from harness.judge.causes import CAUSES
@@ -79,7 +79,7 @@ def seconds(text: object) -> float | None:
     return moment.timestamp() if moment.tzinfo else None
 
 
-def condition(seen: Seen | None, kind: str) -> dict[str, Any]:
+def condition(seen: ObjectState | None, kind: str) -> dict[str, Any]:
     """The condition of a type in an object's status, or {}."""
     states = items(seen.object, "status", "conditions") if seen else []
     return next((state for state in states if state.get("type") == kind), {})
@@ -119,7 +119,7 @@ class Case:
         start = seconds(stages[-1].started_at) if stages and self.terminal is None else None
         return None if start is None else start + stages[-1].seconds
 
-    def _awaited(self, states: list[Seen]) -> list[Seen]:
+    def _awaited(self, states: list[ObjectState]) -> list[ObjectState]:
         limit = self.stopped_at
         if limit is None:
             return states
@@ -145,12 +145,12 @@ class Case:
         return any(not self.bundle.has(p) or any(d.startswith(p) for d in damaged) for p in paths)
 
     @cached_property
-    def jobsets(self) -> list[Seen]:
+    def jobsets(self) -> list[ObjectState]:
         """Every state of the launched object, oldest first, also after the wait."""
         return self.bundle.objects("jobset").get(self.launch.uid or "", [])
 
     @cached_property
-    def jobset(self) -> Seen | None:
+    def jobset(self) -> ObjectState | None:
         """The last state of the launched object, as it was while the harness waited."""
         states = self._awaited(self.jobsets)
         return states[-1] if states else None
@@ -167,7 +167,7 @@ class Case:
         return None
 
     @cached_property
-    def workload(self) -> list[Seen]:
+    def workload(self) -> list[ObjectState]:
         """The states of the job's Workload, oldest first."""
         prefix = f"jobset-{self.launch.object_name}-"
         for states in self.bundle.objects("workload").values():

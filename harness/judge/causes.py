@@ -52,8 +52,8 @@ controllers.version_unsupported | The cluster serves no API version that the job
 controllers.jobset_not_ready | JobSet's controller is not available. | the stage's error, objects/jobset-controller.jsonl | `kubectl -n jobset-system describe deployment,pod` | scaling it to 0 before the launch, at the launch, while ranks train
 controllers.kueue_not_ready | Kueue's controller is not available. | the stage's error, objects/kueue-controller.jsonl | `kubectl -n kueue-system describe deployment,pod` | scaling it to 0 before the launch, at the launch, while ranks train
 controllers.webhook_not_serving | A webhook of JobSet or Kueue does not answer, so nothing can be created. | the stage's error, events.jsonl | its endpoints: `kubectl get endpointslices -A`; controllers/ logs | a Service whose selector finds no pod
-controllers.jobset_idle | JobSet's controller runs and does nothing: no Job comes of a resumed JobSet, or its end is not noted. | objects/jobset.jsonl without Jobs and pods | controllers/ logs of jobset-system | taking the controller's permissions away
-controllers.kueue_idle | Kueue's controller runs and does nothing: no Workload comes of a queued JobSet. | objects/jobset.jsonl without a Workload | controllers/ logs of kueue-system | taking the controller's permissions away
+controllers.jobset_not_reconciling | JobSet's controller runs and does nothing: no Job comes of a resumed JobSet, or its end is not noted. | objects/jobset.jsonl without Jobs and pods | controllers/ logs of jobset-system | taking the controller's permissions away
+controllers.kueue_not_reconciling | Kueue's controller runs and does nothing: no Workload comes of a queued JobSet. | objects/jobset.jsonl without a Workload | controllers/ logs of kueue-system | taking the controller's permissions away
 image.build_failed | The worker image could not be built. | the stage's error | read the build's output in the bundle | a Dockerfile that does not build
 image.load_failed | The image could not be brought to the nodes. | the stage's error | disk of the nodes; `docker exec NODE ctr -n k8s.io images ls` | filling a node's disk
 image.not_found | The image does not exist where the node looks for it. | the container's waiting reason and message | check image_id; load it: `harness images build`; a tag other than latest | an image that no node has, and pull policy Never
@@ -84,11 +84,11 @@ launch.konduktor_failed | konduktor ended with an error. | the stage's error | r
 launch.timed_out | The launcher did not end in time. | the stage's error | its last line, network of the launcher; its log in the bundle | a konduktor that hangs
 launch.run_id_resumes | A run id has the shape of a Pluto id, so the client asks for an existing run instead of making one. | the stage's error, or the rank's log | choose an id like team-run-7f3a | PLUTO_RUN_ID=ABC-1
 launch.rejected | The API server, a webhook or a policy refused the job. | the stage's error | read its message | a policy that denies the JobSet
-launch.no_object | The launcher said it launched, and there is no such object. | manifest.json: launch without uid | `kubectl get jobset -A`; is the JobSet API installed? | deleting the JobSet CRD
+launch.jobset_not_found | The launcher said it launched, and there is no such object. | manifest.json: launch without uid | `kubectl get jobset -A`; is the JobSet API installed? | deleting the JobSet CRD
 scheduling.unschedulable | A pod fits on no node. | the pod's PodScheduled condition | ask for less, or correct the node selector and taints | more CPU than any node has
 scheduling.not_spread | The ranks ran on fewer nodes than the test asks for. | spec.nodeName of the pods | anti-affinity, or more nodes | one node cordoned
 scheduling.not_started | A pod was bound to a node and its container never started. | the pod's conditions and events | `kubectl describe pod`; kubelet of that node | stopping a node's kubelet
-rendezvous.process_missing | A rank's torchrun never came to the rendezvous, and the others waited for it. | inspections.jsonl: processes of its pod | what does the rank named do instead? its log and run script | a rank that sleeps in place of torchrun
+rendezvous.agent_missing | A rank's torchrun never came to the rendezvous, and the others waited for it. | inspections.jsonl: processes of its pod | what does the rank named do instead? its log and run script | a rank that sleeps in place of torchrun
 rendezvous.dns | A rank could not resolve the address of the rendezvous. | inspections.jsonl: what its container resolves; its log | MASTER_ADDR, /etc/resolv.conf, the headless Service and CoreDNS | a MASTER_ADDR that does not exist, a container without a name server
 rendezvous.unreachable | The address of the rendezvous was resolved, and no rendezvous answered at its port. | inspections.jsonl: connections; the rank's log | is rank 0 up, is the port right, do pods reach each other? | a wrong port, an address at which nobody or something else listens
 rendezvous.id_mismatch | Ranks came to the same address with different rendezvous ids. | inspections.jsonl: command lines | the same --rdzv_id on every rank | another --rdzv_id on one rank
@@ -96,8 +96,8 @@ rendezvous.world_size | A rank's torchrun expects other nodes, or runs other pro
 rendezvous.timeout | Ranks waited for others in vain, and nothing more is known. | inspections.jsonl, the waiting ranks' logs | see the ranks named; DNS and port of MASTER_ADDR | a rank that hangs before it joins the process group
 rank.missing | A rank never had a pod. | objects/pod.jsonl | `kubectl describe job` | a pod refused by admission
 rank.crashed | A rank's process ended with an exit code other than 0. | exit code in the pod's state, last lines of its log | read the rank's log | `sys.exit(3)` in one rank
-rank.exit_swallowed | A rank's process failed and its shell reported success. | exit code 0 in the pod's state, torchrun's report of a failure at the end of its log | no `|| true` in the run script; `set -e` | `|| true` behind torchrun
-rank.left_early | A rank ended with exit code 0 before its work was done, and its peers lost it. | exit code 0 in the pod's state, no end of its ground truth | why does it leave? its log | `sys.exit(0)` in one rank before its first log
+rank.exit_code_masked | A rank's process failed and its shell reported success. | exit code 0 in the pod's state, torchrun's report of a failure at the end of its log | no `|| true` in the run script; `set -e` | `|| true` behind torchrun
+rank.exited_early | A rank ended with exit code 0 before its work was done, and its peers lost it. | exit code 0 in the pod's state, no end of its ground truth | why does it leave? its log | `sys.exit(0)` in one rank before its first log
 rank.hung | A rank made no progress, and its own deadline ended it. | the stack in its log, the others' stacks | read the stack: where does it stand? | a rank that waits for ever at a step, or when it exits
 rank.oom_killed | The kernel killed a rank: out of memory. | terminated.reason OOMKilled | raise memory, or use less | allocating more than the limit
 rank.killed | A rank was ended by a signal. | exit code over 128, or torchrun's report | who sent it? `kubectl get events` | `kill -9` in one rank
@@ -108,7 +108,7 @@ run.not_completed | The job failed, and no rank's own end explains it. | the Job
 run.timed_out | The job did not end before the deadline. | manifest.json: interrupted; logs of the ranks still running | see the last line of the ranks named | a rank that hangs at a step
 run.deleted | The job was deleted before it ended. | a DELETED delivery in objects/jobset.jsonl | who deleted it? | `kubectl delete jobset`
 ?run.interrupted | A user stopped the harness. | manifest.json: interrupted | run again | Ctrl-C
-?run.cut_off | The harness ended without closing its evidence. | manifest.json without ended_at | run again; was the harness killed? | kill -9 of the harness
+?run.harness_killed | The harness ended without closing its evidence. | manifest.json without ended_at | run again; was the harness killed? | kill -9 of the harness
 ?run.no_manifest | The bundle has no readable manifest, or the manifest does not say what was expected. | manifest.json | run again | deleting manifest.json
 ?run.harness_error | A stage failed for a reason that has no name yet. | the stage's error | report it with the bundle | an error in the harness
 ?run.evidence_disk_full | The disk of the evidence was full. | the stage's error | free some disk space, HARNESS_RUNS_DIR | filling the disk

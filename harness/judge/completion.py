@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.evidence.objects import Seen
+from harness.evidence.objects import ObjectState
 from harness.judge import controllers, deletion, nodes, pods, starting
 from harness.judge.admission import eviction, queue_and_admission
 from harness.judge.case import END, RUNNING, Case, Finding, condition, found, passed, seconds, unknown
@@ -28,7 +28,7 @@ def completed(case: Case, ends: dict[int, End]) -> Finding:
     return _unended(case, jobset, ends)
 
 
-def _unended(case: Case, jobset: Seen, ends: dict[int, End]) -> Finding:
+def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
     """Why the harness stopped waiting for a job that says neither that it completed nor that it failed."""
     refs = [jobset.ref]
     if jobset.type == "DELETED" and not case.by_signal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from harness.evidence.objects import Seen, mapping
+from harness.evidence.objects import ObjectState, mapping
 from harness.judge.case import OBSERVE_STAGE, PROVISION, Case, Finding, found, names, seconds
 
 Controller = Literal["jobset", "kueue"]
@@ -18,7 +18,7 @@ def waited(case: Case) -> bool:
     return whole and not case.cut_short
 
 
-def down(case: Case, controller: Controller) -> Seen | None:
+def down(case: Case, controller: Controller) -> ObjectState | None:
     """The last state of a controller's Deployment, when no pod of it was available at the end of the wait."""
     limit = case.stopped_at or float("inf")
     states = [s for s in case.bundle.history(f"{controller}-controller") if _at(s) <= limit]
@@ -50,7 +50,7 @@ def not_followed(
             cause = f"controllers.{name}_not_ready"
             return found(check, cause, text, ranks=ranks, evidence=refs, phase=phase)
     text = f"{what}, though {title}'s Deployment is Available" if _known(case, controller) else what
-    cause = f"controllers.{controller}_idle"
+    cause = f"controllers.{controller}_not_reconciling"
     return found(check, cause, text, ranks=ranks, evidence=evidence, phase=phase)
 
 
@@ -70,5 +70,5 @@ def _known(case: Case, controller: Controller) -> bool:
     return bool(case.bundle.history(f"{controller}-controller"))
 
 
-def _at(seen: Seen) -> float:
+def _at(seen: ObjectState) -> float:
     return seconds(seen.received_at) or 0.0

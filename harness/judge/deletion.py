@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.evidence.objects import Pod, Seen, items, mapping
+from harness.evidence.objects import ObjectState, Pod, items, mapping
 from harness.judge.case import LATE, Case, condition, seconds
 
 
-def leaving(seen: Seen) -> bool:
+def leaving(seen: ObjectState) -> bool:
     """Whether the object was being deleted in this state, or was gone."""
     return bool(mapping(seen.object, "metadata").get("deletionTimestamp")) or seen.type == "DELETED"
 
 
-def removed(pod: Pod) -> Seen | None:
+def removed(pod: Pod) -> ObjectState | None:
     """The first state in which the pod was being deleted."""
     return next(filter(leaving, pod.history), None)
 
 
-def while_it_ran(case: Case, pod: Pod) -> Seen | None:
+def while_it_ran(case: Case, pod: Pod) -> ObjectState | None:
     """The same, unless its container had ended before."""
     seen = removed(pod)
     return None if seen is None or seen.version > _first_ended(case, pod).version else seen
@@ -34,7 +34,7 @@ def evicted(pod: Pod) -> str | None:
     return str(told.get("message") or told.get("reason") or status.get("message") or "no reason given")
 
 
-def asked(removed: Seen) -> float:
+def asked(removed: ObjectState) -> float:
     """When somebody asked for a pod to be deleted: its deletionTimestamp is the end of its grace."""
     metadata = mapping(removed.object, "metadata")
     limit, grace = seconds(metadata.get("deletionTimestamp")), metadata.get("deletionGracePeriodSeconds")
@@ -43,7 +43,7 @@ def asked(removed: Seen) -> float:
     return limit or seconds(removed.received_at) or LATE
 
 
-def by_somebody(case: Case, pod: Pod, removed: Seen) -> bool:
+def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
     """Whether a pod was deleted before anything else of the job had ended or was to end: then it is no
     consequence. Versions of one cluster's objects are in the order in which they were written."""
     born = pod.history[0].version
@@ -52,14 +52,14 @@ def by_somebody(case: Case, pod: Pod, removed: Seen) -> bool:
     )
 
 
-def with_the_job(case: Case, removed: Seen) -> bool:
+def with_the_job(case: Case, removed: ObjectState) -> bool:
     """Whether the JobSet was deleted before the pod was: the garbage collector took the pod away."""
     return case.terminal is None and any(
         0 <= seen.version < removed.version for seen in filter(leaving, case.jobsets)
     )
 
 
-def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[Seen]:
+def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[ObjectState]:
     """States of other objects after which the controllers delete a pod."""
     for other in case.pods.values():
         for seen in other.history:
@@ -77,7 +77,7 @@ def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[Seen]:
                 yield seen
 
 
-def _first_ended(case: Case, pod: Pod) -> Seen:
+def _first_ended(case: Case, pod: Pod) -> ObjectState:
     """The first state in which its container had ended."""
     for seen in pod.history:
         for status in items(seen.object, "status", "containerStatuses"):

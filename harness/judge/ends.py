@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from harness.evidence.objects import Pod, Seen, mapping, termination
+from harness.evidence.objects import ObjectState, Pod, mapping, termination
 from harness.evidence.schema import TruthEnd, TruthRow
 from harness.judge import deletion, log_clues
 from harness.judge.case import LATE, Case, names, seconds
@@ -96,7 +96,7 @@ def _gone_with_the_job(case: Case, pod: Pod, end: End) -> End:
     return replace(end, cause="run.deleted", text=text, follows=True)
 
 
-def _terminated(case: Case, pod: Pod, seen: Seen, terminated: dict[str, object]) -> End:
+def _terminated(case: Case, pod: Pod, seen: ObjectState, terminated: dict[str, object]) -> End:
     own, _ = termination(terminated)
     code = terminated.get("exitCode")
     code = code if isinstance(code, int) else None
@@ -116,7 +116,7 @@ def _terminated(case: Case, pod: Pod, seen: Seen, terminated: dict[str, object])
     text = f"{case.place(pod.index)} exited with 0, though torchrun reports that {names(ranks)} failed with "
     text += f"exit code {clues.exit_code}{clues.said}"
     end = replace(end, state="failed", ranks=ranks, exit_code=clues.exit_code)
-    return replace(end, cause="rank.exit_swallowed", text=text, evidence=(*end.evidence, *clues.refs))
+    return replace(end, cause="rank.exit_code_masked", text=text, evidence=(*end.evidence, *clues.refs))
 
 
 def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, object]) -> End:
@@ -157,7 +157,7 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
     return replace(end, cause="rank.crashed", text=text + clues.said)
 
 
-def _taken_down(case: Case, pod: Pod, end: End, removed: Seen, clues: Clues) -> End:
+def _taken_down(case: Case, pod: Pod, end: End, removed: ObjectState, clues: Clues) -> End:
     """Its pod was deleted while it ran."""
     place, why, number = case.place(pod.index), deletion.evicted(pod), _signal_of(end.exit_code)
     how = f"ended by {_signal_name(number)}" if number else f"ended with exit code {end.exit_code}"
@@ -213,7 +213,7 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
             text = (
                 f"{place} left with exit code 0 before its work was done: it did not tell what it had logged"
             )
-            return replace(end, cause="rank.left_early", text=text)
+            return replace(end, cause="rank.exited_early", text=text)
         if waited and not end.in_vain and end.stack is not None and not end.stack.in_collective:
             text = f"{place} did not take part: when it was ended it stood in {end.stack.place}"
             log = case.bundle.log(case.pods[end.index].name, case.launch.container)

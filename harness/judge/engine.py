@@ -118,7 +118,7 @@ def _not_reached(finding: Finding) -> Finding:
 
 
 _NOT_YET = {
-    *("controllers.jobset_idle", "controllers.kueue_idle", "rank.missing"),
+    *("controllers.jobset_not_reconciling", "controllers.kueue_not_reconciling", "rank.missing"),
     *("admission.pending", "admission.check_pending", "admission.not_seen"),
     *("unification.no_run", "unification.not_attached", "unification.lost_points"),
     *("unification.wrong_status",),
@@ -145,7 +145,9 @@ def _sane(case: Case) -> list[Finding]:
 
 def _praise(checks: list[Check]) -> str:
     said = {check.name: check.explanation for check in checks}
-    parts = [said[name] for name in ("completed", "rank-exit", "run-exists", "points-kept") if name in said]
+    parts = [
+        said[name] for name in ("completed", "rank-exit", "run-exists", "no-lost-points") if name in said
+    ]
     parts = [part.partition("; ")[0] for part in parts]  # what more there is to say is said by the check
     return "; ".join(parts) or "every check passed"
 

@@ -43,7 +43,7 @@ def ended(manifest: Manifest) -> Finding:
         where = f" in the stage {manifest.in_stage}" if manifest.in_stage else ""
         return found(
             "harness",
-            "run.cut_off",
+            "run.harness_killed",
             f"The harness was cut off{where}: its evidence has no end",
             evidence=["manifest.json"],
         )
@@ -73,7 +73,7 @@ def launched(case: Case) -> Finding:
         return unknown("launched", "the launch was not reached, did not end or was not recorded")
     return found(
         "launched",
-        "launch.no_object",
+        "launch.jobset_not_found",
         f"{launch.launcher} reported no error, yet there is no {launch.kind} of it in {launch.namespace}",
         evidence=["manifest.json"],
         phase=PROVISION,

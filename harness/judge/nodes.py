@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.evidence.objects import Seen, items
+from harness.evidence.objects import ObjectState, items
 from harness.judge.case import RUNNING, Case, Finding, condition, found, names, passed, seconds, unknown
 from harness.judge.ends import End
 
@@ -10,7 +10,7 @@ SILENT_SECONDS = 50.0
 """Kubernetes calls a node Unknown so long after its last sign of life (node-monitor-grace-period)."""
 
 
-def _lost(case: Case, node: str, until: float) -> Seen | None:
+def _lost(case: Case, node: str, until: float) -> ObjectState | None:
     """The first state in which a node was not Ready, or gone, before `until` (seconds since the epoch)."""
     for states in case.bundle.objects("node").values():
         for seen in states:
@@ -25,7 +25,7 @@ def checks(case: Case, ends: dict[int, End]) -> Finding:
     """Check `nodes`. A node that was away for a while is no failure of a job that completed all the same."""
     if case.terminal == "Completed":
         return passed("nodes", "the job completed on them")
-    lost: dict[str, tuple[Seen, list[int]]] = {}
+    lost: dict[str, tuple[ObjectState, list[int]]] = {}
     for index, pod in case.pods.items():
         end = ends.get(index)
         until = end.at if end is not None and end.state in {"succeeded", "failed"} else float("inf")
@@ -52,14 +52,14 @@ def checks(case: Case, ends: dict[int, End]) -> Finding:
     )
 
 
-def _since(seen: Seen) -> float:
+def _since(seen: ObjectState) -> float:
     """When the node was last known to serve, seconds since the epoch."""
     ready = condition(seen, "Ready")
     moment = seconds(ready.get("lastTransitionTime")) or seconds(seen.received_at) or 0.0
     return moment - SILENT_SECONDS if ready.get("status") == "Unknown" else moment
 
 
-def _why(seen: Seen) -> str:
+def _why(seen: ObjectState) -> str:
     ready = condition(seen, "Ready")
     if seen.type == "DELETED" and ready.get("status", "True") == "True":
         return "it was deleted from the cluster"

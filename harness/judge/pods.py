@@ -19,7 +19,7 @@ from harness.judge.case import (
     unknown,
 )
 from harness.judge.ends import End, absent, first
-from harness.judge.rendezvous import never_met, too_many
+from harness.judge.rendezvous import diagnose_rendezvous, too_many
 
 OF_THE_TRACKER = ("rank.tracker_unreachable", "tracker.key_rejected")
 """Causes that strike every rank that tells of them, not only the first one to end."""
@@ -59,7 +59,7 @@ def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
     unstarted = [end for end in bad if not case.started(end.index)]
     bad = [end for end in bad if end not in unstarted]
     if not bad:
-        if (apart := never_met(case, ends) or too_many(case)) is not None:
+        if (apart := diagnose_rendezvous(case, ends) or too_many(case)) is not None:
             return [apart, unknown("rank-exit", "see rendezvous")]
         open_ = [end for end in ends.values() if end.state != "succeeded"]
         if not open_:
@@ -122,12 +122,12 @@ def spread(case: Case) -> Finding:
     nodes = {pod.node for pod in case.pods.values() if pod.node}
     text = f"{len(nodes)} nodes used ({', '.join(sorted(map(str, nodes))) or 'none'})"
     if len(nodes) >= case.expected.min_nodes_used:
-        return passed("spread", text)
+        return passed("node-spread", text)
     if len(case.pods) < case.expected.num_nodes or not all(pod.node for pod in case.pods.values()):
-        return unknown("spread", "not every pod's node was recorded")
+        return unknown("node-spread", "not every pod's node was recorded")
     text += f", at least {case.expected.min_nodes_used} expected"
     return found(
-        "spread",
+        "node-spread",
         "scheduling.not_spread",
         text,
         ranks=range(case.expected.ranks),

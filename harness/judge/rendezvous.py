@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.evidence import torchrun
-from harness.evidence.schema import Inspection
+from harness.evidence.schema import RendezvousSnapshot
 from harness.evidence.torchrun import Agent
 from harness.judge.case import Case, Finding, found, names
 from harness.judge.ends import End
@@ -22,7 +22,7 @@ class Node:
     ranks: list[int]
     place: str
     ref: str | None
-    seen: Inspection | None
+    seen: RendezvousSnapshot | None
     agent: Agent | None
 
     @property
@@ -62,7 +62,7 @@ Told = tuple[str, list[Node], str] | None
 """Cause, the nodes that it is about, and a sentence."""
 
 
-def never_met(case: Case, ends: dict[int, End]) -> Finding | None:
+def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
     """Check `rendezvous`, when a torchrun was seen waiting; None when none was, or nobody looked."""
     nodes = _nodes(case)
     waiting = [node for node in nodes if node.agent and not node.agent.started]
@@ -108,7 +108,7 @@ def _process(scene: Scene) -> Told:
         f"{node.place} never came to the rendezvous: {_instead(scene, node)}" for node in gone[:3]
     )
     text = f"{told}. {_who(scene.waiting)} waited at {scene.waiting[0].where}"
-    return "rendezvous.process_missing", gone, text
+    return "rendezvous.agent_missing", gone, text
 
 
 def _instead(scene: Scene, node: Node) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.evidence.fitting import never_fits
-from harness.evidence.objects import Seen, items, mapping
+from harness.evidence.objects import ObjectState, items, mapping
 from harness.judge.case import START, Case, Finding, found, names, passed, unknown
 
 _REASONS = {
@@ -44,7 +44,7 @@ _FOREIGN = ("exec format error", "no match for platform")
 class Blocked:
     """A container that could not start, in the state that says most about it."""
 
-    seen: Seen
+    seen: ObjectState
     reason: str
     message: str
     image: str
@@ -88,7 +88,7 @@ def blocked(case: Case, index: int) -> Blocked | None:
     return best
 
 
-def _container(case: Case, pod: Seen) -> dict[str, object]:
+def _container(case: Case, pod: ObjectState) -> dict[str, object]:
     containers = items(pod.object, "spec", "containers")
     return next((c for c in containers if c.get("name") == case.launch.container), {})
 

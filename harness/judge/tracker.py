@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.evidence.objects import Seen, items, mapping
+from harness.evidence.objects import ObjectState, items, mapping
 from harness.evidence.schema import TrackerSummary
 from harness.judge import delivery
 from harness.judge.case import TRACKER, Case, Finding, condition, found, names, passed, seconds
@@ -26,7 +26,7 @@ class Absence:
 
     since: str
     until: str
-    seen: Seen
+    seen: ObjectState
 
     @property
     def text(self) -> str:
@@ -57,11 +57,11 @@ def told_absence(case: Case) -> str:
     return "; " + "; ".join(absence.text for absence in told[:3]) if told else ""
 
 
-def replaced(case: Case) -> Seen | None:
+def replaced(case: Case) -> ObjectState | None:
     """The first state of a tracker's pod that took the place of another after the launch. Its database is in
     a volume of the pod: the new one began with none."""
     launched = seconds(case.manifest.launched_at)
-    first: dict[str, Seen] = {}
+    first: dict[str, ObjectState] = {}
     for seen in case.bundle.history(KIND):
         first.setdefault(seen.uid, seen)
     later = [
@@ -105,5 +105,5 @@ def _found(cause: str, text: str, ranks: Iterable[int], evidence: list[str]) -> 
     return found("tracker-kept", cause, text, ranks=ranks, evidence=evidence, phase=TRACKER)
 
 
-def _clock(seen: Seen) -> str:
+def _clock(seen: ObjectState) -> str:
     return seen.received_at.partition(".")[0] + "Z" * ("." in seen.received_at)

@@ -40,12 +40,12 @@ def _against_tracker(
     if not attached.shared:
         later = (
             "one-run",
-            "run-fresh",
+            "run-not-stale",
             "attached",
-            "points-kept",
+            "no-lost-points",
             "values",
             "collisions",
-            "foreign",
+            "no-unexpected-points",
             "status",
         )
         return [exists, *(unknown(name, "there is no shared run to compare with") for name in later)]
@@ -98,14 +98,14 @@ def truth_complete(case: Case, truths: list[Truth], ends: dict[int, End]) -> Fin
     bad = [truth for truth in truths if truth.incomplete]
     if not bad:
         rows = sum(truth.count for truth in truths)
-        return passed("truth", f"the word of all {len(truths)} ranks is whole: {rows} rows")
+        return passed("ground-truth-complete", f"the word of all {len(truths)} ranks is whole: {rows} rows")
     parts = []
     for one in bad[:4]:
         end = ends.get(one.rank // case.per_node)
         ended = f"; it {end.state}" if end and end.state in {"failed", "deleted"} else ""
         parts.append(f"rank {one.rank}: {one.incomplete}{ended.replace('it deleted', 'its pod was deleted')}")
     return found(
-        "truth",
+        "ground-truth-complete",
         "unification.truth_incomplete",
         f"What {names(t.rank for t in bad)} logged is not known completely. {'. '.join(parts)}",
         ranks=[one.rank for one in bad],
@@ -143,7 +143,7 @@ def _open(truths: list[Truth]) -> list[int]:
 def points_kept(
     case: Case, truths: list[Truth], recorded: Recorded, compared: Comparison, label: str
 ) -> Finding:
-    """Check `points-kept`: every row of the truth is in the run."""
+    """Check `no-lost-points`: every row of the truth is in the run."""
     blocks = [(rank, block, have) for rank, block, have in compared.lost_in_blocks if have < block.count]
     if compared.lost or blocks:
         parts, ranks, refs = list[str](), set[int](), list[str]()
@@ -173,21 +173,21 @@ def points_kept(
         why = delivery.explain(case, truths, recorded, compared)
         text += f". {why[0].upper()}{why[1:]}" if why else ""
         refs.append("tracker/points.jsonl")
-        return found("points-kept", "unification.lost_points", text, ranks=ranks, evidence=refs)
+        return found("no-lost-points", "unification.lost_points", text, ranks=ranks, evidence=refs)
     if compared.undecided:
         rank, block = compared.undecided[0]
         text = f"rank {rank} shares {block.metric} steps {block.first}–{block.last} with another rank beyond "
-        return unknown("points-kept", f"{text}the row limit", ranks=[rank])
+        return unknown("no-lost-points", f"{text}the row limit", ranks=[rank])
     if _open(truths):
         return unknown(
-            "points-kept", f"not all rows of {names(_open(truths))} are known", ranks=_open(truths)
+            "no-lost-points", f"not all rows of {names(_open(truths))} are known", ranks=_open(truths)
         )
     text = f"all {compared.compared} rows are in {label}"
     again = recorded.raw_shared - recorded.distinct
     text += f"; {again} raw rows were sent more than once or overwritten" if again else ""
     overwritten = sum(truth.overwritten for truth in truths)
     text += f"; ranks overwrote {overwritten} rows of their own" if overwritten else ""
-    return passed("points-kept", text, ["tracker/points.jsonl"])
+    return passed("no-lost-points", text, ["tracker/points.jsonl"])
 
 
 def values(case: Case, truths: list[Truth], compared: Comparison, label: str) -> Finding:
@@ -234,18 +234,20 @@ def collisions(truths: list[Truth], compared: Comparison, label: str) -> Finding
 
 
 def foreign(case: Case, truths: list[Truth], compared: Comparison, label: str) -> Finding:
-    """Check `foreign`: the run holds nothing that no rank logged, but for the client's own sys/ metrics."""
+    """Check `no-unexpected-points`: every point was logged by a rank, or is the client's own (sys/)."""
     extra = [(block, have) for _, block, have in compared.lost_in_blocks if have > block.count]
     if (compared.foreign or extra) and _open(truths):
         text = f"{label} holds points that may be those unknown of {names(_open(truths))}"
-        return unknown("foreign", text, ranks=_open(truths))
+        return unknown("no-unexpected-points", text, ranks=_open(truths))
     if compared.foreign or extra:
         parts = [f"{metric} {compact(steps)}" for metric, steps in sorted(compared.foreign.items())]
         parts += [f"{b.metric} {have - b.count} more in steps {b.first}–{b.last}" for b, have in extra]
         more = f"; and {len(parts) - 4} more metrics" if len(parts) > 4 else ""
         text = f"{label} holds points that no rank logged: {'; '.join(parts[:4])}{more}"
         text += delivery.senders(case, compared.foreign)
-        return found("foreign", "unification.foreign_points", text, evidence=["tracker/points.jsonl"])
+        return found(
+            "no-unexpected-points", "unification.foreign_points", text, evidence=["tracker/points.jsonl"]
+        )
     if _open(truths):
-        return unknown("foreign", "not all rows are known", ranks=_open(truths))
-    return passed("foreign", "every point in the run was logged by a rank")
+        return unknown("no-unexpected-points", "not all rows are known", ranks=_open(truths))
+    return passed("no-unexpected-points", "every point in the run was logged by a rank")

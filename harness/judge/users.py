@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 
-from harness.evidence.objects import Pod, Seen
+from harness.evidence.objects import ObjectState, Pod
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Manifest, Point, TrackerRun, TruthRow, Verdict
 from harness.judge import engine
@@ -39,9 +39,9 @@ __all__ = [
     "Check",
     "Judge",
     "Manifest",
+    "ObjectState",
     "Pod",
     "Point",
-    "Seen",
     "TrackerRun",
     "TruthRow",
     "Verdict",

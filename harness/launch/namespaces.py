@@ -31,30 +31,30 @@ def namespace_of(nonce: str) -> str:
     return f"e2e-{nonce}"
 
 
-class Claims:
+class NamespaceLeases:
     """Who uses the namespaces of a cluster."""
 
     def __init__(self, folder: Path, mine_only: bool = False) -> None:
-        """`mine_only`: a namespace that was never claimed here is somebody else's, and not free."""
+        """`mine_only`: a namespace that was never leased here is somebody else's, and not free."""
         self._folder = folder
         self._mine_only = mine_only
         self._mine: dict[str, Hold] = {}
 
-    def claim(self, nonce: str) -> None:
-        """Before the namespace is made."""
+    def acquire(self, nonce: str) -> None:
+        """Lease a namespace, before it is made."""
         self._mine[nonce] = take(self._folder / nonce)
 
-    def give_up(self, nonce: str) -> None:
-        """The namespace is no longer needed. Giving up twice is fine."""
+    def release(self, nonce: str) -> None:
+        """End the lease. Ending it twice is fine."""
         if (hold := self._mine.pop(nonce, None)) is not None:
             hold.release()
             (self._folder / nonce).unlink(missing_ok=True)
 
     def forget(self, namespaces: list[Object]) -> None:
-        """Remove what killed harnesses left of their claims to namespaces that are gone."""
+        """Remove what killed harnesses left of their leases of namespaces that are gone."""
         there = {item["metadata"]["labels"][NONCE_LABEL] for item in namespaces}
         for path in self._folder.glob("*"):
-            old = time.time() - path.stat().st_mtime > ENDING_SECONDS  # one that is being claimed is new
+            old = time.time() - path.stat().st_mtime > ENDING_SECONDS  # a lease that is being taken is new
             if old and path.name not in there and not in_use(path):
                 path.unlink(missing_ok=True)
 
@@ -67,17 +67,17 @@ class Claims:
             if self._free(self._folder / item["metadata"]["labels"][NONCE_LABEL])
         ]
 
-    def _free(self, claim: Path) -> bool:
-        return not in_use(claim) and (claim.exists() or not self._mine_only)
+    def _free(self, lease: Path) -> bool:
+        return not in_use(lease) and (lease.exists() or not self._mine_only)
 
 
-def sweep(kube: Kube, claims: Claims, progress: Callable[[str], None]) -> None:
+def sweep(kube: Kube, leases: NamespaceLeases, progress: Callable[[str], None]) -> None:
     """End the jobs of harnesses that were killed, for they hold quota, and wait until their pods have ended.
 
     What cannot be ended now is told, and is no reason not to launch.
     """
     try:
-        free = set(claims.free(_launches(kube)))
+        free = set(leases.free(_launches(kube)))
         left = [
             jobset["metadata"]
             for jobset in kube.objects(JOBSET_API, "JobSet")
@@ -98,15 +98,15 @@ def sweep(kube: Kube, claims: Claims, progress: Callable[[str], None]) -> None:
         progress(f"what killed harnesses left was not all ended: {error}")
 
 
-def prune(kube: Kube, claims: Claims) -> None:
+def prune(kube: Kube, leases: NamespaceLeases) -> None:
     """Delete namespaces of launches that are over, all but the newest few: a kept cluster stays small.
 
     What cannot be deleted now is deleted by a later launch.
     """
     try:
         there = _launches(kube)
-        claims.forget(there)
-        for name in claims.free(there)[:-KEPT]:
+        leases.forget(there)
+        for name in leases.free(there)[:-KEPT]:
             kube.delete("v1", "Namespace", name)
     except (ApiException, HTTPError, OSError):
         return

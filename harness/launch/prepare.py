@@ -28,7 +28,7 @@ from harness.provision import preflight
 from harness.provision.controllers import install as controllers
 from harness.provision.controllers import queues
 from harness.provision.controllers import tracker as embedded
-from harness.provision.controllers.readiness import explain, passing
+from harness.provision.controllers.readiness import explain, is_transient
 from harness.provision.existing import ExistingCluster
 from harness.provision.images import scripts
 from harness.provision.ready import Ready
@@ -60,7 +60,7 @@ class Launching:
         try:
             return self._submit()
         except HarnessError as error:
-            if not passing(self.kube, error):
+            if not is_transient(self.kube, error):
                 raise
             self.writer.retry("konduktor launch", error.message)
         controllers.prove_again(self.kube)
@@ -129,11 +129,11 @@ def prepare(
     """
     kube, namespace = ready.kube, namespaces.namespace_of(nonce)
     existing = isinstance(ready.cluster, ExistingCluster)
-    claims = namespaces.Claims(ready.cluster.dir / "launches", mine_only=existing)
-    namespaces.sweep(kube, claims, progress)
-    namespaces.prune(kube, claims)
-    claims.claim(nonce)
-    undo.callback(claims.give_up, nonce)
+    leases = namespaces.NamespaceLeases(ready.cluster.dir / "launches", mine_only=existing)
+    namespaces.sweep(kube, leases, progress)
+    namespaces.prune(kube, leases)
+    leases.acquire(nonce)
+    undo.callback(leases.release, nonce)
     if existing and not settings.keep_cluster:
         undo.callback(kube.delete, "v1", "Namespace", namespace)
     labels = {**queues.MANAGED, NONCE_LABEL: nonce}

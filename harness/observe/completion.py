@@ -57,7 +57,7 @@ CONTROLLERS = ("jobset-controller", "kueue-controller")
 
 
 @dataclass
-class Ending:
+class CompletionDetector:
     """Fed with every watch delivery; `reason()` is None while the launch may still go on."""
 
     admission_seconds: float = 300.0

@@ -12,10 +12,10 @@ from harness.core.kubernetes import Kube, reached
 from harness.evidence.schema import Observation
 from harness.evidence.truth import TruthCollector
 from harness.evidence.writer import BundleWriter
-from harness.observe.completion import Ending
+from harness.observe.completion import CompletionDetector
 from harness.observe.heartbeat import Heartbeat
 from harness.observe.logs import LogFollower
-from harness.observe.rendezvous import Meeting
+from harness.observe.rendezvous import RendezvousMonitor
 from harness.observe.watcher import Watcher
 from harness.workers.truth_frames import MARK
 
@@ -25,17 +25,17 @@ LOG_SECONDS = 50.0
 GONE_SECONDS = 45.0
 """An API server that restarts or is cut off for a moment is back by then; the job goes on without it."""
 SHOWN_BYTES = 64 * 1024
-"""Of one read, for an onlooker: nobody reads a flood as it comes."""
+"""Of one read, for a listener: nobody reads a flood as it comes."""
 UNREACHABLE = "cluster.unreachable"
 
 
-class Witness:
+class LaunchObserver:
     """`start`, `until_over`, `finish`; then `stop`, always."""
 
     def __init__(self, kube: Kube, namespace: str, writer: BundleWriter, budget: Budget) -> None:
-        self.ending = Ending(admission_seconds=budget.admission)
+        self.completion = CompletionDetector(admission_seconds=budget.admission)
         expected = writer.current.expected
-        self._meeting = Meeting(
+        self._rendezvous = RendezvousMonitor(
             kube, expected.num_nodes if expected else 1, budget.rendezvous, writer.inspection
         )
         self._wait = budget.wait
@@ -53,27 +53,27 @@ class Witness:
         self._heartbeat.start()
         self._watcher.start()
 
-    def until_over(self, progress: Progress) -> None:
+    def wait_for_completion(self, progress: Progress) -> None:
         """Until the launch is over, or nothing can be known of it any more.
 
         Raises HarnessError: run.timed_out, cluster.unreachable, run.evidence_disk_full.
         """
         deadline = Deadline.after(self._wait)
         seen = ""
-        while (reason := self.ending.reason() or self._meeting.reason()) is None:
+        while (reason := self.completion.reason() or self._rendezvous.reason()) is None:
             if self._writer.full is not None:
                 raise self._writer.full
             silent = self._heartbeat.silent
             if silent > GONE_SECONDS or (deadline.passed and silent):
                 raise self._unreachable()
             if deadline.passed:
-                last = self.ending.summary()
+                last = self.completion.summary()
                 self._writer.update(interrupted=f"deadline of {self._wait:.0f} s; last seen: {last}")
                 raise WaitError("the launch to end", last, self._wait, cause="run.timed_out")
-            if self.ending.summary() != seen:
-                seen = self.ending.summary()
+            if self.completion.summary() != seen:
+                seen = self.completion.summary()
                 progress(seen)
-            self.ending.wait(min(1.0, deadline.left))
+            self.completion.wait(min(1.0, deadline.left))
         progress(f"over: {reason}")
 
     @contextmanager
@@ -93,7 +93,7 @@ class Witness:
 
     def finish(self) -> None:
         """Logs to their end, or to where they can be read, and the ground truth out of them."""
-        lost = self.ending.out_of_reach()
+        lost = self.completion.out_of_reach()
         self._logs.finish(0 if self._heartbeat.silent else LOG_SECONDS, lost)
         self.stop()
         for rank, lines in self._truth.result().items():
@@ -111,7 +111,7 @@ class Witness:
     def _unreachable(self) -> WaitError:
         return WaitError(
             "the API server to answer",
-            f"nothing; before that {self.ending.summary()}",
+            f"nothing; before that {self.completion.summary()}",
             self._heartbeat.silent,
             hint="the job may be fine: `kubectl get jobset -A` when the API server is back",
             cause=UNREACHABLE,
@@ -123,8 +123,8 @@ class Witness:
             self._writer.observe(kind, observation)
 
     def _seen(self, kind: str, observation: Observation) -> None:
-        self.ending.observe(kind, observation)
-        self._meeting.observe(kind, observation)
+        self.completion.observe(kind, observation)
+        self._rendezvous.observe(kind, observation)
         self._logs.observe(kind, observation)
 
     def _log(self, pod: str, container: str, text: str) -> None:
@@ -135,8 +135,8 @@ class Witness:
         if MARK in text:
             for line in text.splitlines():
                 self._truth.feed(line)
-        if self._writer.onlooker is not None:
-            self._writer.onlooker.logged(pod, self._writer.redactor.text(text[-SHOWN_BYTES:]))
+        if self._writer.listener is not None:
+            self._writer.listener.logged(pod, self._writer.redactor.text(text[-SHOWN_BYTES:]))
 
     def _silence(self, text: str) -> None:
         """A watch may have died without a word meanwhile."""

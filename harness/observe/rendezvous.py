@@ -22,7 +22,7 @@ from urllib3.exceptions import HTTPError
 from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Kube, Object
 from harness.evidence import torchrun
-from harness.evidence.schema import Inspection, Observation, Process
+from harness.evidence.schema import Observation, Process, RendezvousSnapshot
 from harness.evidence.writer import now
 
 EXEC_SECONDS = 15
@@ -55,10 +55,12 @@ _RESOLVE = f'timeout {RESOLVE_SECONDS} getent ahosts "$1"; echo "code $?"'
 _ESTABLISHED, _LISTEN = "01", "0A"
 
 
-class Meeting:
+class RendezvousMonitor:
     """Fed with watch deliveries of pods; `reason()` is None while the ranks may still meet, or have met."""
 
-    def __init__(self, kube: Kube, nodes: int, seconds: float, record: Callable[[Inspection], None]) -> None:
+    def __init__(
+        self, kube: Kube, nodes: int, seconds: float, record: Callable[[RendezvousSnapshot], None]
+    ) -> None:
         """`seconds` from when the last of the pods of `nodes` nodes began to run."""
         self._kube = kube
         self._nodes = nodes
@@ -89,10 +91,10 @@ class Meeting:
             self._judge(self._look(pods))
         return self._reason
 
-    def _look(self, pods: list[Object]) -> list[Inspection]:
+    def _look(self, pods: list[Object]) -> list[RendezvousSnapshot]:
         """Into all at once, by threads that die with the process: the client of `exec` has no timeout, and
         one that speaks to a frozen API server never comes back."""
-        seen: dict[str, Inspection] = {}
+        seen: dict[str, RendezvousSnapshot] = {}
 
         def look(pod: Object) -> None:
             seen[pod["metadata"]["name"]] = self._inspect(pod)
@@ -105,9 +107,9 @@ class Meeting:
             thread.join(deadline.left)
         late = f"no answer within {LOOK_SECONDS} s"
         names = [pod["metadata"]["name"] for pod in pods]
-        return [seen.get(name) or Inspection(at=now(), pod=name, error=late) for name in names]
+        return [seen.get(name) or RendezvousSnapshot(at=now(), pod=name, error=late) for name in names]
 
-    def _judge(self, seen: list[Inspection]) -> None:
+    def _judge(self, seen: list[RendezvousSnapshot]) -> None:
         """A torchrun that is busy is still starting: looked at again."""
         waiting = torchrun.without_ranks(seen)
         if any(waiting.values()) and not self._past(PATIENCE * self._seconds):
@@ -134,7 +136,7 @@ class Meeting:
         with self._lock:
             return time.monotonic() - max(self._began.values(), default=math.inf) >= seconds
 
-    def _inspect(self, pod: Object) -> Inspection:
+    def _inspect(self, pod: Object) -> RendezvousSnapshot:
         name = pod["metadata"]["name"]
         try:
             seen = parse(name, self._exec(pod, _LOOK))
@@ -142,7 +144,7 @@ class Meeting:
             resolved = {host: _addresses(self._exec(pod, _RESOLVE, host)) for host in hosts}
             return seen.model_copy(update={"resolved": resolved})
         except (ApiException, HTTPError, OSError, ValueError) as error:
-            return Inspection(at=now(), pod=name, error=f"{type(error).__name__}: {str(error)[:300]}")
+            return RendezvousSnapshot(at=now(), pod=name, error=f"{type(error).__name__}: {str(error)[:300]}")
 
     def _exec(self, pod: Object, script: str, *arguments: str) -> str:
         """The output of a bash script in the pod's container. By a client of its own: `stream` changes it."""
@@ -161,7 +163,7 @@ class Meeting:
         )
 
 
-def parse(pod: str, output: str) -> Inspection:
+def parse(pod: str, output: str) -> RendezvousSnapshot:
     """What the script in the container printed."""
     processes, listening, connected = [], set[int](), set[str]()
     for line in output.splitlines():
@@ -175,7 +177,7 @@ def parse(pod: str, output: str) -> Inspection:
             listening.add(int(words[1].rpartition(":")[2], 16))
         elif len(words) > 3 and words[3] == _ESTABLISHED:
             connected.add(_endpoint(words[2]))
-    return Inspection(
+    return RendezvousSnapshot(
         at=now(), pod=pod, processes=processes, listening=sorted(listening), connected=sorted(connected)
     )
 

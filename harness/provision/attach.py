@@ -16,7 +16,7 @@ from harness.provision.existing import ExistingCluster
 from harness.provision.images.build import ImageRef
 from harness.provision.images.stack import resolve
 from harness.provision.konduktor import konduktor_version
-from harness.provision.preflight import Asking, Need, missing, needs
+from harness.provision.preflight import Asking, Requirement, missing, requirements
 from harness.provision.ready import Ready
 from harness.settings import Settings
 
@@ -36,17 +36,21 @@ def attach(settings: Settings, writer: BundleWriter, progress: Progress) -> Read
         version = _version(kube)
         progress(f"cluster {cluster.name}: Kubernetes {version}, used as it is")
     with writer.stage("preflight"), reached():
-        found = needs(kube, settings)
-        for need in found:
-            progress(f"{need.what}: {need.seen}")
-        lacks = [need for need in missing(found) if need.what != "image"]  # the job may bring its own
+        found = requirements(kube, settings)
+        for requirement in found:
+            progress(f"{requirement.what}: {requirement.seen}")
+        lacks = [requirement for requirement in missing(found) if requirement.what != "image"]
         if lacks:
-            told = "; ".join(f"{need.what}: {need.seen}" for need in lacks)
+            told = "; ".join(f"{requirement.what}: {requirement.seen}" for requirement in lacks)
             problem = lacks[0].problem
             assert problem is not None
             raise HarnessError(f"cluster {cluster.name} lacks: {told}", hint=HINT, cause=problem.cause)
         controllers.prove(kube)
-        versions = {need.what: need.seen for need in found if need.what in ("jobset", "kueue")}
+        versions = {
+            requirement.what: requirement.seen
+            for requirement in found
+            if requirement.what in ("jobset", "kueue")
+        }
         nodes = queues.schedulable_nodes(kube)
     return Ready(
         cluster,
@@ -59,12 +63,12 @@ def attach(settings: Settings, writer: BundleWriter, progress: Progress) -> Read
     )
 
 
-def look(settings: Settings, job: Asking | None = None) -> tuple[str, list[Need]]:
+def look(settings: Settings, job: Asking | None = None) -> tuple[str, list[Requirement]]:
     """Kubernetes version, and everything that a launch needs there. Changes nothing."""
     cluster = ExistingCluster(settings)
     with reached():
         kube = cluster.kube()
-        return _version(kube), needs(kube, settings, job)
+        return _version(kube), requirements(kube, settings, job)
 
 
 def install(settings: Settings, progress: Progress) -> None:
@@ -72,7 +76,7 @@ def install(settings: Settings, progress: Progress) -> None:
     cluster = ExistingCluster(settings)
     with reached():
         kube = cluster.kube()
-        lacks = {need.what for need in missing(needs(kube, settings))}
+        lacks = {requirement.what for requirement in missing(requirements(kube, settings))}
         if lacks & {"jobset", "kueue"}:
             stack = resolve(settings, progress)
             if stack.way != "registry":

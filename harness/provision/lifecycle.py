@@ -24,7 +24,7 @@ from harness.provision.controllers import install, queues
 from harness.provision.controllers import tracker as embedded
 from harness.provision.images import mirror, scripts
 from harness.provision.images.build import ImageRef, build_tracker, build_worker
-from harness.provision.images.load import bring
+from harness.provision.images.load import load_images
 from harness.provision.images.stack import Stack, resolve
 from harness.provision.kind import docker, power
 from harness.provision.kind.kind import KindCluster, State
@@ -132,19 +132,19 @@ def _install(
             with writer.stage("tracker"), reached():
                 embedded.prove(kube)
         with writer.stage("images to nodes"):
-            bring([worker.tag, tracker.tag], pools, kind.settings, progress)
+            load_images([worker.tag, tracker.tag], pools, kind.settings, progress)
         return
     if stack.mirrors:
         with writer.stage("mirrors"):
             mirror.teach(nodes, stack.mirrors, progress)
     if stack.node_images:
         with writer.stage("controller images to nodes"):
-            bring(list(stack.node_images), nodes, kind.settings, progress)
+            load_images(list(stack.node_images), nodes, kind.settings, progress)
     with ThreadPoolExecutor(1) as background:
 
         def travel() -> None:
             with writer.stage("images to nodes"):
-                bring([worker.tag, tracker.tag], pools, kind.settings, progress)
+                load_images([worker.tag, tracker.tag], pools, kind.settings, progress)
 
         travelling = background.submit(travel)
         with writer.stage("controllers"), reached():

@@ -13,7 +13,7 @@ from harness.core.errors import HarnessError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
 from harness.provision.controllers import queues
 from harness.provision.controllers import tracker as embedded
-from harness.provision.controllers.readiness import CONTROLLERS, stands
+from harness.provision.controllers.readiness import CONTROLLERS, require_ready
 from harness.settings import Settings
 
 FORBIDDEN = "cluster.forbidden"
@@ -53,7 +53,7 @@ class Asking(Protocol):
 
 
 @dataclass(frozen=True)
-class Need:
+class Requirement:
     """One thing that a launch needs."""
 
     what: str
@@ -65,7 +65,7 @@ class Need:
         return self.problem.hint if self.problem else ""
 
 
-def needs(kube: Kube, settings: Settings, job: Asking | None = None) -> list[Need]:
+def requirements(kube: Kube, settings: Settings, job: Asking | None = None) -> list[Requirement]:
     """All of them, in the order of a launch; `job` says which resources and image it asks for.
 
     A look that is forbidden is a problem of its own, not an error.
@@ -83,18 +83,20 @@ def needs(kube: Kube, settings: Settings, job: Asking | None = None) -> list[Nee
     return [_looked(what, look) for what, look in looks]
 
 
-def _looked(what: str, look: Callable[[], str]) -> Need:
+def _looked(what: str, look: Callable[[], str]) -> Requirement:
     try:
-        return Need(what, look())
+        return Requirement(what, look())
     except HarnessError as error:
-        return Need(what, error.message, error)
+        return Requirement(what, error.message, error)
     except NOT_SERVED as error:
-        return Need(what, f"not served: {error}", HarnessError(str(error), cause="controllers.crd_missing"))
+        return Requirement(
+            what, f"not served: {error}", HarnessError(str(error), cause="controllers.crd_missing")
+        )
     except ApiException as error:
         if error.status not in (401, 403):
             raise
         seen = f"may not be looked at: HTTP {error.status}"
-        return Need(what, seen, HarnessError(seen, hint="ask for the permission", cause=FORBIDDEN))
+        return Requirement(what, seen, HarnessError(seen, hint="ask for the permission", cause=FORBIDDEN))
 
 
 def _nodes(kube: Kube) -> str:
@@ -130,7 +132,7 @@ def _may(kube: Kube, group: str, resource: str, verb: str) -> bool:
 def _controller(kube: Kube, name: str) -> Callable[[], str]:
     def look() -> str:
         try:
-            stands(kube, name)
+            require_ready(kube, name)
         except HarnessError as problem:
             hint = f"{problem.hint}, or --install"
             raise HarnessError(problem.message, hint=hint, cause=problem.cause) from None
@@ -220,5 +222,5 @@ def _devices(kube: Kube, job: Asking | None) -> str:
     return ", ".join(f"{name}: {count}" for name, count in have.items()) or "none asked for"
 
 
-def missing(found: list[Need]) -> Iterator[Need]:
-    return (need for need in found if need.problem is not None)
+def missing(found: list[Requirement]) -> Iterator[Requirement]:
+    return (requirement for requirement in found if requirement.problem is not None)

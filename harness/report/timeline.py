@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.evidence.objects import Seen, items, mapping
+from harness.evidence.objects import ObjectState, items, mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Manifest
 from harness.judge.case import seconds
@@ -61,7 +61,7 @@ def _stages(manifest: Manifest) -> Iterator[tuple[str, list[Span]]]:
             yield stage.name, [Span(start, start + stage.seconds, label, kind)]
 
 
-def _phase(seen: Seen, kind: str) -> tuple[str, str]:
+def _phase(seen: ObjectState, kind: str) -> tuple[str, str]:
     """(what it is doing, colour) by its conditions, the furthest along first."""
     true = {c.get("type") for c in items(seen.object, "status", "conditions") if c.get("status") == "True"}
     if kind == "jobset":
@@ -81,11 +81,11 @@ def _phase(seen: Seen, kind: str) -> tuple[str, str]:
     return "pending", "wait"
 
 
-def _conditions(states: list[Seen], end: float, kind: str) -> Iterator[Span]:
+def _conditions(states: list[ObjectState], end: float, kind: str) -> Iterator[Span]:
     yield from _runs([(seconds(seen.received_at), *_phase(seen, kind)) for seen in states], end)
 
 
-def _pod(states: list[Seen], end: float) -> Iterator[Span]:
+def _pod(states: list[ObjectState], end: float) -> Iterator[Span]:
     told = []
     for seen in states:
         status = mapping(seen.object, "status")
@@ -100,7 +100,7 @@ def _pod(states: list[Seen], end: float) -> Iterator[Span]:
     yield from _runs(told, end)
 
 
-def _not_ready(states: list[Seen], end: float) -> Iterator[Span]:
+def _not_ready(states: list[ObjectState], end: float) -> Iterator[Span]:
     told = []
     for seen in states:
         conditions = items(seen.object, "status", "conditions")

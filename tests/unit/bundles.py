@@ -16,11 +16,11 @@ from harness.evidence import Bundle, BundleWriter, Redactor
 from harness.evidence.schema import (
     Attachment,
     Expected,
-    Inspection,
     Launch,
     Manifest,
     Observation,
     Point,
+    RendezvousSnapshot,
     Stage,
     TrackerRun,
     TrackerSummary,
@@ -67,7 +67,7 @@ class Job:
     points: list[Point] = field(default_factory=list)
     manifest: Manifest = field(default_factory=lambda: Manifest(nonce=NONCE, started_at=at(-60)))
     summary: dict[str, Any] = field(default_factory=dict)
-    inspections: Sequence[Inspection] = ()
+    inspections: Sequence[RendezvousSnapshot] = ()
     version: int = 100
 
     @property

@@ -56,7 +56,8 @@ class KonduktorLauncher:
     def submit(self, submission: Submission, record: Callable[[str, str], None]) -> Handle:
         """Run `konduktor launch` and find its JobSet. `record(file, text)` keeps what it was given and said.
 
-        Raises HarnessError: launch.rejected, launch.timed_out, launch.konduktor_failed or launch.no_object.
+        Raises HarnessError: launch.rejected, launch.timed_out, launch.konduktor_failed,
+        launch.jobset_not_found.
         """
         kubeconfig = self._prepare(submission, record)
         job = self.home / "job.yaml"
@@ -83,7 +84,7 @@ class KonduktorLauncher:
                 f"konduktor launch ended with exit code 0 and said {claimed and claimed.group(0)!r}, "
                 f"but the JobSets of this launch are {names}",
                 hint="is the JobSet CRD installed? launch/konduktor.log has konduktor's output",
-                cause="launch.no_object",
+                cause="launch.jobset_not_found",
             )
         metadata = found[0]["metadata"]
         return Handle(metadata["name"], metadata["uid"])

@@ -36,7 +36,7 @@ def standing(kube: Kube) -> None:
         _controller(kube, name)
 
 
-def stands(kube: Kube, name: str) -> None:
+def require_ready(kube: Kube, name: str) -> None:
     """The same of one of CONTROLLERS."""
     for kind in APIS:
         if kind.partition(".")[2].startswith(name):
@@ -68,7 +68,7 @@ def explain(kube: Kube, error: Exception) -> HarnessError | None:
     return None
 
 
-def passing(kube: Kube, error: HarnessError) -> bool:
+def is_transient(kube: Kube, error: HarnessError) -> bool:
     """Whether it was a webhook that failed although everything stands: its controller is on its way back."""
     if _WEBHOOK not in error.message:
         return False

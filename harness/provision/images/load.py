@@ -44,7 +44,7 @@ class LocalImage:
         return f"{re.sub(r'[^A-Za-z0-9.-]', '_', self.tag)}-{self.image_id.removeprefix('sha256:')[:12]}.tar"
 
 
-def bring(images: Sequence[str], nodes: Sequence[str], settings: Settings, progress: Progress) -> None:
+def load_images(images: Sequence[str], nodes: Sequence[str], settings: Settings, progress: Progress) -> None:
     """Every node has every image when this returns. `nodes` are container names.
 
     Raises ToolError or HarnessError, cause image.load_failed.

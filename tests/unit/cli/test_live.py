@@ -38,7 +38,7 @@ def test_ranks_side_by_side(tmp_path: Path) -> None:
     """Phase or why it waits, node, step and loss out of the ground truth, the last line; secrets nowhere."""
     live = Live(Console(file=io.StringIO()))
     writer = BundleWriter.create(tmp_path, NONCE, Redactor(["s3cret-key"]))
-    writer.onlooker = live
+    writer.listener = live
     writer.update(expected=Expected(num_nodes=2, ranks=2, run_id="r", project="p", queue="q"))
     with writer.stage("images"):
         pass
@@ -64,7 +64,7 @@ def test_a_long_last_line_is_cut_and_nothing_else(tmp_path: Path, width: int) ->
     """Contract: where a rank is and what it does can be read on any terminal."""
     live = Live(Console(file=io.StringIO()))
     writer = BundleWriter.create(tmp_path, NONCE, Redactor([]))
-    writer.onlooker = live
+    writer.listener = live
     with writer.stage("observe"):
         writer.observe("pod", pod(0, "ContainerCreating"))
         live.logged("pod-0", f"2026-11-21T05:00:01Z {'long ' * 60}\n")
@@ -79,7 +79,7 @@ def test_nothing_that_a_log_says_stops_it(tmp_path: Path) -> None:
     live.logged("pod-0", "2026-11-21T05:00:01Z @truth1 zzz 00\n")
     assert shown(live) is not None
     writer = BundleWriter.create(tmp_path, NONCE, Redactor([]))
-    writer.onlooker = live
+    writer.listener = live
     writer.update(command=["x"])
     odd = truth_frames.encode(NONCE, {"k": "rows", "r": "x", "q": 0, "rows": [[1]]})
     live.logged("pod-0", f"t {odd}\n")
@@ -90,10 +90,10 @@ def test_nothing_that_a_log_says_stops_it(tmp_path: Path) -> None:
 
 
 def test_lines_where_there_is_no_terminal(capsys: Any) -> None:
-    with watching(quiet=False) as (progress, onlooker):
+    with watching(quiet=False) as (progress, listener):
         progress("hello")
-    assert onlooker is None
+    assert listener is None
     assert "s] hello" in capsys.readouterr().err
-    with watching(quiet=True) as (progress, onlooker):
+    with watching(quiet=True) as (progress, listener):
         progress("hello")
     assert capsys.readouterr().err == ""

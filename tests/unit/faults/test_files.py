@@ -18,7 +18,7 @@ from harness.launch.konduktor.job_file import JobFile
 JOB = JobFile.load(Path("jobs/multinode.yaml"))
 FAULT = {
     "about": "A.",
-    "strikes": "rank",
+    "target": "rank",
     "expect": {"verdict": "FAIL", "cause": "rank.crashed", "ranks": [1]},
 }
 
@@ -36,13 +36,13 @@ def fault(**changes: object) -> Fault:
 def test_the_catalogue_can_be_read_and_is_what_the_issue_asks_for():
     """Contract: at least 40 faults that are injected; file names begin with what they strike."""
     known = catalogue()
-    assert not [name for name, each in known.items() if not name.startswith(f"{each.strikes}-")]
+    assert not [name for name, each in known.items() if not name.startswith(f"{each.target}-")]
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"strikes": "moon"}, "strikes"),
+        ({"target": "moon"}, "target"),
         ({"expect": {"verdict": "FAIL", "cause": "rank.sulks"}}, "rank.sulks is no cause"),
         ({"expect": {"verdict": "FAIL"}}, "needs a cause"),
         ({"expect": None}, "one of expect and cannot"),

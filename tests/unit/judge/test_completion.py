@@ -455,14 +455,14 @@ def test_a_launch_that_made_nothing(judged):
     job = never_ran(bundles.healthy())
     launch = job.manifest.launch.model_copy(update={"uid": None, "object_name": None})
     job.manifest = job.manifest.model_copy(update={"launch": launch})
-    assert judged(job).cause == "launch.no_object"
+    assert judged(job).cause == "launch.jobset_not_found"
 
 
 @pytest.mark.parametrize(
     ("change", "cause"),
     [
         ({"interrupted": "SIGINT"}, "run.interrupted"),
-        ({"ended_at": None, "in_stage": "observe"}, "run.cut_off"),
+        ({"ended_at": None, "in_stage": "observe"}, "run.harness_killed"),
     ],
 )
 def test_a_harness_that_stopped_early_knows_nothing(judged, change, cause):
@@ -519,6 +519,6 @@ def test_a_healthy_job_that_is_interrupted_never_fails(judged, signal, when):
     job.manifest = job.manifest.model_copy(update={**change, **({} if signal else {"ended_at": None})})
     verdict = judged(job)
     assert verdict.verdict == "UNKNOWN", verdict.explanation
-    causes = {None: "run.cut_off", "a bug": "run.harness_error"}
+    causes = {None: "run.harness_killed", "a bug": "run.harness_error"}
     assert verdict.cause == causes.get(signal, "run.interrupted")
     assert "stage observe" in verdict.explanation

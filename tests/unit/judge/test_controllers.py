@@ -47,7 +47,7 @@ def test_kueue_makes_no_workload(tmp_path: Path) -> None:
     job.drop("jobset", 1)
     deployment(job, "kueue", 1)
     verdict = judged(job, tmp_path)
-    assert (verdict.verdict, verdict.cause) == ("FAIL", "controllers.kueue_idle")
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "controllers.kueue_not_reconciling")
     assert "Kueue's Deployment is Available" in verdict.explanation
     deployment(job, "kueue", 0, 3)
     verdict = judged(job, tmp_path / "down")
@@ -57,7 +57,7 @@ def test_kueue_makes_no_workload(tmp_path: Path) -> None:
 
 def test_jobset_makes_no_job(tmp_path: Path) -> None:
     job = without_end(pods=False)
-    assert judged(job, tmp_path).cause == "controllers.jobset_idle"
+    assert judged(job, tmp_path).cause == "controllers.jobset_not_reconciling"
     deployment(job, "jobset", 0)
     assert judged(job, tmp_path / "down").cause == "controllers.jobset_not_ready"
 
@@ -66,7 +66,7 @@ def test_jobset_makes_no_job(tmp_path: Path) -> None:
 def test_a_job_whose_pods_ended_and_that_does_not(tmp_path: Path, controller: str) -> None:
     """Its controller is down, or Kueue's webhooks that stand between the pods and the Job."""
     job = without_end()
-    assert judged(job, tmp_path).cause == "controllers.jobset_idle"
+    assert judged(job, tmp_path).cause == "controllers.jobset_not_reconciling"
     deployment(job, controller, 1)
     deployment(job, controller, 0, 20)
     verdict = judged(job, tmp_path / "down")

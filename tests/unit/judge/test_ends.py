@@ -138,7 +138,7 @@ def test_an_exit_code_that_the_run_script_swallowed(judged):
     )
     says(job, 1, ["about to leave at step 7 with exit code 3"], code=3, shell=0)
     verdict = judged(job)
-    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.exit_swallowed", [1])
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.exit_code_masked", [1])
     assert "exited with 0, though torchrun reports that rank 1 failed with exit code 3" in verdict.explanation
 
 
@@ -158,7 +158,7 @@ def test_a_rank_that_left_early(judged):
     job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
     job.jobset(14, "Failed")
     verdict = judged(job)
-    assert (verdict.cause, verdict.ranks) == ("rank.left_early", [1])
+    assert (verdict.cause, verdict.ranks) == ("rank.exited_early", [1])
     assert "Connection closed by peer" in verdict.explanation.split("After it")[1]
 
 

@@ -4,7 +4,7 @@ import bundles
 import pytest
 from bundles import at
 
-from harness.evidence.schema import Inspection, Process, TruthRow
+from harness.evidence.schema import Process, RendezvousSnapshot, TruthRow
 from harness.judge import judge
 from harness.workers import truth_frames
 
@@ -23,7 +23,7 @@ def inspection(job, index, command=None, connected=True, addresses=("10.0.0.1",)
         Process(pid=1, parent=0, command=["bash", "-c", "…"]),
         Process(pid=9, parent=1, command=command),
     ]
-    return Inspection(
+    return RendezvousSnapshot(
         at=at(30, True),
         pod=job.pod_name(index),
         processes=processes,
@@ -52,7 +52,7 @@ def test_a_process_that_never_came(judged):
     """Contract: the pod without torchrun is named, and what runs in it."""
     job = bundles.healthy()
     verdict = judged(job, inspection(job, 0), inspection(job, 1, ["sleep", "600"]))
-    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rendezvous.process_missing", [1])
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rendezvous.agent_missing", [1])
     assert "only sleep 600" in verdict.explanation
     assert verdict.evidence == ["inspections.jsonl:1", "inspections.jsonl:2"]
 

@@ -72,7 +72,7 @@ def test_points_in_another_run_are_not_lost_by_the_tracker(judged):
     for row in job.rows(1):
         if row.metric == "loss/node1" and row.step in (3, 4):
             job.points.append(bundles.point(job, 1, row, run_id=2))
-    lost = next(check for check in judged(job).checks if check.name == "points-kept")
+    lost = next(check for check in judged(job).checks if check.name == "no-lost-points")
     assert "put into another run by rank 1" in lost.explanation
     assert "acknowledged" not in lost.explanation
 

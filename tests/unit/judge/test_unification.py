@@ -165,7 +165,7 @@ def test_plutos_deduplication(judged):
     job.points = [first.model_copy(update={"value": 98.0}), *job.points, first, older]
     verdict = judged(job)
     assert verdict.verdict == "PASS"
-    check = next(check for check in verdict.checks if check.name == "points-kept")
+    check = next(check for check in verdict.checks if check.name == "no-lost-points")
     assert "3 raw rows were sent more than once" in check.explanation
 
 
@@ -185,7 +185,7 @@ def test_a_truth_that_is_not_whole(tmp_path, damage, words):
     job.truth[1] = damage(job.truth[1])
     verdict = judge(job.write(tmp_path / "b"))
     assert verdict.verdict != "PASS"
-    check = next(check for check in verdict.checks if check.name == "truth")
+    check = next(check for check in verdict.checks if check.name == "ground-truth-complete")
     assert (check.result, check.cause, check.ranks) == ("UNKNOWN", "unification.truth_incomplete", [1])
     assert words in check.explanation
 

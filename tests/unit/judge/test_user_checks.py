@@ -48,7 +48,7 @@ def fails(error: BaseException) -> Callable[[Bundle], None]:
 HARMLESS: list[Any] = [spoil, passed("fine", "it is")]
 HARMFUL: list[Any] = [
     *(failed("bad", "it is not", ranks=[1]), failed("bad", "it is not", cause="worse"), unknown("dim", "?")),
-    *(None, "PASS", 7, {"result": "PASS"}, Check(name="points-kept", result="PASS")),
+    *(None, "PASS", 7, {"result": "PASS"}, Check(name="no-lost-points", result="PASS")),
     *(Check(name="user.x", result="FAIL"), Check(name="user.x", result="PASS", cause="user.y")),
     *(Check(name="user.x", result="FAIL", cause="run.no_manifest"), Check.model_construct(name="user.x")),
     *(leave, fails(ValueError("boom")), fails(Unspeakable()), fails(pytest.fail.Exception("no"))),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.launch.konduktor.config import NONCE_LABEL
-from harness.launch.namespaces import Claims, namespace_of
+from harness.launch.namespaces import NamespaceLeases, namespace_of
 
 
 def namespace(nonce: str, minute: int) -> dict[str, Any]:
@@ -21,24 +21,24 @@ def namespace(nonce: str, minute: int) -> dict[str, Any]:
 
 
 def test_a_claimed_namespace_is_not_free(tmp_path: Path) -> None:
-    mine, others = Claims(tmp_path / "launches"), Claims(tmp_path / "launches")
+    mine, others = NamespaceLeases(tmp_path / "launches"), NamespaceLeases(tmp_path / "launches")
     there = [namespace("ccc", 3), namespace("aaa", 1), namespace("bbb", 2)]
     assert mine.free(there) == ["e2e-aaa", "e2e-bbb", "e2e-ccc"], "oldest first"
-    others.claim("aaa")
+    others.acquire("aaa")
     assert mine.free(there) == ["e2e-bbb", "e2e-ccc"]
-    others.give_up("aaa")
-    others.give_up("aaa")
+    others.release("aaa")
+    others.release("aaa")
     assert mine.free(there) == ["e2e-aaa", "e2e-bbb", "e2e-ccc"]
     assert list((tmp_path / "launches").iterdir()) == []
 
 
 def test_claims_of_killed_harnesses_are_forgotten_with_their_namespaces(tmp_path: Path) -> None:
     """Not those of launches that have no namespace yet."""
-    claims = Claims(tmp_path)
-    claims.claim("held")
+    leases = NamespaceLeases(tmp_path)
+    leases.acquire("held")
     for nonce in ("gone", "there", "new", "held"):
         (tmp_path / nonce).touch()
         if nonce != "new":
             os.utime(tmp_path / nonce, (0, 0))
-    claims.forget([namespace("there", 1)])
+    leases.forget([namespace("there", 1)])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["held", "new", "there"]

@@ -6,18 +6,23 @@ import pytest
 
 from harness.evidence.schema import Observation
 from harness.observe import completion
-from harness.observe.completion import Ending
+from harness.observe.completion import CompletionDetector
 
 
 @pytest.fixture
-def end(monkeypatch: pytest.MonkeyPatch) -> Ending:
+def end(monkeypatch: pytest.MonkeyPatch) -> CompletionDetector:
     """Graces of no length: a state that holds at all has lasted."""
     monkeypatch.setattr(completion, "GRACE", dict.fromkeys(completion.GRACE, 0.0))
-    return Ending()
+    return CompletionDetector()
 
 
 def told(
-    end: Ending, kind: str, status: dict[str, Any], name: str = "", change: Any = "MODIFIED", **spec: Any
+    end: CompletionDetector,
+    kind: str,
+    status: dict[str, Any],
+    name: str = "",
+    change: Any = "MODIFIED",
+    **spec: Any,
 ) -> str | None:
     name = name or ("jobset-x" if kind == "workload" else "x-0")
     item = {"metadata": {"name": name, "uid": f"{kind}/{name}"}, "spec": spec, "status": status}
@@ -43,7 +48,7 @@ def waiting(reason: str, message: str = "") -> dict[str, Any]:
         "couldn't assign flavors to pod set workers: untolerated taint {a b NoSchedule} in flavor f",
     ],
 )
-def test_a_job_that_kueue_never_admits(end: Ending, message: str) -> None:
+def test_a_job_that_kueue_never_admits(end: CompletionDetector, message: str) -> None:
     """The refusal is found whatever other conditions stand beside it, before or after."""
     others = condition("PodsReady", "False", "WaitForStart")
     refused = condition("QuotaReserved", "False", "Inadmissible", message)
@@ -51,12 +56,12 @@ def test_a_job_that_kueue_never_admits(end: Ending, message: str) -> None:
         assert message in (told(end, "workload", {"conditions": conditions}) or "")
 
 
-def test_a_job_that_waits_for_quota_goes_on(end: Ending) -> None:
+def test_a_job_that_waits_for_quota_goes_on(end: CompletionDetector) -> None:
     waits = condition("QuotaReserved", "False", "Pending", "insufficient unused quota for cpu")
     assert told(end, "workload", {"conditions": [waits]}) is None
 
 
-def test_an_eviction(end: Ending) -> None:
+def test_an_eviction(end: CompletionDetector) -> None:
     evicted = condition("Evicted", "True", "MaximumExecutionTimeExceeded", "too long")
     assert "too long" in (told(end, "workload", {"conditions": [evicted]}) or "")
 
@@ -64,19 +69,19 @@ def test_an_eviction(end: Ending) -> None:
 @pytest.mark.parametrize(
     "reason", ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerError"]
 )
-def test_a_container_that_cannot_start(end: Ending, reason: str) -> None:
+def test_a_container_that_cannot_start(end: CompletionDetector, reason: str) -> None:
     assert reason in (told(end, "pod", waiting(reason, "manifest unknown")) or "")
 
 
-def test_a_container_that_is_being_created_goes_on(end: Ending) -> None:
+def test_a_container_that_is_being_created_goes_on(end: CompletionDetector) -> None:
     assert told(end, "pod", waiting("ContainerCreating")) is None
 
 
 def test_a_pull_that_failed_once_is_given_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert told(Ending(), "pod", waiting("ErrImagePull", "connection reset by peer")) is None
+    assert told(CompletionDetector(), "pod", waiting("ErrImagePull", "connection reset by peer")) is None
 
 
-def test_a_pod_that_fits_nowhere(end: Ending) -> None:
+def test_a_pod_that_fits_nowhere(end: CompletionDetector) -> None:
     unschedulable = condition("PodScheduled", "False", "Unschedulable", "0/3 nodes")
     assert "0/3 nodes" in (told(end, "pod", {"conditions": [unschedulable]}) or "")
 
@@ -85,7 +90,7 @@ def test_a_pod_that_no_node_could_take_is_not_waited_for(monkeypatch: pytest.Mon
     """Kueue has admitted it all the same; a pod that only waits for another one to end is given time."""
     monkeypatch.setitem(completion.GRACE, "never", 0.0)
     for asked, over in (("3", True), ("1", False)):
-        end = Ending()
+        end = CompletionDetector()
         node = {"metadata": {"name": "n", "uid": "n"}, "status": {"allocatable": {"cpu": "2"}}}
         end.observe("node", Observation(received_at="2026-01-01T00:00:00Z", type="ADDED", object=node))
         pod = {
@@ -97,7 +102,9 @@ def test_a_pod_that_no_node_could_take_is_not_waited_for(monkeypatch: pytest.Mon
         assert bool(end.reason()) is over
 
 
-def test_a_finished_jobset_with_its_pods_ended(end: Ending, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_jobset_with_its_pods_ended(
+    end: CompletionDetector, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(completion.GRACE, "pods", 60.0)
     assert told(end, "pod", {"phase": "Running"}) is None
     assert told(end, "jobset", {"terminalState": "Failed"}) is None, "a pod still runs: its log is not whole"
@@ -105,17 +112,19 @@ def test_a_finished_jobset_with_its_pods_ended(end: Ending, monkeypatch: pytest.
     assert end.finished()
 
 
-def test_a_workload_of_somebody_else_says_nothing_of_this_job(end: Ending) -> None:
+def test_a_workload_of_somebody_else_says_nothing_of_this_job(end: CompletionDetector) -> None:
     evicted = condition("Evicted", "True", "Preempted", "too low")
     assert told(end, "workload", {"conditions": [evicted]}, name="somebodys") is None
 
 
 def test_a_job_that_gets_no_quota_in_time() -> None:
     waits = condition("QuotaReserved", "False", "Pending", "insufficient unused quota for cpu")
-    assert "unused quota" in (told(Ending(admission_seconds=0), "workload", {"conditions": [waits]}) or "")
+    assert "unused quota" in (
+        told(CompletionDetector(admission_seconds=0), "workload", {"conditions": [waits]}) or ""
+    )
 
 
-def test_a_node_that_is_lost(end: Ending) -> None:
+def test_a_node_that_is_lost(end: CompletionDetector) -> None:
     """Only one that a pod of the job runs on; and its pods are not waited for any more."""
     ready = condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
     assert told(end, "pod", {"phase": "Running"}, nodeName="worker") is None
@@ -127,7 +136,7 @@ def test_a_node_that_is_lost(end: Ending) -> None:
 
 
 def test_a_node_that_comes_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    end = Ending()
+    end = CompletionDetector()
     told(end, "pod", {"phase": "Running"}, nodeName="worker")
     assert told(end, "node", {"conditions": [condition("Ready", "Unknown")]}, name="worker") is None
     assert told(end, "node", {"conditions": [condition("Ready", "True")]}, name="worker") is None
@@ -135,7 +144,7 @@ def test_a_node_that_comes_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert end.reason() is None
 
 
-def test_controllers_that_follow_nothing_up(end: Ending) -> None:
+def test_controllers_that_follow_nothing_up(end: CompletionDetector) -> None:
     """Each step that JobSet and Kueue should take at once."""
     assert "no Workload" in (told(end, "jobset", {}, suspend=True) or "")
     assert "says nothing" in (told(end, "workload", {}) or "")
@@ -150,12 +159,12 @@ def test_controllers_that_follow_nothing_up(end: Ending) -> None:
 
 def test_a_controller_that_is_down_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(completion.GRACE, "controller", 0.0)
-    end = Ending()
+    end = CompletionDetector()
     assert told(end, "jobset", {}, suspend=True) is None
     assert told(end, "kueue-controller", {"availableReplicas": 0}, replicas=1) is None, "it may be restarting"
     assert "kueue-controller" in (told(end, "kueue-controller", {"availableReplicas": 0}, replicas=0) or "")
 
 
-def test_a_jobset_that_somebody_deletes(end: Ending) -> None:
+def test_a_jobset_that_somebody_deletes(end: CompletionDetector) -> None:
     assert told(end, "jobset", {}, suspend=False, change="ADDED") is not None
     assert told(end, "jobset", {}, change="DELETED") == "the JobSet was deleted"

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from harness.evidence import torchrun
-from harness.evidence.schema import Inspection, Observation, Process
+from harness.evidence.schema import Observation, Process, RendezvousSnapshot
 from harness.observe import rendezvous
-from harness.observe.rendezvous import Meeting
+from harness.observe.rendezvous import RendezvousMonitor
 
 TORCHRUN = [
     "python3",
@@ -23,22 +23,22 @@ TORCHRUN = [
 ]
 
 
-def seen(pod: str, *, worker: bool = False, ticks: int = 0, reaped: int = 0) -> Inspection:
+def seen(pod: str, *, worker: bool = False, ticks: int = 0, reaped: int = 0) -> RendezvousSnapshot:
     processes = [Process(pid=9, parent=1, ticks=ticks, reaped=reaped, command=TORCHRUN)]
     processes += [Process(pid=10, parent=9, command=["python3", "/x.py"])] * worker
-    return Inspection(at="t", pod=pod, processes=processes)
+    return RendezvousSnapshot(at="t", pod=pod, processes=processes)
 
 
 @pytest.fixture
 def met(monkeypatch: pytest.MonkeyPatch):
     """A meeting of two pods that had 20 s, looked at `after` so many as the test says."""
-    recorded: list[Inspection] = []
-    made = Meeting(None, 2, 20.0, recorded.append)  # type: ignore[arg-type]
+    recorded: list[RendezvousSnapshot] = []
+    made = RendezvousMonitor(None, 2, 20.0, recorded.append)  # type: ignore[arg-type]
     clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(rendezvous, "time", clock)
     made.recorded = recorded  # type: ignore[attr-defined]
 
-    def look(*answers: Inspection, after: float = 21) -> Meeting:
+    def look(*answers: RendezvousSnapshot, after: float = 21) -> RendezvousMonitor:
         for answer in answers:
             item = {"metadata": {"name": answer.pod, "uid": answer.pod}, "status": {"phase": "Running"}}
             made.observe("pod", Observation(received_at="t", type="MODIFIED", object=item))
@@ -138,11 +138,11 @@ def test_options_of_torchrun() -> None:
         parent=1,
         command=["python3", "-m", "torch.distributed.run", "--rdzv-endpoint=h:5", "--nnodes=1:4"],
     )
-    [agent] = torchrun.agents(Inspection(at="t", pod="p", processes=[both]))
+    [agent] = torchrun.agents(RendezvousSnapshot(at="t", pod="p", processes=[both]))
     assert (agent.host, agent.port, agent.nodes) == ("h", "5", "4")
     assert (
         torchrun.agents(
-            Inspection(at="t", pod="p", processes=[Process(pid=3, parent=1, command=["sleep", "9"])])
+            RendezvousSnapshot(at="t", pod="p", processes=[Process(pid=3, parent=1, command=["sleep", "9"])])
         )
         == []
     )

@@ -216,7 +216,7 @@ def test_a_lost_point_against_a_wrong_value(folder: Path) -> None:
         ("cause", "unification.lost_points", "unification.wrong_value")
     ]
     assert [(c.what, c.a, c.b) for c in found.checks] == [
-        ("points-kept", "FAIL unification.lost_points", "PASS"),
+        ("no-lost-points", "FAIL unification.lost_points", "PASS"),
         ("values", "PASS", "FAIL unification.wrong_value"),
     ]
     [points] = found.points

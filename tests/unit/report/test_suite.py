@@ -21,7 +21,7 @@ from harness.report.junit import Case, document, legal
 from harness.report.launched import from_properties, launched
 
 FAIL = Check(
-    name="points-kept",
+    name="no-lost-points",
     result="FAIL",
     cause="unification.lost_points",
     ranks=[0, 1],
@@ -72,7 +72,7 @@ def test_each_check_is_one_test_and_the_verdict_is_the_first(bundle):
     """Contract: in both files, in the order of the verdict; the counts are those of the tests."""
     said = verdict(PASS, FAIL, UNKNOWN)
     suite, ctrf = told(bundle, said)
-    expected = {"verdict": "failure", "launched": "", "points-kept": "failure", "logs": "error"}
+    expected = {"verdict": "failure", "launched": "", "no-lost-points": "failure", "logs": "error"}
     assert list(cases(suite).items()) == list(expected.items())
     counts = [suite.get(name) for name in ("tests", "failures", "errors", "skipped")]
     assert counts == ["4", "2", "1", "0"]
@@ -80,7 +80,7 @@ def test_each_check_is_one_test_and_the_verdict_is_the_first(bundle):
     assert {test["name"]: (test["status"], test["rawStatus"]) for test in tests} == {
         "verdict": ("failed", "FAIL"),
         "launched": ("passed", "PASS"),
-        "points-kept": ("failed", "FAIL"),
+        "no-lost-points": ("failed", "FAIL"),
         "logs": ("other", "UNKNOWN"),
     }
     summary = ctrf["results"]["summary"]
@@ -92,7 +92,7 @@ def test_each_check_is_one_test_and_the_verdict_is_the_first(bundle):
 def test_what_failed_says_why_and_where(bundle):
     """Contract: cause, explanation, ranks and evidence of a check; a check that passed says what it saw."""
     suite, ctrf = told(bundle, verdict(PASS, FAIL))
-    failure = suite.find("testcase[@name='points-kept']/failure")
+    failure = suite.find("testcase[@name='no-lost-points']/failure")
     assert failure is not None
     message = "unification.lost_points: rank 1: <3 of 4>"
     where = "ranks: 0, 1\ntruth/1.jsonl:4\ntracker/points.jsonl"

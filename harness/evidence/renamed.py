@@ -1,0 +1,45 @@
+"""Ids of causes and checks that schema version 2 renamed, so that bundles of version 1 are still shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+CAUSES = {
+    "run.cut_off": "run.harness_killed",
+    "rank.left_early": "rank.exited_early",
+    "rank.exit_swallowed": "rank.exit_code_masked",
+    "rendezvous.process_missing": "rendezvous.agent_missing",
+    "controllers.jobset_idle": "controllers.jobset_not_reconciling",
+    "controllers.kueue_idle": "controllers.kueue_not_reconciling",
+    "launch.no_object": "launch.jobset_not_found",
+}
+CHECKS = {
+    "truth": "ground-truth-complete",
+    "points-kept": "no-lost-points",
+    "foreign": "no-unexpected-points",
+    "run-fresh": "run-not-stale",
+    "spread": "node-spread",
+}
+
+
+def upgraded(document: Any) -> Any:
+    """A manifest or verdict of schema version 1 with the ids of version 2; anything else as it is."""
+    if not isinstance(document, dict) or document.get("schema_version") != 1:
+        return document
+    stages = [_renamed(stage, "cause", CAUSES) for stage in _list(document, "stages")]
+    checks = [
+        _renamed(_renamed(check, "name", CHECKS), "cause", CAUSES) for check in _list(document, "checks")
+    ]
+    lists = {name: value for name, value in (("stages", stages), ("checks", checks)) if name in document}
+    return {**_renamed(document, "cause", CAUSES), **lists}
+
+
+def _list(document: dict[str, Any], name: str) -> list[Any]:
+    found = document.get(name)
+    return found if isinstance(found, list) else []
+
+
+def _renamed(record: Any, field: str, names: dict[str, str]) -> Any:
+    if not isinstance(record, dict) or not isinstance(record.get(field), str):
+        return record
+    return {**record, field: names.get(record[field], record[field])}
