@@ -47,6 +47,18 @@ class ObjectState:
         return int(text) if text.isdecimal() else -1
 
 
+def changed_by(before: ObjectState, after: ObjectState) -> list[str]:
+    """Field managers that wrote the object, not its status, between two of its states."""
+
+    def writes(state: ObjectState) -> set[tuple[str, str]]:
+        entries = items(state.object, "metadata", "managedFields")
+        return {
+            (str(e.get("manager")), str(e.get("time"))) for e in entries if e.get("subresource") != "status"
+        }
+
+    return sorted({manager for manager, _ in writes(after) - writes(before)})
+
+
 @dataclass(frozen=True)
 class Pod:
     """The pod of one node of the job: its history by resource version, the last state last."""

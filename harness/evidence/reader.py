@@ -126,21 +126,26 @@ class Bundle:
         return {uid: states[-1] for uid, states in self.objects(kind).items()}
 
     def pods(self) -> dict[int, Pod]:
-        """Completion index → the pod of that node of the launched job, of the latest restart attempt."""
+        """Node index → the latest pod of that node of the launched job."""
+        return {index: pods[-1] for index, pods in self.pod_attempts().items()}
+
+    def pod_attempts(self) -> dict[int, list[Pod]]:
+        """Node index → every pod that the node of the launched job had, the oldest first."""
         manifest = self.manifest
         owner = manifest.launch.object_name if manifest and manifest.launch else None
-        best: dict[int, tuple[tuple[int, str, str], Pod]] = {}
-        for uid, states in self.objects("pod").items():
+        found: dict[int, list[tuple[tuple[int, str, int], Pod]]] = {}
+        for states in self.objects("pod").values():
             metadata = mapping(states[-1].object, "metadata")
             labels, annotations = mapping(metadata, "labels"), mapping(metadata, "annotations")
             index = str(annotations.get(COMPLETION_INDEX, labels.get(COMPLETION_INDEX, "")))
             if not owner or labels.get(JOBSET_NAME) != owner or not index.isdecimal():
                 continue
             pod = Pod(int(index), tuple(states))
-            order = (pod.attempt, str(metadata.get("creationTimestamp", "")), uid)
-            if pod.index not in best or best[pod.index][0] < order:
-                best[pod.index] = (order, pod)
-        return {index: best[index][1] for index in sorted(best)}
+            # Creation times are whole seconds: of two pods of one second, the one written later is the later.
+            order = (pod.attempt, str(metadata.get("creationTimestamp", "")), pod.history[0].version)
+            found.setdefault(pod.index, []).append((order, pod))
+        ordered = {index: sorted(found[index], key=lambda entry: entry[0]) for index in sorted(found)}
+        return {index: [pod for _, pod in entries] for index, entries in ordered.items()}
 
     def ranks(self) -> dict[int, Pod]:
         """Rank → its pod: with p processes per node, node i holds ranks i·p to i·p+p-1."""

@@ -7,8 +7,8 @@
       events.jsonl         Observation of core/v1 Events
       inspections.jsonl    Inspection: containers from inside, when their ranks should have met
       logs/<pod>-<container>.log   "<RFC 3339 time> <line>", from the first line to the last
-      truth/<rank>.jsonl   TruthRow …, TruthBlock …, TruthClient, then TruthEnd: what the rank itself
-                           says it logged
+      truth/<rank>.jsonl   of each attempt of the rank TruthStart, TruthRow …, TruthBlock …, TruthClient, then
+                           TruthEnd: what the rank itself says it logged
       tracker/runs.jsonl, attachments.jsonl, points.jsonl     TrackerRun, Attachment, Point
       tracker/summary.json TrackerSummary: counts, so that a file cut short is noticed
       controllers/, kind/  logs of controllers, export of a cluster that failed
@@ -149,6 +149,23 @@ class RendezvousSnapshot(Record):
     error: str | None = None
 
 
+class TruthStart(Record):
+    """The first line of an attempt: a rank that is started again begins a new one. Without it, attempt 0."""
+
+    kind: Literal["start"] = "start"
+    attempt: str
+    """An id that the rank made when it started."""
+    time_ms: int
+    host: str | None = None
+    """Hostname of its pod."""
+    pod: str | None = None
+    """Name of the pod whose log holds it."""
+    restart: int | None = None
+    """How often torchrun had started the ranks of this pod again before; None without torchrun."""
+    max_restarts: int | None = None
+    """How often torchrun may (--max-restarts)."""
+
+
 class TruthRow(Record):
     kind: Literal["row"] = "row"
     metric: str
@@ -200,7 +217,9 @@ class TruthGap(Record):
     next_seq: int
 
 
-TruthLine = Annotated[TruthRow | TruthBlock | TruthClient | TruthEnd | TruthGap, Field(discriminator="kind")]
+TruthLine = Annotated[
+    TruthStart | TruthRow | TruthBlock | TruthClient | TruthEnd | TruthGap, Field(discriminator="kind")
+]
 
 
 class TrackerRun(Record):

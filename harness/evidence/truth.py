@@ -1,73 +1,120 @@
-"""From log lines to ground truth: what each rank says it logged, and where its word is incomplete."""
+"""From log lines to ground truth: what each rank says it logged, by attempt, and where frames are missing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 
-from harness.evidence.schema import TruthBlock, TruthClient, TruthEnd, TruthGap, TruthLine, TruthRow
+from harness.evidence.schema import (
+    TruthBlock,
+    TruthClient,
+    TruthEnd,
+    TruthGap,
+    TruthLine,
+    TruthRow,
+    TruthStart,
+)
 from harness.workers import truth_frames
 
 
-def _lines(frame: dict[str, Any]) -> list[TruthLine]:
+def _lines(frame: dict[str, Any], pod: str) -> list[TruthLine]:
     kind = frame["k"]
+    rest = {name: value for name, value in frame.items() if name != "k"}
+    if kind == "start":
+        return [
+            TruthStart.model_validate(
+                {**rest, "attempt": frame["a"], "time_ms": frame["t"], "pod": pod or None}
+            )
+        ]
     if kind == "rows":
         return [
             TruthRow(metric=metric, step=step, value=value, time_ms=time_ms)
             for metric, step, value, time_ms in frame["rows"]
         ]
     if kind == "block":
-        return [TruthBlock.model_validate({name: v for name, v in frame.items() if name != "k"})]
+        return [TruthBlock.model_validate(rest)]
     if kind == "client":
-        return [TruthClient.model_validate({name: v for name, v in frame.items() if name != "k"})]
+        return [TruthClient.model_validate(rest)]
     if kind == "end":
         return [TruthEnd(count=frame["count"], sha256=frame["sha256"], metrics=frame.get("metrics") or {})]
     raise ValueError(f"a truth frame of kind {kind!r}")
 
 
+@dataclass
+class _Attempt:
+    """The frames of one attempt by sequence, and the pod in whose log they were."""
+
+    pod: str = ""
+    frames: dict[int, list[TruthLine]] = field(default_factory=dict)
+    conflicts: set[int] = field(default_factory=set)
+
+    def lines(self, id_: str) -> list[TruthLine]:
+        lines: list[TruthLine] = []
+        last = -1
+        for seq, decoded in sorted(self.frames.items()):
+            if seq != last + 1:
+                lines.append(TruthGap(after_seq=last, next_seq=seq))
+            if seq in self.conflicts:
+                lines.append(TruthGap(after_seq=seq, next_seq=seq))
+            lines.extend(decoded)
+            last = seq
+        if not id_:
+            return lines
+        # An attempt whose first frame was lost begins all the same: its rows belong to no other attempt.
+        first = [line for line in lines if isinstance(line, TruthStart)]
+        start = first[0] if first else TruthStart(attempt=id_, time_ms=self.began, pod=self.pod or None)
+        return [start, *(line for line in lines if not isinstance(line, TruthStart))]
+
+    @property
+    def began(self) -> int:
+        """Milliseconds since the epoch, by the earliest that it told; 0 when it told no time."""
+        told = [
+            line.time_ms
+            for lines in self.frames.values()
+            for line in lines
+            if isinstance(line, TruthStart | TruthRow)
+        ]
+        return min(told, default=0)
+
+
 class TruthCollector:
-    """Takes log lines in any order and any number of times; keeps each frame once, by rank and sequence."""
+    """Take log lines in any order, any number of times; keep each frame once, by rank, attempt, sequence."""
 
     def __init__(self, nonce: str) -> None:
         self._nonce = nonce
-        self._frames: dict[int, dict[int, list[TruthLine]]] = {}
-        self._conflicts: dict[int, set[int]] = {}
+        self._attempts: dict[int, dict[str, _Attempt]] = {}
 
-    def feed(self, line: str) -> None:
-        """Keep the frames of one log line. A frame that is not well-formed is left out: it shows as a gap."""
+    def feed(self, line: str, pod: str = "") -> None:
+        """Keep the frames of one line of a pod's log. One that is not well-formed is a gap."""
         try:
             frames = list(truth_frames.decode(self._nonce, [line]))
         except ValueError:
             return
         for frame in frames:
             try:
-                rank, seq, decoded = int(frame["r"]), int(frame["q"]), _lines(frame)
-            except (KeyError, TypeError, ValueError, ValidationError):
+                rank, id_, seq = int(frame["r"]), str(frame.get("a", "")), int(frame["q"])
+                decoded = _lines(frame, pod)
+            except (KeyError, TypeError, ValueError, AttributeError, ValidationError):
                 continue
-            known = self._frames.setdefault(rank, {}).setdefault(seq, decoded)
+            attempt = self._attempts.setdefault(rank, {}).setdefault(id_, _Attempt(pod))
+            known = attempt.frames.setdefault(seq, decoded)
             if known is not decoded and [*map(repr, known)] != [*map(repr, decoded)]:
-                self._conflicts.setdefault(rank, set()).add(seq)
+                attempt.conflicts.add(seq)
 
     def result(self) -> dict[int, list[TruthLine]]:
-        """Rank → its lines by sequence, with a TruthGap where frames are missing.
+        """Rank → its lines, attempt after attempt as they began, each by sequence.
 
-        Two different frames of one number (a rank that started again) are a gap from it to itself.
+        A TruthGap stands where frames are missing. Two different frames of one number are a gap too.
         """
-        return {rank: self._of(rank) for rank in sorted(self._frames)}
+        return {rank: self._of(self._attempts[rank]) for rank in sorted(self._attempts)}
 
-    def _of(self, rank: int) -> list[TruthLine]:
-        lines: list[TruthLine] = []
-        last = -1
-        for seq, decoded in sorted(self._frames[rank].items()):
-            if seq != last + 1:
-                lines.append(TruthGap(after_seq=last, next_seq=seq))
-            if seq in self._conflicts.get(rank, ()):
-                lines.append(TruthGap(after_seq=seq, next_seq=seq))
-            lines.extend(decoded)
-            last = seq
-        return lines
+    @staticmethod
+    def _of(attempts: dict[str, _Attempt]) -> list[TruthLine]:
+        ordered = sorted(attempts.items(), key=lambda entry: (entry[1].began, entry[0]))
+        return [line for id_, attempt in ordered for line in attempt.lines(id_)]
 
 
 def extract(lines: Iterable[str], nonce: str) -> dict[int, list[TruthLine]]:

@@ -113,6 +113,11 @@ class Case:
         }
 
     @cached_property
+    def pod_attempts(self) -> dict[int, list[Pod]]:
+        """Node index → every pod that it had, the oldest first: more than one when it was started again."""
+        return self.bundle.pod_attempts()
+
+    @cached_property
     def stopped_at(self) -> float | None:
         """When the harness stopped waiting for a job that had not ended, and so began to end it itself."""
         stages = [stage for stage in self.manifest.stages if stage.name == OBSERVE_STAGE]

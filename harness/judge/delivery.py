@@ -43,7 +43,7 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Compa
     by_rank = {truth.rank: truth for truth in truths}
     for (rank, metric), steps in compared.lost.items():
         for step in steps:
-            told = fate(by_rank[rank].client, metric, step)
+            told = fate(by_rank[rank].client(metric, step), metric, step)
             if _astray(by_rank[rank], recorded, metric, step):
                 told = ASTRAY
             counts.setdefault(told, Counter())[rank] += 1
@@ -51,7 +51,7 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Compa
     if ASTRAY in counts:
         parts.append(f"{_counted(counts[ASTRAY])} put into another run by {names(counts[ASTRAY])}")
     if UNSENT in counts:
-        errors = [c.error for rank in sorted(counts[UNSENT]) if (c := by_rank[rank].client) and c.error]
+        errors = [c.error for rank in sorted(counts[UNSENT]) for c in by_rank[rank].clients if c.error]
         why = f": {errors[0].splitlines()[0]}" if errors else ""
         text = f"{_counted(counts[UNSENT])} not sent and still are in the client's queue of "
         parts.append(text + names(counts[UNSENT]) + why + _cut_off(case, counts[UNSENT]))
@@ -84,7 +84,7 @@ def senders(case: Case, points: Mapping[str, Iterable[int]]) -> str:
 
 def rejected(truths: list[Truth]) -> list[int]:
     """Ranks whose client says that its key was refused."""
-    return [truth.rank for truth in truths if truth.client and _KEY.search(truth.client.error)]
+    return [truth.rank for truth in truths if any(_KEY.search(client.error) for client in truth.clients)]
 
 
 def _counted(counts: Counter[int]) -> str:

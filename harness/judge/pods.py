@@ -142,17 +142,19 @@ def logs(case: Case) -> Finding:
         pod = case.pods.get(index)
         if pod is None or not case.started(index):
             return unknown("logs", f"{case.place(index)} was not seen running")
-        path = case.bundle.log(pod.name, case.launch.container)
-        known = [gap for gap in case.manifest.log_gaps if gap.startswith(pod.name)]
-        if known or not case.bundle.tail(path, 1):
-            why = known[0] if known else f"{path} is missing or empty"
-            return found(
-                "logs",
-                "run.log_incomplete",
-                f"The log of {case.place(index)} is not whole: {why}",
-                ranks=case.ranks_of(index),
-                evidence=[path],
-            )
+        for each in [*case.pod_attempts[index][:-1], pod]:
+            path = case.bundle.log(each.name, case.launch.container)
+            known = [gap for gap in case.manifest.log_gaps if gap.startswith(each.name)]
+            ran = each is pod or each.container(case.launch.container, "running") is not None
+            if known or (ran and not case.bundle.tail(path, 1)):
+                why = known[0] if known else f"{path} is missing or empty"
+                return found(
+                    "logs",
+                    "run.log_incomplete",
+                    f"The log of {case.place(index)} is not whole: {why}",
+                    ranks=case.ranks_of(index),
+                    evidence=[path],
+                )
     return passed("logs", "every rank's log is whole")
 
 

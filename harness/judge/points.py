@@ -141,6 +141,9 @@ def _compare_block(
     truth: Truth, block: TruthBlock, truths: list[Truth], series: dict[int, float], result: Comparison
 ) -> None:
     own = truth.rows.get(block.metric, {})
+    if len(truth.attempts) > 1 and any(block.first <= step <= block.last for step in own):
+        result.undecided.append((truth.rank, block))  # of which attempt a row in the run is cannot be told
+        return
     for other in truths:
         steps = other.rows.get(block.metric, {}) if other is not truth else {}
         overlap = [

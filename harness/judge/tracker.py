@@ -94,7 +94,7 @@ def kept(case: Case, summary: TrackerSummary | None, truths: list[Truth], rest: 
         text = f"Pod {anew.name} of the tracker took the place of another at {_clock(anew)}, with no database"
         return _found("tracker.data_lost", f"{text}{told_absence(case)}{after}", ranks, [anew.ref, *refs])
     if refused:
-        errors = [t.client.error for t in truths if t.client and t.rank in refused]
+        errors = [c.error for t in truths if t.rank in refused for c in t.clients if c.error]
         text = f"The tracker refused the key of {names(refused)}: {errors[0]}{after}"
         return _found("tracker.key_rejected", text, refused, refs)
     failed = "".join(f"; it failed {f.count} requests ({f.reason})" for f in failures[:2])

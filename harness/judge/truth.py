@@ -1,120 +1,233 @@
-"""A rank's ground truth, and whether it is the rank's whole word."""
+"""A rank's ground truth over all its attempts, and whether it is all that the rank logged."""
 
 from __future__ import annotations
 
 import hashlib
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from harness.evidence.objects import mapping, termination
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import TruthBlock, TruthClient, TruthEnd, TruthGap, TruthRow
+from harness.evidence.objects import Pod, mapping, termination
+from harness.evidence.schema import TruthBlock, TruthClient, TruthEnd, TruthGap, TruthRow, TruthStart
 from harness.judge.case import Case
 from harness.workers.truth_frames import row_bytes
 
 Rows = dict[str, dict[int, float]]
 """metric → step → value."""
+DENSE_ROWS, DENSE_MS = 20, 30
+"""A rank that recorded so many rows within so few milliseconds may have held some back for a longer frame."""
+
+
+@dataclass
+class Attempt:
+    """One life of a rank: what it recorded from its start to its end, or to where it was cut."""
+
+    start: TruthStart | None = None
+    """None: of a recorder that told no attempts."""
+    end: TruthEnd | None = None
+    client: TruthClient | None = None
+    row_count: int = 0
+    blocks: list[TruthBlock] = field(default_factory=list)
+    steps: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """metric → its first and last step."""
+    gaps: int = 0
+    _root: hashlib._Hash = field(default_factory=hashlib.sha256)
+    _counts: dict[str, int] = field(default_factory=dict)
+    _digests: dict[str, hashlib._Hash] = field(default_factory=dict)
+    _times: deque[int] = field(default_factory=lambda: deque(maxlen=DENSE_ROWS))
+
+    @property
+    def count(self) -> int:
+        return self.row_count + sum(block.count for block in self.blocks)
+
+    def take(self, row: TruthRow) -> None:
+        """Count and digest one row, in the order in which the rank recorded it."""
+        data = row_bytes(row.metric, row.step, row.value)
+        self._root.update(data)
+        self._digests.setdefault(row.metric, hashlib.sha256()).update(data)
+        self._counts[row.metric] = self._counts.get(row.metric, 0) + 1
+        self.row_count += 1
+        first, last = self.steps.get(row.metric, (row.step, row.step))
+        self.steps[row.metric] = min(first, row.step), max(last, row.step)
+        self._times.append(row.time_ms)
+
+    @property
+    def dense(self) -> bool:
+        """Whether its last rows came so fast that a cut may have taken some of them."""
+        return len(self._times) == DENSE_ROWS and self._times[-1] - self._times[0] <= DENSE_MS
+
+    @property
+    def fits(self) -> bool:
+        """Whether its rows are those that its end tells: by the root digest, or with blocks by metric."""
+        assert self.end is not None
+        if not self.blocks:
+            return self._root.hexdigest() == self.end.sha256
+        if not self.end.metrics:
+            return True
+        counts = dict(self._counts)
+        for block in self.blocks:
+            counts[block.metric] = counts.get(block.metric, 0) + block.count
+        if counts != {metric: count for metric, (count, _) in self.end.metrics.items()}:
+            return False
+        whole = self._digests.keys() - {block.metric for block in self.blocks}
+        return all(self._digests[metric].hexdigest() == self.end.metrics[metric][1] for metric in whole)
 
 
 @dataclass
 class Truth:
-    """What one rank logged. `incomplete` says why this may not be all of it."""
+    """What one rank logged in all its attempts. `incomplete` says why this may not be all of it."""
 
     rank: int
+    attempts: list[Attempt] = field(default_factory=list)
     rows: Rows = field(default_factory=dict)
-    blocks: list[TruthBlock] = field(default_factory=list)
-    end: TruthEnd | None = None
-    client: TruthClient | None = None
-    row_count: int = 0
+    """The rows that the run must hold: of a metric and step that was logged again, the latest."""
     overwritten: int = 0
     """Rows that the rank itself logged again, for the same metric and step: Pluto keeps the latest."""
     incomplete: str = ""
     known_silent: bool = False
     """The termination message says that the rank logged nothing."""
+    _owner: dict[tuple[str, int], int] = field(default_factory=dict)
+    """(metric, step) → its attempt, of rows of other attempts than the first."""
 
     @property
     def count(self) -> int:
-        return self.row_count + sum(block.count for block in self.blocks)
+        return sum(attempt.count for attempt in self.attempts)
+
+    @property
+    def blocks(self) -> list[TruthBlock]:
+        return [block for attempt in self.attempts for block in attempt.blocks]
+
+    @property
+    def end(self) -> TruthEnd | None:
+        """Of the last attempt: what came before it was not the end."""
+        return self.attempts[-1].end if self.attempts else None
+
+    def client(self, metric: str, step: int) -> TruthClient | None:
+        """What the client told that was given this row."""
+        attempt = self._owner.get((metric, step), 0)
+        return self.attempts[attempt].client if self.attempts else None
+
+    @property
+    def clients(self) -> list[TruthClient]:
+        return [attempt.client for attempt in self.attempts if attempt.client is not None]
 
     @property
     def path(self) -> str:
         return f"truth/{self.rank}.jsonl"
 
 
-def _in_message(case: Case, rank: int) -> dict[str, object]:
-    """The rank's digest in its pod's termination message, or {}."""
-    pod = case.pods.get(rank // case.per_node)
-    ended = pod.container(case.launch.container, "terminated") if pod else None
-    return mapping(termination(ended[1])[1], "truth", str(rank)) if ended else {}
-
-
 def read(case: Case, rank: int) -> Truth:
     """One pass over truth/<rank>.jsonl."""
     truth = Truth(rank)
-    root, gaps, after_end = hashlib.sha256(), 0, False
     times: dict[str, dict[int, int]] = {}
     damaged_before = len(case.bundle.damaged)
     for _, line in case.bundle.truth(rank):
+        if isinstance(line, TruthStart):
+            truth.attempts.append(Attempt(line))
+            continue
+        if not truth.attempts:
+            truth.attempts.append(Attempt())
+        attempt = truth.attempts[-1]
         if isinstance(line, TruthRow):
-            root.update(row_bytes(line.metric, line.step, line.value))
-            truth.row_count += 1
-            rows, when = truth.rows.setdefault(line.metric, {}), times.setdefault(line.metric, {})
-            if line.step in rows:
-                truth.overwritten += 1
-                if line.time_ms < when[line.step]:
-                    continue
-            rows[line.step], when[line.step] = line.value, line.time_ms
+            attempt.take(line)
+            _last_write(truth, line, times.setdefault(line.metric, {}))
         elif isinstance(line, TruthBlock):
-            truth.blocks.append(line)
+            attempt.blocks.append(line)
         elif isinstance(line, TruthClient):
-            truth.client = line
+            attempt.client = line
         elif isinstance(line, TruthGap):
-            gaps += 1
+            attempt.gaps += 1
         else:
-            after_end = truth.end is not None
-            truth.end = line
-    said = _in_message(case, rank)
-    truth.known_silent = said.get("count") == 0
+            attempt.gaps += attempt.end is not None
+            attempt.end = line
     damage = len(case.bundle.damaged) > damaged_before
-    truth.incomplete = _why_incomplete(case.bundle, truth, root.hexdigest(), gaps + after_end, damage, said)
+    said = _in_message(case, truth)
+    truth.known_silent = said.get("count") == 0
+    truth.incomplete = _why_incomplete(case, truth, damage, said)
     return truth
 
 
-def _why_incomplete(
-    bundle: Bundle, truth: Truth, root: str, gaps: int, damage: bool, said: dict[str, object]
-) -> str:
-    if not bundle.has(truth.path):
+def _last_write(truth: Truth, row: TruthRow, times: dict[int, int]) -> None:
+    """Keep a row as the tracker does: of two for one metric and step, the one with the later client time."""
+    rows = truth.rows.setdefault(row.metric, {})
+    if row.step in rows:
+        truth.overwritten += 1
+        if row.time_ms < times[row.step]:
+            return
+    rows[row.step], times[row.step] = row.value, row.time_ms
+    if len(truth.attempts) > 1:
+        truth._owner[row.metric, row.step] = len(truth.attempts) - 1
+
+
+def _in_message(case: Case, truth: Truth) -> dict[str, object]:
+    """The rank's digest in the termination message of the pod that its last attempt ran in, or {}.
+
+    torchrun may give a rank to another node when it starts again, so the pod is looked up by the attempt.
+    """
+    start = truth.attempts[-1].start if truth.attempts else None
+    pods: list[Pod] = [pod for pods in case.pod_attempts.values() for pod in pods]
+    own = [pod for pod in pods if start is not None and start.pod == pod.name]
+    latest = case.pods.get(truth.rank // case.per_node)
+    for pod in own[-1:] or ([latest] if latest else []):
+        ended = pod.container(case.launch.container, "terminated")
+        return mapping(termination(ended[1])[1], "truth", str(truth.rank)) if ended else {}
+    return {}
+
+
+def _why_incomplete(case: Case, truth: Truth, damage: bool, said: dict[str, object]) -> str:
+    """One clause, "" when the ground truth is complete."""
+    if not case.bundle.has(truth.path):
         return "nothing of what it recorded reached the harness"
-    end = truth.end
-    if damage or gaps or end is None:
-        reasons = ["its file is damaged"] * damage + [f"{gaps} gaps in its frames"] * bool(gaps)
-        return " and ".join(reasons) or f"its last word is missing after {truth.count} rows"
+    reasons = ["its file is damaged"] * damage
+    for number, attempt in enumerate(truth.attempts):
+        why = _why_attempt(truth, number, attempt, said)
+        reasons += [f"{_which(truth, number)}{why}"] if why else []
+    if not truth.attempts and not reasons:
+        return "its end is missing after 0 rows"
+    return " and ".join(reasons)
+
+
+def _why_attempt(truth: Truth, number: int, attempt: Attempt, said: dict[str, object]) -> str:
+    if attempt.gaps:
+        return f"{attempt.gaps} gaps in its frames"
+    last = number == len(truth.attempts) - 1
+    if attempt.end is None:
+        return f"its end is missing after {attempt.count} rows" if last else _cut(truth, number, attempt)
+    if attempt.count != attempt.end.count:
+        return f"it recorded {attempt.end.count} rows, {attempt.count} are here"
+    if not attempt.fits:
+        return "its rows do not fit its own counts and digests"
     message = (said.get("count"), said.get("sha256"))
-    fits = _metrics_fit(bundle, truth, end) if truth.blocks else root == end.sha256
-    why = ""
-    if truth.count != end.count:
-        why = f"it recorded {end.count} rows, {truth.count} are here"
-    elif not fits:
-        why = "its rows do not fit its own counts and digests"
-    elif said and message != (end.count, end.sha256):
-        why = f"its termination message ({message[0]} rows) and its log ({end.count} rows) do not agree"
-    return why
+    if last and said and message != (attempt.end.count, attempt.end.sha256):
+        here = attempt.end.count
+        return f"its termination message ({message[0]} rows) and its log ({here} rows) do not agree"
+    return ""
 
 
-def _metrics_fit(bundle: Bundle, truth: Truth, end: TruthEnd) -> bool:
-    """With blocks the rows are not all here: counts by metric must fit, and digests where all rows are."""
-    counts: dict[str, int] = {}
-    digests: dict[str, hashlib._Hash] = {}
-    for _, line in bundle.truth(truth.rank):
-        if isinstance(line, TruthRow):
-            counts[line.metric] = counts.get(line.metric, 0) + 1
-            digest = digests.setdefault(line.metric, hashlib.sha256())
-            digest.update(row_bytes(line.metric, line.step, line.value))
-    in_blocks = {block.metric for block in truth.blocks}
-    for block in truth.blocks:
-        counts[block.metric] = counts.get(block.metric, 0) + block.count
-    if not end.metrics:
-        return True
-    if counts != {metric: count for metric, (count, _) in end.metrics.items()}:
-        return False
-    whole = [metric for metric in digests if metric not in in_blocks]
-    return all(digests[metric].hexdigest() == end.metrics[metric][1] for metric in whole)
+def _cut(truth: Truth, number: int, attempt: Attempt) -> str:
+    """Why the rows of an attempt that was cut may not all be known, "" when they are.
+
+    Its frames have no gap, and a rank writes a frame for each row before it logs the row. So only a rank that
+    recorded very fast can have had rows that it had not told yet. These are known all the same when the next
+    attempt goes on at a step that the cut one had told, and so logs them again.
+    """
+    if not attempt.dense and not attempt.blocks:
+        return ""
+    following = truth.attempts[number + 1]
+    apart = [
+        metric
+        for metric, (_, last) in attempt.steps.items()
+        if metric not in following.steps or following.steps[metric][0] > last + 1
+    ]
+    return f"it was cut after {attempt.count} rows, and may have logged more of {apart[0]}" if apart else ""
+
+
+def _which(truth: Truth, number: int) -> str:
+    return f"in attempt {number + 1} of {len(truth.attempts)}, " if len(truth.attempts) > 1 else ""
+
+
+def restarted(truths: list[Truth]) -> Iterator[tuple[int, Attempt, Attempt]]:
+    """(rank, attempt, the next one) of every rank that lived more than once."""
+    for truth in truths:
+        for before, after in zip(truth.attempts, truth.attempts[1:], strict=False):
+            yield truth.rank, before, after

@@ -134,7 +134,7 @@ class LaunchObserver:
             self._files[pod, container].write(text)
         if MARK in text:
             for line in text.splitlines():
-                self._truth.feed(line)
+                self._truth.feed(line, pod)
         if self._writer.listener is not None:
             self._writer.listener.logged(pod, self._writer.redactor.text(text[-SHOWN_BYTES:]))
 

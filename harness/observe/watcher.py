@@ -152,10 +152,18 @@ class Watcher:
         if change != "DELETED" and known.get(uid) == version:
             return
         known[uid] = version
-        item["metadata"].pop("managedFields", None)
+        item["metadata"]["managedFields"] = _managers(item)
         observation = Observation(received_at=now(), type=change, object=item)
         self._write(kind.name, observation)
         self._listener(kind.name, observation)
+
+
+def _managers(item: Object) -> list[Object]:
+    """Who changed the object and when, without the long list of which fields: a verdict names them."""
+    entries = item["metadata"].get("managedFields") or []
+    return [
+        {name: value for name, value in entry.items() if not name.startswith("fields")} for entry in entries
+    ]
 
 
 def _whole(kind: Kind, item: Object) -> Object:

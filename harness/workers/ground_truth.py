@@ -23,7 +23,9 @@ import truth_frames as frames
 
 ROWS_PER_FRAME = 20
 BLOCK_ROWS = 1000
-FLUSH_SECONDS = 1.0
+AT_ONCE_PER_SECOND, AT_ONCE_IN_A_ROW = 1000.0, 200.0
+"""Rows that are written out as they are recorded, so that a process that is killed has told what it logged.
+A rank that logs faster writes frames of several rows."""
 STDOUT, STDERR = os.dup(1), os.dup(2)
 """The container's own, past any capture that comes later. Not inherited by child processes."""
 
@@ -38,12 +40,14 @@ class Recorder:
         self.row_limit = row_limit
         self.fd = fd
         self.count = 0
+        self.attempt = f"{int(time.time() * 1000):x}-{os.urandom(4).hex()}"
         self._seq = 0
         self._root = hashlib.sha256()
         self._pending: list[list[Any]] = []
-        self._flushed = time.monotonic()
+        self._credit, self._credited = AT_ONCE_IN_A_ROW, time.monotonic()
         self._blocks: dict[str, list[tuple[str, int, float]]] = {}
         self._metrics: dict[str, tuple[int, Any]] = {}
+        self._write({"k": "start", "t": int(time.time() * 1000), **_life()})
 
     @classmethod
     def from_env(cls, rank: int) -> Recorder:
@@ -68,31 +72,22 @@ class Recorder:
             self._to_block(metric, step, value)
             return
         self._pending.append([metric, int(step), frames.encode_value(value), int(time.time() * 1000)])
-        if len(self._pending) >= ROWS_PER_FRAME or time.monotonic() - self._flushed > FLUSH_SECONDS:
+        if len(self._pending) >= ROWS_PER_FRAME or self._may_write_at_once():
             self.flush()
 
     def flush(self) -> None:
         """Write pending rows out as frames; frames too long for one pipe write are split."""
-        self._flushed = time.monotonic()
         while self._pending:
             take = len(self._pending)
             first = min(self.count, self.row_limit) - len(self._pending)
             while True:
-                payload = {
-                    "k": "rows",
-                    "r": self.rank,
-                    "q": self._seq,
-                    "n": first,
-                    "rows": self._pending[:take],
-                }
                 try:
-                    line = frames.encode(self.nonce, payload)
+                    self._write({"k": "rows", "n": first, "rows": self._pending[:take]})
                     break
                 except ValueError:
                     if take == 1:
                         raise
                     take //= 2
-            self._write(line)
             del self._pending[:take]
 
     def client(self, state: dict[str, Any] | None) -> None:
@@ -102,8 +97,7 @@ class Recorder:
         self.flush()
         for payload in (state, {**state, "whole": False, "sent": {}}):
             try:
-                head = {"k": "client", "r": self.rank, "q": self._seq}
-                self._write(frames.encode(self.nonce, {**head, **payload}))
+                self._write({"k": "client", **payload})
                 return
             except ValueError:
                 continue
@@ -115,12 +109,10 @@ class Recorder:
             self._write_block(metric)
         summary = {"count": self.count, "sha256": self._root.hexdigest()}
         metrics = {name: [n, sha.hexdigest()] for name, (n, sha) in self._metrics.items()}
-        payload = {"k": "end", "r": self.rank, "q": self._seq, **summary}
         try:
-            line = frames.encode(self.nonce, {**payload, "metrics": metrics})
+            self._write({"k": "end", **summary, "metrics": metrics})
         except ValueError:
-            line = frames.encode(self.nonce, {**payload, "metrics": {}})
-        self._write(line)
+            self._write({"k": "end", **summary, "metrics": {}})
         folder = output_dir or os.environ.get("KONDUKTOR_OUTPUT_DIR")
         if folder:
             _merge_result(Path(folder) / "result.json", self.rank, summary)
@@ -135,25 +127,33 @@ class Recorder:
     def _write_block(self, metric: str) -> None:
         rows = self._blocks.pop(metric)
         steps = [step for _, step, _ in rows]
-        self._write(
-            frames.encode(
-                self.nonce,
-                {
-                    "k": "block",
-                    "r": self.rank,
-                    "q": self._seq,
-                    "metric": metric,
-                    "first": min(steps),
-                    "last": max(steps),
-                    "count": len(rows),
-                    "sha256": frames.digest(rows),
-                },
-            )
-        )
+        span = {"first": min(steps), "last": max(steps), "count": len(rows)}
+        self._write({"k": "block", "metric": metric, **span, "sha256": frames.digest(rows)})
 
-    def _write(self, line: str) -> None:
+    def _may_write_at_once(self) -> bool:
+        """Whether this row gets a frame of its own, by a budget that fills up again with time."""
+        now = time.monotonic()
+        filled = self._credit + (now - self._credited) * AT_ONCE_PER_SECOND
+        self._credit, self._credited = min(AT_ONCE_IN_A_ROW, filled), now
+        if self._credit < 1:
+            return False
+        self._credit -= 1
+        return True
+
+    def _write(self, payload: dict[str, Any]) -> None:
+        """One frame. Raises ValueError, and writes nothing, when it would be too long."""
+        head = {"k": payload["k"], "r": self.rank, "a": self.attempt, "q": self._seq}
+        line = frames.encode(self.nonce, {**head, **payload})
         os.write(self.fd, (line + "\n").encode())
         self._seq += 1
+
+
+def _life() -> dict[str, Any]:
+    """Where this attempt runs, and how often torchrun has started its ranks again before it."""
+    counts = {"restart": "TORCHELASTIC_RESTART_COUNT", "max_restarts": "TORCHELASTIC_MAX_RESTARTS"}
+    found = {name: os.environ.get(variable, "") for name, variable in counts.items()}
+    numbers = {name: int(text) if text.isdecimal() else None for name, text in found.items()}
+    return {"host": os.uname().nodename, **numbers}
 
 
 def _merge_result(path: Path, rank: int, summary: dict[str, Any]) -> None:

@@ -6,13 +6,16 @@ A frame is one line, at most MAX_LINE bytes (one atomic pipe write):
 
     @truth1 <base64 of compact JSON> <first 32 hex digits of HMAC-SHA256(nonce, base64 text)>
 
-The JSON is one of
-    {"k":"rows","r":rank,"q":seq,"n":first_row_number,"rows":[[metric, step, value, time_ms], ...]}
-    {"k":"block","r":rank,"q":seq,"metric":m,"first":step,"last":step,"count":c,"sha256":hex}
-    {"k":"client","r":rank,"q":seq,"whole":bool,"sent":{m:[[first,last],...]},"unsent":{...},"error":text}
-    {"k":"end","r":rank,"q":seq,"count":rows_in_all,"sha256":root,"metrics":{m:[count, sha256]}|{}}
-`seq` counts a rank's frames from 0 without gaps; a gap is a lost frame. Blocks stand for rows that are past
-the row limit and so not in the log. A line whose MAC does not fit the launch's nonce is not truth.
+The JSON has "k" (kind), "r" (rank), "a" (attempt), "q" (seq), and by its kind
+    {"k":"start","t":time_ms,"host":hostname,"restart":n,"max_restarts":n}
+    {"k":"rows","n":first_row_number,"rows":[[metric, step, value, time_ms], ...]}
+    {"k":"block","metric":m,"first":step,"last":step,"count":c,"sha256":hex}
+    {"k":"client","whole":bool,"sent":{m:[[first,last],...]},"unsent":{...},"error":text}
+    {"k":"end","count":rows_in_all,"sha256":root,"metrics":{m:[count, sha256]}|{}}
+A rank may live more than once: torchrun starts it again, its pod is made again. Each life is an attempt with
+an id of its own; "restart" is torchrun's own count, null where there is no torchrun.
+`seq` counts an attempt's frames from 0 without gaps; a gap is a lost frame. Blocks stand for rows that are
+past the row limit and so not in the log. A line whose MAC does not fit the launch's nonce is not truth.
 Values are finite numbers as JSON numbers, or the strings "NaN", "Infinity", "-Infinity".
 """
 

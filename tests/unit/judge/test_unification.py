@@ -172,7 +172,7 @@ def test_plutos_deduplication(judged):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda lines: lines[:-1], "last word is missing"),
+        (lambda lines: lines[:-1], "end is missing"),
         (lambda lines: lines[1:], "12 rows, 11 are here"),
         (lambda lines: [TruthGap(after_seq=-1, next_seq=1), *lines], "gaps"),
         (lambda lines: [lines[0].model_copy(update={"value": 9.0}), *lines[1:]], "digests"),

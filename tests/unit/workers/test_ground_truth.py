@@ -50,7 +50,7 @@ def test_rows_past_the_limit_are_told_by_blocks() -> None:
 def test_a_frame_of_another_nonce_is_no_truth() -> None:
     lines = written([("loss", 1, 2.0)])[0]
     assert list(frames.decode("other", lines)) == []
-    assert len(list(frames.decode("abc123", [f"noise {line}" for line in lines]))) == 2
+    assert len(list(frames.decode("abc123", [f"noise {line}" for line in lines]))) == 3
 
 
 def test_local_ranks_share_one_result_file(tmp_path: Path) -> None:

@@ -1,0 +1,206 @@
+"""Which ranks lived more than once, who started them again, and whether that was allowed.
+
+Allowed is what the job asked for: torchrun's --max-restarts, the JobSet's maxRestarts, the Job's backoffLimit
+and the pod's restartPolicy. Kueue may take quota away and give it back. Anything else is somebody who
+disturbed the job: the points may all be there, and the run is still not what was launched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import pairwise
+
+from harness.evidence.objects import ObjectState, Pod, changed_by, items, mapping
+from harness.judge import deletion
+from harness.judge.case import RUNNING, Case, Finding, condition, found, names, passed, seconds
+from harness.judge.truth import Truth
+
+_FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
+"""As torchrun's agent logs the end of one of its ranks."""
+
+
+@dataclass(frozen=True)
+class Restart:
+    """One node's ranks, or all of them, started again. `at`: seconds since the epoch."""
+
+    at: float
+    ranks: list[int]
+    text: str
+    allowed: bool
+    evidence: list[str] = field(default_factory=list)
+
+
+def check(case: Case, truths: list[Truth]) -> Finding:
+    """Check `restarts`."""
+    seen = sorted([*_by_torchrun(case, truths), *_of_pods(case), *_of_containers(case)], key=lambda r: r.at)
+    if not seen:
+        return passed("restarts", "every rank ran once")
+    told = "; ".join(dict.fromkeys(restart.text for restart in seen))
+    bad = [restart for restart in seen if not restart.allowed]
+    if not bad:
+        return passed("restarts", told, [ref for restart in seen for ref in restart.evidence])
+    return found(
+        "restarts",
+        "rank.restarted",
+        f"Nothing in the job allows it, and {names(r for one in bad for r in one.ranks)} ran again: {told}",
+        ranks=[rank for one in bad for rank in one.ranks],
+        evidence=[ref for one in bad for ref in one.evidence],
+        phase=RUNNING,
+        at=bad[0].at,
+    )
+
+
+def _by_torchrun(case: Case, truths: list[Truth]) -> Iterator[Restart]:
+    """One for each time that torchrun started its ranks again, by the ranks' own word."""
+    by_time: dict[int | None, list[tuple[int, int, str, int | None]]] = {}
+    for truth in truths:
+        for before, after in pairwise(attempt.start for attempt in truth.attempts):
+            if before is None or after is None or before.pod != after.pod or after.restart is None:
+                continue
+            number = after.restart if after.restart != before.restart else None
+            by_time.setdefault(number, []).append(
+                (truth.rank, after.time_ms, after.pod or "", after.max_restarts)
+            )
+    for number, entries in by_time.items():
+        at = min(time for _, time, _, _ in entries) / 1000
+        ranks = sorted({rank for rank, *_ in entries})
+        limit = entries[0][3]
+        which = "after a new rendezvous" if number is None else f"(restart {number} of at most {limit})"
+        why = _failures(case, {pod for _, _, pod, _ in entries}, at)
+        text = f"torchrun started {names(ranks)} again at {_clock(at)} {which}{why}"
+        yield Restart(at, ranks, text, True, [f"truth/{rank}.jsonl" for rank in ranks])
+
+
+def _failures(case: Case, pods: set[str], before: float) -> str:
+    """What torchrun said of the ranks that failed before it started them again."""
+    told: dict[str, None] = {}
+    for pod in sorted(pods):
+        path = case.bundle.log(pod, case.launch.container)
+        for _, raw in case.bundle.lines(path):
+            line = raw.decode(errors="replace")
+            failed = _FAILED.search(line)
+            if failed and (seconds(line.partition(" ")[0]) or 0.0) <= before:
+                told[f"in pod {pod} local rank {failed[2]} failed with exit code {failed[1]}"] = None
+    return f": {', '.join(list(told)[-4:])}" if told else ""
+
+
+def _of_pods(case: Case) -> Iterator[Restart]:
+    """One for each pod that took the place of another of the same node of the job."""
+    for index, pods in case.pod_attempts.items():
+        for before, after in pairwise(pods):
+            yield _replaced(case, index, before, after)
+
+
+def _replaced(case: Case, index: int, before: Pod, after: Pod) -> Restart:
+    at = seconds(mapping(after.history[0].object, "metadata").get("creationTimestamp")) or 0.0
+    ranks, refs = case.ranks_of(index), [before.last.ref, after.history[0].ref]
+
+    def restart(text: str, allowed: bool, *more: str) -> Restart:
+        return Restart(
+            at, ranks, f"{names(ranks)} got pod {after.name} at {_clock(at)}: {text}", allowed, [*more, *refs]
+        )
+
+    if after.attempt > before.attempt:
+        limit = (
+            mapping(case.jobset.object, "spec", "failurePolicy").get("maxRestarts", 0) if case.jobset else 0
+        )
+        text = f"JobSet restarted the job (restart {after.attempt} of at most {limit}){_ended(case, before)}"
+        return restart(text, isinstance(limit, int) and after.attempt <= limit)
+    if (suspended := _suspended(case, before, after)) is not None:
+        return restart(*suspended)
+    jobs = [_owner(pod) for pod in (before, after)]
+    if jobs[0] != jobs[1]:
+        gone = next((s for s in case.bundle.objects("job").get(jobs[0], []) if deletion.leaving(s)), None)
+        when = f" at {_clock(seconds(gone.received_at) or at)}" if gone else ""
+        name = f"Job {gone.name}" if gone else "its Job"
+        return restart(
+            f"{name} was deleted{when}, and a new one was made for it", False, *([gone.ref] if gone else [])
+        )
+    removed = deletion.while_it_ran(case, before)
+    if removed is not None:
+        why = deletion.evicted(before)
+        text = f"pod {before.name} was {f'evicted ({why})' if why else 'deleted while it ran'}"
+        return restart(f"{text} at {_clock(deletion.asked(removed))}, and was made again", False, removed.ref)
+    limit = _backoff_limit(case, jobs[0])
+    text = f"pod {before.name} failed{_ended(case, before)}, and its Job made another (backoffLimit {limit})"
+    return restart(text, limit > 0)
+
+
+def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
+    """Whether the job was suspended between two pods, by whom, and whether that was Kueue."""
+    born, again = before.history[0].version, after.history[0].version
+    states = [state for state in case.jobsets if state.version < again]
+    for previous, state in pairwise(states):
+        stopped = mapping(state.object, "spec").get("suspend") is True
+        if not stopped or mapping(previous.object, "spec").get("suspend") is True or state.version < born:
+            continue
+        evicted = [
+            w for w in case.workload if condition(w, "Evicted").get("status") == "True" and w.version < again
+        ]
+        when = _clock(seconds(state.received_at) or 0.0)
+        if evicted:
+            reason = condition(evicted[-1], "Evicted").get("reason")
+            return (
+                f"Kueue suspended {case.launch.kind} {state.name} at {when} ({reason}) and admitted it again",
+                True,
+            )
+        who = ", ".join(changed_by(previous, state)) or "somebody"
+        text = f"{who} suspended {case.launch.kind} {state.name} at {when}, and it was resumed"
+        text += "; Kueue did not ask for that"
+        return text, False
+    return None
+
+
+def _of_containers(case: Case) -> Iterator[Restart]:
+    """One for each time that a kubelet started the container of a pod again."""
+    for index, pods in case.pod_attempts.items():
+        for pod in pods:
+            for before, after in pairwise(pod.history):
+                count = _restart_count(case, after)
+                if count <= _restart_count(case, before):
+                    continue
+                policy = mapping(after.object, "spec").get("restartPolicy", "Always")
+                at = seconds(after.received_at) or 0.0
+                ended = mapping(_status(case, after), "lastState", "terminated")
+                code = f", it had ended with exit code {ended['exitCode']}" if "exitCode" in ended else ""
+                text = f"the container of pod {pod.name} was started again at {_clock(at)} "
+                text += f"(restartPolicy {policy}{code})"
+                allowed = policy == "OnFailure" and ended.get("exitCode") != 0
+                yield Restart(at, case.ranks_of(index), text, allowed, [after.ref])
+
+
+def _status(case: Case, seen: ObjectState) -> dict[str, object]:
+    statuses = items(seen.object, "status", "containerStatuses")
+    return next((status for status in statuses if status.get("name") == case.launch.container), {})
+
+
+def _restart_count(case: Case, seen: ObjectState) -> int:
+    count = _status(case, seen).get("restartCount")
+    return count if isinstance(count, int) else 0
+
+
+def _ended(case: Case, pod: Pod) -> str:
+    """How the container of a pod ended, as the end of a sentence."""
+    ended = pod.container(case.launch.container, "terminated")
+    if ended is None:
+        return ""
+    return f": pod {pod.name} ended with exit code {ended[1].get('exitCode')} ({ended[1].get('reason')})"
+
+
+def _owner(pod: Pod) -> str:
+    owners = items(pod.history[0].object, "metadata", "ownerReferences")
+    return str(owners[0].get("uid")) if owners else ""
+
+
+def _backoff_limit(case: Case, job: str) -> int:
+    states = case.bundle.objects("job").get(job, [])
+    limit = mapping(states[-1].object, "spec").get("backoffLimit", 0) if states else 0
+    return limit if isinstance(limit, int) else 0
+
+
+def _clock(at: float) -> str:
+    """As the bundle writes a time, to the second."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

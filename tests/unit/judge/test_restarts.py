@@ -1,0 +1,233 @@
+"""A rank may live more than once: what was allowed is a PASS that shows it, what was not names who did it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import bundles
+import pytest
+from bundles import at, cond
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.evidence.schema import Check, TruthEnd, TruthRow, TruthStart, Verdict
+from harness.judge import judge
+from harness.workers.truth_frames import digest
+
+Judged = Callable[[bundles.Job], Verdict]
+BEGAN = 1_795_237_210_000
+"""As bundles.healthy() has it."""
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> Judged:
+    numbers = count()
+
+    def judged_(job: bundles.Job) -> Verdict:
+        job.refresh()
+        return judge(job.write(tmp_path / f"bundle{next(numbers)}"))
+
+    return judged_
+
+
+def restarts(verdict: Verdict) -> Check:
+    return next(check for check in verdict.checks if check.name == "restarts")
+
+
+def twice(job: bundles.Job, kept: int = 4, **second: Any) -> None:
+    """Every rank recorded its first `kept` rows, was cut, and told its whole truth in a second attempt."""
+    for rank in range(job.ranks):
+        pod = job.pod_name(rank // job.per_node)
+        whole = job.truth[rank]
+        starts = [
+            TruthStart(attempt=f"{n}", time_ms=BEGAN - 5000 + 4000 * n, pod=pod, restart=n, max_restarts=1)
+            for n in range(2)
+        ]
+        first = [row.model_copy(update={"time_ms": row.time_ms - 4000}) for row in job.rows(rank)[:kept]]
+        job.truth[rank] = [starts[0], *first, starts[1].model_copy(update=second), *whole]
+
+
+def test_torchrun_starts_the_ranks_again(judged: Judged) -> None:
+    """Contract: --max-restarts allows it; the verdict is a PASS that says how often and why."""
+    job = bundles.healthy()
+    twice(job)
+    failed = (
+        "torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: 1) local_rank: 0 (pid: 50)"
+    )
+    job.logs[job.pod_name(1)].insert(1, f"{at(0, True)} E1121 {failed}")
+    verdict = judged(job)
+    assert verdict.verdict == "PASS", verdict.explanation
+    said = restarts(verdict).explanation
+    assert "torchrun started ranks 0 and 1 again at 2026-11-21T" in said
+    assert "(restart 1 of at most 1)" in said
+    assert f"in pod {job.pod_name(1)} local rank 0 failed with exit code 1" in said
+
+
+def test_the_run_must_hold_the_union_of_the_attempts(judged: Judged) -> None:
+    """Contract: a row that only the attempt that was cut logged is not forgiven by the attempt after it."""
+    job = bundles.healthy()
+    twice(job)
+    only = TruthRow(metric="loss/node0", step=99, value=1.5, time_ms=BEGAN - 1000)
+    job.truth[0].insert(1, only)
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("unification.lost_points", [0])
+    job.points.append(bundles.point(job, 0, only))
+    assert judged(job).verdict == "PASS"
+
+
+def test_the_later_value_counts(judged: Judged) -> None:
+    """Contract: of two attempts' values for one metric and step the run must hold the later one."""
+    job = bundles.healthy()
+    twice(job)
+    row = next(line for line in job.truth[1] if isinstance(line, TruthRow))
+    job.truth[1][job.truth[1].index(row)] = row.model_copy(update={"value": 77.0})
+    assert judged(job).verdict == "PASS"
+    job.points = [
+        p.model_copy(update={"value": 77.0}) if (p.metric, p.step) == (row.metric, row.step) else p
+        for p in job.points
+    ]
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("unification.wrong_value", [1])
+
+
+def test_an_attempt_that_was_cut_at_full_speed_may_have_logged_more(judged: Judged) -> None:
+    """Contract: a rank that recorded faster than it told is known only where the next attempt overlaps."""
+    job = bundles.healthy(steps=30)
+    for rank in range(2):
+        rows = job.rows(rank)
+        start = [TruthStart(attempt=str(n), time_ms=BEGAN + n, restart=n, max_restarts=1) for n in range(2)]
+        rest = rows[50:]
+        root = digest((row.metric, row.step, row.value) for row in rest)
+        job.truth[rank] = [start[0], *rows[:40], start[1], *rest, TruthEnd(count=len(rest), sha256=root)]
+        job.points = [p for p in job.points if not (p.sender == f"node{rank}" and 20 <= p.step < 25)]
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.truth_incomplete")
+    assert "in attempt 1 of 2, it was cut after 40 rows, and may have logged more" in verdict.explanation
+
+
+def test_a_last_attempt_without_an_end_is_not_complete(judged: Judged) -> None:
+    """Contract: only the last attempt's end is the end, whatever an earlier attempt told."""
+    job = bundles.healthy()
+    whole = list(job.truth[0])
+    job.truth[0] = [*whole, TruthStart(attempt="b", time_ms=BEGAN + 9000), *job.rows(0)[:1]]
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.truth_incomplete")
+    assert "in attempt 2 of 2, its end is missing after 1 rows" in verdict.explanation
+
+
+def first_pods(job: bundles.Job, job_uid: str = "job-1", when: float = 2) -> None:
+    """Pods that both nodes had before those of the healthy job, owned by another Job or the same."""
+    states = job.objects
+    job.objects = []
+    for index in range(job.nodes):
+        for moment, phase in ((when, "Pending"), (when + 0.2, "Running")):
+            running = {"running": {"startedAt": at(when)}}
+            job.pod(index, moment, phase, running if phase == "Running" else None)
+        job.pod(index, when + 0.5, "Running", {"running": {"startedAt": at(when)}}, type_="DELETED")
+    for _, seen in job.objects:
+        metadata = seen.object["metadata"]
+        metadata["uid"] = f"old-{metadata['uid']}"
+        metadata["name"] = f"old-{metadata['name']}"
+        metadata["creationTimestamp"] = at(when)
+        metadata["ownerReferences"] = [{"kind": "Job", "uid": job_uid}]
+        job.logs[metadata["name"]] = [f"{at(when, True)} first"]
+    old = job.objects
+    before = [pair for pair in states if pair[1].received_at < at(when, True)]
+    job.objects = [*before, *old, *states[len(before) :]]
+    for number, (_, seen) in enumerate(job.objects):
+        seen.object["metadata"]["resourceVersion"] = str(101 + number)
+        if seen.object["kind"] == "Pod" and not seen.object["metadata"]["name"].startswith("old-"):
+            seen.object["metadata"]["ownerReferences"] = [{"kind": "Job", "uid": "job-2"}]
+
+
+def test_a_job_of_the_jobset_is_deleted_and_made_again(judged: Judged) -> None:
+    """Contract: every point is there, and it is a FAIL all the same: somebody restarted the ranks."""
+    job = bundles.healthy()
+    first_pods(job)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.restarted", [0, 1])
+    assert "its Job was deleted, and a new one was made for it" in verdict.explanation
+
+
+def suspended(job: bundles.Job, manager: str) -> None:
+    """The JobSet is suspended while the first pods run, and resumed."""
+    position = next(n for n, (kind, _) in enumerate(job.objects) if kind == "pod") + 4
+    entry = {"manager": manager, "operation": "Update", "time": at(2.4)}
+    made = bundles.Job(version=0)
+    made.jobset(1.9)
+    made.jobset(2.4, suspend=True)
+    made.objects[-1][1].object["metadata"]["managedFields"] = [entry]
+    job.objects[position:position] = made.objects
+    for number, (_, seen) in enumerate(job.objects):
+        seen.object["metadata"]["resourceVersion"] = str(101 + number)
+
+
+def test_a_jobset_that_somebody_suspends_and_resumes(judged: Judged) -> None:
+    """Contract: who suspended it and when is said."""
+    job = bundles.healthy()
+    first_pods(job, job_uid="job-2")
+    suspended(job, "kubectl-patch")
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.restarted", [0, 1])
+    assert "kubectl-patch suspended JobSet multinode-1a2b at 2026-11-21T05:00:02Z" in verdict.explanation
+
+
+def test_kueue_may_suspend_and_admit_again(judged: Judged) -> None:
+    """Contract: a job that lost its quota, got it back and finished is a PASS that says so."""
+    job = bundles.healthy()
+    first_pods(job, job_uid="job-2")
+    suspended(job, "kueue")
+    made = bundles.Job(version=0)
+    made.workload(2.3, [cond("Admitted", "True", "Admitted"), cond("Evicted", "True", "Preempted", "for x")])
+    position = next(n for n, (kind, _) in enumerate(job.objects) if kind == "pod") + 4
+    job.objects[position:position] = made.objects
+    for number, (_, seen) in enumerate(job.objects):
+        seen.object["metadata"]["resourceVersion"] = str(101 + number)
+    verdict = judged(job)
+    assert verdict.verdict == "PASS", verdict.explanation
+    assert "Kueue suspended JobSet multinode-1a2b" in restarts(verdict).explanation
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(1, "PASS"), (0, "FAIL")])
+def test_a_jobset_restarts_as_often_as_it_may(judged: Judged, limit: int, expected: str) -> None:
+    """Contract: maxRestarts of the JobSet decides."""
+    job = bundles.healthy()
+    first_pods(job)
+    for kind, seen in job.objects:
+        if kind == "jobset":
+            seen.object["spec"]["failurePolicy"] = {"maxRestarts": limit}
+            seen.object["status"]["restarts"] = 1
+        if kind == "pod" and not seen.object["metadata"]["name"].startswith("old-"):
+            seen.object["metadata"]["labels"]["jobset.sigs.k8s.io/restart-attempt"] = "1"
+    verdict = judged(job)
+    assert verdict.verdict == expected, verdict.explanation
+    assert f"(restart 1 of at most {limit})" in restarts(verdict).explanation
+
+
+def test_a_kubelet_that_starts_a_container_again(judged: Judged) -> None:
+    """Contract: restartPolicy Always runs a rank twice; nothing in a training job asks for that."""
+    job = bundles.healthy()
+    for kind, seen in job.objects:
+        for status in seen.object["status"].get("containerStatuses", []) if kind == "pod" else []:
+            if "terminated" in status["state"]:
+                status |= {"restartCount": 1, "lastState": {"terminated": {"exitCode": 0}}}
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "rank.restarted")
+    assert "(restartPolicy Always, it had ended with exit code 0)" in verdict.explanation
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 11), st.integers(0, 1), st.integers(0, 11))
+def test_a_point_that_any_attempt_lost_makes_no_pass(kept: int, rank: int, lost: int) -> None:
+    """Contract: however rows are spread over attempts, one that is not in the run is never a PASS."""
+    job = bundles.healthy()
+    twice(job, kept=kept)
+    del job.points[12 * rank + lost]
+    job.refresh()
+    with tempfile.TemporaryDirectory() as folder:
+        verdict = judge(job.write(Path(folder) / "bundle"))
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "unification.lost_points", [rank])
