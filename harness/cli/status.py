@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.core.kubernetes import Kube, Object, condition
 from harness.evidence import folder
-from harness.launch.konduktor.config import NONCE_LABEL
+from harness.launch.names import NONCE_LABEL
 from harness.provision.images.build import build_tracker, build_worker
 from harness.provision.images.stack import resolve
 from harness.provision.kind import power

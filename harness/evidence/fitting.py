@@ -35,6 +35,11 @@ def never_fits(pod: dict[str, Any], nodes: Iterable[dict[str, Any]]) -> str | No
     return "; ".join(f"{_and(names)} {_verb(names, reason)}" for reason, names in by_reason.items())
 
 
+def accepts(pod: dict[str, Any], node: dict[str, Any]) -> bool:
+    """Whether a node's labels and taints let a DaemonSet's pod onto it, whatever room there is."""
+    return not _kept_away(pod, node)
+
+
 def requests(pod: dict[str, Any]) -> dict[str, Decimal]:
     """What the pod's containers ask for together: cores, bytes, numbers of devices."""
     total: dict[str, Decimal] = {}
@@ -57,18 +62,21 @@ def quantity(text: object) -> Decimal:
 
 def _obstacles(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
     """Each as the end of a sentence about the node."""
-    found = []
     has = mapping(node, "status", "allocatable")
-    found += [
+    no_room = [
         f"has {_amount(name, quantity(has.get(name, 0)))}"
         for name, asked in requests(pod).items()
         if asked > quantity(has.get(name, 0))
     ]
+    cordoned = ["is cordoned"] if mapping(node, "spec").get("unschedulable") else []
+    return no_room + cordoned + _kept_away(pod, node)
+
+
+def _kept_away(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
+    """The node's labels and taints that the pod does not fit."""
     labels = mapping(node, "metadata", "labels")
     wanted = mapping(pod, "spec", "nodeSelector")
-    found += [f"has no label {key}={value}" for key, value in wanted.items() if labels.get(key) != value]
-    if mapping(node, "spec").get("unschedulable"):
-        found.append("is cordoned")
+    found = [f"has no label {key}={value}" for key, value in wanted.items() if labels.get(key) != value]
     tolerations = items(pod, "spec", "tolerations")
     for taint in items(node, "spec", "taints"):
         if taint.get("effect") == "PreferNoSchedule" or taint.get("key") in (*_PASSING, _CORDON):

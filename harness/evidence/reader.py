@@ -11,10 +11,12 @@ from typing import TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from harness.core.errors import UsageError
-from harness.evidence.objects import COMPLETION_INDEX, JOBSET_NAME, ObjectState, Pod, mapping
+from harness.evidence.members import members
+from harness.evidence.objects import ObjectState, Pod
 from harness.evidence.renamed import upgraded
 from harness.evidence.schema import (
     Attachment,
+    ContainerExit,
     Manifest,
     Observation,
     Point,
@@ -33,6 +35,7 @@ _RUN: TypeAdapter[TrackerRun] = TypeAdapter(TrackerRun)
 _ATTACHMENT: TypeAdapter[Attachment] = TypeAdapter(Attachment)
 _INSPECTION: TypeAdapter[RendezvousSnapshot] = TypeAdapter(RendezvousSnapshot)
 _POINT: TypeAdapter[Point] = TypeAdapter(Point)
+_EXIT: TypeAdapter[ContainerExit] = TypeAdapter(ContainerExit)
 
 
 class Bundle:
@@ -130,22 +133,9 @@ class Bundle:
         return {index: pods[-1] for index, pods in self.pod_attempts().items()}
 
     def pod_attempts(self) -> dict[int, list[Pod]]:
-        """Node index → every pod that the node of the launched job had, the oldest first."""
-        manifest = self.manifest
-        owner = manifest.launch.object_name if manifest and manifest.launch else None
-        found: dict[int, list[tuple[tuple[int, str, int], Pod]]] = {}
-        for states in self.objects("pod").values():
-            metadata = mapping(states[-1].object, "metadata")
-            labels, annotations = mapping(metadata, "labels"), mapping(metadata, "annotations")
-            index = str(annotations.get(COMPLETION_INDEX, labels.get(COMPLETION_INDEX, "")))
-            if not owner or labels.get(JOBSET_NAME) != owner or not index.isdecimal():
-                continue
-            pod = Pod(int(index), tuple(states))
-            # Creation times are whole seconds: of two pods of one second, the one written later is the later.
-            order = (pod.attempt, str(metadata.get("creationTimestamp", "")), pod.history[0].version)
-            found.setdefault(pod.index, []).append((order, pod))
-        ordered = {index: sorted(found[index], key=lambda entry: entry[0]) for index in sorted(found)}
-        return {index: [pod for _, pod in entries] for index, entries in ordered.items()}
+        """Node index → every pod that the node of the launched workload had, the oldest first."""
+        launch = self.manifest.launch if self.manifest else None
+        return members(launch, self.objects("pod").values()) if launch else {}
 
     def ranks(self) -> dict[int, Pod]:
         """Rank → its pod: with p processes per node, node i holds ranks i·p to i·p+p-1."""
@@ -160,6 +150,10 @@ class Bundle:
     def inspections(self) -> list[tuple[int, RendezvousSnapshot]]:
         """How containers looked from inside, with line numbers, in order."""
         return list(self._records("inspections.jsonl", _INSPECTION))
+
+    def exits(self) -> list[tuple[int, ContainerExit]]:
+        """How commands of held containers ended, with line numbers, in order."""
+        return list(self._records("exits.jsonl", _EXIT))
 
     def truth(self, rank: int) -> Iterator[tuple[int, TruthLine]]:
         """A rank's ground truth with line numbers."""

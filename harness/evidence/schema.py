@@ -6,6 +6,7 @@
                            localqueue, clusterqueue
       events.jsonl         Observation of core/v1 Events
       inspections.jsonl    Inspection: containers from inside, when their ranks should have met
+      exits.jsonl          ContainerExit: how the commands of ranks ended, where their containers are held
       logs/<pod>-<container>.log   "<RFC 3339 time> <line>", from the first line to the last
       truth/<rank>.jsonl   of each attempt of the rank TruthStart, TruthRow …, TruthBlock …, TruthClient, then
                            TruthEnd: what the rank itself says it logged
@@ -67,6 +68,8 @@ class Launch(Record):
     object_name: str | None = None
     uid: str | None = None
     container: str = "konduktor-container"
+    held: bool = False
+    """Its controller starts again what ends: containers stay when their command has ended (exits.jsonl)."""
 
 
 class Expected(Record):
@@ -121,6 +124,15 @@ class Observation(Record):
     received_at: str
     type: Literal["ADDED", "MODIFIED", "DELETED"]
     object: dict[str, Any]
+
+
+class ContainerExit(Record):
+    """The end of a rank container's command, by its own word: the container may still be there."""
+
+    at: str
+    pod: str
+    container: str
+    exit_code: int
 
 
 class Process(Record):

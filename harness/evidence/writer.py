@@ -23,6 +23,7 @@ from harness.evidence.listener import ProgressListener
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import (
     Attachment,
+    ContainerExit,
     Manifest,
     Observation,
     Point,
@@ -147,6 +148,10 @@ class BundleWriter:
     def inspection(self, inspection: RendezvousSnapshot) -> None:
         """Append how a container looked from inside."""
         self._append("inspections.jsonl", inspection)
+
+    def exited(self, exit_: ContainerExit) -> None:
+        """Append how a container's command ended."""
+        self._append("exits.jsonl", exit_)
 
     def log_line(self, pod: str, container: str, line: str) -> None:
         """Append one line of a container's log."""

@@ -8,9 +8,11 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+from harness.evidence import kinds
 from harness.evidence.objects import ObjectState, Pod, items, mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Expected, Launch, Manifest
+from harness.judge import held
 from harness.judge.causes import CAUSES
 
 PROVISION, START, RUNNING, END, TRACKER, UNIFICATION = 0.0, 1.0, 2.0, 3.0, 4.0, 5.0
@@ -107,9 +109,12 @@ class Case:
     @cached_property
     def pods(self) -> dict[int, Pod]:
         """Node index → its pod, as it was while the harness waited."""
+        pods = self.bundle.pods()
+        if self.launch.held:
+            return {index: held.as_it_ended(self.bundle, self.launch, pod) for index, pod in pods.items()}
         return {
             index: replace(pod, history=tuple(self._awaited(list(pod.history))))
-            for index, pod in self.bundle.pods().items()
+            for index, pod in pods.items()
         }
 
     @cached_property
@@ -152,7 +157,7 @@ class Case:
     @cached_property
     def jobsets(self) -> list[ObjectState]:
         """Every state of the launched object, oldest first, also after the wait."""
-        return self.bundle.objects("jobset").get(self.launch.uid or "", [])
+        return self.bundle.objects(kinds.FILES.get(self.launch.kind, "jobset")).get(self.launch.uid or "", [])
 
     @cached_property
     def jobset(self) -> ObjectState | None:
@@ -162,13 +167,18 @@ class Case:
 
     @cached_property
     def terminal(self) -> str | None:
-        """ "Completed" or "Failed" as the JobSet says it, None while it says neither."""
+        """ "Completed" or "Failed" as the launched object says it, None while it says neither.
+
+        What is started again when it ends says neither: there the ranks' own ends count.
+        """
+        if self.launch.held:
+            return held.terminal(self.bundle, self.expected.num_nodes)
         for seen in reversed(self.jobsets):
-            for kind in ("Completed", "Failed"):
+            for kind, word in (("Completed", "Completed"), ("Complete", "Completed"), ("Failed", "Failed")):
                 if mapping(seen.object, "status").get("terminalState") == kind:
-                    return kind
+                    return word
                 if condition(seen, kind).get("status") == "True":
-                    return kind
+                    return word
         return None
 
     @cached_property

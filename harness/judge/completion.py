@@ -19,11 +19,16 @@ def completed(case: Case, ends: dict[int, End]) -> Finding:
             "completed", "run.evidence_missing", f"no state of {case.launch.object_name} was recorded"
         )
     if case.terminal == "Completed":
-        return passed("completed", f"JobSet {jobset.name} is Completed", [jobset.ref])
+        return passed("completed", f"{_what(case, jobset)} {_how(case)}", [jobset.ref])
     if case.terminal == "Failed":
         failed = condition(jobset, "Failed")
+        if case.launch.held:
+            failed = {
+                "reason": "RankFailed",
+                "message": "a rank's command ended with another code than 0",
+            }
         why = f"{failed.get('reason', 'no reason')}: {failed.get('message', 'no message')}"
-        text = f"JobSet {jobset.name} failed: {why}"
+        text = f"{_what(case, jobset)} failed: {why}"
         return found("completed", "run.not_completed", text, evidence=[jobset.ref])
     return _unended(case, jobset, ends)
 
@@ -35,21 +40,32 @@ def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
         return found(
             "completed",
             "run.deleted",
-            f"JobSet {jobset.name} was deleted before it ended, and not by the harness",
+            f"{_what(case, jobset)} was deleted before it ended, and not by the harness",
             ranks=range(case.expected.ranks),
             evidence=refs,
             phase=RUNNING,
             at=seconds(next(filter(deletion.leaving, case.jobsets)).received_at),
         )
     if controllers.waited(case) and all(end.state in {"succeeded", "failed"} for end in ends.values()):
-        text = f"every rank's pod has ended, and JobSet {jobset.name} has not"
+        text = f"every rank's pod has ended, and {_what(case, jobset)} has not"
         return controllers.not_followed(case, "completed", "jobset", text, refs, END)
     if case.timed_out:
         ranks, last = pods.stalled(case, ends)
-        text = f"JobSet {jobset.name} did not end: {case.deadline}" + (f"; {last}" if last else "")
+        text = f"{_what(case, jobset)} did not end: {case.deadline}" + (f"; {last}" if last else "")
         return found("completed", "run.timed_out", text, ranks=ranks, evidence=refs)
     why = "the harness was stopped before the job ended" if case.by_signal else "it was not seen to end"
-    return unknown("completed", f"JobSet {jobset.name}: {why}", evidence=refs)
+    return unknown("completed", f"{_what(case, jobset)}: {why}", evidence=refs)
+
+
+def _what(case: Case, launched: ObjectState) -> str:
+    return f"{case.launch.kind} {launched.name}"
+
+
+def _how(case: Case) -> str:
+    """How it is known that the job completed."""
+    if not case.launch.held:
+        return "is Completed"
+    return "ran to its end: the command of every rank ended with 0, and none was started again"
 
 
 def checks(case: Case, ends: dict[int, End]) -> list[Finding]:

@@ -57,7 +57,7 @@ def not_followed(
 def no_job(case: Case) -> Finding | None:
     """A resumed JobSet that no Job came of: its controller does nothing."""
     jobset = case.jobset
-    if jobset is None or case.pods or case.terminal or not waited(case):
+    if case.launch.kind != "JobSet" or jobset is None or case.pods or case.terminal or not waited(case):
         return None
     resumed = mapping(jobset.object, "spec").get("suspend") is not True and jobset.type != "DELETED"
     if not resumed or case.bundle.history("job") or case.broken("objects/workload.jsonl"):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from harness.judge import stacks
 from harness.judge.stacks import Stack
-from harness.workers.truth_frames import MARK
+from harness.workers.truth_frames import EXIT_MARK, MARK
 
 Lines = list[tuple[int, str]]
 
@@ -104,7 +104,9 @@ class Clues:
 
 def read(tail: Lines, log: str = "") -> Clues:
     """Clues from numbered last lines of a log, a file of the bundle."""
-    lines = [(number, _TIME.sub("", text)) for number, text in tail if MARK not in text]
+    lines = [
+        (number, _TIME.sub("", text)) for number, text in tail if MARK not in text and EXIT_MARK not in text
+    ]
     stack, dumped = stacks.last(lines)
     lines = [entry for entry in lines if entry[0] not in dumped]
     cause, clue, clue_number = None, "", 0

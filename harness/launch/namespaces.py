@@ -16,7 +16,7 @@ from urllib3.exceptions import HTTPError
 from harness.core.errors import WaitError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
 from harness.core.locks import Hold, in_use, take
-from harness.launch.konduktor.config import NONCE_LABEL
+from harness.launch.names import NONCE_LABEL
 from harness.provision.controllers.queues import MANAGED
 
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"

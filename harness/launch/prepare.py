@@ -21,9 +21,11 @@ from harness.core.kubernetes import NOT_SERVED, Kube
 from harness.evidence.schema import Expected, TrackerSummary
 from harness.evidence.writer import BundleWriter, now
 from harness.launch import namespaces
-from harness.launch.konduktor.config import NONCE_LABEL, Submission, users_config
+from harness.launch.konduktor.config import Submission, users_config
 from harness.launch.konduktor.job_file import JobFile
-from harness.launch.konduktor.submit import Handle, KonduktorLauncher
+from harness.launch.konduktor.submit import KonduktorLauncher
+from harness.launch.names import NONCE_LABEL
+from harness.launch.workload import Handle
 from harness.provision import preflight
 from harness.provision.controllers import install as controllers
 from harness.provision.controllers import queues

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from harness.evidence import kinds
 from harness.evidence.objects import ObjectState, items, mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Manifest
@@ -32,13 +33,15 @@ def lanes(bundle: Bundle, manifest: Manifest) -> list[Lane]:
     """Stages, JobSet, Workload, each rank's pod, and the nodes that were not Ready."""
     end = _end(manifest)
     made = [Lane(name, spans, "harness") for name, spans in _stages(manifest)]
-    for kind, name in (("jobset", "JobSet"), ("workload", "Workload")):
+    launched = manifest.launch.kind if manifest.launch else "JobSet"
+    for kind, name in ((kinds.FILES.get(launched, "jobset"), launched), ("workload", "Workload")):
         for states in bundle.objects(kind).values():
             made.append(Lane(f"{name} {states[0].name}", list(_conditions(states, end, kind)), "queue"))
     job = manifest.launch.object_name if manifest.launch else None
-    for index, pod in bundle.pods().items():
-        name = pod.name.removeprefix(f"{job}-")
-        made.append(Lane(f"node {index}: pod {name}", list(_pod(list(pod.history), end)), "ranks"))
+    for index, pods in bundle.pod_attempts().items():
+        for pod in pods:
+            name = pod.name.removeprefix(f"{job}-")
+            made.append(Lane(f"node {index}: pod {name}", list(_pod(list(pod.history), end)), "ranks"))
     for states in bundle.objects("node").values():
         spans = list(_not_ready(states, end))
         if spans:
@@ -64,10 +67,11 @@ def _stages(manifest: Manifest) -> Iterator[tuple[str, list[Span]]]:
 def _phase(seen: ObjectState, kind: str) -> tuple[str, str]:
     """(what it is doing, colour) by its conditions, the furthest along first."""
     true = {c.get("type") for c in items(seen.object, "status", "conditions") if c.get("status") == "True"}
-    if kind == "jobset":
-        state = mapping(seen.object, "status").get("terminalState")
+    if kind != "workload":
+        done = next((word for word in ("Complete", "Failed") if word in true), "")
+        state = mapping(seen.object, "status").get("terminalState") or done
         if state:
-            return str(state), "good" if state == "Completed" else "bad"
+            return str(state), "good" if str(state).startswith("Complete") else "bad"
         suspended = mapping(seen.object, "spec").get("suspend") is True
         return ("suspended", "wait") if suspended else ("running", "work")
     for name, colour in (

@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.core import processes
 from harness.core.kubernetes import Kube, condition
 from harness.faults.command import command
-from harness.launch.konduktor.config import NONCE_LABEL
+from harness.launch.names import NONCE_LABEL
 from harness.provision.ready import Ready
 from harness.settings import Settings
 from harness.soak.leaks import Snapshot

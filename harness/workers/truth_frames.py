@@ -31,6 +31,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 MARK = "@truth1 "
+EXIT_MARK = "@exit1 "
+"""A line of harness/launch/files/worker_init.sh: "@exit1 <nonce> <exit code of the command>"."""
 MAX_LINE = 4000
 _FRAME = re.compile(r"@truth1 ([A-Za-z0-9+/=]+) ([0-9a-f]{32})(?![0-9a-f])")
 

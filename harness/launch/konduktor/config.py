@@ -14,8 +14,9 @@ import yaml
 
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object
+from harness.launch.names import NONCE_LABEL
+from harness.provision.images import scripts
 
-NONCE_LABEL = "pluto-e2e-harness/nonce"
 _TAKEN = ("pod_config", "jobset_config")
 
 # konduktor's script would be PID 1 as bash, which neither forwards nor obeys SIGTERM: ranks would be killed
@@ -41,7 +42,7 @@ class Submission:
     users: Object = field(default_factory=dict)
     """Of `users_config`."""
     files: list[Object] = field(default_factory=list)
-    """volumeMounts of one ConfigMap, whose name is theirs."""
+    """volumeMounts of changed scripts (harness/provision/images/scripts.py)."""
     pull_secret: str | None = None
     """Of the launch's namespace, for the image."""
 
@@ -72,7 +73,7 @@ def konduktor_config(submission: Submission) -> Object:
     container: Object = {"env": env, "command": [_INIT]}
     if submission.cpu_request is not None:
         container["resources"] = {"requests": {"cpu": submission.cpu_request}}
-    volumes = [{"name": name, "configMap": {"name": name}} for name in {m["name"] for m in submission.files}]
+    volumes = scripts.volumes(submission.files)
     if volumes:
         container["volumeMounts"] = submission.files
     spread = {

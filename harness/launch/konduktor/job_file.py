@@ -14,10 +14,8 @@ import yaml
 from harness.core.errors import UsageError
 from harness.evidence.redaction import secret_variable, secrets_in
 from harness.launch.konduktor.mistakes import DURATION_LABEL, mistakes
+from harness.launch.names import LOCAL_IMAGE, QUEUE_LABEL
 
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-LOCAL_IMAGE = "pluto-multinode-test:local"
-"""The image_id that stands for the image built from images/files/worker.Dockerfile."""
 _NPROC = re.compile(r"--nproc[_-]per[_-]node[= ](\S+)")
 
 

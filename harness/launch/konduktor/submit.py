@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -20,8 +19,10 @@ import yaml
 from harness.core import processes
 from harness.core.errors import HarnessError, ToolError
 from harness.core.kubernetes import Kube
-from harness.launch.konduktor.config import NONCE_LABEL, Submission, konduktor_config
+from harness.launch.konduktor.config import Submission, konduktor_config
 from harness.launch.konduktor.kubeconfig import for_launch
+from harness.launch.names import NONCE_LABEL
+from harness.launch.workload import Handle
 
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
 CONTAINER = "konduktor-container"
@@ -31,14 +32,6 @@ _JOB_ID = re.compile(r"^Job ID: (\S+)", re.MULTILINE)
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _REFUSED = re.compile(r"ApiException: \((4\d\d)\).*?^HTTP response body: (.*?)$", re.DOTALL | re.MULTILINE)
 """As the Kubernetes client's exception prints itself."""
-
-
-@dataclass(frozen=True)
-class Handle:
-    """The object that konduktor made."""
-
-    name: str
-    uid: str
 
 
 class KonduktorLauncher:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,11 +102,17 @@ def config_map(namespace: str, scripts: Mapping[str, bytes]) -> Object:
 
 
 def mounts(scripts: Mapping[str, bytes]) -> list[Object]:
-    """Each over the image's own file, or beside them."""
+    """Each over the image's own file, or beside them. Each by a volume of its own: konduktor merges mounts
+    of one name into one."""
     return [
-        {"name": CONFIG_MAP, "mountPath": f"{WORKSPACE}/{name}", "subPath": _key(name)}
-        for name in sorted(scripts)
+        {"name": f"{CONFIG_MAP}-{number}", "mountPath": f"{WORKSPACE}/{name}", "subPath": _key(name)}
+        for number, name in enumerate(sorted(scripts))
     ]
+
+
+def volumes(mounts: Sequence[Object]) -> list[Object]:
+    """What `mounts` refer to: the one ConfigMap, by a name for each."""
+    return [{"name": mount["name"], "configMap": {"name": CONFIG_MAP}} for mount in mounts]
 
 
 def _said(tag: str) -> dict[str, str]:

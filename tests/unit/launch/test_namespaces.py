@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from harness.launch.konduktor.config import NONCE_LABEL
+from harness.launch.names import NONCE_LABEL
 from harness.launch.namespaces import NamespaceLeases, namespace_of
 
 

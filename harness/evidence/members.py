@@ -1,0 +1,74 @@
+"""Which pods belong to the launched workload, and which node of the job each of them is."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterable
+
+from harness.evidence.objects import COMPLETION_INDEX, JOBSET_NAME, ObjectState, Pod, items, mapping
+from harness.evidence.schema import Launch
+
+POD_INDEX = "apps.kubernetes.io/pod-index"
+States = list[ObjectState]
+
+
+def members(launch: Launch, pods: Iterable[States]) -> dict[int, list[Pod]]:
+    """Node index → its pods, the oldest first. `pods`: the states of each pod that was seen, oldest first."""
+    own = [states for states in pods if _belongs(launch, states)]
+    index = _by_address(own) if launch.kind == "DaemonSet" else _by_label
+    found: dict[int, list[tuple[tuple[int, str, int], Pod]]] = {}
+    for states in own:
+        at = index(states)
+        if at is None:
+            continue
+        pod = Pod(at, tuple(states))
+        created = str(mapping(states[-1].object, "metadata").get("creationTimestamp", ""))
+        # Creation times are whole seconds: of two pods of one second, the one written later is the later.
+        found.setdefault(at, []).append(((pod.attempt, created, states[0].version), pod))
+    ordered = {at: sorted(found[at], key=lambda entry: entry[0]) for at in sorted(found)}
+    return {at: [pod for _, pod in entries] for at, entries in ordered.items()}
+
+
+def _belongs(launch: Launch, states: States) -> bool:
+    """konduktor's pods by the JobSet's label, since a Job stands between them; others by their owner."""
+    metadata = mapping(states[-1].object, "metadata")
+    if launch.kind == "JobSet":
+        return bool(launch.object_name) and mapping(metadata, "labels").get(JOBSET_NAME) == launch.object_name
+    return any(owner.get("uid") == launch.uid for owner in items(metadata, "ownerReferences"))
+
+
+def _by_label(states: States) -> int | None:
+    metadata = mapping(states[-1].object, "metadata")
+    labels, annotations = mapping(metadata, "labels"), mapping(metadata, "annotations")
+    text = str(annotations.get(COMPLETION_INDEX, labels.get(COMPLETION_INDEX, labels.get(POD_INDEX, ""))))
+    return int(text) if text.isdecimal() else None
+
+
+def _by_address(pods: list[States]) -> Callable[[States], int | None]:
+    """A DaemonSet's pods have no numbers: as manifests/daemonset.yaml does, they are counted by address.
+
+    A pod that took the place of another on the same node counts as that one.
+    """
+    first: dict[str, tuple[int, str]] = {}
+    for states in sorted(pods, key=lambda states: states[0].version):
+        node, address = _node(states), _address(states)
+        if node and address is not None:
+            first.setdefault(node, (address, node))
+    order = {node: at for at, (_, node) in enumerate(sorted(first.values()))}
+    return lambda states: order.get(_node(states))
+
+
+def _node(states: States) -> str:
+    found = [mapping(state.object, "spec").get("nodeName") for state in states]
+    return next((str(node) for node in reversed(found) if node), "")
+
+
+def _address(states: States) -> int | None:
+    for state in reversed(states):
+        text = mapping(state.object, "status").get("podIP")
+        if text:
+            try:
+                return int(ipaddress.ip_address(str(text)))
+            except ValueError:
+                return None
+    return None

@@ -1,0 +1,70 @@
+"""Ranks of a StatefulSet or a DaemonSet: the controller starts again what ends, so their containers are held.
+
+A rank is done when its command has ended, by the exit code that its container's init wrote (exits.jsonl).
+What comes after it, the harness's own deletion of the pod, says nothing of the rank.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Literal
+
+from harness.evidence.objects import ObjectState, Pod, items, mapping
+from harness.evidence.reader import Bundle
+from harness.evidence.schema import ContainerExit, Launch
+
+
+def terminal(bundle: Bundle, nodes: int) -> Literal["Completed", "Failed"] | None:
+    """Completed: the command of every node ended with 0. Failed: one ended with something else."""
+    ended = {index: _exit(bundle, pod) for index, pod in bundle.pods().items()}
+    codes = [found[1].exit_code for found in ended.values() if found is not None]
+    if any(codes):
+        return "Failed"
+    return "Completed" if len(codes) == nodes else None
+
+
+def as_it_ended(bundle: Bundle, launch: Launch, pod: Pod) -> Pod:
+    """The pod as if its container had ended when its command did, which other kinds of pods do."""
+    found = _exit(bundle, pod)
+    if found is None:
+        return pod
+    line, exit_ = found
+    before = [seen for seen in pod.history if _at(seen.received_at) <= _at(exit_.at)] or [pod.history[0]]
+    real = pod.container(launch.container, "terminated")
+    terminated = {
+        "exitCode": exit_.exit_code,
+        "reason": "Completed" if exit_.exit_code == 0 else "Error",
+        "finishedAt": exit_.at,
+        "message": real[1].get("message", "") if real else "",
+    }
+    if real and real[1].get("reason") == "OOMKilled":
+        terminated["reason"] = "OOMKilled"
+    last = _with_state(
+        before[-1], launch.container, {"terminated": terminated}, f"exits.jsonl:{line}", exit_.at
+    )
+    return replace(pod, history=(*before, last))
+
+
+def _exit(bundle: Bundle, pod: Pod) -> tuple[int, ContainerExit] | None:
+    """The first end of the pod's own command; a pod of a StatefulSet has the name of the one before it."""
+    created = _at(mapping(pod.history[0].object, "metadata").get("creationTimestamp"))
+    own = [(line, one) for line, one in bundle.exits() if one.pod == pod.name and _at(one.at) >= created]
+    return own[0] if own else None
+
+
+def _with_state(seen: ObjectState, container: str, state: dict[str, Any], ref: str, at: str) -> ObjectState:
+    changed = copy.deepcopy(seen.object)
+    statuses = items(changed, "status", "containerStatuses")
+    for status in statuses:
+        if status.get("name") == container:
+            status["state"] = state
+    return replace(seen, ref=ref, type="MODIFIED", received_at=at, object=changed)
+
+
+def _at(text: object) -> float:
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return 0.0

@@ -1,0 +1,43 @@
+"""An Indexed Job: pods with a completion index each, which end for good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from harness.core.kubernetes import Kube, Object
+from harness.evidence import kinds
+from harness.launch.plain import PlainWorkload
+from harness.launch.workload import Surroundings
+
+
+class IndexedJobWorkload(PlainWorkload):
+    """It completes when a pod of every index has succeeded."""
+
+    kind: ClassVar[str] = "Job"
+    held: ClassVar[bool] = False
+    watched_kind: ClassVar[kinds.WatchedKind] = kinds.JOB
+
+    def members(self, _kube: Kube, /) -> int:
+        """Its completions."""
+        return int(self.document["spec"]["completions"])
+
+    def prepare(self, document: Object, surroundings: Surroundings) -> None:
+        """The cluster ends it when its time is over, also when the harness is gone by then."""
+        limit = int(surroundings.max_seconds)
+        spec = document["spec"]
+        spec["activeDeadlineSeconds"] = min(int(spec.get("activeDeadlineSeconds") or limit), limit)
+
+    def mistakes(self) -> Iterable[str]:
+        spec = self.document.get("spec") or {}
+        if spec.get("completionMode") != "Indexed":
+            seen = spec.get("completionMode")
+            yield f"spec.completionMode: Indexed is expected, so that each pod has a rank; seen {seen!r}"
+        count = spec.get("completions")
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            yield f"spec.completions: a whole number from 1 on; seen {count!r}"
+        elif spec.get("parallelism") != count:
+            yield (
+                f"spec.parallelism: {count} is expected, as completions: ranks wait for each other; "
+                f"seen {spec.get('parallelism')!r}"
+            )

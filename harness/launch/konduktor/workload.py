@@ -1,0 +1,122 @@
+"""A konduktor job file as a workload: konduktor makes a JobSet of it, which Kueue admits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from kubernetes.client.exceptions import ApiException
+
+from harness.core.kubernetes import Kube
+from harness.evidence import kinds
+from harness.launch.konduktor.config import Submission, users_config
+from harness.launch.konduktor.job_file import JobFile
+from harness.launch.konduktor.submit import CONTAINER, KonduktorLauncher
+from harness.launch.workload import Handle, Progress, Record, Surroundings
+from harness.provision.konduktor import konduktor_bin
+from harness.settings import Settings
+
+
+@dataclass(frozen=True)
+class KonduktorWorkload:
+    """See harness.launch.workload.Workload."""
+
+    job: JobFile
+    kind: str = "JobSet"
+    launcher: str = "konduktor"
+    container: str = CONTAINER
+    held: bool = False
+    watched: tuple[kinds.WatchedKind, ...] = kinds.JOBSET
+
+    @property
+    def name(self) -> str:
+        return str(self.job.document["name"])
+
+    def members(self, _kube: Kube, /) -> int:
+        """Its num_nodes."""
+        return self.job.num_nodes
+
+    @property
+    def per_node(self) -> int:
+        return self.job.ranks // self.job.num_nodes
+
+    @property
+    def queue(self) -> str | None:
+        return self.job.queue
+
+    @property
+    def cpus(self) -> Decimal | None:
+        return self.job.cpus
+
+    @property
+    def image(self) -> str:
+        return self.job.image
+
+    @property
+    def takes_ours(self) -> bool:
+        return self.job.takes_ours
+
+    @property
+    def resources(self) -> set[str]:
+        return self.job.resources
+
+    @property
+    def envs(self) -> dict[str, str]:
+        return self.job.envs
+
+    @property
+    def secret_envs(self) -> dict[str, str]:
+        return self.job.secret_envs
+
+    @property
+    def secrets(self) -> set[str]:
+        return self.job.secrets
+
+    def check(self, settings: Settings) -> None:
+        """The number of ranks must be known, and a konduktor config must be one."""
+        self.job.ranks  # noqa: B018 - raises UsageError
+        users_config(settings.konduktor_config)
+
+    def provide(self, settings: Settings, progress: Progress) -> None:
+        """konduktor, in an environment of its own."""
+        konduktor_bin(settings, progress)
+
+    def submit(self, surroundings: Surroundings, record: Record) -> Handle:
+        """`konduktor launch`; see KonduktorLauncher.submit."""
+        return self._launcher(surroundings).submit(self._submission(surroundings), record)
+
+    def cancel(self, surroundings: Surroundings) -> None:
+        """Delete the launch's JobSets."""
+        try:
+            self._launcher(surroundings).cancel(self._submission(surroundings))
+        except ApiException as error:
+            if error.status != 404:  # no such API: nothing of it is there either
+                raise
+
+    def clean(self, surroundings: Surroundings) -> None:
+        """konduktor's HOME goes."""
+        self._launcher(surroundings).clean()
+
+    def _launcher(self, surroundings: Surroundings) -> KonduktorLauncher:
+        program = konduktor_bin(surroundings.settings, surroundings.progress)
+        return KonduktorLauncher(surroundings.kube, program, surroundings.home)
+
+    def _submission(self, surroundings: Surroundings) -> Submission:
+        rendered = self.job.render(
+            image=surroundings.image, envs=dict(surroundings.envs), max_seconds=surroundings.max_seconds
+        )
+        return Submission(
+            namespace=surroundings.namespace,
+            nonce=surroundings.nonce,
+            job_yaml=rendered,
+            secret_env=dict(surroundings.secret_env),
+            cpu_request=surroundings.cpu_request,
+            users=users_config(surroundings.settings.konduktor_config),
+            files=surroundings.scripts,
+            pull_secret=surroundings.pull_secret,
+        )
+
+
+def as_workload(job: object) -> object:
+    """A job file as the workload that it is; anything else as it is."""
+    return KonduktorWorkload(job) if isinstance(job, JobFile) else job

@@ -1,0 +1,264 @@
+"""What StatefulSets, Indexed Jobs and DaemonSets have in common: a manifest with a pod template.
+
+It is applied as it is, but for what a launch adds: labels, image, environment, secrets by reference, changed
+scripts, and an init around the command (files/worker_init.sh) that passes SIGTERM on and writes the command's
+exit code into the log.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+import yaml
+from kubernetes.client.exceptions import ApiException
+
+from harness.core.errors import HarnessError, UsageError
+from harness.core.kubernetes import Kube, Object
+from harness.evidence import kinds
+from harness.evidence.redaction import secret_variable, secrets_in
+from harness.launch.names import LOCAL_IMAGE, NONCE_LABEL, QUEUE_LABEL
+from harness.launch.workload import Handle, Progress, Record, Surroundings
+from harness.provision.images import scripts
+from harness.settings import Settings
+
+INIT = (Path(__file__).parent / "files" / "worker_init.sh").read_text()
+BESIDE = {"Service", "ConfigMap", "ServiceAccount"}
+"""Kinds that a manifest may bring for its workload."""
+_NPROC = re.compile(r"--nproc[_-]per[_-]node[= ](\S+)")
+
+
+@dataclass(frozen=True)
+class PlainWorkload(ABC):
+    """One object with a pod template. `beside`: the other objects of its file."""
+
+    document: Object
+    beside: tuple[Object, ...]
+    source: str
+
+    kind: ClassVar[str]
+    held: ClassVar[bool]
+    watched_kind: ClassVar[kinds.WatchedKind]
+    launcher: ClassVar[str] = "apply"
+
+    def __post_init__(self) -> None:
+        problems = [*self._mistakes(), *self.mistakes()]
+        if problems:
+            raise UsageError(
+                f"manifest {self.source}: " + "; ".join(problems),
+                hint="manifests/ has one that works for each kind",
+            )
+
+    @abstractmethod
+    def mistakes(self) -> Iterable[str]:
+        """What is wrong with a manifest of this kind: "field: what is expected; seen …"."""
+
+    @abstractmethod
+    def members(self, kube: Kube, /) -> int: ...
+
+    def prepare(self, document: Object, surroundings: Surroundings) -> None:  # noqa: B027 - not every kind needs it
+        """Change what is special to the kind in the document that will be applied."""
+
+    # -- what the file says ------------------------------------------------------------------------------
+    @property
+    def name(self) -> str:
+        return str(self.document["metadata"]["name"])
+
+    @cached_property
+    def template(self) -> Object:
+        return dict(self.document["spec"]["template"])
+
+    @cached_property
+    def _container(self) -> Object:
+        """The one that the ranks run in: the first."""
+        return dict(self.template["spec"]["containers"][0])
+
+    @property
+    def container(self) -> str:
+        return str(self._container["name"])
+
+    @property
+    def per_node(self) -> int:
+        text = " ".join(map(str, [*self._container["command"], *(self._container.get("args") or [])]))
+        found = _NPROC.search(text)
+        return int(found[1]) if found else 1
+
+    @property
+    def queue(self) -> str | None:
+        return (self.document["metadata"].get("labels") or {}).get(QUEUE_LABEL)
+
+    @property
+    def watched(self) -> tuple[kinds.WatchedKind, ...]:
+        return (self.watched_kind, *(kinds.QUEUED if self.queue else ()))
+
+    @property
+    def cpus(self) -> Decimal | None:
+        return None
+
+    @property
+    def image(self) -> str:
+        return str(self._container["image"])
+
+    @property
+    def takes_ours(self) -> bool:
+        return self.image == LOCAL_IMAGE
+
+    @property
+    def resources(self) -> set[str]:
+        asked = [
+            amounts
+            for container in self.template["spec"]["containers"]
+            for amounts in (container.get("resources") or {}).values()
+            if isinstance(amounts, dict)
+        ]
+        return {"cpu", "memory", *(name for amounts in asked for name in amounts)}
+
+    @property
+    def envs(self) -> dict[str, str]:
+        return {e["name"]: str(e["value"]) for e in self._container.get("env") or [] if "value" in e}
+
+    @property
+    def secret_envs(self) -> dict[str, str]:
+        return {
+            name: value for name, value in self.envs.items() if secret_variable(name) or secrets_in(value)
+        }
+
+    @property
+    def secrets(self) -> set[str]:
+        texts = [*self.envs.values(), yaml.safe_dump_all([self.document, *self.beside])]
+        return {*self.secret_envs.values()}.union(*map(secrets_in, texts))
+
+    def check(self, settings: Settings) -> None:
+        """A konduktor config is for konduktor's jobs alone."""
+        if settings.konduktor_config is not None:
+            raise UsageError(
+                f"manifest {self.source} is not launched by konduktor, and HARNESS_KONDUKTOR_CONFIG is set",
+                hint="node selectors and tolerations go into the manifest itself; unset it",
+            )
+
+    def provide(self, settings: Settings, progress: Progress) -> None:  # noqa: B027 - not every kind needs it
+        """It is applied by the harness itself."""
+
+    # -- what a launch does -------------------------------------------------------------------------------
+    def render(self, surroundings: Surroundings) -> list[Object]:
+        """What is applied: the objects beside the workload, then the workload."""
+        document = copy.deepcopy(self.document)
+        label = {NONCE_LABEL: surroundings.nonce}
+        template = document["spec"]["template"]
+        for metadata in (document["metadata"], template.setdefault("metadata", {})):
+            metadata["labels"] = {**(metadata.get("labels") or {}), **label}
+        spec = template["spec"]
+        worker = spec["containers"][0]
+        worker["image"] = surroundings.image
+        worker.setdefault("imagePullPolicy", "IfNotPresent")
+        words = [*worker.pop("command"), *(worker.pop("args", None) or [])]
+        worker["command"] = ["sh", "-c", INIT, "sh", *words]
+        worker["env"] = self._env(surroundings)
+        if surroundings.cpu_request is not None:
+            resources = worker.setdefault("resources", {})
+            resources["requests"] = {**(resources.get("requests") or {}), "cpu": surroundings.cpu_request}
+        if surroundings.scripts:
+            worker["volumeMounts"] = [*(worker.get("volumeMounts") or []), *surroundings.scripts]
+            spec["volumes"] = [*(spec.get("volumes") or []), *scripts.volumes(surroundings.scripts)]
+        if surroundings.pull_secret is not None:
+            spec["imagePullSecrets"] = [{"name": surroundings.pull_secret}]
+        spec.setdefault("terminationGracePeriodSeconds", 30)
+        self.prepare(document, surroundings)
+        documents = [*copy.deepcopy(list(self.beside)), document]
+        for each in documents:
+            each["metadata"]["namespace"] = surroundings.namespace
+        return documents
+
+    def _env(self, surroundings: Surroundings) -> list[Object]:
+        """The manifest's own, less secrets, and over them what every rank of a launch is told."""
+        given = {
+            # Pluto's client names the job that a process belongs to by this variable alone.
+            "KONDUKTOR_JOB_NAME": self.name,
+            "HARNESS_NODES": str(surroundings.nodes),
+            "HARNESS_HOLD": "1" if self.held else "0",
+            **surroundings.envs,
+        }
+        taken = {*given, *surroundings.secret_env}
+        own = [
+            e for e in self._container.get("env") or [] if e["name"] not in taken | self.secret_envs.keys()
+        ]
+        plain = [{"name": name, "value": value} for name, value in given.items()]
+        held = [
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+            for name, (secret, key) in surroundings.secret_env.items()
+        ]
+        return [*plain, *held, *own]
+
+    def submit(self, surroundings: Surroundings, record: Record) -> Handle:
+        """Apply it, and read the workload back. Raises HarnessError, cause launch.rejected."""
+        documents = self.render(surroundings)
+        record("launch/manifest.yaml", yaml.safe_dump_all(documents, sort_keys=False))
+        for document in documents:
+            try:
+                made = surroundings.kube.apply(document)
+            except ApiException as error:
+                raise HarnessError(
+                    f"The API server refused {document['kind']} {document['metadata']['name']} with HTTP "
+                    f"{error.status}: {_message(error)}",
+                    hint="launch/manifest.yaml in the bundle is what was applied",
+                    cause="launch.rejected",
+                ) from None
+        metadata = made["metadata"]
+        return Handle(metadata["name"], metadata["uid"])
+
+    def cancel(self, surroundings: Surroundings) -> None:
+        """Its pods go with it, by the garbage collector, each with its grace to end."""
+        api_version, name = self.document["apiVersion"], self.name
+        resource = surroundings.kube.resource(api_version, self.kind)
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        try:
+            resource.delete(name=name, namespace=surroundings.namespace, body=body)
+        except ApiException as error:
+            if error.status != 404:
+                raise
+
+    def clean(self, surroundings: Surroundings) -> None:  # noqa: B027 - not every kind needs it
+        """Nothing is left on this machine."""
+
+    # -- what is wrong with it -----------------------------------------------------------------------------
+    def _mistakes(self) -> Iterable[str]:
+        spec = self.document.get("spec")
+        template = spec.get("template") if isinstance(spec, dict) else None
+        pod = template.get("spec") if isinstance(template, dict) else None
+        containers = pod.get("containers") if isinstance(pod, dict) else None
+        if not isinstance(containers, list) or not containers or not isinstance(containers[0], dict):
+            yield "spec.template.spec.containers: at least one container is expected"
+            return
+        worker = containers[0]
+        for name in ("name", "image"):
+            if not isinstance(worker.get(name), str) or not worker[name]:
+                yield f"containers[0].{name}: a text is expected; seen {worker.get(name)!r}"
+        command = worker.get("command")
+        if not isinstance(command, list) or not command:
+            yield (
+                "containers[0].command: a list is expected; the image's own entry point is not known here, "
+                "and the harness puts an init around the command"
+            )
+            return
+        text = " ".join(map(str, [*command, *(worker.get("args") or [])]))
+        found = _NPROC.search(text)
+        if found and not re.fullmatch(r"[1-9]\d*", found[1], re.ASCII):
+            yield f"--nproc_per_node: a number from 1 on is expected; seen {found[1]!r}"
+        for each in self.beside:
+            if each.get("kind") not in BESIDE:
+                yield f"{each.get('kind')}: beside the workload {', '.join(sorted(BESIDE))} are expected"
+
+
+def _message(error: ApiException) -> str:
+    """The API server's own sentence."""
+    try:
+        return str(yaml.safe_load(error.body or "")["message"])
+    except (yaml.YAMLError, TypeError, KeyError):
+        return str(error.reason)
