@@ -5,13 +5,15 @@ from __future__ import annotations
 import secrets
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
+from harness.context import RecordedContext, RunContext
 from harness.core import processes
 from harness.core.deadlines import Budget
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import reached
+from harness.core.progress import Progress
 from harness.evidence.listener import ProgressListener
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import Expected, Launch
@@ -22,79 +24,85 @@ from harness.launch.namespaces import namespace_of
 from harness.launch.prepare import Launching, prepare
 from harness.observe.observer import LaunchObserver
 from harness.provision import lifecycle
-from harness.provision.existing import ExistingCluster
+from harness.provision.cluster import Ready
 from harness.provision.images import scripts
 from harness.provision.konduktor import konduktor_bin
-from harness.provision.ready import Ready
+from harness.provision.lifecycle import ClusterUse
 from harness.report.finalize import Outcome, finish, tidy
 from harness.settings import Settings
 from harness.tracker.run_id import check_run_id, make_run_id
 
-Progress = Callable[[str], None]
 
-
-def run(
-    job: JobFile, settings: Settings, progress: Progress, listener: ProgressListener | None = None
-) -> Outcome:
+def run(job: JobFile, context: RunContext, listener: ProgressListener | None = None) -> Outcome:
     """Provision if needed, launch once, judge. Removes a cluster that it created, unless kept.
 
     Raises UsageError when nothing was created; every other failure, and an interruption, is a verdict.
     Afterwards, older bundles go as `keep_runs` says.
     """
-    _check(job, settings)
+    place = lifecycle.cluster_of(context.settings)
+    _check(job, context.settings)
     with processes.signals_as_interrupt():
-        writer = _new_bundle(settings, job)
-        writer.listener = listener
-        ready = None
+        recorded = _new_bundle(context, job)
+        recorded.writer.listener = listener
+        use = ClusterUse(place, recorded)
         try:
-            ready = lifecycle.up(settings, writer, progress)
-            _launch(job, settings, ready, writer, progress)
+            _launch(job, use.up(), recorded)
         except (Exception, KeyboardInterrupt) as error:
-            _stopped(error, writer, progress)
+            _stopped(error, recorded)
             if isinstance(error, UsageError):
-                finish(writer, progress)
+                finish(recorded)
                 raise
         finally:
-            _leave(settings, ready, writer, progress)
-        outcome = finish(writer, progress)
-        tidy(settings, progress, outcome.bundle)
+            use.leave_recorded()
+        outcome = finish(recorded)
+        tidy(context, outcome.bundle)
         return outcome
 
 
-def launch(job: JobFile, settings: Settings, ready: Ready, progress: Progress) -> Outcome:
+def launch(job: JobFile, context: RunContext, ready: Ready) -> Outcome:
     """Launch once on a cluster that is ready, and judge; the cluster stays. For fixtures."""
-    _check(job, settings)
-    writer = _new_bundle(settings, job)
+    _check(job, context.settings)
+    recorded = _new_bundle(context, job)
     try:
-        _launch(job, settings, ready, writer, progress)
+        _launch(job, ready, recorded)
     except (Exception, KeyboardInterrupt) as error:
-        _stopped(error, writer, progress)
+        _stopped(error, recorded)
         if isinstance(error, KeyboardInterrupt):
-            finish(writer, progress)
+            finish(recorded)
             raise
-    return finish(writer, progress)
+    return finish(recorded)
 
 
-def up(settings: Settings, progress: Progress) -> Ready:
-    """A ready cluster that stays. What fails leaves a bundle, and no cluster that this call began; what does
-    not fail was no launch, and leaves none."""
+@contextmanager
+def cluster(context: RunContext) -> Iterator[Ready]:
+    """A ready cluster for the block. At its end the last that uses it removes it, unless it is to be kept.
+
+    When it cannot be made ready, the evidence of that is kept and a cluster created here is deleted. When it
+    is ready, there was no launch, so there is no bundle. Signals interrupt the block as Ctrl-C does.
+    """
+    place = lifecycle.cluster_of(context.settings)
     with processes.signals_as_interrupt():
-        writer = _new_bundle(settings)
+        recorded = _new_bundle(context)
+        use = ClusterUse(place, recorded)
         try:
-            ready = lifecycle.up(settings, writer, progress)
-            writer.discard()
-            return ready
+            ready = use.up()
+            recorded.writer.discard()
         except (Exception, KeyboardInterrupt) as error:
-            _stopped(error, writer, progress)
-            _leave(settings, None, writer, progress)
-            outcome = finish(writer, progress)
+            _stopped(error, recorded)
+            use.leave_recorded()
+            outcome = finish(recorded)
             if isinstance(error, HarnessError):
                 error.hint = f"{error.hint} · evidence: {outcome.bundle}".removeprefix(" · ")
             raise
+        try:
+            yield ready
+        finally:
+            use.leave()
 
 
-def _stopped(error: Exception | KeyboardInterrupt, writer: BundleWriter, progress: Progress) -> None:
+def _stopped(error: Exception | KeyboardInterrupt, context: RecordedContext) -> None:
     """Have in the manifest what ended the run early, also when it came between two stages."""
+    writer, progress = context.writer, context.progress
     if isinstance(error, KeyboardInterrupt):
         name = str(error) or "SIGINT"
         progress(f"stopped by {name}: cleaning up, the evidence is kept")
@@ -109,33 +117,8 @@ def _stopped(error: Exception | KeyboardInterrupt, writer: BundleWriter, progres
             raise error
 
 
-def _leave(settings: Settings, ready: Ready | None, writer: BundleWriter, progress: Progress) -> None:
-    """Done with the cluster: the last one removes it, unless it is to be kept. Only a second interruption
-    leaves it: its state then stays too, so that `harness down` finds it."""
-    owner = writer.current.nonce
-    if ready is not None:
-        ready.use.release()
-    if not lifecycle.removable(settings, ready, owner):
-        return
-    left = f"cluster {settings.cluster_name} is left: `harness down --cluster-name {settings.cluster_name}`"
-    try:
-        with writer.stage("delete cluster"):
-            try:
-                lifecycle.leave(settings, progress, ready, owner)
-            except KeyboardInterrupt:
-                progress("the cluster is being deleted; interrupt once more to leave it")
-                lifecycle.leave(settings, progress, ready, owner)
-    except KeyboardInterrupt as error:
-        writer.update(interrupted=writer.current.interrupted or str(error) or "SIGINT")
-        progress(left)
-    except Exception as error:
-        progress(f"{left} ({error})")
-
-
 def _check(job: JobFile, settings: Settings) -> None:
     """Everything that can be wrong before anything is created."""
-    if settings.kubeconfig is not None:
-        ExistingCluster(settings)
     Budget(settings.wait_seconds)
     job.ranks  # noqa: B018 - raises UsageError
     users_config(settings.konduktor_config)
@@ -151,19 +134,20 @@ def _given_run_id(job: JobFile, settings: Settings) -> str | None:
     return settings.pluto_run_id or job.envs.get("PLUTO_RUN_ID") or None
 
 
-def _new_bundle(settings: Settings, job: JobFile | None = None) -> BundleWriter:
+def _new_bundle(context: RunContext, job: JobFile | None = None) -> RecordedContext:
     """A bundle whose redactor knows every secret of the settings. None: it is of no launch."""
+    settings = context.settings
     key = settings.pluto_api_key
     redactor = Redactor([key.get_secret_value()] if key else [])
     writer = BundleWriter.create(settings.runs_dir, secrets.token_hex(4), redactor)
     name = job.document["name"] if job else None
     writer.update(command=sys.argv, job=name, deadline_seconds=settings.wait_seconds)
-    return writer
+    return context.recorded(writer)
 
 
-def _launch(job: JobFile, settings: Settings, ready: Ready, writer: BundleWriter, progress: Progress) -> None:
+def _launch(job: JobFile, ready: Ready, context: RecordedContext) -> None:
     """Launch, observe to the end, collect. Cleans up what belongs to the launch alone."""
-    nonce = writer.current.nonce
+    settings, writer, progress, nonce = context.settings, context.writer, context.progress, context.nonce
     budget = Budget(settings.wait_seconds)
     run_id = _given_run_id(job, settings) or make_run_id(nonce)
     expected = Expected(
@@ -177,11 +161,11 @@ def _launch(job: JobFile, settings: Settings, ready: Ready, writer: BundleWriter
     writer.update(expected=expected, versions=_versions(ready, job), cluster=_identity(ready))
     with ExitStack() as undo:
         with writer.stage("konduktor"):
-            program = konduktor_bin(settings, progress)
+            program = konduktor_bin(context)
         with writer.stage("namespace"), reached():
             progress(f"preparing namespace {namespace_of(nonce)}")
             launching = prepare(
-                *(ready, program, job, settings, expected, nonce, budget, writer, progress, undo)
+                job, ready, context, program=program, expected=expected, budget=budget, undo=undo
             )
             undo.callback(launching.clean)
             launch = Launch(launcher="konduktor", namespace=launching.namespace, kind="JobSet")

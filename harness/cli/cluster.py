@@ -20,16 +20,19 @@ from harness.cli.options import (
     Json,
     Kubeconfig,
     Kubernetes,
-    Progress,
     RunsDir,
+    TimedProgress,
     Workers,
     dump,
 )
 from harness.cli.stdout import left
+from harness.context import RunContext
+from harness.core.progress import Progress
 from harness.evidence.lookup import opened
 from harness.launch.konduktor.job_file import JobFile
-from harness.provision import attach, lifecycle
-from harness.settings import Settings, load
+from harness.provision.existing import ExistingCluster
+from harness.provision.kind.cluster import KindCluster
+from harness.settings import load
 
 
 def up(
@@ -44,37 +47,37 @@ def up(
     settings = load(
         cluster_name=cluster_name, workers=workers, kubernetes=kubernetes, images=images, runs_dir=runs_dir
     )
-    ready = running.up(settings, Progress())
-    ready.kind.keep()
-    if as_json:
-        dump(looking.status(settings))
-    else:
-        print(f"cluster {ready.kind.name} is ready")
-        print(f"  export KUBECONFIG={ready.kind.kubeconfig}\n  harness run JOB")
+    with running.cluster(RunContext(settings=settings, progress=TimedProgress())) as ready:
+        ready.kind.keep()
+        if as_json:
+            dump(looking.status(settings))
+        else:
+            print(f"cluster {ready.kind.name} is ready")
+            print(f"  export KUBECONFIG={ready.kind.kubeconfig}\n  harness run JOB")
     return 0
 
 
 def down(cluster_name: ClusterName = None, as_json: Json = False) -> int:
     """Remove the cluster that the harness made, and nothing else."""
-    return _done(cluster_name, as_json, lifecycle.down, ("removed", "none that the harness made"))
+    return _done(cluster_name, as_json, KindCluster.down, ("removed", "none that the harness made"))
 
 
 def pause(cluster_name: ClusterName = None, as_json: Json = False) -> int:
     """Stop the cluster's nodes; everything in it stays. `harness resume`, or the next run, starts them."""
-    return _done(cluster_name, as_json, lifecycle.pause, ("paused", "was paused already"))
+    return _done(cluster_name, as_json, KindCluster.pause, ("paused", "was paused already"))
 
 
 def resume(cluster_name: ClusterName = None, as_json: Json = False) -> int:
     """Start a paused cluster and wait until everything in it serves again."""
-    return _done(cluster_name, as_json, lifecycle.resume, ("resumed, and serves again", "was not paused"))
+    return _done(cluster_name, as_json, KindCluster.resume, ("resumed, and serves again", "was not paused"))
 
 
 def _done(
-    name: str | None, as_json: bool, what: Callable[[Settings, Progress], bool], words: tuple[str, str]
+    name: str | None, as_json: bool, what: Callable[[KindCluster, Progress], bool], words: tuple[str, str]
 ) -> int:
     """Do it, and say whether there was anything to do; in JSON by the first of the words."""
     settings = load(cluster_name=name)
-    done = what(settings, Progress())
+    done = what(KindCluster(settings), TimedProgress())
     if as_json:
         dump({"cluster": settings.cluster_name, words[0].partition(",")[0]: done})
     else:
@@ -125,9 +128,10 @@ def shell(
     RANK and WORLD_SIZE of a worker are torchrun's to set, so they are not there.
     """
     settings = load(runs_dir=runs_dir)
+    context = RunContext(settings=settings, progress=TimedProgress())
     found = opened(bundle, settings.runs_dir)
     sys.stdout.flush()
-    return going.shell(found, rank, command or [], settings, Progress())
+    return going.shell(found, rank, command or [], context)
 
 
 def preflight(
@@ -145,9 +149,10 @@ def preflight(
     Exit code 0: nothing lacks, 2: something does.
     """
     settings = load(kubeconfig=kubeconfig, context=context, tracker=tracker)
+    theirs = ExistingCluster(settings)
     if install:
-        attach.install(settings, Progress())
-    version, found = attach.look(settings, JobFile.load(job) if job else None)
+        theirs.install(RunContext(settings=settings, progress=TimedProgress()))
+    version, found = theirs.look(JobFile.load(job) if job else None)
     if as_json:
         rows = [{"what": n.what, "ok": n.problem is None, "seen": n.seen, "fix": n.fix} for n in found]
         dump({"kubernetes": version, "needs": rows})

@@ -8,7 +8,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from harness.cli.options import KEEP_RUNS, ClusterName, Images, Json, Keep, Progress, RunsDir, Workers, dump
+from harness.cli.options import (
+    KEEP_RUNS,
+    ClusterName,
+    Images,
+    Json,
+    Keep,
+    RunsDir,
+    TimedProgress,
+    Workers,
+    dump,
+)
+from harness.context import RunContext
 from harness.faults import commands as injecting
 from harness.settings import load
 from harness.soak import commands as soaking
@@ -34,18 +45,19 @@ def faults(
 ) -> int:
     """Inject faults into real launches, undo them, and see whether each gets the right verdict and cause."""
     settings = load(cluster_name=cluster_name, runs_dir=runs_dir, keep_cluster=keep_cluster)
+    context = RunContext(settings=settings, progress=TimedProgress())
     if only_list:
         injecting.show(names or [])
         return 0
     if undo:
-        if not injecting.undo_left(settings, Progress()):
+        if not injecting.undo_left(context):
             return 2
         print("nothing is left injected")
         return 0
     if ledger:
         rows, versions = injecting.recorded(ledger)
     else:
-        rows, versions = injecting.inject(injecting.chosen(names or []), settings, parallel, job, Progress())
+        rows, versions = injecting.inject(injecting.chosen(names or []), parallel, job, context)
     return injecting.report(rows, versions, settings, table, records, as_json)
 
 
@@ -85,6 +97,7 @@ def soak(
         wait_seconds=wait,
         keep_runs=keep_runs,
     )
-    result = soaking.soak(launches, settings, job, parallel, table, Progress())
+    context = RunContext(settings=settings, progress=TimedProgress())
+    result = soaking.soak(launches, job, parallel, table, context)
     dump(result.model_dump()) if as_json else soaking.show(result, Console())
     return 0 if result.clean else 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -16,7 +16,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.options import Progress
+from harness.cli.options import TimedProgress
+from harness.core.progress import Progress
 from harness.evidence.listener import ProgressListener
 from harness.evidence.objects import COMPLETION_INDEX
 from harness.evidence.schema import Manifest, Observation
@@ -182,7 +183,7 @@ class Live:
 
 
 @contextmanager
-def watching(quiet: bool) -> Iterator[tuple[Callable[[str], None], ProgressListener | None]]:
+def watching(quiet: bool) -> Iterator[tuple[Progress, ProgressListener | None]]:
     """How stderr is told of a launch: live on a terminal, lines elsewhere, nothing at all when `quiet`."""
     console = Console(stderr=True)
     if quiet:
@@ -191,7 +192,7 @@ def watching(quiet: bool) -> Iterator[tuple[Callable[[str], None], ProgressListe
         with Live(console) as live:
             yield live, live
     else:
-        yield Progress(), None
+        yield TimedProgress(), None
 
 
 _STYLE = {"Running": "cyan", "Succeeded": "green", "Failed": "red", "deleted": "red"}

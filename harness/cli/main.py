@@ -25,13 +25,14 @@ from harness.cli.options import (
     KeepRuns,
     Kubeconfig,
     Kubernetes,
-    Progress,
     Quiet,
     RunsDir,
+    TimedProgress,
     Workers,
     dump,
 )
 from harness.cli.stdout import may_be_left
+from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.evidence.lookup import opened
 from harness.evidence.reader import Bundle
@@ -98,7 +99,7 @@ def run(
         context=context,
     )
     with watching(quiet) as (progress, listener):
-        outcome = running.run(JobFile.load(job), settings, progress, listener)
+        outcome = running.run(JobFile.load(job), RunContext(settings=settings, progress=progress), listener)
     return _show(outcome.verdict, outcome.bundle, as_json)
 
 
@@ -132,7 +133,11 @@ def doctor(
 ) -> int:
     """Check Docker, its daemon, cgroups, disk, tools and registries, with a fix for each."""
     settings = load()
-    found = doctoring.fix(settings, Progress()) if fix else doctoring.checks(settings)
+    found = (
+        doctoring.fix(RunContext(settings=settings, progress=TimedProgress()))
+        if fix
+        else doctoring.checks(settings)
+    )
     dump(doctoring.as_json(found)) if as_json else Console().print(doctoring.render(found))
     return doctoring.exit_code(found)
 
@@ -162,7 +167,7 @@ for command in COMMANDS:
 @images_app.command("build")
 def images_build(images: Images = None, as_json: Json = False) -> int:
     """Build or fetch every image of the stack into the cache."""
-    built = status.build_images(load(images=images), Progress())
+    built = status.build_images(RunContext(settings=load(images=images), progress=TimedProgress()))
     dump(built) if as_json else print("\n".join(f"{name:8} {ref}" for name, ref in built.items()))
     return 0
 

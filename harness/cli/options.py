@@ -29,7 +29,7 @@ KEEP_RUNS = "bundles of launches that passed: all, failed (none of them), last:N
 KeepRuns = Annotated[str | None, typer.Option(help=KEEP_RUNS)]
 
 
-class Progress:
+class TimedProgress:
     """Lines on stderr with the seconds since the start."""
 
     def __init__(self) -> None:

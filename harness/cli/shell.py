@@ -5,16 +5,16 @@ from __future__ import annotations
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.reader import Bundle
 from harness.settings import Settings
 
-Progress = Callable[[str], None]
 START_SECONDS = 60
 LIFE_SECONDS = 8 * 3600
 """A copy that is forgotten ends by itself."""
@@ -25,12 +25,13 @@ _KEPT = (
 _LEFT = ("args", "resources", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
 
 
-def shell(bundle: Bundle, rank: int, command: Sequence[str], settings: Settings, progress: Progress) -> int:
+def shell(bundle: Bundle, rank: int, command: Sequence[str], context: RunContext) -> int:
     """Run `command` there, attached to this terminal. Returns its exit code.
 
     Raises UsageError when the rank has no pod, or its cluster or pod is gone.
     """
-    kube, context = _cluster(bundle, settings)
+    settings = context.settings
+    kube, target = _cluster(bundle, settings)
     pod = bundle.ranks().get(rank)
     if pod is None:
         raise UsageError(f"the bundle has no pod of rank {rank}", hint=f"ranks: {list(bundle.ranks())}")
@@ -43,18 +44,23 @@ def shell(bundle: Bundle, rank: int, command: Sequence[str], settings: Settings,
             hint="a cluster keeps the newest few launches; run the job again",
         )
     if there["status"].get("phase") == "Running":
-        return _exec(settings, context, namespace, pod.name, there, command)
+        return _exec(settings, target, namespace, pod.name, there, command)
     copy = copied(there, f"shell-{rank}-{secrets.token_hex(3)}")
     name = copy["metadata"]["name"]
-    progress(f"rank {rank} has ended ({there['status'].get('phase')}): starting {name}, a copy of its pod")
+    context.progress(
+        f"rank {rank} has ended ({there['status'].get('phase')}): starting {name}, a copy of its pod"
+    )
     try:
         kube.apply(copy)
         kube.wait(
-            *(f"pod {name} to run", "v1", "Pod", lambda pods: _runs(pods, name)),
+            f"pod {name} to run",
+            "v1",
+            "Pod",
+            lambda pods: _runs(pods, name),
             seconds=START_SECONDS,
             namespace=namespace,
         )
-        return _exec(settings, context, namespace, name, copy, command)
+        return _exec(settings, target, namespace, name, copy, command)
     finally:
         kube.delete("v1", "Pod", name, namespace)
 
@@ -110,11 +116,11 @@ def _cluster(bundle: Bundle, settings: Settings) -> tuple[Kube, list[str]]:
 
 
 def _exec(
-    settings: Settings, context: list[str], namespace: str, name: str, pod: Object, command: Sequence[str]
+    settings: Settings, target: list[str], namespace: str, name: str, pod: Object, command: Sequence[str]
 ) -> int:
     terminal = ["-t"] if sys.stdin.isatty() and sys.stdout.isatty() else []
     container = pod["spec"]["containers"][0]["name"]
-    words = [settings.kubectl_bin, *context, "-n", namespace, "exec", "-i", *terminal, name, "-c", container]
+    words = [settings.kubectl_bin, *target, "-n", namespace, "exec", "-i", *terminal, name, "-c", container]
     try:
         return subprocess.run([*words, "--", *(command or ["bash"])], check=False).returncode
     except FileNotFoundError:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harness.context import RunContext
 from harness.core.kubernetes import Kube, Object, condition
 from harness.evidence import folder
 from harness.launch.names import NONCE_LABEL
 from harness.provision.images.build import build_tracker, build_worker
 from harness.provision.images.stack import resolve
-from harness.provision.kind import power
-from harness.provision.kind.kind import KindCluster
+from harness.provision.kind.cluster import KindCluster
 from harness.report.runs import amount
 from harness.settings import Settings
 
@@ -31,7 +30,7 @@ def status(settings: Settings) -> dict[str, Any]:
         "used": kind.used(),
         "kubeconfig": str(kind.kubeconfig) if state else None,
         "containers": kind.nodes(),
-        "paused": power.paused(kind),
+        "paused": kind.paused(),
         "healthy": state is not None and trouble is None,
         "trouble": trouble.message if trouble else None,
         "others": sorted(path.parent.name for path in kind.dir.parent.glob("*/state.json")),
@@ -141,9 +140,9 @@ def _condition(found: dict[str, Any]) -> str:
     return "there, but not made by the harness" if found["containers"] else "none (`harness up` makes one)"
 
 
-def build_images(settings: Settings, progress: Callable[[str], None]) -> dict[str, str]:
+def build_images(context: RunContext) -> dict[str, str]:
     """Everything a cluster needs, without making one."""
-    stack = resolve(settings, progress)
-    worker = build_worker(stack, settings, progress, exact=True)
-    tracker = build_tracker(stack, settings, progress)
+    stack = resolve(context)
+    worker = build_worker(stack, context, exact=True)
+    tracker = build_tracker(stack, context)
     return {"node": stack.node_image, "worker": worker.tag, "tracker": tracker.tag}

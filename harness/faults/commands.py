@@ -10,18 +10,17 @@ from pathlib import Path
 from rich.console import Console
 
 from harness import run as running
-from harness.core import processes
+from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.evidence.reader import Bundle
 from harness.faults import table
 from harness.faults.fault import Fault, catalogue, load
 from harness.faults.inject import Injector, journals
-from harness.faults.matrix import Matrix, Progress
+from harness.faults.matrix import Matrix
 from harness.faults.record import record
 from harness.faults.rows import Row, expected
 from harness.faults.undo import replay
 from harness.launch.konduktor.job_file import JobFile
-from harness.provision import lifecycle
 from harness.settings import Settings
 
 
@@ -47,14 +46,14 @@ def show(names: list[str]) -> None:
         print(f"{fault.name:36} {expected(fault):52} {fault.about}")
 
 
-def undo_left(settings: Settings, progress: Progress) -> bool:
+def undo_left(context: RunContext) -> bool:
     """What killed runs left injected. False when something could not be undone."""
     problems = []
-    for journal in sorted(journals(settings).glob("*.json")):
-        progress(f"undoing {journal.stem}")
+    for journal in sorted(journals(context.settings).glob("*.json")):
+        context.progress(f"undoing {journal.stem}")
         problems += replay(journal)
     for problem in problems:
-        progress(problem)
+        context.progress(problem)
     return not problems
 
 
@@ -65,27 +64,22 @@ def folder(settings: Settings) -> Path:
 
 
 def inject(
-    faults: list[Fault], settings: Settings, parallel: int, job: Path, progress: Progress
+    faults: list[Fault], parallel: int, job: Path, context: RunContext
 ) -> tuple[list[Row], dict[str, str]]:
     """Every fault on one cluster, which is made if need be, and stays if it was there.
 
     Returns the rows and the versions of the stack. An interruption ends what runs, and undoes it.
     """
-    undo_left(settings, progress)
+    settings = context.settings
+    undo_left(context)
     healthy = JobFile.load(job)
-    with processes.signals_as_interrupt():
-        ready = running.up(settings, progress)
+    with running.cluster(context) as ready:
+        injector = Injector(ready, healthy, settings, folder(settings))
+        matrix = Matrix(injector, faults, parallel, context.progress).start()
         try:
-            matrix = Matrix(
-                Injector(ready, healthy, settings, folder(settings)), faults, parallel, progress
-            ).start()
-            try:
-                rows = [matrix.row(fault.name) for fault in matrix.faults]
-            finally:
-                matrix.stop()
+            return [matrix.row(fault.name) for fault in matrix.faults], ready.versions
         finally:
-            lifecycle.leave(settings, progress, ready)
-    return rows, ready.versions
+            matrix.stop()
 
 
 def recorded(ledgers: list[Path]) -> tuple[list[Row], dict[str, str]]:

@@ -23,7 +23,7 @@ from harness.faults.fault import Fault, Job, Step, When
 from harness.faults.rows import Row, judge_row, visible_seconds
 from harness.faults.undo import undone
 from harness.launch.konduktor.job_file import JobFile
-from harness.provision.ready import Ready
+from harness.provision.cluster import Ready
 from harness.settings import Settings
 
 AT_SECONDS = 180.0

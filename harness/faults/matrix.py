@@ -8,19 +8,19 @@ right: they were not undone, or were not theirs alone.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
 from queue import Empty, SimpleQueue
 
 from harness.core.errors import HarnessError
+from harness.core.progress import Progress
 from harness.faults.command import Command
 from harness.faults.fault import Expect, Fault
 from harness.faults.inject import Injector
 from harness.faults.rows import Row
 
-Progress = Callable[[str], None]
 CONTROL = Fault(
     name="control", about="Nothing is injected.", target="harness", expect=Expect(verdict="PASS", ranks=[])
 )

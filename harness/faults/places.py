@@ -25,7 +25,7 @@ from harness.core.errors import UsageError
 from harness.evidence.reader import Bundle
 from harness.faults.fault import Step
 from harness.faults.undo import Command
-from harness.provision.ready import Ready
+from harness.provision.cluster import Ready
 
 FILES = Path(__file__).parent / "files"
 _templates = Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)  # noqa: S701

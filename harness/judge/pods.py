@@ -87,7 +87,9 @@ def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
             ranks = [rank for end in bad if id_ in {end.cause, end.clue} for rank in end.ranks]
             why = tracker.told_absence(case)
         result = found(
-            *("rank-exit", id_, cause.text + why + after),
+            "rank-exit",
+            id_,
+            cause.text + why + after,
             ranks=ranks,
             evidence=cause.evidence,
             phase=RUNNING,

@@ -7,7 +7,6 @@ The kernel releases it also when the harness is killed: a namespace without a ho
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from kubernetes.client.exceptions import ApiException
@@ -16,6 +15,7 @@ from urllib3.exceptions import HTTPError
 from harness.core.errors import WaitError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
 from harness.core.locks import Hold, in_use, take
+from harness.core.progress import Progress
 from harness.launch.names import NONCE_LABEL
 from harness.provision.controllers.queues import MANAGED
 
@@ -71,7 +71,7 @@ class NamespaceLeases:
         return not in_use(lease) and (lease.exists() or not self._mine_only)
 
 
-def sweep(kube: Kube, leases: NamespaceLeases, progress: Callable[[str], None]) -> None:
+def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
     """End the jobs of harnesses that were killed, for they hold quota, and wait until their pods have ended.
 
     What cannot be ended now is told, and is no reason not to launch.
@@ -90,7 +90,10 @@ def sweep(kube: Kube, leases: NamespaceLeases, progress: Callable[[str], None]) 
             kube.delete(JOBSET_API, "JobSet", name, namespace)
         for namespace in {metadata["namespace"] for metadata in left}:
             kube.wait(
-                *("pods of a job that was left to end", "v1", "Pod", _ended),
+                "pods of a job that was left to end",
+                "v1",
+                "Pod",
+                _ended,
                 seconds=ENDING_SECONDS,
                 namespace=namespace,
             )

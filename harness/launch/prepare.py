@@ -14,6 +14,7 @@ from typing import Literal
 
 from kubernetes.client.exceptions import ApiException
 
+from harness.context import RecordedContext
 from harness.core import processes
 from harness.core.deadlines import Budget
 from harness.core.errors import HarnessError
@@ -27,17 +28,15 @@ from harness.launch.konduktor.submit import KonduktorLauncher
 from harness.launch.names import NONCE_LABEL
 from harness.launch.workload import Handle
 from harness.provision import preflight
+from harness.provision.cluster import Ready
 from harness.provision.controllers import install as controllers
 from harness.provision.controllers import queues
 from harness.provision.controllers import tracker as embedded
 from harness.provision.controllers.readiness import explain, is_transient
-from harness.provision.existing import ExistingCluster
 from harness.provision.images import scripts
-from harness.provision.ready import Ready
 from harness.settings import Settings
 from harness.tracker.audit import AuditReader, EmbeddedAudit, HostedAudit, collect
 
-Progress = Callable[[str], None]
 SECRET = "pluto"  # noqa: S105 - the Secret's name
 
 
@@ -114,61 +113,46 @@ class Launching:
 
 
 def prepare(
-    ready: Ready,
-    program: Path,
     job: JobFile,
-    settings: Settings,
+    ready: Ready,
+    context: RecordedContext,
+    *,
+    program: Path,
     expected: Expected,
-    nonce: str,
     budget: Budget,
-    writer: BundleWriter,
-    progress: Progress,
     undo: ExitStack,
 ) -> Launching:
     """Namespace, LocalQueue, the key and the job's own secrets as a Secret, and the launch's job file.
 
     `program` is konduktor. What killed harnesses left running is ended first. `undo` gives up the namespace.
     """
-    kube, namespace = ready.kube, namespaces.namespace_of(nonce)
-    existing = isinstance(ready.cluster, ExistingCluster)
-    leases = namespaces.NamespaceLeases(ready.cluster.dir / "launches", mine_only=existing)
-    namespaces.sweep(kube, leases, progress)
-    namespaces.prune(kube, leases)
-    leases.acquire(nonce)
-    undo.callback(leases.release, nonce)
-    if existing and not settings.keep_cluster:
-        undo.callback(kube.delete, "v1", "Namespace", namespace)
-    labels = {**queues.MANAGED, NONCE_LABEL: nonce}
-    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
+    kube, settings, nonce = ready.kube, context.settings, context.nonce
+    namespace = _namespace(ready, context, undo)
     key, url, reader = _tracker(kube, settings)
+    secret_env = _secret(kube, namespace, {**job.secret_envs, "PLUTO_API_KEY": key})
     for value in (key, *job.secrets):
-        writer.redactor.add(value)
-    held = {**job.secret_envs, "PLUTO_API_KEY": key}
-    secret = {"name": SECRET, "namespace": namespace}
-    kube.apply({"apiVersion": "v1", "kind": "Secret", "metadata": secret, "stringData": held})
+        context.writer.redactor.add(value)
     queues.local_queue(kube, namespace, settings.queue, settings.cluster_queue)
-    image = preflight.image(job, ready.worker.tag)
     files = {**(ready.worker.changed if job.takes_ours else {}), **scripts.users(settings)}
     if files:
         kube.apply(scripts.config_map(namespace, files))
-    request = settings.cpu_request
-    if request is None:
-        request = queues.single_node_request(kube, job.cpus, job.num_nodes)
-    if request is not None:
-        progress(f"each pod asks for {request} of CPU in place of {job.cpus}; its limit stays")
-        writer.update(cluster={**writer.current.cluster, "cpu_request": request})
     rendered = job.render(
-        image=image, envs=_environment(expected, nonce, budget, url), max_seconds=budget.job
+        image=preflight.image(job, ready.worker.tag),
+        envs=_environment(expected, nonce, budget, url),
+        max_seconds=budget.job,
     )
-    home = _home(settings.state_dir)
     return Launching(
         kube=kube,
         namespace=namespace,
         expected=expected,
-        writer=writer,
-        launcher=KonduktorLauncher(kube, program, home),
+        writer=context.writer,
+        launcher=KonduktorLauncher(kube, program, _home(settings.state_dir)),
         submission=Submission(
-            *(namespace, nonce, rendered, {name: (SECRET, name) for name in held}, request),
+            namespace=namespace,
+            nonce=nonce,
+            job_yaml=rendered,
+            secret_env=secret_env,
+            cpu_request=_cpu_request(kube, job, context),
             users=users_config(settings.konduktor_config),
             files=scripts.mounts(files),
             pull_secret=_pull_secret(kube, settings, namespace),
@@ -176,6 +160,41 @@ def prepare(
         tracker=settings.tracker,
         reader=reader,
     )
+
+
+def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack) -> str:
+    """The launch's own, leased; its name. What others left behind is swept before."""
+    kube, cluster, nonce = ready.kube, ready.cluster, context.nonce
+    namespace = namespaces.namespace_of(nonce)
+    leases = namespaces.NamespaceLeases(cluster.dir / "launches", mine_only=not cluster.owns_namespaces)
+    namespaces.sweep(kube, leases, context.progress)
+    namespaces.prune(kube, leases)
+    leases.acquire(nonce)
+    undo.callback(leases.release, nonce)
+    if not cluster.keeps_namespaces:
+        undo.callback(kube.delete, "v1", "Namespace", namespace)
+    labels = {**queues.MANAGED, NONCE_LABEL: nonce}
+    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
+    return namespace
+
+
+def _secret(kube: Kube, namespace: str, held: dict[str, str]) -> dict[str, tuple[str, str]]:
+    """A Secret with what the ranks are not to be told in plain text; for each variable where it lies."""
+    metadata = {"name": SECRET, "namespace": namespace}
+    kube.apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": held})
+    return {name: (SECRET, name) for name in held}
+
+
+def _cpu_request(kube: Kube, job: JobFile, context: RecordedContext) -> str | None:
+    """CPU that each pod is to ask for where it is not what the job file says; told and kept as evidence."""
+    request = context.settings.cpu_request
+    if request is None:
+        request = queues.single_node_request(kube, job.cpus, job.num_nodes)
+    if request is not None:
+        context.progress(f"each pod asks for {request} of CPU in place of {job.cpus}; its limit stays")
+        writer = context.writer
+        writer.update(cluster={**writer.current.cluster, "cpu_request": request})
+    return request
 
 
 def _pull_secret(kube: Kube, settings: Settings, namespace: str) -> str | None:

@@ -116,7 +116,12 @@ class LogFollower:
     def _read(self, namespace: str, pod: str, container: str, known: _Known, follow: bool) -> bool:
         """Read once, from the first line; write those that are not known. Whether it gave up following."""
         response = self.kube.core.read_namespaced_pod_log(
-            *(pod, namespace), container=container, follow=follow, timestamps=True, _preload_content=False
+            name=pod,
+            namespace=namespace,
+            container=container,
+            follow=follow,
+            timestamps=True,
+            _preload_content=False,
         )
         rest = b""
         known.again()

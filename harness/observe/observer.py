@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from harness.core.deadlines import Budget, Deadline
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Kube, reached
+from harness.core.progress import Progress
 from harness.evidence.schema import Observation
 from harness.evidence.truth import TruthCollector
 from harness.evidence.writer import BundleWriter
@@ -19,7 +20,6 @@ from harness.observe.rendezvous import RendezvousMonitor
 from harness.observe.watcher import Watcher
 from harness.workers.truth_frames import MARK
 
-Progress = Callable[[str], None]
 LOG_SECONDS = 50.0
 """For logs to be read to their end: longer than the grace that a pod gets to end (30 s)."""
 GONE_SECONDS = 45.0

@@ -1,6 +1,7 @@
 """Somebody's own cluster, named by --kubeconfig and --context: used as it is, never created, never deleted.
 
-Only locks of this machine's harnesses are kept for it, below <state>/existing/.
+What a launch needs there is looked at first, and nothing is installed unasked. Only locks of this machine's
+harnesses are kept for it, below <state>/existing/.
 """
 
 from __future__ import annotations
@@ -8,25 +9,47 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from harness.core.errors import UsageError
+from kubernetes import client
+
+from harness.context import RecordedContext, RunContext
+from harness.core.errors import HarnessError, UsageError
 from harness.core.kubeconfig import context_of
-from harness.core.kubernetes import Kube
+from harness.core.kubernetes import Kube, reached
 from harness.core.locks import Hold, take
+from harness.provision.cluster import OwnedCluster, Ready
+from harness.provision.controllers import install as controllers
+from harness.provision.controllers import queues
+from harness.provision.controllers import tracker as embedded
+from harness.provision.images.build import ImageRef
+from harness.provision.images.stack import resolve
+from harness.provision.konduktor import konduktor_version
+from harness.provision.preflight import Asking, Requirement, missing, requirements
 from harness.settings import Settings
+
+HINT = "`harness preflight` shows all of it; with --install it installs what is missing"
 
 
 class ExistingCluster:
-    """What a launch has to know of it."""
+    """A cluster that was there before: what a launch lacks is named, and the cluster is left as it was."""
+
+    owns_namespaces = False
+    """Other people launch there too: a namespace without a lock of this machine is theirs."""
 
     def __init__(self, settings: Settings) -> None:
         """Raises UsageError where there is no such kubeconfig, or no such context in it."""
         if settings.kubeconfig is None:
             raise UsageError("a kubeconfig is expected", hint="--kubeconfig FILE --context NAME")
+        self.settings = settings
         self.kubeconfig: Path = settings.kubeconfig.absolute()
         self.context = context_of(self.kubeconfig, settings.context)
         self.name = self.context
         which = hashlib.sha256(f"{self.kubeconfig}\0{self.context}".encode()).hexdigest()[:12]
         self.dir = settings.state_dir / "existing" / which
+
+    @property
+    def keeps_namespaces(self) -> bool:
+        """Nothing of a launch stays on somebody's cluster, unless it was asked for."""
+        return self.settings.keep_cluster
 
     def kube(self) -> Kube:
         """Raises HarnessError, cause cluster.kubeconfig."""
@@ -35,3 +58,99 @@ class ExistingCluster:
     def use(self) -> Hold:
         """As a cluster of the harness's own; nobody removes this one."""
         return take(self.dir / "users", shared=True)
+
+    def removable(self, ready: Ready | None, owner: str) -> bool:
+        """Never."""
+        del ready, owner
+        return False
+
+    def leave(self, context: RunContext, ready: Ready | None = None, owner: str = "") -> bool:
+        """Release it. It always stays."""
+        del context, owner
+        if ready is not None:
+            ready.use.release()
+        return False
+
+    def owned(self) -> OwnedCluster:
+        """Raises UsageError: what needs this would disturb somebody's cluster."""
+        raise UsageError(
+            "this needs a kind cluster of the harness's own", hint="leave out --kubeconfig and --context"
+        )
+
+    def ready(self, context: RecordedContext) -> Ready:
+        """The cluster as it is.
+
+        Raises HarnessError that names everything it lacks, with the cause of the first.
+        """
+        writer, progress = context.writer, context.progress
+        with writer.stage("cluster"), reached():
+            kube = self.kube()
+            kube.retried = writer.retry
+            version = _version(kube)
+            progress(f"cluster {self.name}: Kubernetes {version}, used as it is")
+        with writer.stage("preflight"), reached():
+            found = requirements(kube, self.settings)
+            for requirement in found:
+                progress(f"{requirement.what}: {requirement.seen}")
+            self._refuse_lacks(found)
+            controllers.prove(kube)
+            nodes = queues.schedulable_nodes(kube)
+        controller_versions = {each.what: each.seen for each in found if each.what in ("jobset", "kueue")}
+        return Ready(
+            cluster=self,
+            kube=kube,
+            worker=ImageRef(self.settings.worker_image or "", ""),
+            schedulable_nodes=nodes,
+            versions={
+                **controller_versions,
+                "kubernetes": version,
+                "konduktor": konduktor_version(),
+                "images": "registry",
+            },
+            use=self.use(),
+        )
+
+    def _refuse_lacks(self, found: list[Requirement]) -> None:
+        """The image is the job file's to name, so it is no lack of the cluster."""
+        lacks = [requirement for requirement in missing(found) if requirement.what != "image"]
+        if lacks:
+            told = "; ".join(f"{requirement.what}: {requirement.seen}" for requirement in lacks)
+            problem = lacks[0].problem
+            assert problem is not None
+            raise HarnessError(f"cluster {self.name} lacks: {told}", hint=HINT, cause=problem.cause)
+
+    def look(self, job: Asking | None = None) -> tuple[str, list[Requirement]]:
+        """Kubernetes version, and everything that a launch needs there. Changes nothing."""
+        with reached():
+            kube = self.kube()
+            return _version(kube), requirements(kube, self.settings, job)
+
+    def install(self, context: RunContext) -> None:
+        """Whatever of JobSet, Kueue, queue and tracker the cluster lacks; what is there is left as it is."""
+        settings, progress = self.settings, context.progress
+        with reached():
+            kube = self.kube()
+            lacks = {requirement.what for requirement in missing(requirements(kube, settings))}
+            if lacks & {"jobset", "kueue"}:
+                stack = resolve(context)
+                if stack.way != "registry":
+                    raise UsageError(
+                        "JobSet and Kueue can only be installed where container registries are reached",
+                        hint="HARNESS_IMAGES=registry, or install them by hand",
+                    )
+                controllers.install(kube, stack.jobset_manifest, stack.kueue_manifest, progress)
+            if lacks & {"queue", "kueue"} and settings.cluster_queue == queues.CLUSTER_QUEUE:
+                progress(f"queue: {queues.install(kube)}")
+            if "tracker" in lacks and settings.tracker == "embedded":
+                if settings.tracker_image is None:
+                    raise UsageError(
+                        "the embedded tracker needs an image that the nodes of the cluster find",
+                        hint="push harness/tracker to a registry, and name it: HARNESS_TRACKER_IMAGE; "
+                        "or --tracker hosted",
+                    )
+                embedded.install(kube, settings.tracker_image)
+                progress("tracker: serving")
+
+
+def _version(kube: Kube) -> str:
+    return str(client.VersionApi(kube.api).get_code(_request_timeout=10).git_version)

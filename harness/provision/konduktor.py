@@ -11,15 +11,13 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
+from harness.context import RunContext
 from harness.core.errors import HarnessError, ToolError
 from harness.core.locks import locked
 from harness.core.processes import run
 from harness.settings import Settings
-
-Progress = Callable[[str], None]
 
 # Package data, so that an installed harness has it too. Made by `make lock`.
 LOCK = Path(__file__).resolve().parent.parent / "locks" / "konduktor.txt"
@@ -42,21 +40,21 @@ def konduktor_version(lock: Path = LOCK) -> str:
     return pinned[0].removeprefix("konduktor-nightly==").rstrip(" \\")
 
 
-def konduktor_bin(settings: Settings, progress: Progress) -> Path:
+def konduktor_bin(context: RunContext) -> Path:
     """The path of the `konduktor` program; the first call makes its environment (10–60 s).
 
     Later calls return at once. Among processes one makes it, the others wait. One that was cut off is made
     again.
     Raises HarnessError (launch.konduktor_missing) when a package cannot be installed.
     """
-    home = environment_dir(settings)
+    home = environment_dir(context.settings)
     program = home / "bin" / "konduktor"
     if _complete(home):
         return program
-    with locked(home.with_suffix(".lock"), lambda: progress("waiting for konduktor's environment")):
+    with locked(home.with_suffix(".lock"), lambda: context.progress("waiting for konduktor's environment")):
         if not _complete(home):
             start = time.monotonic()
-            progress(f"installing {_pinned(LOCK)} into {home}")
+            context.progress(f"installing {_pinned(LOCK)} into {home}")
             shutil.rmtree(home, ignore_errors=True)
             _install(home)
             if not program.is_file():
@@ -66,7 +64,7 @@ def konduktor_bin(settings: Settings, progress: Progress) -> Path:
                     cause=MISSING,
                 )
             (home / MARKER).write_text(f"{_pinned(LOCK)}\n")
-            progress(f"konduktor installed in {time.monotonic() - start:.0f} s")
+            context.progress(f"konduktor installed in {time.monotonic() - start:.0f} s")
     return program
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from harness.context import RecordedContext, RunContext
 from harness.core.errors import HarnessError
 from harness.evidence.reader import Bundle
 from harness.evidence.redaction import Redactor
 from harness.evidence.retention import Keep, prune
 from harness.evidence.schema import Check, Verdict
-from harness.evidence.writer import BundleWriter, now
+from harness.evidence.writer import now
 from harness.judge.users import judge
 from harness.report import beside
 from harness.report.page import REPORT
-from harness.settings import Settings
 
-Progress = Callable[[str], None]
 _R = TypeVar("_R", Check, Verdict)
 
 
@@ -30,14 +29,15 @@ class Outcome:
     """None: it could not be written."""
 
 
-def finish(writer: BundleWriter, progress: Progress) -> Outcome:
+def finish(context: RecordedContext) -> Outcome:
     """Judge what is in the bundle, write the verdict into it, and what people and CI read beside it."""
+    writer = context.writer
     writer.update(ended_at=now())
     writer.close()
     bundle = Bundle.open(writer.path)
     verdict = _redacted(judge(bundle), writer.redactor)
     writer.verdict(verdict)
-    missing = _beside(writer, bundle, verdict, progress)
+    missing = _beside(context, bundle, verdict)
     writer.done()
     return Outcome(verdict, writer.path, None if REPORT in missing else writer.path / REPORT)
 
@@ -54,21 +54,22 @@ def _redacted(verdict: Verdict, redactor: Redactor) -> Verdict:
     return said.model_copy(update={"checks": checks})
 
 
-def _beside(writer: BundleWriter, bundle: Bundle, verdict: Verdict, progress: Progress) -> Collection[str]:
+def _beside(context: RecordedContext, bundle: Bundle, verdict: Verdict) -> Collection[str]:
     """The names of what could not be written. A report is no evidence: what keeps it from being written
     changes no verdict, and where the evidence found the disk full, it does not take what is left of it."""
-    full = writer.full
+    writer, full = context.writer, context.writer.full
     failed = beside.write(bundle, verdict) if full is None else dict.fromkeys(beside.FILES, full)
     if failed:
         reasons = {str(error).partition("\n")[0] or type(error).__name__: None for error in failed.values()}
         said = writer.redactor.text("; ".join(reasons))
         again = f"`harness report {writer.path}` writes it again, and with `--output FILE` the page elsewhere"
-        progress(f"no {', '.join(failed)} ({said}): {again}")
+        context.progress(f"no {', '.join(failed)} ({said}): {again}")
     return failed.keys()
 
 
-def tidy(settings: Settings, progress: Progress, *spare: Path) -> None:
+def tidy(context: RunContext, *spare: Path) -> None:
     """Remove bundles that `keep_runs` does not keep. What goes wrong is told, and changes no verdict."""
+    settings, progress = context.settings, context.progress
     try:
         removed = prune(settings.runs_dir, Keep.parse(settings.keep_runs), spare)
     except (HarnessError, OSError, KeyboardInterrupt) as error:

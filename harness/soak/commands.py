@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,23 +10,18 @@ from rich.console import Console
 from rich.table import Table
 
 from harness import run as running
-from harness.core import processes
+from harness.context import RunContext
 from harness.launch.konduktor.job_file import JobFile
-from harness.provision import lifecycle
-from harness.settings import Settings
 from harness.soak import table as writing
 from harness.soak.soak import Result, Soak
-
-Progress = Callable[[str], None]
 
 
 def soak(
     launches: int,
-    settings: Settings,
     job: Path,
     parallel: int,
     table: Path | None,
-    progress: Progress,
+    context: RunContext,
 ) -> Result:
     """On one cluster, which is made if need be and stays if somebody wants it kept.
 
@@ -35,18 +29,14 @@ def soak(
     """
     JobFile.load(job)
     name = f"soak-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
-    folder = settings.runs_dir.absolute() / name
-    with processes.signals_as_interrupt():
-        ready = running.up(settings, progress)
-        try:
-            progress(f"ledger {folder / 'ledger.jsonl'}")
-            soak = Soak(ready, settings, job, folder, parallel)
-            result = soak.run(launches, progress)
-            if table is not None:
-                writing.write(table, result, soak.ledger.entries, ready.versions)
-            return result
-        finally:
-            lifecycle.leave(settings, progress, ready)
+    folder = context.settings.runs_dir.absolute() / name
+    with running.cluster(context) as ready:
+        context.progress(f"ledger {folder / 'ledger.jsonl'}")
+        soak = Soak(ready, context.settings, job, folder, parallel)
+        result = soak.run(launches, context.progress)
+        if table is not None:
+            writing.write(table, result, soak.ledger.entries, ready.versions)
+        return result
 
 
 def show(result: Result, console: Console) -> None:

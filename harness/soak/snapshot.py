@@ -10,7 +10,7 @@ from harness.core import processes
 from harness.core.kubernetes import Kube, condition
 from harness.faults.command import command
 from harness.launch.names import NONCE_LABEL
-from harness.provision.ready import Ready
+from harness.provision.cluster import Ready
 from harness.settings import Settings
 from harness.soak.leaks import Snapshot
 

@@ -6,26 +6,25 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from harness.core.errors import HarnessError
+from harness.core.progress import Progress
 from harness.evidence.reader import Bundle
 from harness.evidence.retention import Keep
 from harness.evidence.writer import now
 from harness.faults.command import Command
 from harness.faults.inject import CPU_REQUEST
 from harness.launch.namespaces import KEPT
-from harness.provision.ready import Ready
+from harness.provision.cluster import Ready
 from harness.settings import Settings
 from harness.soak import snapshot
 from harness.soak.leaks import Growth, compare, explained
 from harness.soak.ledger import Entry, Ledger, Numbers, numbers
 
-Progress = Callable[[str], None]
 SETTLE_SECONDS = 120.0
 """For what ends by itself after a launch: namespaces that are being deleted, containers of their pods."""
 AFTER_WAIT_SECONDS = 300.0

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from harness.context import RunContext
 from harness.provision import konduktor as environment
 from harness.settings import load
 
 
 @pytest.fixture(scope="module")
 def konduktor() -> Path:
-    return environment.konduktor_bin(load(), print)
+    return environment.konduktor_bin(RunContext(settings=load(), progress=print))
 
 
 @pytest.fixture
@@ -78,6 +79,7 @@ def test_its_libraries_are_its_own(konduktor: Path, tmp_path: Path) -> None:
 
 def test_a_second_call_runs_nothing_and_is_silent(konduktor: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(konduktor, "run", lambda *command, **_: pytest.fail(f"it ran {command}"))
-    assert konduktor.konduktor_bin(load(), said.append) == konduktor
+    monkeypatch.setattr(environment, "run", lambda *command, **_: pytest.fail(f"it ran {command}"))
+    context = RunContext(settings=load(), progress=said.append)
+    assert environment.konduktor_bin(context) == konduktor
     assert said == []

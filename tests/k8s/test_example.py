@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.provision.ready import Ready
+from harness.provision.cluster import Ready
 from harness.settings import Settings
 
 pytestmark = pytest.mark.e2e

@@ -9,12 +9,14 @@ import pytest
 import yaml
 
 from harness import run as running
+from harness.context import RunContext
+from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube
 from harness.evidence.reader import Bundle
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.namespaces import namespace_of
-from harness.provision import attach
-from harness.provision.ready import Ready
+from harness.provision.cluster import Ready
+from harness.provision.existing import ExistingCluster
 from harness.settings import Settings
 
 pytestmark = pytest.mark.e2e
@@ -39,7 +41,7 @@ def test_a_launch_leaves_nothing_there(cluster: Ready, theirs: Settings, job: Jo
     """PASS; its namespace goes; nothing is written beside the user's kubeconfig, nor into it."""
     assert theirs.kubeconfig is not None
     before = theirs.kubeconfig.read_bytes()
-    outcome = running.run(job, theirs, progress)
+    outcome = running.run(job, RunContext(settings=theirs, progress=progress))
     assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
     assert theirs.kubeconfig.read_bytes() == before
     assert [path.name for path in theirs.kubeconfig.parent.iterdir()] == ["kubeconfig"]
@@ -53,15 +55,15 @@ def test_a_launch_leaves_nothing_there(cluster: Ready, theirs: Settings, job: Jo
         lambda there: "still there" if mine in there else None,
         seconds=90,
     )
-    assert cluster.kind.state() is not None, "it is not the harness's to remove"
+    assert cluster.kind.exists(), "it is not the harness's to remove"
 
 
 def test_what_is_missing_is_named_and_nothing_is_made(theirs: Settings, job: JobFile) -> None:
     """Another queue than there is; an image that was built here."""
     changed = theirs.model_copy(update={"cluster_queue": "nowhere", "worker_image": None})
-    _, found = attach.look(changed, job)
+    _, found = ExistingCluster(changed).look(job)
     assert {need.what for need in found if need.problem} == {"queue", "image"}
-    outcome = running.run(job, changed, progress)
+    outcome = running.run(job, RunContext(settings=changed, progress=progress))
     assert (outcome.verdict.verdict, outcome.verdict.cause) == ("FAIL", "queue.cluster_queue_missing")
     assert "nowhere" in outcome.verdict.explanation
 
@@ -83,7 +85,7 @@ def test_credentials_that_may_only_look(cluster: Ready, theirs: Settings, job: J
         document = yaml.safe_load(theirs.kubeconfig.read_text())
         document["users"][0]["user"] = {"token": token}
         theirs.kubeconfig.write_text(yaml.safe_dump(document))
-        outcome = running.run(job, theirs, progress)
+        outcome = running.run(job, RunContext(settings=theirs, progress=progress))
         assert (outcome.verdict.verdict, outcome.verdict.cause) == ("FAIL", "cluster.forbidden")
         assert "create namespaces" in outcome.verdict.explanation
         assert not [p for p in outcome.bundle.rglob("*") if p.is_file() and token.encode() in p.read_bytes()]
@@ -94,8 +96,9 @@ def test_credentials_that_may_only_look(cluster: Ready, theirs: Settings, job: J
 
 def test_a_cluster_that_is_there_is_never_deleted(cluster: Ready, theirs: Settings) -> None:
     """What would remove or disturb it needs a cluster of the harness's own."""
-    ready = running.up(theirs, progress)
-    ready.use.release()
-    with pytest.raises(Exception, match="of the harness's own"):
+    with (
+        running.cluster(RunContext(settings=theirs, progress=progress)) as ready,
+        pytest.raises(UsageError, match="of the harness's own"),
+    ):
         _ = ready.kind
     assert Kube(cluster.kind.kubeconfig, cluster.kind.context).silence() is None

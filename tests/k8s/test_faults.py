@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from harness.context import RunContext
 from harness.faults import commands
 from harness.faults.fault import catalogue
 from harness.faults.inject import Injector
 from harness.faults.matrix import Matrix
 from harness.launch.konduktor.job_file import JobFile
-from harness.provision.ready import Ready
+from harness.provision.cluster import Ready
 from harness.settings import Settings
 
 pytestmark = pytest.mark.faults
@@ -32,7 +33,7 @@ def progress(text: str) -> None:
 @pytest.fixture(scope="module")
 def matrix(request: pytest.FixtureRequest, cluster: Ready, harness_settings: Settings) -> Iterator[Matrix]:
     """The faults of the tests that were selected, begun at once."""
-    commands.undo_left(harness_settings, progress)
+    commands.undo_left(RunContext(settings=harness_settings, progress=progress))
     items = [item for item in request.session.items if item.path == request.path]
     names = [item.callspec.params["name"] for item in items if hasattr(item, "callspec")]
     job = JobFile.load(Path("jobs/multinode.yaml"))

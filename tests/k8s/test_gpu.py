@@ -19,12 +19,12 @@ import pytest
 
 from harness import run as running
 from harness.cli import logs
+from harness.context import RunContext
 from harness.core.kubernetes import Object
 from harness.evidence.reader import Bundle
 from harness.launch.konduktor.job_file import JobFile
-from harness.provision import lifecycle
+from harness.provision.cluster import Ready
 from harness.provision.controllers import queues
-from harness.provision.ready import Ready
 from harness.report.finalize import Outcome
 from harness.settings import Settings
 
@@ -48,13 +48,10 @@ def gpus(harness_settings: Settings, real: bool) -> Iterator[Ready]:
     """The user's cluster as it is, or a kind cluster of its own whose nodes say that they have GPUs."""
     name = f"{harness_settings.cluster_name}-gpu-{secrets.token_hex(2)}"
     settings = harness_settings if real else harness_settings.model_copy(update={"cluster_name": name})
-    ready = running.up(settings, progress)
-    try:
+    with running.cluster(RunContext(settings=settings, progress=progress)) as ready:
         if not real:
             _advertise(ready)
         yield ready
-    finally:
-        lifecycle.leave(settings, progress, ready)
 
 
 def _advertise(ready: Ready) -> None:
@@ -77,7 +74,8 @@ def _advertise(ready: Ready) -> None:
 
 @pytest.fixture
 def launch(gpus: Ready, harness_settings: Settings) -> Callable[[JobFile], Outcome]:
-    return lambda job: running.launch(job, harness_settings, gpus, progress)
+    context = RunContext(settings=harness_settings, progress=progress)
+    return lambda job: running.launch(job, context, gpus)
 
 
 @pytest.fixture(scope="module")

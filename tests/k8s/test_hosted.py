@@ -21,7 +21,7 @@ from tenacity import retry, stop_after_delay, wait_fixed
 from harness.evidence.reader import Bundle
 from harness.fixtures.plugin import Launch
 from harness.launch.konduktor.job_file import JobFile
-from harness.provision.ready import Ready
+from harness.provision.cluster import Ready
 
 pytestmark = pytest.mark.e2e
 KEY = f"mlpi_{secrets.token_hex(12)}"

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.context import RunContext
 from harness.faults.command import Command, containers, environment, harness, until_container
 from harness.provision.images.stack import resolve
-from harness.provision.kind.kind import KindCluster
+from harness.provision.kind.cluster import KindCluster
 from harness.settings import load
 
 pytestmark = pytest.mark.e2e
@@ -104,7 +105,7 @@ def test_a_creation_that_fails_is_judged_and_leaves_its_log(env: dict[str, str],
 def test_a_cluster_of_somebody_else_is_neither_used_nor_deleted(env: dict[str, str]) -> None:
     """One container with kind's label is a cluster as kind sees it; it is never started."""
     cluster = "pluto-e2e-int-e"
-    image = resolve(load(), lambda text: None).node_image
+    image = resolve(RunContext(settings=load(), progress=lambda text: None)).node_image
     label = ("--label", f"io.x-k8s.kind.cluster={cluster}", "--label", "io.x-k8s.kind.role=control-plane")
     create = ["docker", "create", "--name", f"{cluster}-control-plane", *label, image]
     theirs = subprocess.run(create, capture_output=True, text=True, check=True).stdout.strip()

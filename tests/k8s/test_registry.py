@@ -28,18 +28,19 @@ import pytest
 from local_registry import Registry, registry_program, serving
 
 from harness import run as running
+from harness.context import RunContext
 from harness.core import processes
 from harness.evidence.objects import items
 from harness.evidence.reader import Bundle
 from harness.fixtures.plugin import record
 from harness.launch.konduktor.job_file import JobFile
-from harness.provision import attach, lifecycle
+from harness.provision.cluster import Ready
+from harness.provision.existing import ExistingCluster
 from harness.provision.images import versions
 from harness.provision.images.docker import BUILD
 from harness.provision.images.mirror import teach
 from harness.provision.images.stack import Stack, resolve
-from harness.provision.kind.kind import KindCluster
-from harness.provision.ready import Ready
+from harness.provision.kind.cluster import KindCluster
 from harness.report.finalize import Outcome
 from harness.settings import Settings
 
@@ -83,9 +84,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def published(folder: Path, harness_settings: Settings) -> Iterator[Published]:
     """The source way's node, JobSet, Kueue and base images in a registry, its manifests on a file server."""
-    source = resolve(
-        harness_settings.model_copy(update={"images": "source", "versions_file": None}), progress
-    )
+    by_source = harness_settings.model_copy(update={"images": "source", "versions_file": None})
+    source = resolve(RunContext(settings=by_source, progress=progress))
     images = {
         "node": source.node_image,
         "torch_base": source.torch_base,
@@ -189,20 +189,16 @@ def by_registry(settings: Settings, folder: Path, name: str, lock: str) -> Setti
 def ready(published: Published, folder: Path, harness_settings: Settings) -> Iterator[Ready]:
     """A cluster made of what is published. One that was kept is made anew: its registry is gone."""
     settings = by_registry(harness_settings, folder, "registry", published.lock)
-    lifecycle.down(settings, progress)
+    KindCluster(settings).down(progress)
     start = time.monotonic()
-    up = running.up(settings, progress)
-    progress(f"up by the registry way in {time.monotonic() - start:.0f} s")
-    tracker = up.kube.get("apps/v1", "Deployment", "tracker", "harness-system")
-    try:
+    with running.cluster(RunContext(settings=settings, progress=progress)) as up:
+        progress(f"up by the registry way in {time.monotonic() - start:.0f} s")
+        tracker = up.kube.get("apps/v1", "Deployment", "tracker", "harness-system")
         yield up
-    finally:
-        if not settings.keep_cluster:
-            lifecycle.down(settings, progress)
-        assert tracker is not None
-        # Their tags are of this registry's port, so nobody asks for them again.
-        made = [up.worker.tag, tracker["spec"]["template"]["spec"]["containers"][0]["image"]]
-        processes.run(["docker", "rmi", *made], timeout=60, check=False)
+    assert tracker is not None
+    # Their tags are of this registry's port, so nobody asks for them again.
+    made = [up.worker.tag, tracker["spec"]["template"]["spec"]["containers"][0]["image"]]
+    processes.run(["docker", "rmi", *made], timeout=60, check=False)
 
 
 def test_the_main_job_passes(
@@ -212,7 +208,7 @@ def test_the_main_job_passes(
     record_property: Callable[[str, object], None],
 ) -> None:
     """The same job, the same checks; every node runs the published node image."""
-    outcome = running.launch(job, harness_settings, ready, progress)
+    outcome = running.launch(job, RunContext(settings=harness_settings, progress=progress), ready)
     record(outcome, record_property)
     assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
     assert all(check.result == "PASS" for check in outcome.verdict.checks)
@@ -270,7 +266,7 @@ def test_preflight_installs_what_a_cluster_lacks_and_that_alone(
     """Kueue, queue and tracker lack: named, they come by --install, and JobSet stays. Then a job passes."""
 
     def lacking() -> set[str]:
-        return {need.what for need in attach.look(theirs, job)[1] if need.problem}
+        return {need.what for need in ExistingCluster(theirs).look(job)[1] if need.problem}
 
     def jobset() -> object:
         found = ready.kube.get("apps/v1", "Deployment", "jobset-controller-manager", "jobset-system")
@@ -283,10 +279,11 @@ def test_preflight_installs_what_a_cluster_lacks_and_that_alone(
     processes.run([*kubectl, "namespace", "harness-system"], timeout=90)
     assert lacking() == {"kueue", "queue", "tracker"}
     before = jobset()
-    attach.install(theirs, progress)
+    context = RunContext(settings=theirs, progress=progress)
+    ExistingCluster(theirs).install(context)
     assert lacking() == set()
     assert jobset() == before
-    outcome = running.run(job, theirs, progress)
+    outcome = running.run(job, context)
     assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
 
 
@@ -317,10 +314,11 @@ def test_a_private_image_needs_its_secret(theirs: Settings, private: tuple[str, 
     """Without it the pull is refused, and that is the cause; with it the job passes. No file has the key."""
     reference, secret = private
     image = theirs.model_copy(update={"worker_image": reference})
-    refused = running.run(job, image, progress)
+    refused = running.run(job, RunContext(settings=image, progress=progress))
     assert (refused.verdict.verdict, refused.verdict.cause) == ("FAIL", "image.pull_denied")
     assert PRIVATE in refused.verdict.explanation
-    outcome = running.run(job, image.model_copy(update={"image_pull_secret": secret}), progress)
+    allowed = image.model_copy(update={"image_pull_secret": secret})
+    outcome = running.run(job, RunContext(settings=allowed, progress=progress))
     assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
     pods = Bundle.open(outcome.bundle).pods().values()
     ran = {
@@ -339,7 +337,7 @@ def test_a_manifest_that_is_not_the_pinned_one_ends_before_a_cluster(
     (published.files / "other.yaml").write_bytes(other)
     lock = published.lock.replace("/kueue.yaml", "/other.yaml")
     settings = by_registry(harness_settings, folder, "mismatch", lock)
-    outcome: Outcome = running.run(job, settings, progress)
+    outcome: Outcome = running.run(job, RunContext(settings=settings, progress=progress))
     assert outcome.verdict.cause == "controllers.manifest", outcome.verdict.explanation
     assert hashlib.sha256(other).hexdigest() in outcome.verdict.explanation
     manifest = Bundle.open(outcome.bundle).manifest

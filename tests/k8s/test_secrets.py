@@ -19,8 +19,8 @@ import yaml
 
 from harness.faults.command import Command, command, descendants, environment
 from harness.launch.konduktor.job_file import JobFile
+from harness.provision.cluster import Ready
 from harness.provision.controllers import tracker
-from harness.provision.ready import Ready
 from harness.settings import Settings
 
 pytestmark = pytest.mark.e2e

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from harness.cli import logs, shell, status
+from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.evidence.reader import Bundle
 from harness.launch.konduktor.job_file import JobFile
-from harness.provision import lifecycle
+from harness.provision.cluster import Ready
 from harness.provision.images.build import SCRIPTS
 from harness.provision.images.docker import image_id
-from harness.provision.kind import power
-from harness.provision.ready import Ready
+from harness.provision.kind.cluster import KindCluster
 from harness.report.finalize import Outcome
 from harness.settings import Settings
 from tests.terminal import Terminal
@@ -62,7 +62,8 @@ def test_a_shell_in_a_copy_of_a_rank_that_has_ended(
     namespace = bundle.manifest.launch.namespace  # type: ignore[union-attr]
     told: list[str] = []
     look = 'test "$RANK" = 1 && test -f multinode.py && exit 7'
-    code = shell.shell(bundle, 1, ["bash", "-c", look], harness_settings, told.append)
+    context = RunContext(settings=harness_settings, progress=told.append)
+    code = shell.shell(bundle, 1, ["bash", "-c", look], context)
     assert code == 7
     assert "a copy of its pod" in told[0]
     cluster.kube.wait(
@@ -110,8 +111,8 @@ def test_a_terminal_shows_the_ranks_side_by_side(cluster: Ready, tmp_path: Path)
 
 def test_a_cluster_in_use_is_not_paused(cluster: Ready, harness_settings: Settings) -> None:
     with pytest.raises(UsageError, match="in use"):
-        lifecycle.pause(harness_settings, print)
-    assert not power.paused(cluster.kind)
+        KindCluster(harness_settings).pause(print)
+    assert not cluster.kind.paused()
 
 
 def test_a_paused_cluster_is_started_by_the_next_run(tmp_path: Path, job: JobFile) -> None:

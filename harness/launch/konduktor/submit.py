@@ -84,8 +84,12 @@ class KonduktorLauncher:
 
     def cancel(self, submission: Submission) -> None:
         """Delete the launch's JobSets; none is no error."""
+        group, _, version = JOBSET_API.partition("/")
         self.kube.custom.delete_collection_namespaced_custom_object(
-            *("jobset.x-k8s.io", "v1alpha2", submission.namespace, "jobsets"),
+            group=group,
+            version=version,
+            namespace=submission.namespace,
+            plural="jobsets",
             label_selector=f"{NONCE_LABEL}={submission.nonce}",
         )
 

@@ -9,7 +9,6 @@ block pods in every namespace until Kueue serves.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 from kubernetes.client.exceptions import ApiException
@@ -18,9 +17,9 @@ from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay,
 from harness.core.deadlines import Deadline
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object, condition
+from harness.core.progress import Progress
 from harness.provision.controllers.readiness import CONTROLLERS, serves, standing
 
-Progress = Callable[[str], None]
 LOOK_SECONDS = 5.0
 """How often is looked why a Deployment is not Available. An image not had at two looks is given up."""
 IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
@@ -62,7 +61,10 @@ def wait_available(kube: Kube, namespace: str, seconds: float, cause: str, *, en
     while True:
         try:
             kube.wait(
-                *(f"Deployments of {namespace} Available", "apps/v1", "Deployment", available),
+                f"Deployments of {namespace} Available",
+                "apps/v1",
+                "Deployment",
+                available,
                 seconds=min(LOOK_SECONDS, deadline.left),
                 namespace=namespace,
                 cause=cause,
@@ -82,7 +84,10 @@ def wait_available(kube: Kube, namespace: str, seconds: float, cause: str, *, en
     if not endpoints:
         return
     kube.wait(
-        *(f"endpoints in {namespace}", "discovery.k8s.io/v1", "EndpointSlice", filled),
+        f"endpoints in {namespace}",
+        "discovery.k8s.io/v1",
+        "EndpointSlice",
+        filled,
         seconds=seconds,
         namespace=namespace,
         cause=cause,

@@ -96,7 +96,10 @@ def install(kube: Kube, seconds: float = 60) -> dict[str, str]:
         }
     )
     kube.wait(
-        *("ClusterQueue Active", API, "ClusterQueue", _active(CLUSTER_QUEUE)),
+        "ClusterQueue Active",
+        API,
+        "ClusterQueue",
+        _active(CLUSTER_QUEUE),
         seconds=seconds,
         cause="queue.inactive",
     )
@@ -121,7 +124,10 @@ def local_queue(
         }
     )
     kube.wait(
-        *(f"LocalQueue {name} Active", API, "LocalQueue", _active(name)),
+        f"LocalQueue {name} Active",
+        API,
+        "LocalQueue",
+        _active(name),
         seconds=seconds,
         namespace=namespace,
         cause="queue.inactive",

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from harness.context import RunContext
 from harness.core.errors import HarnessError, ToolError, WaitError
 from harness.core.locks import locked
+from harness.core.progress import Progress
 from harness.provision.doctor import apt, probe
 from harness.provision.doctor.check import Check, at_least, exit_code, version_of
 from harness.provision.doctor.checks import DOCKER_BOUNDED, INOTIFY, checks
 from harness.settings import Settings
-
-Progress = Callable[[str], None]
 
 DAEMON_SECONDS = 90
 DOWN = "docker.daemon_down"
@@ -38,12 +38,13 @@ _PACKAGES = {
 _DAEMON_PACKAGES = ["docker.io", "containerd", "docker-cli", "docker-buildx", "iptables"]
 
 
-def fix(settings: Settings, progress: Progress) -> list[Check]:
+def fix(context: RunContext) -> list[Check]:
     """Puts right what it can and returns the checks as they are afterwards.
 
     As root: the daemon, inotify limits, and on Debian packages. Else nothing is changed; each check says what
     to do. A daemon that answers is never restarted. Raises HarnessError when a repair fails.
     """
+    settings, progress = context.settings, context.progress
     with locked(
         settings.state_dir / "doctor.lock", lambda: progress("waiting for another `harness doctor --fix`")
     ):
@@ -62,7 +63,7 @@ def fix(settings: Settings, progress: Progress) -> list[Check]:
         elif packages:
             progress("not Debian: nothing was installed")
         if not probe.docker_info()[0] and not os.environ.get("DOCKER_HOST") and probe.which("dockerd"):
-            start_daemon(settings, progress)
+            start_daemon(context)
         _raise_inotify(before, progress)
         after = checks(settings)
         progress("ready" if exit_code(after) == 0 else "some checks still fail")
@@ -107,8 +108,9 @@ def _apt(*arguments: str) -> None:
         )
 
 
-def start_daemon(settings: Settings, progress: Progress) -> None:
+def start_daemon(context: RunContext) -> None:
     """Starts dockerd and waits until it answers: by systemd where that runs, else detached with a log."""
+    settings, progress = context.settings, context.progress
     if Path("/run/systemd/system").is_dir():
         progress("systemctl start docker")
         answer = probe.ask("systemctl", "start", "docker", seconds=DAEMON_SECONDS)

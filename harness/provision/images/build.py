@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 
+from harness.context import RunContext
 from harness.core.errors import HarnessError
 from harness.provision.images import scripts, versions
-from harness.provision.images.docker import BUILD, CAUSE, Progress, files_of, image_id, making
+from harness.provision.images.docker import BUILD, CAUSE, files_of, image_id, making
 from harness.provision.images.stack import Stack
 from harness.provision.images.wheels import lock_key, pinned, wheels
 from harness.provision.source.store import key
-from harness.settings import Settings
 
 PACKAGE = Path(str(resources.files("harness")))
 """As it is installed. Dockerfiles and locks are in it."""
@@ -70,47 +70,48 @@ TRACKER = Recipe(
 )
 
 
-def build_worker(stack: Stack, settings: Settings, progress: Progress, exact: bool = False) -> ImageRef:
+def build_worker(stack: Stack, context: RunContext, exact: bool = False) -> ImageRef:
     """The image of the ranks: PyTorch, Pluto's client and harness/workers/ in /workspace.
 
     One that is there and differs in scripts alone is taken with what changed, unless `exact`.
     Raises ToolError naming the log, cause image.build_failed.
     """
-    worker = versions.load(settings).worker
+    worker = versions.load(context.settings).worker
     arguments = {"BASE": stack.torch_base, "TORCH": worker.torch}
     made_of = {"worker_base": stack.torch_base, "pluto": pinned(WORKER.lock.read_text(), "pluto-ml")}
     making, files = WORKER.making(arguments, worker.python), scripts.read(SCRIPTS)
     if not exact and image_id(WORKER.tag(arguments, worker.python)) is None:
         there = scripts.near(making, files)
         if there is not None:
-            progress(f"{there.tag}: taken; what changed since travels by itself: {', '.join(there.changed)}")
+            context.progress(
+                f"{there.tag}: taken; what changed since travels by itself: {', '.join(there.changed)}"
+            )
             return ImageRef(there.tag, there.image_id, there.changed, made_of)
     labels = scripts.labels(making, files)
-    return replace(_build(WORKER, arguments, worker.python, settings, progress, labels), made_of=made_of)
+    return replace(_build(WORKER, arguments, worker.python, context, labels), made_of=made_of)
 
 
-def build_tracker(stack: Stack, settings: Settings, progress: Progress) -> ImageRef:
+def build_tracker(stack: Stack, context: RunContext) -> ImageRef:
     """The image of the embedded tracker. Raises as `build_worker`."""
-    python = versions.load(settings).worker.python
-    return _build(TRACKER, {"BASE": stack.python_base}, python, settings, progress)
+    python = versions.load(context.settings).worker.python
+    return _build(TRACKER, {"BASE": stack.python_base}, python, context)
 
 
 def _build(
     recipe: Recipe,
     arguments: Mapping[str, str],
     python: str,
-    settings: Settings,
-    progress: Progress,
+    context: RunContext,
     labels: Mapping[str, str] = {},
 ) -> ImageRef:
     tag = recipe.tag(arguments, python)
     there = image_id(tag)
     if there is not None:
         return ImageRef(tag, there)
-    folder = wheels(recipe.lock, python, settings, progress)
-    with making(tag, settings, progress) as shell:
+    folder = wheels(recipe.lock, python, context)
+    with making(tag, context) as shell:
         if shell is not None:
-            progress(f"{tag}: building on {arguments['BASE']}")
+            context.progress(f"{tag}: building on {arguments['BASE']}")
             words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
             words += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
             # In a checkout it is a link, and Docker looks for .dockerignore beside the file itself.

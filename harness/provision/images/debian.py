@@ -11,10 +11,10 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.provision.images.docker import BUILD, Progress, image_id, making
+from harness.context import RunContext
+from harness.provision.images.docker import BUILD, image_id, making
 from harness.provision.source import debian
 from harness.provision.source.store import code_input, key
-from harness.settings import Settings
 
 FILES = Path(__file__).parent / "files"
 _INPUTS = {
@@ -31,7 +31,7 @@ class Bases:
     python: str
 
 
-def bases(suite: str, settings: Settings, progress: Progress) -> Bases:
+def bases(suite: str, context: RunContext) -> Bases:
     """Both bases of a Debian suite, made when they are not there. Needs root (debootstrap) to make them.
 
     Raises ToolError naming the log, HarnessError when a tool or a Debian mirror is missing; cause
@@ -41,7 +41,7 @@ def bases(suite: str, settings: Settings, progress: Progress) -> Bases:
     made = {name: f"harness/{name}-{suite}:{_key(root, files)}" for name, files in _INPUTS.items()}
     for name, tag in made.items():
         if image_id(tag) is None:
-            _make(name, tag, suite, root, settings, progress)
+            _make(name, tag, suite, root, context)
     return Bases(torch=made["torch"], python=made["python"])
 
 
@@ -49,22 +49,22 @@ def _key(root: str, files: list[str]) -> str:
     return key(root, *((FILES / name).read_text() for name in files))
 
 
-def _make(name: str, tag: str, suite: str, root: str, settings: Settings, progress: Progress) -> None:
-    _make_root(suite, root, settings, progress)
-    with making(tag, settings, progress) as shell:
+def _make(name: str, tag: str, suite: str, root: str, context: RunContext) -> None:
+    _make_root(suite, root, context)
+    with making(tag, context) as shell:
         if shell is not None:
-            progress(f"{tag}: building from Debian packages (about a minute)")
+            context.progress(f"{tag}: building from Debian packages (about a minute)")
             dockerfile = FILES / _INPUTS[name][0]
             shell.run([*BUILD, "--build-arg", f"BASE={root}", "-f", dockerfile, "-t", tag, FILES])
 
 
-def _make_root(suite: str, root: str, settings: Settings, progress: Progress) -> None:
+def _make_root(suite: str, root: str, context: RunContext) -> None:
     if image_id(root) is not None:
         return
-    with making(root, settings, progress) as shell:
+    with making(root, context) as shell:
         if shell is not None:
-            progress(f"{root}: debootstrap from {debian.mirror()}")
-            unfinished = settings.cache_dir / "images-unfinished" / root.replace("/", "_")
+            context.progress(f"{root}: debootstrap from {debian.mirror()}")
+            unfinished = context.settings.cache_dir / "images-unfinished" / root.replace("/", "_")
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(parents=True)
             with tempfile.TemporaryDirectory(dir=unfinished, ignore_cleanup_errors=True) as folder:

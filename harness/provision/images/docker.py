@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from harness.context import RunContext
 from harness.core import processes
 from harness.core.locks import locked
 from harness.provision.source.shell import Shell
-from harness.settings import Settings
 
-Progress = Callable[[str], None]
 CAUSE = "image.build_failed"
 BUILD = ["docker", "build", "--network", "host", "--provenance=false", "--progress", "plain"]
 """With BuildKit. No attestations: they make an index of the image, which containerd's import may refuse."""
@@ -34,15 +33,17 @@ def image_id(tag: str) -> str | None:
 
 
 @contextmanager
-def making(tag: str, settings: Settings, progress: Progress) -> Iterator[Shell | None]:
+def making(tag: str, context: RunContext) -> Iterator[Shell | None]:
     """A shell to make `tag` with, or None when another process has just made it. One at a time for each tag.
 
     What the block's programs print is in <cache>/images-logs/<tag>.log, which is begun anew.
     """
     name = re.sub(r"[^\w.-]", "_", tag)
-    logs = settings.cache_dir / "images-logs"
+    logs = context.settings.cache_dir / "images-logs"
     logs.mkdir(parents=True, exist_ok=True)
-    with locked(logs / f"{name}.lock", lambda: progress(f"{tag}: waiting for another process that makes it")):
+    with locked(
+        logs / f"{name}.lock", lambda: context.progress(f"{tag}: waiting for another process that makes it")
+    ):
         if image_id(tag) is not None:
             yield None
             return
@@ -50,7 +51,7 @@ def making(tag: str, settings: Settings, progress: Progress) -> Iterator[Shell |
         log.unlink(missing_ok=True)
         start = time.monotonic()
         yield Shell(log, CAUSE)
-        progress(f"{tag}: made in {time.monotonic() - start:.0f} s")
+        context.progress(f"{tag}: made in {time.monotonic() - start:.0f} s")
 
 
 def files_of(folder: Path) -> list[Path]:

@@ -15,11 +15,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.context import RunContext
 from harness.core import processes
 from harness.core.errors import HarnessError
 from harness.core.locks import locked
-from harness.provision.images.docker import Progress, image_id
-from harness.settings import Settings
+from harness.core.progress import Progress
+from harness.provision.images.docker import image_id
 
 MOUNT = "/harness-images"
 KEPT_TARS = 8
@@ -44,7 +45,7 @@ class LocalImage:
         return f"{re.sub(r'[^A-Za-z0-9.-]', '_', self.tag)}-{self.image_id.removeprefix('sha256:')[:12]}.tar"
 
 
-def load_images(images: Sequence[str], nodes: Sequence[str], settings: Settings, progress: Progress) -> None:
+def load_images(images: Sequence[str], nodes: Sequence[str], context: RunContext) -> None:
     """Every node has every image when this returns. `nodes` are container names.
 
     Raises ToolError or HarnessError, cause image.load_failed.
@@ -58,12 +59,12 @@ def load_images(images: Sequence[str], nodes: Sequence[str], settings: Settings,
     missing = {node: [i for i in local if not has(seen[node].listing, i)] for node in nodes}
     wanted = [image for image in local if any(image in lacks for lacks in missing.values())]
     if not wanted:
-        progress(f"nodes: {len(local)} images are there")
+        context.progress(f"nodes: {len(local)} images are there")
         return
-    folder = settings.cache_dir / "images"
+    folder = context.settings.cache_dir / "images"
     folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(1) as saver, ThreadPoolExecutor(len(nodes)) as importer:
-        tars = {image: saver.submit(_saved, image, folder, progress) for image in wanted}
+        tars = {image: saver.submit(_saved, image, folder, context.progress) for image in wanted}
         imports = [importer.submit(_import, node, missing[node], tars, seen[node].mounted) for node in nodes]
         try:
             for done in imports:
@@ -73,7 +74,9 @@ def load_images(images: Sequence[str], nodes: Sequence[str], settings: Settings,
             importer.shutdown(wait=False, cancel_futures=True)
             raise
     prune(folder, keep=[image.tar for image in local])
-    progress(f"nodes: {len(wanted)} images brought to {len(nodes)} in {time.monotonic() - start:.1f} s")
+    context.progress(
+        f"nodes: {len(wanted)} images brought to {len(nodes)} in {time.monotonic() - start:.1f} s"
+    )
 
 
 def node_name(tag: str) -> str:

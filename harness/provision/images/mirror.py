@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from harness.core import processes
-from harness.provision.images.docker import Progress
+from harness.core.progress import Progress
 
 CERTS = "/etc/containerd/certs.d"
 GATEWAY = "{gateway}"

@@ -11,14 +11,13 @@ from typing import Literal
 
 import httpx
 
+from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.provision.images import mirror, reach, versions
 from harness.provision.images.debian import bases
-from harness.provision.images.docker import Progress
 from harness.provision.images.versions import Controller, Registry, Versions
 from harness.provision.source import build, manifests
 from harness.provision.source import versions as source_versions
-from harness.settings import Settings
 
 _MANIFEST_CAUSE = "controllers.manifest"
 _DOWNLOAD_SECONDS = 60.0
@@ -46,13 +45,14 @@ class Stack:
     """For `mirror.teach`, once the nodes run and before anything is pulled."""
 
 
-def resolve(settings: Settings, progress: Progress) -> Stack:
+def resolve(context: RunContext) -> Stack:
     """The stack of HARNESS_IMAGES, downloaded or built into the cache where it is not there yet.
 
     Raises HarnessError: a manifest that cannot be had or is not the pinned one (controllers.manifest), or a
     build that failed (cluster.node_image, controllers.image_failed, image.build_failed). UsageError: a
     Kubernetes version that is not to be had this way.
     """
+    settings, progress = context.settings, context.progress
     locked = versions.load(settings)
     if settings.kubernetes and settings.node_image:
         raise UsageError(
@@ -71,19 +71,19 @@ def resolve(settings: Settings, progress: Progress) -> Stack:
     else:
         progress(f"images: {way} (as HARNESS_IMAGES says)")
     make = partial(_published, locked.registry) if way == "registry" else partial(_built, locked)
-    stack = make(settings, progress)
+    stack = make(context)
     return replace(stack, node_image=settings.node_image) if settings.node_image else stack
 
 
-def _built(locked: Versions, settings: Settings, progress: Progress) -> Stack:
-    only = source_versions.load(settings).kubernetes
-    if not versions.is_of(only, settings.kubernetes):
+def _built(locked: Versions, context: RunContext) -> Stack:
+    wanted, only = context.settings.kubernetes, source_versions.load(context.settings).kubernetes
+    if not versions.is_of(only, wanted):
         raise UsageError(
-            f"Kubernetes {settings.kubernetes} was asked for; images built from source are of {only} alone",
+            f"Kubernetes {wanted} was asked for; images built from source are of {only} alone",
             hint="HARNESS_IMAGES=registry where one is reached, or another [source] in a versions file",
         )
-    source = build(settings, progress)
-    made = bases(locked.worker.debian, settings, progress)
+    source = build(context)
+    made = bases(locked.worker.debian, context)
     return Stack(
         way="source",
         node_image=source.node_image,
@@ -101,10 +101,10 @@ def _built(locked: Versions, settings: Settings, progress: Progress) -> Stack:
     )
 
 
-def _published(registry: Registry, settings: Settings, progress: Progress) -> Stack:
-    kubernetes, node = registry.node_of(settings.kubernetes)
-    jobset = _manifest("jobset", registry.jobset, settings, progress)
-    kueue = _manifest("kueue", registry.kueue, settings, progress)
+def _published(registry: Registry, context: RunContext) -> Stack:
+    kubernetes, node = registry.node_of(context.settings.kubernetes)
+    jobset = _manifest("jobset", registry.jobset, context)
+    kueue = _manifest("kueue", registry.kueue, context)
     return Stack(
         way="registry",
         node_image=node,
@@ -124,12 +124,12 @@ def _published(registry: Registry, settings: Settings, progress: Progress) -> St
     )
 
 
-def _manifest(name: str, controller: Controller, settings: Settings, progress: Progress) -> Path:
+def _manifest(name: str, controller: Controller, context: RunContext) -> Path:
     """The pinned manifest, adapted. It is kept by its hash: a second run downloads nothing."""
-    folder = settings.cache_dir / "manifests"
+    folder = context.settings.cache_dir / "manifests"
     published = folder / f"{controller.sha256}.yaml"
     if not published.is_file():
-        progress(f"{name}: downloading the manifest of {controller.version}")
+        context.progress(f"{name}: downloading the manifest of {controller.version}")
         write(published, verified(download(controller.manifest), controller))
     documents = manifests.parse(published.read_text())
     adapted = manifests.render(

@@ -7,10 +7,10 @@ import shutil
 import sys
 from pathlib import Path
 
+from harness.context import RunContext
 from harness.core import processes
 from harness.core.locks import locked
-from harness.provision.images.docker import CAUSE, Progress
-from harness.settings import Settings
+from harness.provision.images.docker import CAUSE
 
 PLATFORMS = ["manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014", "manylinux_2_5"]
 _SECONDS = 600
@@ -28,21 +28,21 @@ def pinned(lock: str, package: str) -> str:
     return next(version for name, _, version in words if name == package)
 
 
-def wheels(lock: Path, python: str, settings: Settings, progress: Progress) -> Path:
+def wheels(lock: Path, python: str, context: RunContext) -> Path:
     """A folder with every wheel of `lock` for `python` (as "3.13") on x86-64 Linux, and the lock as lock.txt.
 
     Raises ToolError (cause image.build_failed) when one cannot be had or has another hash.
     """
-    root = settings.cache_dir / "wheels"
+    root = context.settings.cache_dir / "wheels"
     target = root / f"{lock.stem}-{lock_key(lock.read_text(), python)}"
     if target.is_dir():
         return target
     with locked(
-        root / f"{target.name}.lock", lambda: progress(f"wheels of {lock.name}: waiting for another")
+        root / f"{target.name}.lock", lambda: context.progress(f"wheels of {lock.name}: waiting for another")
     ):
         if target.is_dir():
             return target
-        progress(f"wheels of {lock.name}: downloading")
+        context.progress(f"wheels of {lock.name}: downloading")
         unfinished = root / f"unfinished-{target.name}"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
@@ -56,10 +56,22 @@ def _download(lock: Path, python: str, into: Path) -> None:
     platforms = [word for name in PLATFORMS for word in ("--platform", f"{name}_x86_64")]
     processes.run(
         [
-            *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
-            *("--require-hashes", "--only-binary=:all:", "--no-deps", "--python-version", python),
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--require-hashes",
+            "--only-binary=:all:",
+            "--no-deps",
+            "--python-version",
+            python,
             *platforms,
-            *("--dest", str(into), "-r", str(lock)),
+            "--dest",
+            str(into),
+            "-r",
+            str(lock),
         ],
         timeout=_SECONDS,
         hint="a package index must be reached; PIP_INDEX_URL and PIP_CERT are read",

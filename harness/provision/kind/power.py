@@ -8,20 +8,20 @@ from datetime import UTC, datetime
 from harness.core import processes
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object, condition
-from harness.provision.kind.kind import KindCluster
+from harness.provision.kind.nodes import KindNodes
 
 STOP_SECONDS = 30
 SERVE_SECONDS = 120
 CAUSE = "cluster.unhealthy"
 
 
-def paused(kind: KindCluster) -> bool:
+def paused(kind: KindNodes) -> bool:
     """Whether every node is there and none of them runs."""
     states = _running(kind.nodes())
     return bool(states) and not any(states)
 
 
-def pause(kind: KindCluster) -> bool:
+def pause(kind: KindNodes) -> bool:
     """Stop every node. False when they are stopped already.
 
     Raises UsageError for a cluster that is not the harness's, or that a harness uses.
@@ -38,7 +38,7 @@ def pause(kind: KindCluster) -> bool:
     return True
 
 
-def resume(kind: KindCluster) -> None:
+def resume(kind: KindNodes) -> None:
     """Start every node and wait until all are Ready."""
     nodes = kind.nodes()
     started = datetime.now(UTC)
@@ -50,11 +50,11 @@ def resume(kind: KindCluster) -> None:
         return f"not Ready again: {', '.join(late)}" if late else None
 
     kind.kube().wait(
-        *("nodes Ready again", "v1", "Node", done), seconds=SERVE_SECONDS, cause="cluster.nodes_not_ready"
+        "nodes Ready again", "v1", "Node", done, seconds=SERVE_SECONDS, cause="cluster.nodes_not_ready"
     )
 
 
-def owned(kind: KindCluster) -> None:
+def owned(kind: KindNodes) -> None:
     """Raises UsageError when there is no cluster of this name that the harness made."""
     if kind.state() is None or not kind.exists():
         raise UsageError(

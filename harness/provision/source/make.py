@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from harness.context import RunContext
 from harness.core.errors import HarnessError
 from harness.core.locks import locked
+from harness.core.progress import Progress
 from harness.provision.source import debian, images, manifests, versions
 from harness.provision.source.golang import Go
 from harness.provision.source.plan import CONTROLLERS, Plan
 from harness.provision.source.shell import CAUSE, Shell
 from harness.provision.source.store import Store
-from harness.settings import Settings
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class SourceStack:
     kueue_manifest: Path
 
 
-def build(settings: Settings, progress: Progress) -> SourceStack:
+def build(context: RunContext) -> SourceStack:
     """Everything that a cluster needs and no registry gives, from Go modules and Debian packages.
 
     What is there already is not built again. One process builds at a time, others wait for it. Needs root
@@ -42,7 +41,7 @@ def build(settings: Settings, progress: Progress) -> SourceStack:
     Raises ToolError or HarnessError with cause cluster.node_image or controllers.image_failed; a
     ToolError names the log.
     """
-    plan = Plan(Store(settings.cache_dir / "source"), versions.load(settings))
+    plan = Plan(Store(context.settings.cache_dir / "source"), versions.load(context.settings))
     logs = plan.store.root / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     stack = _stack(plan)
@@ -50,12 +49,14 @@ def build(settings: Settings, progress: Progress) -> SourceStack:
     lookup.unlink(missing_ok=True)
     if not _missing(plan, Shell(lookup)):
         return stack
-    with locked(plan.store.root / "lock", lambda: progress("source: waiting for another build to end")):
+    with locked(
+        plan.store.root / "lock", lambda: context.progress("source: waiting for another build to end")
+    ):
         shell = Shell(logs / time.strftime("build-%Y%m%d-%H%M%S.log", time.gmtime()))
         plan.store.clear_unfinished()
         missing = _missing(plan, shell)
         if missing:
-            _Making(plan, shell, progress, missing).everything()
+            _Making(plan, shell, context.progress, missing).everything()
     return stack
 
 

@@ -14,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_jobs import JOBS, slow, written
 
+from harness.context import RecordedContext
 from harness.evidence import BundleWriter, Redactor
 from harness.judge import judge, users
 from harness.judge.causes import CAUSES
 from harness.judge.users import Bundle, Check, failed, passed, unknown
 from harness.report.finalize import finish
+from harness.settings import Settings
 
 
 class Unspeakable(Exception):
@@ -184,7 +186,7 @@ def test_a_run_asks_them(site: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     job = bundles.healthy()
     writer = BundleWriter(job.write(tmp_path / "b").path, bundles.NONCE, Redactor())
     writer.manifest(job.manifest)
-    outcome = finish(writer, print)
+    outcome = finish(RecordedContext(settings=Settings(), progress=print, writer=writer))
     assert (outcome.verdict.verdict, outcome.verdict.cause) == ("FAIL", "user.never")
     assert Bundle.open(outcome.bundle).recorded_verdict == outcome.verdict
     said = capsys.readouterr()

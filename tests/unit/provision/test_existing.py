@@ -9,6 +9,7 @@ import yaml
 
 from harness import run as running
 from harness.cli.main import main
+from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.existing import ExistingCluster
@@ -92,8 +93,9 @@ def test_a_run_leaves_no_bundle(tmp_path: Path) -> None:
     settings = load(
         kubeconfig=kubeconfig(tmp_path, "staging", "staging"), context="prod", runs_dir=tmp_path / "runs"
     )
+    context = RunContext(settings=settings, progress=lambda _: None)
     with pytest.raises(UsageError, match="context prod is expected"):
-        running.run(JobFile.load(Path("jobs/multinode.yaml")), settings, lambda _: None)
+        running.run(JobFile.load(Path("jobs/multinode.yaml")), context)
     assert not (tmp_path / "runs").exists()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.context import RunContext
 from harness.core.errors import HarnessError
 from harness.provision import konduktor
 from harness.settings import Settings
@@ -54,7 +55,10 @@ def test_a_complete_environment_is_used_as_it_is(settings: Settings) -> None:
     (home / "bin" / "python").symlink_to("/bin/sh")
     (home / konduktor.MARKER).write_text("x")
     said: list[str] = []
-    assert konduktor.konduktor_bin(settings, said.append) == home / "bin" / "konduktor"
+    assert (
+        konduktor.konduktor_bin(RunContext(settings=settings, progress=said.append))
+        == home / "bin" / "konduktor"
+    )
     assert said == []
 
 
@@ -74,8 +78,8 @@ def test_one_that_was_cut_off_is_made_again(settings: Settings, monkeypatch: pyt
     monkeypatch.setattr(konduktor, "_install", install)
     failing = True
     with pytest.raises(HarnessError, match="brought no bin/konduktor"):
-        konduktor.konduktor_bin(settings, lambda _: None)
+        konduktor.konduktor_bin(RunContext(settings=settings, progress=lambda _: None))
     (home / "half").touch()
     failing = False
-    assert konduktor.konduktor_bin(settings, lambda _: None).is_file()
+    assert konduktor.konduktor_bin(RunContext(settings=settings, progress=lambda _: None)).is_file()
     assert (home / konduktor.MARKER).is_file()

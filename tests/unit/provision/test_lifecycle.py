@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from harness.context import RunContext
 from harness.core.kubernetes import Kube
+from harness.provision.cluster import Ready
 from harness.provision.images.build import ImageRef
-from harness.provision.kind.kind import KindCluster, State
-from harness.provision.lifecycle import leave, removable
-from harness.provision.ready import Ready
+from harness.provision.kind.cluster import KindCluster
+from harness.provision.kind.nodes import State
 from harness.settings import Settings
 
 
@@ -35,17 +36,17 @@ def ready(kind: KindCluster) -> Ready:
         "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u, user: {}}]\n"
         "current-context: kind-shared\n"
     )
-    return Ready(kind, Kube(kind.kubeconfig), ImageRef("worker:1", "sha256:0"), 1, {}, True, kind.use())
+    return Ready(kind, Kube(kind.kubeconfig), ImageRef("worker:1", "sha256:0"), 1, {}, kind.use())
 
 
 def test_a_cluster_that_another_uses_stays(settings: Settings) -> None:
     kind = made(settings)
     first, second = ready(kind), ready(kind)
     said: list[str] = []
-    assert not leave(settings, said.append, first, "aaaa")
+    assert not kind.leave(RunContext(settings=settings, progress=said.append), first, "aaaa")
     assert said == ["cluster shared stays: another harness uses it"]
     assert kind.state() is not None
-    assert removable(settings, second, ""), "though another run made it"
+    assert kind.removable(second, ""), "though another run made it"
     assert kind.used()
     assert not kind.abandoned()
     second.use.release()
@@ -54,15 +55,15 @@ def test_a_cluster_that_another_uses_stays(settings: Settings) -> None:
 
 @pytest.mark.parametrize("owner", ["aaaa", "bbbb"])
 def test_what_never_came_to_be_used_is_removed_by_who_began_it(settings: Settings, owner: str) -> None:
-    made(settings, phase="creating")
-    assert removable(settings, None, owner) == (owner == "aaaa")
+    assert made(settings, phase="creating").removable(None, owner) == (owner == "aaaa")
 
 
 def test_a_cluster_that_somebody_wants_stays(settings: Settings) -> None:
     kind = made(settings)
-    assert not removable(settings.model_copy(update={"keep_cluster": True}), ready(kind), "aaaa")
+    wanted = KindCluster(settings.model_copy(update={"keep_cluster": True}))
+    assert not wanted.removable(ready(kind), "aaaa")
     kind.keep()
-    assert not removable(settings, ready(kind), "aaaa")
+    assert not kind.removable(ready(kind), "aaaa")
     assert not kind.abandoned()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import bundles
 import pytest
 
+from harness.context import RecordedContext
 from harness.core.errors import HarnessError
 from harness.evidence import Bundle, BundleWriter, Redactor
 from harness.evidence.files import DISK_FULL
@@ -15,6 +16,7 @@ from harness.faults.record import extract, record
 from harness.judge import judge
 from harness.report.beside import FILES
 from harness.report.finalize import finish
+from harness.settings import Settings
 
 SECRET = "t0p-s3cret-value"
 
@@ -31,7 +33,7 @@ def writer(tmp_path: Path) -> BundleWriter:
 
 def test_a_finished_run_has_a_report_and_is_judged_the_same_afterwards(writer):
     """Contract: report.html is no evidence; `harness judge` does not see it."""
-    outcome = finish(writer, pytest.fail)
+    outcome = finish(RecordedContext(settings=Settings(), progress=pytest.fail, writer=writer))
     assert outcome.report == writer.path / "report.html"
     assert "<title>PASS" in outcome.report.read_text()
     assert judge(Bundle.open(writer.path)) == outcome.verdict == Bundle.open(writer.path).recorded_verdict
@@ -40,7 +42,7 @@ def test_a_finished_run_has_a_report_and_is_judged_the_same_afterwards(writer):
 def test_what_is_beside_the_evidence_is_none(writer):
     """Contract: whatever stands in the report and CI's files, the verdict is the same, and no record of the
     bundle for the judges' tests has them."""
-    outcome = finish(writer, pytest.fail)
+    outcome = finish(RecordedContext(settings=Settings(), progress=pytest.fail, writer=writer))
     archive = writer.path.parent / "small.tar.xz"
     record(writer.path, archive, {})
     assert not {path.name for path in extract(archive, writer.path.parent / "small").iterdir()} & FILES.keys()
@@ -55,7 +57,7 @@ def test_a_report_that_cannot_be_written_changes_no_verdict(writer, name):
     """Contract: it is said in one line, with what to do; verdict, evidence and the other files stay."""
     (writer.path / name).mkdir()
     told: list[str] = []
-    outcome = finish(writer, told.append)
+    outcome = finish(RecordedContext(settings=Settings(), progress=told.append, writer=writer))
     assert outcome.verdict.verdict == "PASS"
     assert (outcome.report is None) == (name == "report.html")
     assert Bundle.open(writer.path).recorded_verdict == outcome.verdict
@@ -75,7 +77,7 @@ def test_a_page_that_fails_changes_no_verdict(writer, monkeypatch):
     for name in FILES:
         monkeypatch.setitem(FILES, name, fail)
     told: list[str] = []
-    outcome = finish(writer, told.append)
+    outcome = finish(RecordedContext(settings=Settings(), progress=told.append, writer=writer))
     assert (outcome.verdict.verdict, outcome.report) == ("PASS", None)
     assert told[0].startswith("no report.html, ctrf.json, junit.xml (no more, ***)")
     assert SECRET not in told[0]
@@ -90,7 +92,7 @@ def test_a_secret_is_in_no_report(tmp_path):
     writer.log_line("pod-0", "main", f"2026-01-01T00:00:00Z PLUTO_API_KEY={SECRET} & <{SECRET}>")
     with pytest.raises(HarnessError), writer.stage("launch"):
         raise HarnessError(f"refused {SECRET}")
-    outcome = finish(writer, pytest.fail)
+    outcome = finish(RecordedContext(settings=Settings(), progress=pytest.fail, writer=writer))
     text = outcome.report.read_text()
     assert "&lt;***&gt;" in text
     for name in FILES:
@@ -104,7 +106,7 @@ def test_what_a_judge_of_the_user_says_is_redacted_everywhere(writer, monkeypatc
     check = Check(name="user.own", result="FAIL", cause="user.own", explanation=f"asked with {SECRET}")
     verdict = Verdict(verdict="FAIL", cause="user.own", explanation=check.explanation, checks=[check])
     monkeypatch.setattr("harness.report.finalize.judge", lambda _: verdict)
-    outcome = finish(writer, pytest.fail)
+    outcome = finish(RecordedContext(settings=Settings(), progress=pytest.fail, writer=writer))
     assert outcome.verdict.explanation == "asked with ***"
     assert outcome.verdict == Bundle.open(writer.path).recorded_verdict
     for name in FILES:
@@ -116,7 +118,7 @@ def test_what_a_judge_of_the_user_says_is_redacted_everywhere(writer, monkeypatc
 def test_a_secret_that_is_a_word_of_ours_ends_no_run(writer):
     """Contract: redaction decides nothing."""
     writer.redactor.add("PASS")
-    outcome = finish(writer, pytest.fail)
+    outcome = finish(RecordedContext(settings=Settings(), progress=pytest.fail, writer=writer))
     assert (outcome.verdict.verdict, outcome.report) == ("PASS", writer.path / "report.html")
 
 
@@ -132,7 +134,7 @@ def test_where_the_evidence_filled_the_disk_there_is_a_verdict_and_no_report(sma
     with pytest.raises(HarnessError):
         fill()
     told: list[str] = []
-    outcome = finish(writer, told.append)
+    outcome = finish(RecordedContext(settings=Settings(), progress=told.append, writer=writer))
     assert (outcome.verdict.cause, outcome.report) == (DISK_FULL, None)
     assert Bundle.open(writer.path).recorded_verdict == outcome.verdict
     assert "No space left" in told[0]
@@ -149,7 +151,7 @@ def test_a_report_that_does_not_fit_leaves_nothing_of_itself(small_disk):
     for _ in range(2000):  # each character is four or five in the page
         writer.log_line("pod-0", "main", line)
     told: list[str] = []
-    outcome = finish(writer, told.append)
+    outcome = finish(RecordedContext(settings=Settings(), progress=told.append, writer=writer))
     assert outcome.report is None
     assert "No space left" in told[0]
     assert Bundle.open(writer.path).recorded_verdict == outcome.verdict

@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from harness import run as running
+from harness.context import RunContext
 from harness.launch.konduktor.job_file import JobFile
+from harness.provision.cluster import Ready
 from harness.provision.images import build, debian, wheels
 from harness.provision.images.build import Recipe
 from harness.provision.images.docker import files_of
 from harness.provision.images.stack import Stack
-from harness.provision.ready import Ready
 from harness.settings import load
 
 LOCK = "starlette==1.0 \\\n    --hash=sha256:00\n"
@@ -91,7 +92,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> build.ImageRef:
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     stack = Stack("source", "node", "v1", tmp_path, tmp_path, (), "torch-base:1", "python-base:1", {})
-    return build.build_worker(stack, load(), lambda _: None)
+    return build.build_worker(stack, RunContext(settings=load(), progress=lambda _: None))
 
 
 def test_what_the_worker_image_was_built_from_is_known(worker: build.ImageRef) -> None:
@@ -102,7 +103,7 @@ def test_what_the_worker_image_was_built_from_is_known(worker: build.ImageRef) -
 
 def test_nothing_is_known_of_an_image_of_the_user_s(worker: build.ImageRef, tmp_path: Path) -> None:
     """Contract: no version is recorded of an image that the ranks do not run."""
-    ready = Ready(None, None, worker, 1, {"kueue": "v1"}, False, None)
+    ready = Ready(None, None, worker, 1, {"kueue": "v1"}, None)
     main = JobFile.load(Path("jobs/multinode.yaml"))
     assert running._versions(ready, main) == {"kueue": "v1", **worker.made_of}
     theirs = tmp_path / "job.yaml"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.provision.images import mirror, reach, versions
 from harness.provision.images.stack import download, resolve, verified
@@ -96,7 +97,7 @@ def settings(server: Server, tmp_path: Path) -> Settings:
 def test_auto_takes_the_registry_that_answers(settings: Settings, server: Server) -> None:
     """References stay by digest; the manifests are the pinned ones, with them put in and fit for 2 cores."""
     said: list[str] = []
-    stack = resolve(settings, said.append)
+    stack = resolve(RunContext(settings=settings, progress=said.append))
     host = f"localhost:{server.port}"
     assert stack.way == "registry"
     assert stack.node_images == ()
@@ -112,9 +113,10 @@ def test_auto_takes_the_registry_that_answers(settings: Settings, server: Server
 
 def test_a_second_run_downloads_nothing(settings: Settings, server: Server) -> None:
     """The manifest is kept by its hash."""
-    first = resolve(settings, lambda _: None)
+    context = RunContext(settings=settings, progress=lambda _: None)
+    first = resolve(context)
     server.asked.clear()
-    assert resolve(settings, lambda _: None) == first
+    assert resolve(context) == first
     assert [line for line in server.asked if line.startswith("GET")] == []
 
 
@@ -200,7 +202,8 @@ def test_the_registry_way_takes_the_wanted_version(settings: Settings) -> None:
     file = settings.versions_file
     assert file is not None
     file.write_text(f"{file.read_text()}\n[registry.nodes]\n'v1.35.8' = 'kindest/node:v1.35.8'\n")
-    stack = resolve(settings.model_copy(update={"kubernetes": "1.35"}), lambda text: None)
+    wanted = settings.model_copy(update={"kubernetes": "1.35"})
+    stack = resolve(RunContext(settings=wanted, progress=lambda _: None))
     assert (stack.kubernetes, stack.node_image) == ("v1.35.8", "kindest/node:v1.35.8")
     assert stack.versions["node_image"] == "kindest/node:v1.35.8"
 
@@ -209,14 +212,14 @@ def test_the_source_way_has_one_version() -> None:
     """Another one ends before anything is built, with the way out."""
     settings = Settings(versions_file=None, images="source", kubernetes="1.35")
     with pytest.raises(UsageError, match=r"of v1\.36\.3 alone"):
-        resolve(settings, lambda text: None)
+        resolve(RunContext(settings=settings, progress=lambda _: None))
 
 
 def test_a_version_and_a_node_image_are_not_both_obeyed() -> None:
     """The one that lost would be silently ignored."""
     settings = Settings(versions_file=None, kubernetes="1.35", node_image="mine:1")
     with pytest.raises(UsageError, match="both"):
-        resolve(settings, lambda text: None)
+        resolve(RunContext(settings=settings, progress=lambda _: None))
 
 
 def test_a_lock_that_lacks_values_names_them(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A kind cluster that belongs to the harness: created, proved healthy, reused, deleted.
+"""The nodes of a kind cluster that belongs to the harness: created, proved healthy, reused, deleted.
 
 What was created is told by a state file, <state>/clusters/<name>/state.json, written before creation begins
 and removed after deletion; the kubeconfig lies beside it. A cluster without a state file is somebody else's:
@@ -11,12 +11,12 @@ import datetime
 import json
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import yaml
 
+from harness.context import RecordedContext
 from harness.core import processes
 from harness.core.errors import HarnessError, ToolError, UsageError
 from harness.core.kubernetes import Kube
@@ -25,7 +25,6 @@ from harness.provision.kind import docker, health
 from harness.provision.kind.configuration import configuration
 from harness.settings import Settings
 
-Progress = Callable[[str], None]
 _CREATE_CAUSES = (
     ("port is already allocated", "docker.port_taken"),
     ("address already in use", "docker.port_taken"),
@@ -56,8 +55,8 @@ class State:
     """Somebody wants it (KEEP_CLUSTER, `harness up`): it is never removed but by `harness down`."""
 
 
-class KindCluster:
-    """One kind cluster by name."""
+class KindNodes:
+    """The nodes of one kind cluster by name, and the harness's state file of it."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -101,6 +100,11 @@ class KindCluster:
         )
         return sorted(listed.stdout.split(), key=lambda node: ("control-plane" not in node, node))
 
+    def pools(self) -> list[str]:
+        """Names of the nodes that take pods: the workers, or the only node."""
+        nodes = self.nodes()
+        return nodes[1:] or nodes
+
     def kube(self) -> Kube:
         return Kube(self.kubeconfig, self.context)
 
@@ -128,11 +132,10 @@ class KindCluster:
         self,
         node_image: str,
         containerd_patches: tuple[str, ...],
-        logs: Path,
-        progress: Progress,
-        owner: str = "",
+        context: RecordedContext,
     ) -> None:
-        """Create and wait until every node is Ready. On failure: logs into `logs`, nothing left behind."""
+        """Create and wait until every node is Ready. On failure: kind's logs are kept, nothing else is."""
+        progress, logs = context.progress, context.writer.path / "kind"
         self.refuse_foreign()
         docker.tools(self.settings)
         docker.room(self.settings)
@@ -144,18 +147,16 @@ class KindCluster:
         images = self.settings.cache_dir / "images"
         images.mkdir(parents=True, exist_ok=True)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        state = State(self.name, "creating", node_image, self.settings.workers, now, owner=owner)
+        state = State(self.name, "creating", node_image, self.settings.workers, now, owner=context.nonce)
         self.save(state)
         config = self.dir / "kind.yaml"
         config.write_text(
             yaml.safe_dump(configuration(self.settings, node_image, containerd_patches, images))
         )
         try:
-            self._kind(
-                *("create", "cluster", "--name", self.name, "--config", str(config), "--retain"),
-                *("--kubeconfig", str(self.kubeconfig), "--wait", "180s"),
-                timeout=self.settings.create_seconds,
-            )
+            command = ["create", "cluster", "--name", self.name, "--config", str(config), "--retain"]
+            command += ["--kubeconfig", str(self.kubeconfig), "--wait", "180s"]
+            self._kind(command, timeout=self.settings.create_seconds)
             self.kube().wait_nodes_ready(self.settings.workers + 1, seconds=120)
         except BaseException as error:
             progress(f"cluster {self.name}: creation ended early, keeping its logs")
@@ -220,7 +221,7 @@ class KindCluster:
         """Node logs for the evidence; never raises: the reason is written instead."""
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            self._kind("export", "logs", "--name", self.name, str(folder), timeout=120)
+            self._kind(["export", "logs", "--name", self.name, str(folder)], timeout=120)
         except HarnessError as error:
             (folder / "export-failed.txt").write_text(str(error))
 
@@ -230,7 +231,7 @@ class KindCluster:
         partial.write_text(json.dumps(asdict(state), indent=1))
         os.replace(partial, self.dir / "state.json")
 
-    def _kind(self, *arguments: str, timeout: float) -> None:
+    def _kind(self, arguments: list[str], timeout: float) -> None:
         processes.run([self.settings.kind_bin, *arguments], timeout=timeout)
 
 

@@ -1,0 +1,127 @@
+"""A kind cluster of the harness's own, from nothing to one that takes launches, and to its removal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from harness.context import RecordedContext, RunContext
+from harness.core.kubernetes import Kube, reached
+from harness.core.locks import locked
+from harness.core.progress import Progress
+from harness.provision.cluster import OwnedCluster, Ready
+from harness.provision.controllers import queues
+from harness.provision.kind import docker, power
+from harness.provision.kind.install import Images, create_or_reuse, install, start
+from harness.provision.kind.nodes import KindNodes
+
+
+class KindCluster(KindNodes):
+    """One kind cluster by name. Creating, installing and deleting hold its lock, one harness at a time."""
+
+    owns_namespaces = True
+    keeps_namespaces = True
+    """They go with the cluster. On a kept one the newest few stay, for whoever wants to look."""
+
+    def owned(self) -> OwnedCluster:
+        return self
+
+    def ready(self, context: RecordedContext) -> Ready:
+        """Images, kind, JobSet, Kueue, queues, tracker: what is already there and proved is left as it is.
+
+        Raises UsageError for a cluster that is not the harness's own.
+        """
+        writer = context.writer
+        with self._alone(context.progress, f"waiting for another harness that works on cluster {self.name}"):
+            with writer.stage("docker"):
+                docker.daemon()
+            with writer.stage("cluster name"):
+                self.refuse_foreign()
+            with writer.stage("images"):
+                images = Images.make(context)
+            kube = self._filled(images, context)
+            if self.settings.keep_cluster:
+                self.keep()
+            with reached():
+                nodes = queues.schedulable_nodes(kube)
+            return Ready(
+                cluster=self,
+                kube=kube,
+                worker=images.worker,
+                schedulable_nodes=nodes,
+                versions=images.versions(),
+                use=self.use(),
+            )
+
+    def _filled(self, images: Images, context: RecordedContext) -> Kube:
+        """Create or reuse, and install. A cluster that was created here goes again when that fails."""
+        writer = context.writer
+        with ExitStack() as last:
+            last.callback(writer.clean, "kind")
+            with writer.stage("cluster"), reached():
+                created = create_or_reuse(self, images.stack, context)
+            try:
+                kube = self.kube()
+                kube.retried = writer.retry
+                install(self, kube, images, context)
+            except BaseException:
+                if created:  # one that was there stays, and can be asked itself
+                    self.export_logs(writer.path / "kind")
+                if created and not self.settings.keep_cluster:
+                    context.progress(f"deleting cluster {self.name}")
+                    self.delete()
+                raise
+        return kube
+
+    # -- leave, remove ---------------------------------------------------------------------------------
+    def removable(self, ready: Ready | None, owner: str) -> bool:
+        """Nobody wants it kept, and it was used here, or begun here."""
+        state = self.state()
+        if state is None or state.kept or self.settings.keep_cluster:
+            return False
+        return ready is not None or state.owner == owner
+
+    def leave(self, context: RunContext, ready: Ready | None = None, owner: str = "") -> bool:
+        """Release it; remove it when it is removable and nobody else uses it."""
+        if ready is not None:
+            ready.use.release()
+        if not self.removable(ready, owner):
+            return False
+        with self._alone(context.progress):
+            if not self.removable(ready, owner):  # another one may have kept or removed it meanwhile
+                return False
+            if self.used():
+                context.progress(f"cluster {self.name} stays: another harness uses it")
+                return False
+            context.progress(f"deleting cluster {self.name}")
+            return self.delete()
+
+    def down(self, progress: Progress) -> bool:
+        """Remove it, also when it is used or kept. False when the harness made none of this name."""
+        with self._alone(progress):
+            if self.state() is None:
+                return False
+            used = "; a harness that uses it will fail" if self.used() else ""
+            progress(f"deleting cluster {self.name}{used}")
+            return self.delete()
+
+    # -- stop, start -----------------------------------------------------------------------------------
+    def paused(self) -> bool:
+        """Whether every node is there and none of them runs."""
+        return power.paused(self)
+
+    def pause(self, progress: Progress) -> bool:
+        """Stop the nodes; everything in the cluster stays. False when they were stopped already."""
+        with self._alone(progress):
+            return power.pause(self)
+
+    def resume(self, progress: Progress) -> bool:
+        """The opposite of `pause`, until everything serves. False when it was not paused."""
+        with self._alone(progress), reached():
+            power.owned(self)
+            return start(self, progress)
+
+    @contextmanager
+    def _alone(self, progress: Progress, waiting: str = "waiting for another harness") -> Iterator[None]:
+        with locked(self.lock, lambda: progress(waiting)):
+            yield

@@ -1,0 +1,167 @@
+"""What goes into a kind cluster: images, JobSet, Kueue, queues, tracker.
+
+Everything that is already there and proved is left as it is: a warm cluster installs and builds nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from kubernetes.client.exceptions import ApiException
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+from urllib3.exceptions import HTTPError
+
+from harness.context import RecordedContext
+from harness.core.errors import HarnessError
+from harness.core.kubernetes import Kube, reached
+from harness.core.progress import Progress
+from harness.provision.controllers import install as controllers
+from harness.provision.controllers import queues
+from harness.provision.controllers import tracker as embedded
+from harness.provision.images import mirror, scripts
+from harness.provision.images.build import ImageRef, build_tracker, build_worker
+from harness.provision.images.load import load_images
+from harness.provision.images.stack import Stack, resolve
+from harness.provision.kind import power
+from harness.provision.kind.nodes import KindNodes, State
+from harness.provision.konduktor import konduktor_version
+
+AGAIN_SECONDS = 180
+"""For controllers after their nodes were started again: Kueue takes about a minute for its certificates."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Everything that a kind cluster is made of and filled with, built or fetched."""
+
+    stack: Stack
+    worker: ImageRef
+    tracker: ImageRef
+
+    @classmethod
+    def make(cls, context: RecordedContext) -> Images:
+        stack = resolve(context)
+        return cls(stack, build_worker(stack, context), build_tracker(stack, context))
+
+    @property
+    def own(self) -> list[str]:
+        """Those that pods of the harness run."""
+        return [self.worker.tag, self.tracker.tag]
+
+    @property
+    def fingerprint(self) -> str:
+        """Of everything that `install` puts into a cluster once."""
+        manifests = (self.stack.jobset_manifest, self.stack.kueue_manifest)
+        parts = [*(path.read_bytes() for path in manifests), self.tracker.tag.encode()]
+        return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+    def versions(self) -> dict[str, str]:
+        """For the manifest of a bundle."""
+        return {
+            **self.stack.versions,
+            "konduktor": konduktor_version(),
+            "kubernetes": self.stack.kubernetes,
+            "images": self.stack.way,
+            "worker": scripts.said(self.worker.tag, self.worker.changed),
+        }
+
+
+def create_or_reuse(kind: KindNodes, stack: Stack, context: RecordedContext) -> bool:
+    """True when the cluster was created, False when the one that is there serves."""
+    progress = context.progress
+    state = kind.state()
+    if state is not None and state.phase != "creating" and kind.exists():
+        wanted, there = (stack.node_image, kind.settings.workers), (state.node_image, state.workers)
+        if kind.abandoned() and (wanted != there or not kind.healthy()):
+            progress(f"cluster {kind.name}: left by a run that was killed, and of no use")
+            kind.delete()
+            return create_or_reuse(kind, stack, context)
+        if wanted != there:
+            raise HarnessError(
+                f"cluster {kind.name} has node image and workers {there}, wanted are {wanted}",
+                hint=f"`harness down --cluster-name {kind.name}` removes it, or choose another name",
+                cause="cluster.mismatch",
+            )
+        start(kind, progress)
+        if (trouble := kind.trouble()) is not None:
+            raise trouble
+        progress(f"cluster {kind.name}: reused")
+        return False
+    progress(f"cluster {kind.name}: creating 1 control plane and {kind.settings.workers} workers")
+    kind.create(stack.node_image, stack.containerd_patches, context)
+    return True
+
+
+def install(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
+    """Controllers, queues and tracker, while the worker image travels; then the state says ready."""
+    state = kind.state()
+    assert state is not None
+    if state.phase == "ready" and state.fingerprint == images.fingerprint:
+        _prove(kind, kube, images, context)
+    else:
+        _install(kind, kube, images, context)
+        _mark_ready(kind, state, images.fingerprint)
+
+
+def _prove(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
+    """All of it was installed before: it still serves. Only the images may be newer ones."""
+    writer = context.writer
+    with writer.stage("controllers"), reached():
+        controllers.prove_again(kube)
+    if kind.settings.tracker == "embedded":
+        with writer.stage("tracker"), reached():
+            embedded.prove(kube)
+    with writer.stage("images to nodes"):
+        load_images(images.own, kind.pools(), context)
+
+
+def _install(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
+    stack, writer, progress = images.stack, context.writer, context.progress
+    if stack.mirrors:
+        with writer.stage("mirrors"):
+            mirror.teach(kind.nodes(), stack.mirrors, progress)
+    if stack.node_images:
+        with writer.stage("controller images to nodes"):
+            load_images(list(stack.node_images), kind.nodes(), context)
+    with ThreadPoolExecutor(1) as background:
+
+        def travel() -> None:
+            with writer.stage("images to nodes"):
+                load_images(images.own, kind.pools(), context)
+
+        travelling = background.submit(travel)
+        with writer.stage("controllers"), reached():
+            controllers.install(kube, stack.jobset_manifest, stack.kueue_manifest, progress)
+        travelling.result()
+    with writer.stage("tracker"), reached():
+        embedded.install(kube, images.tracker.tag)
+        progress("tracker: serving")
+    with writer.stage("queues"), reached():
+        amounts = queues.install(kube)
+        progress(f"queues: {queues.CLUSTER_QUEUE} active, quota {amounts}")
+
+
+def _mark_ready(kind: KindNodes, state: State, fingerprint: str) -> None:
+    kind.save(replace(state, phase="ready", fingerprint=fingerprint))
+
+
+def start(kind: KindNodes, progress: Progress) -> bool:
+    """Start a paused cluster: what served before serves again when this returns. False: it was not paused."""
+    if not power.paused(kind):
+        return False
+    progress(f"cluster {kind.name}: was paused; starting its nodes")
+    power.resume(kind)
+    kube = kind.kube()
+    for attempt in Retrying(
+        stop=stop_after_delay(AGAIN_SECONDS),
+        wait=wait_fixed(1),
+        retry=retry_if_exception_type((HarnessError, ApiException, HTTPError)),
+        reraise=True,
+    ):
+        with attempt:
+            controllers.prove_again(kube)
+            embedded.prove(kube)
+    progress(f"cluster {kind.name}: serves again")
+    return True
