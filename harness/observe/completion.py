@@ -9,34 +9,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from harness.core.kubernetes import Object, condition
+from harness.evidence import messages
 from harness.evidence.fitting import never_fits
 from harness.evidence.schema import Observation
 
-FATAL_NOW = ("InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError")
-IMAGE_WAITING = ("ErrImagePull", "ImagePullBackOff")
-NOT_FOUND = (
-    "not found",
-    "does not exist",
-    "manifest unknown",
-    "pull access denied",
-    "no such host",
-    "lookup",
-)
-NEVER_ADMITTED = (
-    "doesn't exist",
-    "does not exist",
-    "is inactive",
-    "> maximum capacity",
-    "not found",
-    "untolerated taint",
-    "doesn't match node affinity",
-    "unavailable in ClusterQueue",
-)
-UNTIL_QUOTA = "insufficient unused quota"
-"""Another flavor may still take the job."""
 GRACE = {
     "image": 4.0,
     "image, surely": 1.0,
@@ -62,9 +42,12 @@ class CompletionDetector:
 
     admission_seconds: float = 300.0
     """A job that Kueue has not admitted by then has no time left to run in."""
+    clock: Callable[[], float] = time.monotonic
     _objects: dict[str, dict[str, Object]] = field(default_factory=dict)
-    _since: dict[str, float] = field(default_factory=dict)
-    _awaited: str = ""
+    _since: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    """When each state of each object, or of a part of it, began: by rule, uid and part."""
+    _awaited: dict[str, str] = field(default_factory=dict)
+    """What is missing of each JobSet, by uid."""
     _deleted: bool = False
     _changed: threading.Event = field(default_factory=threading.Event)
 
@@ -120,15 +103,16 @@ class CompletionDetector:
         """Those of JobSets: others in the namespace are somebody else's."""
         return [w for w in self._all("workload") if w["metadata"]["name"].startswith("jobset-")]
 
-    def _lasts(self, key: str, grace: str, holds: bool) -> bool:
-        return self._for(key, GRACE[grace], holds)
-
-    def _for(self, key: str, seconds: float, holds: bool) -> bool:
+    def _lasts(
+        self, item: Object, rule: str, holds: bool, seconds: float | None = None, part: str = ""
+    ) -> bool:
+        """Whether a state of an object, or of a part of it, has held for the rule's grace or for `seconds`."""
+        key = (rule, item["metadata"]["uid"], part)
         if not holds:
             self._since.pop(key, None)
             return False
-        now = time.monotonic()
-        return now - self._since.setdefault(key, now) >= seconds
+        now = self.clock()
+        return now - self._since.setdefault(key, now) >= (GRACE[rule] if seconds is None else seconds)
 
     def _finished(self) -> str | None:
         if self._deleted and not self._all("jobset"):
@@ -138,7 +122,7 @@ class CompletionDetector:
             if state:
                 lost = self.out_of_reach()
                 running = [p for p in self._running() if p["metadata"]["name"] not in lost]
-                if not running or self._lasts("pods", "pods", True):
+                if not running or self._lasts(jobset, "pods", True):
                     return f"the JobSet is {state}"
         return None
 
@@ -148,9 +132,12 @@ class CompletionDetector:
                 waiting = (status.get("state") or {}).get("waiting") or {}
                 name = pod["metadata"]["name"]
                 reason, message = waiting.get("reason", ""), waiting.get("message", "")
-                bad = reason in IMAGE_WAITING
-                sure = reason in FATAL_NOW or (bad and any(text in message for text in NOT_FOUND))
-                if self._lasts(f"{name}/i", "image, surely", sure) or self._lasts(name, "image", bad):
+                meaning = messages.not_started(reason, message)
+                bad = meaning is not None and meaning.prospect != "open"
+                sure = meaning is not None and meaning.prospect == "final"
+                part = status.get("name", "")
+                surely = self._lasts(pod, "image, surely", sure, part=part)
+                if surely or self._lasts(pod, "image", bad, part=part):
                     return f"{name}: {reason}: {message}"
         return None
 
@@ -158,16 +145,16 @@ class CompletionDetector:
         for workload in self._workloads():
             reserved = condition(workload, "QuotaReserved")
             message = reserved.get("message", "")
-            never = any(text in message for text in NEVER_ADMITTED) and UNTIL_QUOTA not in message
+            never = messages.refusal(message).prospect == "final"
             refused = reserved.get("status") == "False" and never
-            if self._lasts("queue", "queue", refused):
+            if self._lasts(workload, "queue", refused):
                 return f"Kueue will not admit it: {message}"
             evicted = condition(workload, "Evicted")
             out = evicted.get("status") == "True" and not _true(workload, "Finished")
-            if self._lasts("evicted", "evicted", out):
+            if self._lasts(workload, "evicted", out):
                 return f"evicted: {evicted.get('reason')}: {evicted.get('message')}"
             waits = not _true(workload, "Admitted") and not _true(workload, "Finished")
-            if self._for(f"{workload['metadata']['name']}/a", self.admission_seconds, waits):
+            if self._lasts(workload, "admission", waits, self.admission_seconds):
                 return f"not admitted in {self.admission_seconds:.0f} s: {message or 'Kueue says nothing'}"
         return None
 
@@ -176,8 +163,8 @@ class CompletionDetector:
             name, scheduled = pod["metadata"]["name"], condition(pod, "PodScheduled")
             waits = scheduled.get("reason") == "Unschedulable"
             never = never_fits(pod, self._all("node")) if waits else None
-            long = self._lasts(f"{name}/s", "unschedulable", waits)
-            if self._lasts(f"{name}/v", "never", bool(never)) or long:
+            long = self._lasts(pod, "unschedulable", waits)
+            if self._lasts(pod, "never", bool(never)) or long:
                 return f"{name} cannot be scheduled: {never or scheduled.get('message')}"
         return None
 
@@ -185,7 +172,7 @@ class CompletionDetector:
         lost = self.out_of_reach()
         for pod in self._running():
             name = pod["metadata"]["name"]
-            if self._lasts(f"{name}/n", "node", name in lost):
+            if self._lasts(pod, "node", name in lost):
                 return f"{name}: its node {pod['spec']['nodeName']} is not Ready"
         return None
 
@@ -194,11 +181,12 @@ class CompletionDetector:
         down = [name for name in CONTROLLERS for d in self._all(name) if _down(d)]
         for jobset in self._all("jobset"):
             what = self._missing(jobset)
-            if what != self._awaited:
-                self._awaited = what
-                self._since.pop("idle", None)
-            late = self._lasts("idle", "idle", bool(what))
-            if late or self._lasts("down", "controller", bool(what and down)):
+            uid = jobset["metadata"]["uid"]
+            if what != self._awaited.get(uid, ""):  # another step is awaited: its time begins now
+                self._awaited[uid] = what
+                self._since.pop(("idle", uid, ""), None)
+            late = self._lasts(jobset, "idle", bool(what))
+            if late or self._lasts(jobset, "controller", bool(what and down)):
                 return f"{what}" + (f"; not available: {', '.join(down)}" if down else "")
         return None
 

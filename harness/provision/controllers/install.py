@@ -18,12 +18,12 @@ from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay,
 from harness.core.deadlines import Deadline
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object, condition
+from harness.evidence.messages import PULL_REASONS
 from harness.provision.controllers.readiness import CONTROLLERS, serves, standing
 
 Progress = Callable[[str], None]
 LOOK_SECONDS = 5.0
 """How often is looked why a Deployment is not Available. An image not had at two looks is given up."""
-IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 
 
 def install(
@@ -69,7 +69,7 @@ def wait_available(kube: Kube, namespace: str, seconds: float, cause: str, *, en
             )
             break
         except WaitError as error:
-            before, unpulled = unpulled, set(_waiting(kube, namespace, IMAGE_REASONS))
+            before, unpulled = unpulled, set(_waiting(kube, namespace, PULL_REASONS))
             if before and unpulled:
                 raise HarnessError(
                     f"a controller cannot get its image: {'; '.join(sorted(unpulled))}",
