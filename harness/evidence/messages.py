@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from harness.core.causes import CauseId
+
 Prospect = Literal["final", "retried", "open"]
 """final: waiting changes nothing. retried: it is tried again, mostly in vain. open: it may change."""
 
@@ -17,7 +19,7 @@ Prospect = Literal["final", "retried", "open"]
 class Meaning:
     """What is behind a message."""
 
-    cause: str
+    cause: CauseId
     prospect: Prospect = "open"
 
 
@@ -26,7 +28,7 @@ class _Text:
     """A message that holds each of `parts`. `cause` None: the reason beside the message tells it."""
 
     parts: tuple[str, ...]
-    cause: str | None
+    cause: CauseId | None
     prospect: Prospect = "open"
 
     def within(self, message: str) -> bool:
@@ -55,14 +57,14 @@ _REFUSALS = (
 """Of the condition QuotaReserved. The first text that fits names the cause."""
 _UNTIL_QUOTA = "insufficient unused quota"
 """One flavor is full for now: it may still take the job, whatever the message says of the others."""
-_REFUSAL_REASONS = {
+_REFUSAL_REASONS: dict[str, CauseId] = {
     "ExceedsMaxQuota": "admission.quota_exceeded",
     "NoMatchingFlavor": "admission.no_flavor",
     "WaitingForQuota": "admission.pending",
     "WaitingForPreemptedWorkloads": "admission.pending",
     "Suspended": "queue.inactive",
 }
-_EVICTIONS = (
+_EVICTIONS: tuple[tuple[str, CauseId], ...] = (
     ("MaximumExecutionTimeExceeded", "admission.max_execution_time"),
     ("PodsReadyTimeout", "admission.pods_ready_timeout"),
     ("RequeuingLimitExceeded", "admission.pods_ready_timeout"),
@@ -120,7 +122,7 @@ def refusal(message: str, reason: str = "") -> Meaning:
     return Meaning(cause, "final" if final else "open")
 
 
-def eviction(reason: str) -> str:
+def eviction(reason: str) -> CauseId:
     """The cause behind the reason of Evicted=True."""
     return next((cause for part, cause in _EVICTIONS if part in reason), "admission.evicted")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from harness.core.causes import CauseId
 from harness.core.deadlines import MIN_WAIT, Budget
 from harness.evidence import messages
 from harness.evidence.objects import ObjectState, items, mapping
@@ -49,7 +50,8 @@ def _refused(case: Case, last: ObjectState) -> list[Finding]:
     if reserved.get("status") == "True":
         checks = items(last.object, "status", "admissionChecks")
         waits = [f"{c.get('name')} is {c.get('state')}" for c in checks if c.get("state") != "Ready"]
-        cause, message = "admission.check_pending", f"quota is reserved, admission check {', '.join(waits)}"
+        message = f"quota is reserved, admission check {', '.join(waits)}"
+        cause: CauseId = "admission.check_pending"
     else:
         cause = messages.refusal(message, reason).cause
     if cause == "admission.not_seen" and not message and controllers.down(case, "kueue"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from harness.core.causes import CauseId
 from harness.evidence import messages
 from harness.evidence.fitting import never_fits
 from harness.evidence.objects import ObjectState, items, mapping
@@ -20,7 +21,7 @@ class Blocked:
     message: str
     image: str
     pulled_always: bool
-    cause: str
+    cause: CauseId
 
     @property
     def text(self) -> str:

@@ -106,7 +106,7 @@ class CompletionDetector:
     def _lasts(
         self, item: Object, rule: str, holds: bool, seconds: float | None = None, part: str = ""
     ) -> bool:
-        """Whether a state of an object, or of a part of it, has held for the rule's grace or for `seconds`."""
+        """Whether a state of an object or its part has held for the rule's grace, or for `seconds`."""
         key = (rule, item["metadata"]["uid"], part)
         if not holds:
             self._since.pop(key, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Final
 
 from harness.core.deadlines import Budget, Deadline
 from harness.core.errors import HarnessError, WaitError
@@ -26,7 +26,7 @@ GONE_SECONDS = 45.0
 """An API server that restarts or is cut off for a moment is back by then; the job goes on without it."""
 SHOWN_BYTES = 64 * 1024
 """Of one read, for a listener: nobody reads a flood as it comes."""
-UNREACHABLE = "cluster.unreachable"
+UNREACHABLE: Final = "cluster.unreachable"
 
 
 class LaunchObserver:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from harness.core.errors import HarnessError, ToolError
 from harness.core.locks import locked
@@ -24,7 +25,7 @@ Progress = Callable[[str], None]
 # Package data, so that an installed harness has it too. Made by `make lock`.
 LOCK = Path(__file__).resolve().parent.parent / "locks" / "konduktor.txt"
 MARKER = "complete"
-MISSING = "launch.konduktor_missing"
+MISSING: Final = "launch.konduktor_missing"
 INSTALL_SECONDS = 900
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from kubernetes.client.exceptions import ApiException
 from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
+from harness.core.causes import NOT_READY, CauseId
 from harness.core.deadlines import Deadline
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object, condition
@@ -30,18 +31,18 @@ def install(
     kube: Kube, jobset_manifest: Path, kueue_manifest: Path, progress: Progress, seconds: float = 240
 ) -> None:
     """Apply both and wait until both serve. Raises WaitError with cause controllers.*_not_ready."""
-    for name, namespace, manifest in (
-        ("jobset", "jobset-system", jobset_manifest),
-        ("kueue", "kueue-system", kueue_manifest),
-    ):
-        kube.apply_file(manifest)
-        wait_available(kube, namespace, seconds, f"controllers.{name}_not_ready")
+    manifests = {"jobset": jobset_manifest, "kueue": kueue_manifest}
+    for name, namespace in CONTROLLERS.items():
+        kube.apply_file(manifests[name])
+        wait_available(kube, namespace, seconds, NOT_READY[name])
         progress(f"{name}: Available")
     prove(kube)
     progress("jobset, kueue: a dry-run create passes every webhook")
 
 
-def wait_available(kube: Kube, namespace: str, seconds: float, cause: str, *, endpoints: bool = True) -> None:
+def wait_available(
+    kube: Kube, namespace: str, seconds: float, cause: CauseId, *, endpoints: bool = True
+) -> None:
     """Every Deployment of the namespace Available at its latest generation, with `endpoints` every
     EndpointSlice filled."""
 
@@ -122,7 +123,7 @@ def prove_again(kube: Kube, seconds: float = 60) -> None:
     """
     standing(kube)
     for name, namespace in CONTROLLERS.items():
-        wait_available(kube, namespace, seconds, f"controllers.{name}_not_ready", endpoints=False)
+        wait_available(kube, namespace, seconds, NOT_READY[name], endpoints=False)
     prove(kube, seconds)
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from harness.core import processes
 from harness.core.locks import locked
@@ -14,7 +15,7 @@ from harness.provision.source.shell import Shell
 from harness.settings import Settings
 
 Progress = Callable[[str], None]
-CAUSE = "image.build_failed"
+CAUSE: Final = "image.build_failed"
 BUILD = ["docker", "build", "--network", "host", "--provenance=false", "--progress", "plain"]
 """With BuildKit. No attestations: they make an index of the image, which containerd's import may refuse."""
 
