@@ -188,6 +188,7 @@ def _launch(job: JobFile, settings: Settings, ready: Ready, writer: BundleWriter
             writer.update(launch=launch)
             observer = LaunchObserver(ready.kube, launching.namespace, writer, budget)
             undo.callback(observer.stop)
+        with writer.stage("watches"), reached():
             progress(f"watching namespace {launching.namespace}")
             observer.start()
         try:
