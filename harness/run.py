@@ -1,4 +1,4 @@
-"""One launch, from a job file to a verdict: provision, launch, observe, collect, judge."""
+"""One launch, from a workload's file to a verdict: provision, launch, observe, collect, judge."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from harness.evidence.listener import ProgressListener
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import Expected, Launch
 from harness.evidence.writer import BundleWriter, now
-from harness.launch.konduktor.config import users_config
 from harness.launch.konduktor.job_file import JobFile
+from harness.launch.konduktor.workload import as_workload
 from harness.launch.namespaces import namespace_of
 from harness.launch.prepare import Launching, prepare
+from harness.launch.workload import Workload
 from harness.observe.observer import LaunchObserver
 from harness.provision import lifecycle
 from harness.provision.cluster import Ready
 from harness.provision.images import scripts
-from harness.provision.konduktor import konduktor_bin
 from harness.provision.lifecycle import ClusterUse
 from harness.report.finalize import Outcome, finish, tidy
 from harness.settings import Settings
 from harness.tracker.run_id import check_run_id, make_run_id
 
 
-def run(job: JobFile, context: RunContext, listener: ProgressListener | None = None) -> Outcome:
+def run(job: Workload | JobFile, context: RunContext, listener: ProgressListener | None = None) -> Outcome:
     """Provision if needed, launch once, judge. Removes a cluster that it created, unless kept.
 
     Raises UsageError when nothing was created; every other failure, and an interruption, is a verdict.
     Afterwards, older bundles go as `keep_runs` says.
     """
-    place = lifecycle.cluster_of(context.settings)
-    _check(job, context.settings)
+    place, workload = lifecycle.cluster_of(context.settings), as_workload(job)
+    _check(workload, context.settings)
     with processes.signals_as_interrupt():
-        recorded = _new_bundle(context, job)
+        recorded = _new_bundle(context, workload)
         recorded.writer.listener = listener
         use = ClusterUse(place, recorded)
         try:
-            _launch(job, use.up(), recorded)
+            _launch(workload, use.up(), recorded)
         except (Exception, KeyboardInterrupt) as error:
             _stopped(error, recorded)
             if isinstance(error, UsageError):
@@ -59,12 +59,13 @@ def run(job: JobFile, context: RunContext, listener: ProgressListener | None = N
         return outcome
 
 
-def launch(job: JobFile, context: RunContext, ready: Ready) -> Outcome:
+def launch(job: Workload | JobFile, context: RunContext, ready: Ready) -> Outcome:
     """Launch once on a cluster that is ready, and judge; the cluster stays. For fixtures."""
-    _check(job, context.settings)
-    recorded = _new_bundle(context, job)
+    workload = as_workload(job)
+    _check(workload, context.settings)
+    recorded = _new_bundle(context, workload)
     try:
-        _launch(job, ready, recorded)
+        _launch(workload, ready, recorded)
     except (Exception, KeyboardInterrupt) as error:
         _stopped(error, recorded)
         if isinstance(error, KeyboardInterrupt):
@@ -117,69 +118,64 @@ def _stopped(error: Exception | KeyboardInterrupt, context: RecordedContext) -> 
             raise error
 
 
-def _check(job: JobFile, settings: Settings) -> None:
+def _check(workload: Workload, settings: Settings) -> None:
     """Everything that can be wrong before anything is created."""
     Budget(settings.wait_seconds)
-    job.ranks  # noqa: B018 - raises UsageError
-    users_config(settings.konduktor_config)
+    workload.check(settings)
     scripts.users(settings)
-    if (given := _given_run_id(job, settings)) is not None:
+    if (given := _given_run_id(workload, settings)) is not None:
         check_run_id(given)
     if settings.tracker == "hosted" and settings.pluto_api_key is None:
         raise UsageError("--tracker hosted needs a key", hint="set PLUTO_API_KEY or PLUTO_API_TOKEN")
 
 
-def _given_run_id(job: JobFile, settings: Settings) -> str | None:
-    """The user's own: PLUTO_RUN_ID of the environment, or of the job file."""
-    return settings.pluto_run_id or job.envs.get("PLUTO_RUN_ID") or None
+def _given_run_id(workload: Workload, settings: Settings) -> str | None:
+    """The user's own: PLUTO_RUN_ID of the environment, or of the workload's file."""
+    return settings.pluto_run_id or workload.envs.get("PLUTO_RUN_ID") or None
 
 
-def _new_bundle(context: RunContext, job: JobFile | None = None) -> RecordedContext:
+def _new_bundle(context: RunContext, workload: Workload | None = None) -> RecordedContext:
     """A bundle whose redactor knows every secret of the settings. None: it is of no launch."""
     settings = context.settings
     key = settings.pluto_api_key
     redactor = Redactor([key.get_secret_value()] if key else [])
     writer = BundleWriter.create(settings.runs_dir, secrets.token_hex(4), redactor)
-    name = job.document["name"] if job else None
+    name = workload.name if workload else None
     writer.update(command=sys.argv, job=name, deadline_seconds=settings.wait_seconds)
     return context.recorded(writer)
 
 
-def _launch(job: JobFile, ready: Ready, context: RecordedContext) -> None:
+def _launch(workload: Workload, ready: Ready, context: RecordedContext) -> None:
     """Launch, observe to the end, collect. Cleans up what belongs to the launch alone."""
-    settings, writer, progress, nonce = context.settings, context.writer, context.progress, context.nonce
-    budget = Budget(settings.wait_seconds)
-    run_id = _given_run_id(job, settings) or make_run_id(nonce)
-    expected = Expected(
-        num_nodes=job.num_nodes,
-        ranks=job.ranks,
-        run_id=run_id,
-        project=job.envs.get("PLUTO_PROJECT", settings.pluto_project),
-        min_nodes_used=min(job.num_nodes, ready.schedulable_nodes),
-        queue=job.queue,
-    )
-    writer.update(expected=expected, versions=_versions(ready, job), cluster=_identity(ready))
+    writer, progress, nonce = context.writer, context.progress, context.nonce
+    budget = Budget(context.settings.wait_seconds)
+    expected = _expected(workload, ready, context)
+    writer.update(expected=expected, versions=_versions(ready, workload), cluster=_identity(ready))
     with ExitStack() as undo:
-        with writer.stage("konduktor"):
-            program = konduktor_bin(context)
+        with writer.stage(workload.launcher):
+            workload.provide(context)
         with writer.stage("namespace"), reached():
             progress(f"preparing namespace {namespace_of(nonce)}")
-            launching = prepare(
-                job, ready, context, program=program, expected=expected, budget=budget, undo=undo
-            )
+            launching = prepare(workload, ready, context, expected=expected, budget=budget, undo=undo)
             undo.callback(launching.clean)
-            launch = Launch(launcher="konduktor", namespace=launching.namespace, kind="JobSet")
+            launch = Launch(
+                launcher=workload.launcher,
+                namespace=launching.namespace,
+                kind=workload.kind,
+                container=workload.container,
+                held=workload.held,
+            )
             writer.update(launch=launch)
-            observer = LaunchObserver(ready.kube, launching.namespace, writer, budget)
+            observer = LaunchObserver(ready.kube, launch, workload.watched, writer, budget)
             undo.callback(observer.stop)
             progress(f"watching namespace {launching.namespace}")
             observer.start()
         try:
             with writer.stage("launch"), observer.blamed():
                 writer.update(launched_at=now())
-                progress("konduktor launch")
+                progress(f"{workload.launcher} launch")
                 name = _submit(launching, writer)
-                progress(f"launched {launching.namespace}/{name}, Pluto run id {run_id}")
+                progress(f"launched {launching.namespace}/{name}, Pluto run id {expected.run_id}")
             with writer.stage("observe"):
                 observer.wait_for_completion(progress)
         finally:
@@ -187,9 +183,24 @@ def _launch(job: JobFile, ready: Ready, context: RecordedContext) -> None:
                 _collect(launching, observer, progress)
 
 
-def _versions(ready: Ready, job: JobFile) -> dict[str, str]:
-    """Of the stack, and of what the worker image was built from, where the job takes that one."""
-    return {**ready.versions, **(ready.worker.made_of if job.takes_ours else {})}
+def _expected(workload: Workload, ready: Ready, context: RecordedContext) -> Expected:
+    """What must be true for a PASS, as the file and the cluster say before the launch."""
+    settings = context.settings
+    with reached():
+        nodes = workload.members(ready.kube)
+    return Expected(
+        num_nodes=nodes,
+        ranks=nodes * workload.per_node,
+        run_id=_given_run_id(workload, settings) or make_run_id(context.nonce),
+        project=workload.envs.get("PLUTO_PROJECT", settings.pluto_project),
+        min_nodes_used=min(nodes, ready.schedulable_nodes) if workload.spreads else 1,
+        queue=workload.queue,
+    )
+
+
+def _versions(ready: Ready, workload: Workload) -> dict[str, str]:
+    """Of the stack, and of what the worker image was built from, where the workload takes that one."""
+    return {**ready.versions, **(ready.worker.made_of if workload.takes_ours else {})}
 
 
 def _identity(ready: Ready) -> dict[str, str]:

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.core.causes import CauseId
+
 
 class HarnessError(Exception):
     """`message` says what was expected and what was seen; `hint` says what to do next."""
 
     exit_code = 2
 
-    def __init__(self, message: str, *, hint: str = "", cause: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str = "", cause: CauseId | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
@@ -44,7 +46,7 @@ class ToolError(HarnessError):
         output: str,
         *,
         hint: str = "",
-        cause: str | None = None,
+        cause: CauseId | None = None,
     ) -> None:
         tail = "\n".join(output.strip().splitlines()[-15:])
         super().__init__(
@@ -58,7 +60,7 @@ class WaitError(HarnessError):
     """A deadline passed."""
 
     def __init__(
-        self, awaited: str, last_seen: str, seconds: float, *, hint: str = "", cause: str | None = None
+        self, awaited: str, last_seen: str, seconds: float, *, hint: str = "", cause: CauseId | None = None
     ) -> None:
         super().__init__(
             f"waited {seconds:.0f} s for {awaited}; last seen: {last_seen}", hint=hint, cause=cause

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
 from harness.core.errors import UsageError
 
-CAUSE = "cluster.kubeconfig"
+CAUSE: Final = "cluster.kubeconfig"
 _ANOTHER_FILE = "name another: --kubeconfig FILE; `kubectl config get-contexts` says what is in one"
 
 

@@ -18,6 +18,7 @@ from kubernetes import client, config, dynamic
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError, ProtocolError
 
+from harness.core.causes import CauseId
 from harness.core.deadlines import Deadline
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubeconfig import CAUSE, context_of
@@ -145,7 +146,7 @@ class Kube:
         seconds: float,
         namespace: str | None = None,
         selector: str = "",
-        cause: str | None = None,
+        cause: CauseId | None = None,
     ) -> dict[str, Object]:
         """Watch objects until `done(by name)` returns None; its text says what is still missing.
 

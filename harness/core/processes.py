@@ -15,6 +15,7 @@ from types import FrameType
 from typing import IO
 
 from harness.core import locks
+from harness.core.causes import CauseId
 from harness.core.errors import HarnessError, ToolError
 
 _running: dict[subprocess.Popen[str], str | None] = {}
@@ -32,7 +33,7 @@ def run(
     stdin: str | IO[bytes] | None = None,
     check: bool = True,
     hint: str = "",
-    cause: str | None = None,
+    cause: CauseId | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Stdout and stderr as text; `stdin` is text or an open file. The whole group is killed on timeout and on
     interruption.

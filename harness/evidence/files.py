@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 from harness.core.errors import HarnessError
 from harness.evidence.redaction import Redactor
 
-DISK_FULL = "run.evidence_disk_full"
+DISK_FULL: Final = "run.evidence_disk_full"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _LONGEST_LINE = 64 * 1024
 

@@ -61,6 +61,8 @@ class BundleWriter:
         self._lock = threading.RLock()
         self._files: dict[str, Appender] = {}
         self._stages: list[Stage] = []
+        self._open: list[str] = []
+        """Stages that have begun and not ended, of all threads."""
         self._current = Manifest(nonce=nonce, started_at=now())
 
     @classmethod
@@ -117,7 +119,9 @@ class BundleWriter:
     def stage(self, name: str) -> Iterator[None]:
         """Time a stage. What ends it early is recorded with its cause, and raised on."""
         started_at, start, failed = now(), time.monotonic(), None
-        self.update(in_stage=name)
+        with self._lock:
+            self._open.append(name)
+            self.update(in_stage=name)
         try:
             yield
         except BaseException as error:
@@ -132,12 +136,13 @@ class BundleWriter:
                 error=None if failed is None else (str(failed) or type(failed).__name__),
                 cause=failed.cause if isinstance(failed, HarnessError) else None,
             )
-            changes: dict[str, Any] = {"in_stage": None}
+            changes: dict[str, Any] = {}
             if isinstance(failed, KeyboardInterrupt) and not self.current.interrupted:
                 changes["interrupted"] = str(failed) or "SIGINT"
             with self._lock:
                 self._stages.append(stage)
-                self.update(**changes)
+                self._open.remove(name)
+                self.update(in_stage=self._open[-1] if self._open else None, **changes)
 
     def observe(self, kind: str, observation: Observation) -> None:
         """Append one watch delivery. `kind` is lower-case and singular; events have their own file."""

@@ -5,7 +5,7 @@
     scope: launch                     # what it disturbs, see Scope
     job: {worker: "faulty.py exit3 1"}
     env: {HARNESS_WAIT_SECONDS: "90"} # of the harness; null takes a variable away
-    at: {log: "step 5"}               # when: before, {progress: regex} or {log: regex}
+    at: {log: "step 5"}               # when: before, {stage: name}, {log: regex} or both
     inject: [{kubectl: "delete pod -n {{ namespace }} {{ pod1 }}"}]
     undo: []                          # idempotent; run always, also when the injector dies
     expect: {verdict: FAIL, cause: rank.pod_deleted, ranks: [1]}
@@ -53,19 +53,14 @@ class Step(Strict):
     kubectl: str | None = None
     sh: str | None = None
     signal: str | None = Field(None, description="to the harness's process group, e.g. INT")
-    until: str | None = Field(None, description="a regex over the harness's progress, waited for")
     sleep: float | None = Field(None, description="seconds that the fault lasts before the next step")
     stdin: str | None = None
 
     @model_validator(mode="after")
     def _one(self) -> Step:
-        given = [
-            name for name in ("docker", "kubectl", "sh", "signal", "until", "sleep") if getattr(self, name)
-        ]
+        given = [name for name in ("docker", "kubectl", "sh", "signal", "sleep") if getattr(self, name)]
         if len(given) != 1:
-            raise ValueError(
-                f"exactly one of docker, kubectl, sh, signal, until, sleep was expected, seen {given}"
-            )
+            raise ValueError(f"exactly one of docker, kubectl, sh, signal, sleep was expected, seen {given}")
         return self
 
     @property
@@ -86,13 +81,15 @@ class Job(Strict):
 
 
 class When(Strict):
-    progress: str | None = None
-    log: str | None = None
+    """The moment to strike, as the bundle that is being written shows it. With both: the stage first."""
+
+    stage: str | None = Field(None, description="a stage of the manifest that has begun")
+    log: str | None = Field(None, description="a regex over the lines of the ranks' logs")
 
     @model_validator(mode="after")
     def _one(self) -> When:
-        if (self.progress is None) == (self.log is None):
-            raise ValueError("one of progress and log was expected")
+        if self.stage is None and self.log is None:
+            raise ValueError("stage, log or both were expected")
         return self
 
 

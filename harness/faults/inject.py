@@ -27,6 +27,9 @@ from harness.provision.cluster import Ready
 from harness.settings import Settings
 
 AT_SECONDS = 180.0
+LOOK_SECONDS = 0.02
+"""Between two looks at files that the harness writes: nothing to watch without more tools. The shortest stage
+that a fault strikes in, the start of the watches, takes a tenth of a second."""
 RUN_SECONDS = 600.0
 WAIT_SECONDS = "150"
 CPU_REQUEST = "150m"
@@ -166,11 +169,9 @@ def _inject(step: Step, known: dict[str, Any], fault: str, run: Command | None) 
     elif step.sleep is not None:
         time.sleep(step.sleep)  # the fault lasts as long
     elif run is None:
-        raise UsageError(f"fault {fault}: there is no harness yet to signal or to wait for")
+        raise UsageError(f"fault {fault}: there is no harness yet to signal")
     elif step.signal is not None:
         _signal(run, getattr(signal, f"SIG{step.signal}"))
-    elif step.until is not None:
-        run.until(step.until, AT_SECONDS)
 
 
 def _signal(run: Command, which: signal.Signals) -> None:
@@ -180,16 +181,33 @@ def _signal(run: Command, which: signal.Signals) -> None:
 
 def _await(when: When, run: Command, runs: Path) -> None:
     """Until the moment to strike. Raises WaitError when the harness ends or time passes before."""
-    if when.progress is not None:
-        run.until(when.progress, AT_SECONDS)
-        return
-    assert when.log is not None
-    pattern = re.compile(when.log.encode(), re.MULTILINE)
+    if (stage := when.stage) is not None:
+        _look(f"the stage {stage}", run, lambda: begun(runs / "latest", stage))
+    if when.log is not None:
+        pattern = re.compile(when.log.encode(), re.MULTILINE)
+        logs = "latest/logs/*.log"
+        _look(
+            f"a log line like {when.log!r}",
+            run,
+            lambda: any(pattern.search(log.read_bytes()) for log in runs.glob(logs)),
+        )
+
+
+def _look(awaited: str, run: Command, seen: Callable[[], bool]) -> None:
     deadline = time.monotonic() + AT_SECONDS
-    while not any(pattern.search(log.read_bytes()) for log in runs.glob("latest/logs/*.log")):
-        if run.process.poll() is not None or time.monotonic() > deadline:
-            raise WaitError(f"a log line like {when.log!r}", f"exit code {run.process.poll()}", AT_SECONDS)
-        time.sleep(0.05)  # files that another process writes: nothing to watch without more tools
+    while not seen():
+        code = run.process.poll()
+        if code is not None or time.monotonic() > deadline:
+            raise WaitError(awaited, f"exit code {code}:\n{run.stderr}", AT_SECONDS)
+        time.sleep(LOOK_SECONDS)
+
+
+def begun(bundle: Path, stage: str) -> bool:
+    """Whether a stage of a bundle that is being written has begun, also when it has ended since."""
+    manifest = Bundle.open(bundle).manifest if bundle.exists() else None
+    if manifest is None:
+        return False
+    return stage in (manifest.in_stage, *(each.name for each in manifest.stages))
 
 
 def _launched(runs: Path) -> dict[str, Any]:

@@ -1,44 +1,15 @@
-"""Did Kueue let the job run, and go on running. Messages are those of Kueue 0.19."""
+"""Did Kueue let the job run, and go on running."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from harness.core.causes import CauseId
 from harness.core.deadlines import MIN_WAIT, Budget
+from harness.evidence import messages
 from harness.evidence.objects import ObjectState, items, mapping
 from harness.judge import controllers
 from harness.judge.case import RUNNING, Case, Finding, condition, found, passed, seconds, unknown
-
-_REFUSALS = (
-    ("LocalQueue", "doesn't exist", "queue.local_queue_missing"),
-    ("ClusterQueue", "doesn't exist", "queue.cluster_queue_missing"),
-    ("clusterQueue", "doesn't exist", "queue.cluster_queue_missing"),
-    ("Queue", "is inactive", "queue.inactive"),
-    ("Queue", "is stopped", "queue.inactive"),
-    ("", "maximum capacity", "admission.quota_exceeded"),
-    ("insufficient quota", "", "admission.quota_exceeded"),
-    ("resource", "unavailable in ClusterQueue", "admission.resource_not_covered"),
-    ("", "untolerated taint", "admission.no_flavor"),
-    ("", "doesn't match node affinity", "admission.no_flavor"),
-    ("insufficient unused quota", "", "admission.pending"),
-)
-_REASONS = {
-    "ExceedsMaxQuota": "admission.quota_exceeded",
-    "NoMatchingFlavor": "admission.no_flavor",
-    "WaitingForQuota": "admission.pending",
-    "WaitingForPreemptedWorkloads": "admission.pending",
-    "Suspended": "queue.inactive",
-}
-_EVICTIONS = (
-    ("MaximumExecutionTimeExceeded", "admission.max_execution_time"),
-    ("PodsReadyTimeout", "admission.pods_ready_timeout"),
-    ("RequeuingLimitExceeded", "admission.pods_ready_timeout"),
-    ("Preempted", "admission.preempted"),
-    ("ClusterQueueStopped", "admission.queue_stopped"),
-    ("LocalQueueStopped", "admission.queue_stopped"),
-    ("NodeFailures", "cluster.node_lost"),
-    ("Deactivated", "admission.deactivated"),
-)
 
 
 def _is(state: ObjectState, kind: str) -> bool:
@@ -48,14 +19,6 @@ def _is(state: ObjectState, kind: str) -> bool:
 def ever_admitted(case: Case) -> bool:
     """Whether any state of the job's Workload says so."""
     return any(_is(state, "Admitted") for state in case.workload)
-
-
-def refusal(message: str, reason: str) -> str:
-    """The cause behind QuotaReserved=False."""
-    for start, end, cause in _REFUSALS:
-        if start in message and end in message:
-            return cause
-    return _REASONS.get(reason, "admission.not_seen")
 
 
 def queue_and_admission(case: Case) -> list[Finding]:
@@ -87,9 +50,10 @@ def _refused(case: Case, last: ObjectState) -> list[Finding]:
     if reserved.get("status") == "True":
         checks = items(last.object, "status", "admissionChecks")
         waits = [f"{c.get('name')} is {c.get('state')}" for c in checks if c.get("state") != "Ready"]
-        cause, message = "admission.check_pending", f"quota is reserved, admission check {', '.join(waits)}"
+        message = f"quota is reserved, admission check {', '.join(waits)}"
+        cause: CauseId = "admission.check_pending"
     else:
-        cause = refusal(message, reason)
+        cause = messages.refusal(message, reason).cause
     if cause == "admission.not_seen" and not message and controllers.down(case, "kueue"):
         text = f"Kueue says nothing of Workload {last.name}"
         return [
@@ -146,7 +110,7 @@ def eviction(case: Case) -> Finding:
             continue
         if case.terminal == "Completed":
             return passed("eviction", f"evicted once ({reason}), admitted again, completed", [state.ref])
-        cause = next((cause for part, cause in _EVICTIONS if part in reason), "admission.evicted")
+        cause = messages.eviction(reason)
         allowed = _allowed(case, state) if cause == "admission.max_execution_time" else ""
         return found(
             "eviction",

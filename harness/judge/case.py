@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+from harness.core.causes import CauseId
 from harness.evidence import kinds
 from harness.evidence.objects import ObjectState, Pod, items, mapping
 from harness.evidence.reader import Bundle
@@ -39,7 +40,7 @@ def passed(name: str, explanation: str, evidence: Iterable[str] = ()) -> Finding
 
 def found(
     name: str,
-    cause: str,
+    cause: CauseId,
     explanation: str,
     *,
     ranks: Iterable[int] = (),

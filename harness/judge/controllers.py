@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
+from harness.core.causes import NOT_READY, NOT_RECONCILING, Controller
 from harness.evidence.objects import ObjectState, mapping
 from harness.judge.case import OBSERVE_STAGE, PROVISION, Case, Finding, found, names, seconds
 
-Controller = Literal["jobset", "kueue"]
 _TITLES: dict[Controller, str] = {"jobset": "JobSet", "kueue": "Kueue"}
 
 
@@ -47,11 +45,9 @@ def not_followed(
             gone = ", it was deleted" if deployment.type == "DELETED" else f", {asked} asked for"
             text = f"{what}: {_TITLES[name]} is down, Deployment {deployment.name} has no available pod{gone}"
             refs = [deployment.ref, *evidence]
-            cause = f"controllers.{name}_not_ready"
-            return found(check, cause, text, ranks=ranks, evidence=refs, phase=phase)
+            return found(check, NOT_READY[name], text, ranks=ranks, evidence=refs, phase=phase)
     text = f"{what}, though {title}'s Deployment is Available" if _known(case, controller) else what
-    cause = f"controllers.{controller}_not_reconciling"
-    return found(check, cause, text, ranks=ranks, evidence=evidence, phase=phase)
+    return found(check, NOT_RECONCILING[controller], text, ranks=ranks, evidence=evidence, phase=phase)
 
 
 def no_job(case: Case) -> Finding | None:

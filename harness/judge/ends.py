@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from harness.core.causes import CauseId
 from harness.evidence.objects import ObjectState, Pod, mapping, termination
 from harness.evidence.schema import TruthEnd, TruthRow
 from harness.judge import deletion, log_clues
@@ -31,7 +32,7 @@ class End:
     state: State
     ranks: list[int]
     at: float = LATE
-    cause: str | None = None
+    cause: CauseId | None = None
     text: str = ""
     exit_code: int | None = None
     follows: bool = False
@@ -39,7 +40,7 @@ class End:
     """It waited for a peer that did not take part."""
     stack: Stack | None = None
     """Where its main thread stood, if the log tells."""
-    clue: str | None = None
+    clue: CauseId | None = None
     """A cause that its log speaks of, also when another ended it."""
     evidence: tuple[str, ...] = ()
 

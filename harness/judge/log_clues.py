@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from harness.core.causes import CauseId
 from harness.judge import stacks
 from harness.judge.stacks import Stack
 from harness.workers.truth_frames import EXIT_MARK, MARK
@@ -15,7 +16,7 @@ from harness.workers.truth_frames import EXIT_MARK, MARK
 Lines = list[tuple[int, str]]
 
 _WARNING = re.compile(r"\[[WI]\d{4}|^[WI]\d{4} |Warning:")
-_CLUES = (
+_CLUES: tuple[tuple[CauseId, str], ...] = (
     ("image.no_torch", r"torchrun: (command )?not found|No module named '?torch'?$"),
     ("image.not_root", r"mkdir: .*/\.konduktor.: Permission denied|/etc/environment: Permission denied"),
     ("image.wrong_architecture", r"exec format error|cannot execute binary file"),
@@ -75,7 +76,7 @@ class Clues:
     """`rank` and `exit_code` are those of the worker that torchrun names as the first to fail."""
 
     log: str = ""
-    cause: str | None = None
+    cause: CauseId | None = None
     line: str = ""
     line_number: int = 0
     last: str = ""
@@ -109,7 +110,8 @@ def read(tail: Lines, log: str = "") -> Clues:
     ]
     stack, dumped = stacks.last(lines)
     lines = [entry for entry in lines if entry[0] not in dumped]
-    cause, clue, clue_number = None, "", 0
+    cause: CauseId | None = None
+    clue, clue_number = "", 0
     for number, text in reversed(lines):
         if _WARNING.search(text):
             continue

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from harness.core.causes import CauseId
 from harness.evidence import torchrun
 from harness.evidence.schema import RendezvousSnapshot
 from harness.evidence.torchrun import Agent
@@ -58,7 +59,7 @@ class Scene:
     """Nodes that the job has."""
 
 
-Told = tuple[str, list[Node], str] | None
+Told = tuple[CauseId, list[Node], str] | None
 """Cause, the nodes that it is about, and a sentence."""
 
 

@@ -5,39 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from harness.core.causes import CauseId
+from harness.evidence import messages
 from harness.evidence.fitting import never_fits
 from harness.evidence.objects import ObjectState, items, mapping
 from harness.judge.case import START, Case, Finding, found, names, passed, unknown
-
-_REASONS = {
-    "ErrImagePull": "image.pull_failed",
-    "ImagePullBackOff": "image.pull_failed",
-    "RegistryUnavailable": "image.pull_failed",
-    "ImageInspectError": "image.pull_failed",
-    "InvalidImageName": "image.not_found",
-    "ErrImageNeverPull": "image.not_found",
-    "CreateContainerConfigError": "image.config",
-    "CreateContainerError": "image.config",
-    "RunContainerError": "image.entrypoint",
-    "StartError": "image.entrypoint",
-    "ContainerCannotRun": "image.entrypoint",
-}
-_ABSENT = (
-    "not found",
-    "does not exist",
-    "manifest unknown",
-    "not present",
-    "no such image",
-    "couldn't parse",
-)
-_DENIED = (
-    "authorization failed",
-    "unauthorized",
-    "access denied",
-    "no basic auth credentials",
-    "403 forbidden",
-)
-_FOREIGN = ("exec format error", "no match for platform")
 
 
 @dataclass(frozen=True)
@@ -49,24 +21,13 @@ class Blocked:
     message: str
     image: str
     pulled_always: bool
-
-    @property
-    def cause(self) -> str:
-        message = self.message.lower()
-        cause = _REASONS[self.reason]
-        if any(text in message for text in _FOREIGN):
-            return "image.wrong_architecture"
-        if cause == "image.pull_failed" and any(text in message for text in _DENIED):
-            return "image.pull_denied"  # registries say "does not exist or may require authorization"
-        if cause == "image.pull_failed" and any(text in message for text in _ABSENT):
-            return "image.not_found"
-        return cause
+    cause: CauseId
 
     @property
     def text(self) -> str:
         said = self.message or "no message"
         text = f"could not start a container of image {self.image}: {self.reason}: {said}"
-        if _REASONS[self.reason] in ("image.pull_failed", "image.not_found") and self.pulled_always:
+        if self.reason in messages.PULL_REASONS and self.pulled_always:
             text += "; its pull policy is Always, so what the node has of it does not count"
         return text
 
@@ -79,12 +40,13 @@ def blocked(case: Case, index: int) -> Blocked | None:
             for state in ("waiting", "terminated"):
                 what = mapping(status, "state", state)
                 reason, message = str(what.get("reason", "")), str(what.get("message", ""))
-                if status.get("name") != case.launch.container or reason not in _REASONS:
+                meaning = messages.not_started(reason, message)
+                if status.get("name") != case.launch.container or meaning is None:
                     continue
                 if best is None or len(message) >= len(best.message):
                     image = str(status.get("image") or _container(case, seen).get("image", ""))
                     always = _container(case, seen).get("imagePullPolicy") == "Always"
-                    best = Blocked(seen, reason, message, image, always)
+                    best = Blocked(seen, reason, message, image, always, meaning.cause)
     return best
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from harness.core.causes import CauseId
 from harness.evidence.objects import ObjectState, items, mapping
 from harness.evidence.schema import TrackerSummary
 from harness.judge import delivery
@@ -101,7 +102,7 @@ def kept(case: Case, summary: TrackerSummary | None, truths: list[Truth], rest: 
     return passed("tracker-kept", f"nothing shows that the tracker lost it{failed}{told_absence(case)}")
 
 
-def _found(cause: str, text: str, ranks: Iterable[int], evidence: list[str]) -> Finding:
+def _found(cause: CauseId, text: str, ranks: Iterable[int], evidence: list[str]) -> Finding:
     return found("tracker-kept", cause, text, ranks=ranks, evidence=evidence, phase=TRACKER)
 
 

@@ -17,6 +17,7 @@ class DaemonSetWorkload(PlainWorkload):
 
     kind: ClassVar[str] = "DaemonSet"
     held: ClassVar[bool] = True
+    spreads: ClassVar[bool] = True
     watched_kind: ClassVar[kinds.WatchedKind] = kinds.DAEMONSET
 
     def members(self, kube: Kube, /) -> int:

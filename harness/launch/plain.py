@@ -20,12 +20,13 @@ from typing import ClassVar
 import yaml
 from kubernetes.client.exceptions import ApiException
 
+from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence import kinds
 from harness.evidence.redaction import secret_variable, secrets_in
 from harness.launch.names import LOCAL_IMAGE, NONCE_LABEL, QUEUE_LABEL
-from harness.launch.workload import Handle, Progress, Record, Surroundings
+from harness.launch.workload import Handle, Record, Surroundings
 from harness.provision.images import scripts
 from harness.settings import Settings
 
@@ -45,6 +46,8 @@ class PlainWorkload(ABC):
 
     kind: ClassVar[str]
     held: ClassVar[bool]
+    spreads: ClassVar[bool] = False
+    """The manifest's own matter, where it is no DaemonSet."""
     watched_kind: ClassVar[kinds.WatchedKind]
     launcher: ClassVar[str] = "apply"
 
@@ -143,7 +146,7 @@ class PlainWorkload(ABC):
                 hint="node selectors and tolerations go into the manifest itself; unset it",
             )
 
-    def provide(self, settings: Settings, progress: Progress) -> None:  # noqa: B027 - not every kind needs it
+    def provide(self, context: RunContext) -> None:  # noqa: B027 - not every kind needs it
         """It is applied by the harness itself."""
 
     # -- what a launch does -------------------------------------------------------------------------------

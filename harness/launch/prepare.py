@@ -1,4 +1,4 @@
-"""What belongs to one launch alone: its namespace, queue, key, environment, job file; made, used, removed."""
+"""What belongs to one launch alone: its namespace, queue, key, environment; made, used, removed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,8 @@ from harness.core.kubernetes import NOT_SERVED, Kube
 from harness.evidence.schema import Expected, TrackerSummary
 from harness.evidence.writer import BundleWriter, now
 from harness.launch import namespaces
-from harness.launch.konduktor.config import Submission, users_config
-from harness.launch.konduktor.job_file import JobFile
-from harness.launch.konduktor.submit import KonduktorLauncher
 from harness.launch.names import NONCE_LABEL
-from harness.launch.workload import Handle
+from harness.launch.workload import Handle, Surroundings, Workload
 from harness.provision import preflight
 from harness.provision.cluster import Ready
 from harness.provision.controllers import install as controllers
@@ -48,8 +45,8 @@ class Launching:
     namespace: str
     expected: Expected
     writer: BundleWriter
-    launcher: KonduktorLauncher
-    submission: Submission
+    workload: Workload
+    surroundings: Surroundings
     tracker: Literal["embedded", "hosted"]
     reader: Callable[[], AuditReader]
 
@@ -63,13 +60,13 @@ class Launching:
         except HarnessError as error:
             if not is_transient(self.kube, error):
                 raise
-            self.writer.retry("konduktor launch", error.message)
+            self.writer.retry(f"{self.workload.launcher} launch", error.message)
         controllers.prove_again(self.kube)
         return self._submit()
 
     def _submit(self) -> Handle:
         try:
-            return self.launcher.submit(self.submission, self.writer.text)
+            return self.workload.submit(self.surroundings, self.writer.text)
         except (HarnessError, ApiException, NOT_SERVED) as error:
             problem = explain(self.kube, error)
             if problem is None:
@@ -78,11 +75,7 @@ class Launching:
 
     def cancel(self) -> None:
         """Delete a job that has not ended by itself, so that it holds no quota and its pods end now."""
-        try:
-            self.launcher.cancel(self.submission)
-        except ApiException as error:
-            if error.status != 404:  # no such API: nothing of it is there either
-                raise
+        self.workload.cancel(self.surroundings)
 
     def collect_tracker(self) -> None:
         """What the tracker has of this launch; a tracker that does not answer is evidence too."""
@@ -109,54 +102,55 @@ class Launching:
         )
 
     def clean(self) -> None:
-        self.launcher.clean()
+        self.workload.clean(self.surroundings)
 
 
 def prepare(
-    job: JobFile,
+    workload: Workload,
     ready: Ready,
     context: RecordedContext,
     *,
-    program: Path,
     expected: Expected,
     budget: Budget,
     undo: ExitStack,
 ) -> Launching:
-    """Namespace, LocalQueue, the key and the job's own secrets as a Secret, and the launch's job file.
+    """Namespace, LocalQueue, the key and the workload's own secrets as a Secret, and all that a launch adds.
 
-    `program` is konduktor. What killed harnesses left running is ended first. `undo` gives up the namespace.
+    What killed harnesses left running is ended first. `undo` gives up the namespace.
     """
     kube, settings, nonce = ready.kube, context.settings, context.nonce
     namespace = _namespace(ready, context, undo)
     key, url, reader = _tracker(kube, settings)
-    secret_env = _secret(kube, namespace, {**job.secret_envs, "PLUTO_API_KEY": key})
-    for value in (key, *job.secrets):
+    secret_env = _secret(kube, namespace, {**workload.secret_envs, "PLUTO_API_KEY": key})
+    for value in (key, *workload.secrets):
         context.writer.redactor.add(value)
-    queues.local_queue(kube, namespace, settings.queue, settings.cluster_queue)
-    files = {**(ready.worker.changed if job.takes_ours else {}), **scripts.users(settings)}
+    if workload.launcher == "konduktor" or workload.queue:
+        queues.local_queue(kube, namespace, settings.queue, settings.cluster_queue)
+    files = {**(ready.worker.changed if workload.takes_ours else {}), **scripts.users(settings)}
     if files:
         kube.apply(scripts.config_map(namespace, files))
-    rendered = job.render(
-        image=preflight.image(job, ready.worker.tag),
+    surroundings = Surroundings(
+        context=context,
+        kube=kube,
+        namespace=namespace,
+        nonce=nonce,
+        image=preflight.image(workload, ready.worker.tag),
         envs=_environment(expected, nonce, budget, url),
+        secret_env=secret_env,
         max_seconds=budget.job,
+        home=_home(settings.state_dir),
+        nodes=expected.num_nodes,
+        cpu_request=_cpu_request(kube, workload, expected.num_nodes, context),
+        scripts=scripts.mounts(files),
+        pull_secret=_pull_secret(kube, settings, namespace),
     )
     return Launching(
         kube=kube,
         namespace=namespace,
         expected=expected,
         writer=context.writer,
-        launcher=KonduktorLauncher(kube, program, _home(settings.state_dir)),
-        submission=Submission(
-            namespace=namespace,
-            nonce=nonce,
-            job_yaml=rendered,
-            secret_env=secret_env,
-            cpu_request=_cpu_request(kube, job, context),
-            users=users_config(settings.konduktor_config),
-            files=scripts.mounts(files),
-            pull_secret=_pull_secret(kube, settings, namespace),
-        ),
+        workload=workload,
+        surroundings=surroundings,
         tracker=settings.tracker,
         reader=reader,
     )
@@ -185,13 +179,13 @@ def _secret(kube: Kube, namespace: str, held: dict[str, str]) -> dict[str, tuple
     return {name: (SECRET, name) for name in held}
 
 
-def _cpu_request(kube: Kube, job: JobFile, context: RecordedContext) -> str | None:
-    """CPU that each pod is to ask for where it is not what the job file says; told and kept as evidence."""
+def _cpu_request(kube: Kube, workload: Workload, nodes: int, context: RecordedContext) -> str | None:
+    """CPU that each pod is to ask for where it is not what its file says; told and kept as evidence."""
     request = context.settings.cpu_request
-    if request is None:
-        request = queues.single_node_request(kube, job.cpus, job.num_nodes)
+    if request is None and workload.cpus is not None:
+        request = queues.single_node_request(kube, workload.cpus, nodes)
     if request is not None:
-        context.progress(f"each pod asks for {request} of CPU in place of {job.cpus}; its limit stays")
+        context.progress(f"each pod asks for {request} of CPU in place of {workload.cpus or 'its own'}")
         writer = context.writer
         writer.update(cluster={**writer.current.cluster, "cpu_request": request})
     return request

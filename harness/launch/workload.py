@@ -13,11 +13,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Protocol
 
+from harness.context import RunContext
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.kinds import WatchedKind
 from harness.settings import Settings
 
-Progress = Callable[[str], None]
 Record = Callable[[str, str], None]
 """record(file, text): keep what was submitted, and what the launcher said, in the bundle."""
 
@@ -34,8 +34,7 @@ class Handle:
 class Surroundings:
     """What one launch gives to its workload."""
 
-    settings: Settings
-    progress: Progress
+    context: RunContext
     kube: Kube
     namespace: str
     nonce: str
@@ -81,6 +80,10 @@ class Workload(Protocol):
         """Whether its controller starts again what ends, so that its containers are kept from ending."""
 
     @property
+    def spreads(self) -> bool:
+        """Whether its pods go to as many nodes as there are, so that a verdict may ask for it."""
+
+    @property
     def watched(self) -> tuple[WatchedKind, ...]:
         """Objects to watch beside pods, nodes and events."""
 
@@ -124,7 +127,7 @@ class Workload(Protocol):
     def check(self, settings: Settings) -> None:
         """Raises UsageError for settings that cannot work with it, before anything is created."""
 
-    def provide(self, settings: Settings, progress: Progress) -> None:
+    def provide(self, context: RunContext) -> None:
         """Get what the launch needs on this machine. Raises HarnessError."""
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:

@@ -1,42 +1,23 @@
 """When is a launch over? Decides only when to stop waiting; what it means is for the judges to say.
 
-A launch is over when its JobSet and all its pods have ended, or when it can be seen that it never will:
-an image that cannot be had, a queue or quota that will not admit it, no node that fits, a node that was lost,
-a controller that does nothing.
+A launch is over when its object (a JobSet, a Job) and all its pods have ended; where the controller starts
+again what ends (a StatefulSet, a DaemonSet), when the command of every rank has ended. Or when it can be
+seen that it never will be: an image that cannot be had, a queue or quota that will not admit it, no node that
+fits, a node that was lost, a controller that does nothing.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from harness.core.kubernetes import Object, condition
+from harness.evidence import messages
 from harness.evidence.fitting import never_fits
 from harness.evidence.schema import Observation
 
-FATAL_NOW = ("InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError")
-IMAGE_WAITING = ("ErrImagePull", "ImagePullBackOff")
-NOT_FOUND = (
-    "not found",
-    "does not exist",
-    "manifest unknown",
-    "pull access denied",
-    "no such host",
-    "lookup",
-)
-NEVER_ADMITTED = (
-    "doesn't exist",
-    "does not exist",
-    "is inactive",
-    "> maximum capacity",
-    "not found",
-    "untolerated taint",
-    "doesn't match node affinity",
-    "unavailable in ClusterQueue",
-)
-UNTIL_QUOTA = "insufficient unused quota"
-"""Another flavor may still take the job."""
 GRACE = {
     "image": 4.0,
     "image, surely": 1.0,
@@ -60,12 +41,24 @@ CONTROLLERS = ("jobset-controller", "kueue-controller")
 class CompletionDetector:
     """Fed with every watch delivery; `reason()` is None while the launch may still go on."""
 
+    launched: str = "jobset"
+    """The file of the launched object (harness/evidence/kinds.py)."""
+    kind: str = "JobSet"
+    held: bool = False
+    """Containers stay when their command has ended: `exited` tells of the ends."""
+    members: int = 0
+    """How many pods must come; counts where they are held."""
     admission_seconds: float = 300.0
     """A job that Kueue has not admitted by then has no time left to run in."""
+    clock: Callable[[], float] = time.monotonic
     _objects: dict[str, dict[str, Object]] = field(default_factory=dict)
-    _since: dict[str, float] = field(default_factory=dict)
-    _awaited: str = ""
+    _since: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    """When each state of each object, or of a part of it, began: by rule, uid and part."""
+    _awaited: dict[str, str] = field(default_factory=dict)
+    """What is missing of each launched object, by uid."""
     _deleted: bool = False
+    _exits: dict[str, int] = field(default_factory=dict)
+    """uid of a pod → exit code of its rank's command."""
     _changed: threading.Event = field(default_factory=threading.Event)
 
     def observe(self, kind: str, observation: Observation) -> None:
@@ -73,9 +66,17 @@ class CompletionDetector:
         uid = observation.object["metadata"]["uid"]
         if observation.type == "DELETED":
             objects.pop(uid, None)
-            self._deleted |= kind == "jobset"
+            self._exits.pop(uid, None)
+            self._deleted |= kind == self.launched
         else:
             objects[uid] = observation.object
+        self._changed.set()
+
+    def exited(self, pod: str, exit_code: int) -> None:
+        """The command of a rank has ended; its container may stay."""
+        for item in self._all("pod"):
+            if item["metadata"]["name"] == pod:
+                self._exits.setdefault(item["metadata"]["uid"], exit_code)
         self._changed.set()
 
     def wait(self, seconds: float) -> None:
@@ -95,13 +96,15 @@ class CompletionDetector:
         )
 
     def finished(self) -> bool:
-        """Whether every JobSet of the launch has ended by itself."""
-        jobsets = self._all("jobset")
-        return bool(jobsets) and all(j.get("status", {}).get("terminalState") for j in jobsets)
+        """Whether every launched object has ended by itself, so that nothing of it must be ended."""
+        launched = self._all(self.launched)
+        return bool(launched) and all(_state(item) for item in launched)
 
     def summary(self) -> str:
         """What was last seen, for progress lines and deadlines."""
-        phases = sorted(f"{_short(p)} {p['status'].get('phase', '?')}" for p in self._all("pod"))
+        phases = sorted(f"{self._short(p)} {self._doing(p)}" for p in self._all("pod"))
+        if self.launched != "jobset":
+            return f"pods: {', '.join(phases) or 'none'}"
         admitted = [w["metadata"]["name"] for w in self._workloads() if _true(w, "Admitted")]
         return f"workload {'admitted' if admitted else 'not admitted'}; pods: {', '.join(phases) or 'none'}"
 
@@ -116,30 +119,52 @@ class CompletionDetector:
     def _running(self) -> list[Object]:
         return [p for p in self._all("pod") if p["status"].get("phase") not in ("Succeeded", "Failed")]
 
+    def _short(self, pod: Object) -> str:
+        """Of a JobSet's pod <replicated job>-<job index>-<completion index>, else its name."""
+        name = str(pod["metadata"]["name"])
+        return "-".join(name.split("-")[-4:-1]) if self.launched == "jobset" else name
+
+    def _doing(self, pod: Object) -> str:
+        code = self._exits.get(pod["metadata"]["uid"])
+        return str(pod["status"].get("phase", "?")) if code is None else f"ended with {code}"
+
     def _workloads(self) -> list[Object]:
-        """Those of JobSets: others in the namespace are somebody else's."""
-        return [w for w in self._all("workload") if w["metadata"]["name"].startswith("jobset-")]
+        """Those of launched objects: others in the namespace are somebody else's."""
+        return [w for w in self._all("workload") if w["metadata"]["name"].startswith(f"{self.launched}-")]
 
-    def _lasts(self, key: str, grace: str, holds: bool) -> bool:
-        return self._for(key, GRACE[grace], holds)
-
-    def _for(self, key: str, seconds: float, holds: bool) -> bool:
+    def _lasts(
+        self, item: Object, rule: str, holds: bool, seconds: float | None = None, part: str = ""
+    ) -> bool:
+        """Whether a state of an object or its part has held for the rule's grace, or for `seconds`."""
+        key = (rule, item["metadata"]["uid"], part)
         if not holds:
             self._since.pop(key, None)
             return False
-        now = time.monotonic()
-        return now - self._since.setdefault(key, now) >= seconds
+        now = self.clock()
+        return now - self._since.setdefault(key, now) >= (GRACE[rule] if seconds is None else seconds)
 
     def _finished(self) -> str | None:
-        if self._deleted and not self._all("jobset"):
-            return "the JobSet was deleted"
-        for jobset in self._all("jobset"):
-            state = jobset.get("status", {}).get("terminalState")
+        if self._deleted and not self._all(self.launched):
+            return f"the {self.kind} was deleted"
+        if self.held:
+            return self._every_command_ended()
+        for item in self._all(self.launched):
+            state = _state(item)
             if state:
                 lost = self.out_of_reach()
                 running = [p for p in self._running() if p["metadata"]["name"] not in lost]
-                if not running or self._lasts("pods", "pods", True):
-                    return f"the JobSet is {state}"
+                if not running or self._lasts(item, "pods", True):
+                    return f"the {self.kind} is {state}"
+        return None
+
+    def _every_command_ended(self) -> str | None:
+        """A command that failed leaves the others some time to say what they make of it."""
+        if 0 < self.members <= len(self._exits):
+            return "the command of every rank has ended"
+        for pod in self._all("pod"):
+            code = self._exits.get(pod["metadata"]["uid"], 0)
+            if self._lasts(pod, "pods", code != 0):
+                return f"the command in {pod['metadata']['name']} ended with exit code {code}"
         return None
 
     def _image(self) -> str | None:
@@ -148,9 +173,12 @@ class CompletionDetector:
                 waiting = (status.get("state") or {}).get("waiting") or {}
                 name = pod["metadata"]["name"]
                 reason, message = waiting.get("reason", ""), waiting.get("message", "")
-                bad = reason in IMAGE_WAITING
-                sure = reason in FATAL_NOW or (bad and any(text in message for text in NOT_FOUND))
-                if self._lasts(f"{name}/i", "image, surely", sure) or self._lasts(name, "image", bad):
+                meaning = messages.not_started(reason, message)
+                bad = meaning is not None and meaning.prospect != "open"
+                sure = meaning is not None and meaning.prospect == "final"
+                part = status.get("name", "")
+                surely = self._lasts(pod, "image, surely", sure, part=part)
+                if surely or self._lasts(pod, "image", bad, part=part):
                     return f"{name}: {reason}: {message}"
         return None
 
@@ -158,16 +186,16 @@ class CompletionDetector:
         for workload in self._workloads():
             reserved = condition(workload, "QuotaReserved")
             message = reserved.get("message", "")
-            never = any(text in message for text in NEVER_ADMITTED) and UNTIL_QUOTA not in message
+            never = messages.refusal(message).prospect == "final"
             refused = reserved.get("status") == "False" and never
-            if self._lasts("queue", "queue", refused):
+            if self._lasts(workload, "queue", refused):
                 return f"Kueue will not admit it: {message}"
             evicted = condition(workload, "Evicted")
             out = evicted.get("status") == "True" and not _true(workload, "Finished")
-            if self._lasts("evicted", "evicted", out):
+            if self._lasts(workload, "evicted", out):
                 return f"evicted: {evicted.get('reason')}: {evicted.get('message')}"
             waits = not _true(workload, "Admitted") and not _true(workload, "Finished")
-            if self._for(f"{workload['metadata']['name']}/a", self.admission_seconds, waits):
+            if self._lasts(workload, "admission", waits, self.admission_seconds):
                 return f"not admitted in {self.admission_seconds:.0f} s: {message or 'Kueue says nothing'}"
         return None
 
@@ -176,8 +204,8 @@ class CompletionDetector:
             name, scheduled = pod["metadata"]["name"], condition(pod, "PodScheduled")
             waits = scheduled.get("reason") == "Unschedulable"
             never = never_fits(pod, self._all("node")) if waits else None
-            long = self._lasts(f"{name}/s", "unschedulable", waits)
-            if self._lasts(f"{name}/v", "never", bool(never)) or long:
+            long = self._lasts(pod, "unschedulable", waits)
+            if self._lasts(pod, "never", bool(never)) or long:
                 return f"{name} cannot be scheduled: {never or scheduled.get('message')}"
         return None
 
@@ -185,26 +213,29 @@ class CompletionDetector:
         lost = self.out_of_reach()
         for pod in self._running():
             name = pod["metadata"]["name"]
-            if self._lasts(f"{name}/n", "node", name in lost):
+            if self._lasts(pod, "node", name in lost):
                 return f"{name}: its node {pod['spec']['nodeName']} is not Ready"
         return None
 
     def _idle(self) -> str | None:
         """Nothing follows what a controller should follow up at once."""
         down = [name for name in CONTROLLERS for d in self._all(name) if _down(d)]
-        for jobset in self._all("jobset"):
+        for jobset in self._all(self.launched):
             what = self._missing(jobset)
-            if what != self._awaited:
-                self._awaited = what
-                self._since.pop("idle", None)
-            late = self._lasts("idle", "idle", bool(what))
-            if late or self._lasts("down", "controller", bool(what and down)):
+            uid = jobset["metadata"]["uid"]
+            if what != self._awaited.get(uid, ""):  # another step is awaited: its time begins now
+                self._awaited[uid] = what
+                self._since.pop(("idle", uid, ""), None)
+            late = self._lasts(jobset, "idle", bool(what))
+            if late or self._lasts(jobset, "controller", bool(what and down)):
                 return f"{what}" + (f"; not available: {', '.join(down)}" if down else "")
         return None
 
     def _missing(self, jobset: Object) -> str:
-        """What has not come of a JobSet, "" when everything has."""
+        """What has not come of the launched object, "" when everything has."""
         pods, workloads = self._all("pod"), self._workloads()
+        if self.launched != "jobset":
+            return "" if pods or _state(jobset) else f"the {self.kind} has no pods"
         if jobset.get("status", {}).get("terminalState"):
             return ""
         if jobset.get("spec", {}).get("suspend") is True:
@@ -218,9 +249,10 @@ class CompletionDetector:
         return "" if self._running() else "every pod has ended, and the JobSet has not"
 
 
-def _short(pod: Object) -> str:
-    """<replicated job>-<job index>-<completion index> of a JobSet's pod name."""
-    return "-".join(pod["metadata"]["name"].split("-")[-4:-1])
+def _state(item: Object) -> str | None:
+    """How a JobSet or a Job says that it ended; None while it does not."""
+    ended = next((word for word in ("Complete", "Failed") if _true(item, word)), None)
+    return (item.get("status") or {}).get("terminalState") or ended
 
 
 def _not_ready(node: Object) -> bool:

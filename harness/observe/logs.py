@@ -15,6 +15,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
@@ -31,6 +32,17 @@ BEHIND_SECONDS = 3.0
 _STAMPED = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 
 
+@dataclass(frozen=True)
+class _Life:
+    """One life of a container: a pod may be made again under its name, and a kubelet may start it again."""
+
+    pod: str
+    container: str
+    uid: str
+    number: int
+    """How often the kubelet had started it again before."""
+
+
 class _Unread(Exception):
     """The kubelet said something in place of the log."""
 
@@ -45,9 +57,9 @@ class LogFollower:
         self.kube = kube
         self._write = write
         self._on_gap = on_gap
-        self._threads: dict[tuple[str, str], threading.Thread] = {}
-        self._ended: dict[tuple[str, str], float] = {}
-        self._leaving: set[tuple[str, str]] = set()
+        self._threads: dict[_Life, threading.Thread] = {}
+        self._ended: dict[_Life, float] = {}
+        self._leaving: set[_Life] = set()
         self._stop = threading.Event()
 
     def observe(self, kind: str, observation: Observation) -> None:
@@ -57,36 +69,43 @@ class LogFollower:
         pod = observation.object
         statuses = pod.get("status", {}).get("containerStatuses") or []
         for status in statuses + (pod["status"].get("initContainerStatuses") or []):
-            key = (pod["metadata"]["name"], status["name"])
-            state = status.get("state") or {}
+            metadata, state = pod["metadata"], status.get("state") or {}
+            number = int(status.get("restartCount") or 0)
+            life = _Life(metadata["name"], status["name"], metadata["uid"], number)
+            for earlier in self._threads:
+                if earlier in (replace(life, number=before) for before in range(number)):
+                    self._ended.setdefault(earlier, time.monotonic())
             if "terminated" in state or observation.type == "DELETED":
-                self._ended.setdefault(key, time.monotonic())
-            if pod["metadata"].get("deletionTimestamp") or observation.type == "DELETED":
-                self._leaving.add(key)
+                self._ended.setdefault(life, time.monotonic())
+            if metadata.get("deletionTimestamp") or observation.type == "DELETED":
+                self._leaving.add(life)
             started = "running" in state or "terminated" in state
-            if started and key not in self._threads and observation.type != "DELETED":
-                namespace = pod["metadata"]["namespace"]
-                thread = threading.Thread(target=self._follow, args=(namespace, *key), daemon=True)
-                self._threads[key] = thread
+            if started and life not in self._threads and observation.type != "DELETED":
+                thread = threading.Thread(
+                    target=self._follow, args=(metadata["namespace"], life), daemon=True
+                )
+                self._threads[life] = thread
                 thread.start()
 
     def finish(self, seconds: float, lost: Collection[str] = ()) -> None:
         """Wait until every log was read to its end; what is still being read then is a gap. Pods that are
         `lost` are not waited for."""
         deadline = Deadline.after(seconds)
-        for (pod, container), thread in list(self._threads.items()):
+        for life, thread in list(self._threads.items()):
+            pod, container = life.pod, life.container
             thread.join(0 if pod in lost else deadline.left)
             if thread.is_alive():
                 why = "its node is lost" if pod in lost else f"still being read after {seconds:.0f} s"
                 self._on_gap(f"{pod}-{container}: {why}")
         self._stop.set()
 
-    def _follow(self, namespace: str, pod: str, container: str) -> None:
+    def _follow(self, namespace: str, life: _Life) -> None:
+        pod, container = life.pod, life.container
         known, follow, whole, failures = _Known(), True, False, 0
         while failures < MAX_RETRIES:
             failures += 1
             try:
-                behind = self._read(namespace, pod, container, known, follow)
+                behind = self._read(namespace, life, known, follow)
                 failures = 0
                 if behind:
                     follow = False
@@ -94,13 +113,14 @@ class LogFollower:
                 whole = True
             except ApiException as error:
                 if error.status == 404:
-                    self._on_gap(f"{pod}-{container}: the pod was gone before its log was read")
+                    if not whole:  # else it was followed to where its container ended
+                        self._on_gap(f"{pod}-{container}: the pod was gone before its log was read")
                     return
             except _Unread:
                 pass
             except (HTTPError, OSError):
                 whole = False
-            if whole and ((pod, container) in self._ended or self._stop.is_set()):
+            if whole and (life in self._ended or self._stop.is_set()):
                 if known.tail:
                     self._write(pod, container, known.tail.decode(errors="replace") + "\n")
                 return
@@ -108,17 +128,17 @@ class LogFollower:
                 return
         self._on_gap(f"{pod}-{container}: could not be read to its end")
 
-    def _behind(self, key: tuple[str, str]) -> bool:
+    def _behind(self, life: _Life) -> bool:
         """Whether lines still come long after the end. A pod that is being deleted may not be asked again."""
-        ended = self._ended.get(key)
-        return ended is not None and time.monotonic() - ended > BEHIND_SECONDS and key not in self._leaving
+        ended = self._ended.get(life)
+        return ended is not None and time.monotonic() - ended > BEHIND_SECONDS and life not in self._leaving
 
-    def _read(self, namespace: str, pod: str, container: str, known: _Known, follow: bool) -> bool:
+    def _read(self, namespace: str, life: _Life, known: _Known, follow: bool) -> bool:
         """Read once, from the first line; write those that are not known. Whether it gave up following."""
         response = self.kube.core.read_namespaced_pod_log(
-            name=pod,
+            name=life.pod,
             namespace=namespace,
-            container=container,
+            container=life.container,
             follow=follow,
             timestamps=True,
             _preload_content=False,
@@ -130,8 +150,8 @@ class LogFollower:
                 *lines, rest = (rest + chunk).split(b"\n")
                 fresh = [line.decode(errors="replace") for line in lines if known.new(line)]
                 if fresh:
-                    self._write(pod, container, "\n".join(fresh) + "\n")
-                if follow and self._behind((pod, container)):
+                    self._write(life.pod, life.container, "\n".join(fresh) + "\n")
+                if follow and self._behind(life):
                     return True
             tail = rest if rest and known.new(rest, whole=False) else b""
         finally:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Final
 
 from harness.core.deadlines import Budget, Deadline
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Kube, reached
 from harness.core.progress import Progress
-from harness.evidence.schema import Observation
+from harness.evidence.kinds import ALWAYS, FILES, WatchedKind
+from harness.evidence.schema import ContainerExit, Launch, Observation
 from harness.evidence.truth import TruthCollector
 from harness.evidence.writer import BundleWriter
 from harness.observe.completion import CompletionDetector
@@ -18,7 +20,7 @@ from harness.observe.heartbeat import Heartbeat
 from harness.observe.logs import LogFollower
 from harness.observe.rendezvous import RendezvousMonitor
 from harness.observe.watcher import Watcher
-from harness.workers.truth_frames import MARK
+from harness.workers.truth_frames import EXIT_MARK, MARK
 
 LOG_SECONDS = 50.0
 """For logs to be read to their end: longer than the grace that a pod gets to end (30 s)."""
@@ -26,15 +28,26 @@ GONE_SECONDS = 45.0
 """An API server that restarts or is cut off for a moment is back by then; the job goes on without it."""
 SHOWN_BYTES = 64 * 1024
 """Of one read, for a listener: nobody reads a flood as it comes."""
-UNREACHABLE = "cluster.unreachable"
+UNREACHABLE: Final = "cluster.unreachable"
+_EXIT = re.compile(rf"(?P<at>\S+) {EXIT_MARK}(?P<nonce>\w+) (?P<code>\d+)$")
 
 
 class LaunchObserver:
-    """`start`, `until_over`, `finish`; then `stop`, always."""
+    """`start`, `wait_for_completion`, `finish`; then `stop`, always."""
 
-    def __init__(self, kube: Kube, namespace: str, writer: BundleWriter, budget: Budget) -> None:
-        self.completion = CompletionDetector(admission_seconds=budget.admission)
+    def __init__(
+        self, kube: Kube, launch: Launch, kinds: Sequence[WatchedKind], writer: BundleWriter, budget: Budget
+    ) -> None:
+        """`kinds`: the launched objects, and what else to watch beside pods, nodes and events."""
         expected = writer.current.expected
+        self.completion = CompletionDetector(
+            launched=FILES[launch.kind],
+            kind=launch.kind,
+            held=launch.held,
+            members=expected.num_nodes if expected else 0,
+            admission_seconds=budget.admission,
+        )
+        self._launch = launch
         self._rendezvous = RendezvousMonitor(
             kube, expected.num_nodes if expected else 1, budget.rendezvous, writer.inspection
         )
@@ -46,7 +59,9 @@ class LaunchObserver:
         self._files: dict[tuple[str, str], Any] = {}
         self._heartbeat = Heartbeat(kube, self._silence)
         self._logs = LogFollower(kube, self._log, self._gaps.append)
-        self._watcher = Watcher(kube, namespace, self._state, self._seen, self._watched_again.append)
+        self._watcher = Watcher(
+            kube, launch.namespace, (*ALWAYS, *kinds), self._state, self._seen, self._watched_again.append
+        )
 
     def start(self) -> None:
         """Returns when everything was listed once, so that nothing can happen unseen from here on."""
@@ -132,11 +147,24 @@ class LaunchObserver:
             if (pod, container) not in self._files:
                 self._files[pod, container] = self._writer.log_file(pod, container)
             self._files[pod, container].write(text)
-        if MARK in text:
+        if MARK in text or EXIT_MARK in text:
             for line in text.splitlines():
                 self._truth.feed(line, pod)
+                self._exited(pod, container, line)
         if self._writer.listener is not None:
             self._writer.listener.logged(pod, self._writer.redactor.text(text[-SHOWN_BYTES:]))
+
+    def _exited(self, pod: str, container: str, line: str) -> None:
+        """The last line of a rank container's init: the command has ended, the container may stay."""
+        found = _EXIT.match(line)
+        if not self._launch.held or container != self._launch.container or not found:
+            return
+        if found["nonce"] != self._writer.current.nonce:
+            return
+        exit_ = ContainerExit(at=found["at"], pod=pod, container=container, exit_code=int(found["code"]))
+        with suppress(HarnessError):
+            self._writer.exited(exit_)
+        self.completion.exited(pod, exit_.exit_code)
 
     def _silence(self, text: str) -> None:
         """A watch may have died without a word meanwhile."""

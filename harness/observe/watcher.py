@@ -8,8 +8,7 @@ and then offered to the listener, so a decision is never made on what is not in 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kubernetes import watch
@@ -18,6 +17,7 @@ from urllib3.exceptions import HTTPError
 
 from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Kube, Object, events
+from harness.evidence.kinds import WatchedKind
 from harness.evidence.schema import Observation
 from harness.evidence.writer import now
 
@@ -25,40 +25,14 @@ RETRY_SECONDS = 0.5
 WATCH_SECONDS = 300
 
 
-@dataclass(frozen=True)
-class Kind:
-    """What to watch: `name` is the evidence file, `namespaced` whether only one namespace counts:
-    `namespace`, or the launch's."""
-
-    name: str
-    api_version: str
-    kind: str
-    namespaced: bool = True
-    namespace: str | None = None
-
-
-KINDS = (
-    Kind("jobset", "jobset.x-k8s.io/v1alpha2", "JobSet"),
-    Kind("workload", "kueue.x-k8s.io/v1beta2", "Workload"),
-    Kind("localqueue", "kueue.x-k8s.io/v1beta2", "LocalQueue"),
-    Kind("clusterqueue", "kueue.x-k8s.io/v1beta2", "ClusterQueue", namespaced=False),
-    Kind("job", "batch/v1", "Job"),
-    Kind("pod", "v1", "Pod"),
-    Kind("node", "v1", "Node", namespaced=False),
-    Kind("event", "v1", "Event"),
-    Kind("jobset-controller", "apps/v1", "Deployment", namespace="jobset-system"),
-    Kind("kueue-controller", "apps/v1", "Deployment", namespace="kueue-system"),
-    Kind("tracker", "v1", "Pod", namespace="harness-system"),
-)
-
-
 class Watcher:
-    """Watches `KINDS` for one namespace until stopped."""
+    """Watches kinds of objects for one namespace until stopped."""
 
     def __init__(
         self,
         kube: Kube,
         namespace: str,
+        kinds: Sequence[WatchedKind],
         write: Callable[[str, Observation], None],
         listener: Callable[[str, Observation], None],
         on_gap: Callable[[str], None],
@@ -69,11 +43,11 @@ class Watcher:
         self._listener = listener
         self._on_gap = on_gap
         self._stop = threading.Event()
-        self._listed = {kind.name: threading.Event() for kind in KINDS}
+        self._listed = {kind.name: threading.Event() for kind in kinds}
         self._watches: list[watch.Watch] = []
         self._threads = [
             threading.Thread(target=self._follow, args=(kind,), name=f"watch-{kind.name}", daemon=True)
-            for kind in KINDS
+            for kind in kinds
         ]
 
     def start(self, seconds: float = 30) -> None:
@@ -95,7 +69,7 @@ class Watcher:
         self._stop.set()
         self.resume()
 
-    def _follow(self, kind: Kind) -> None:
+    def _follow(self, kind: WatchedKind) -> None:
         known: dict[str, str] = {}
         version: str | None = None
         while not self._stop.is_set():
@@ -115,14 +89,14 @@ class Watcher:
                     self._stop.wait(RETRY_SECONDS)
                 version = None
 
-    def _list(self, kind: Kind, known: dict[str, str]) -> str:
+    def _list(self, kind: WatchedKind, known: dict[str, str]) -> str:
         answer = self._resource(kind).get(namespace=self._scope(kind), _request_timeout=20).to_dict()
         for item in answer.get("items") or []:
             change = "MODIFIED" if item["metadata"]["uid"] in known else "ADDED"
             self._deliver(kind, change, _whole(kind, item), known)
         return str(answer["metadata"]["resourceVersion"])
 
-    def _watch(self, kind: Kind, known: dict[str, str], version: str) -> str:
+    def _watch(self, kind: WatchedKind, known: dict[str, str], version: str) -> str:
         stream = watch.Watch()
         self._watches.append(stream)
         try:
@@ -141,13 +115,13 @@ class Watcher:
             self._watches.remove(stream)
         return version
 
-    def _scope(self, kind: Kind) -> str | None:
+    def _scope(self, kind: WatchedKind) -> str | None:
         return (kind.namespace or self.namespace) if kind.namespaced else None
 
-    def _resource(self, kind: Kind) -> Any:
+    def _resource(self, kind: WatchedKind) -> Any:
         return self.kube.resource(kind.api_version, kind.kind)
 
-    def _deliver(self, kind: Kind, change: Any, item: Object, known: dict[str, str]) -> None:
+    def _deliver(self, kind: WatchedKind, change: Any, item: Object, known: dict[str, str]) -> None:
         uid, version = item["metadata"]["uid"], item["metadata"]["resourceVersion"]
         if change != "DELETED" and known.get(uid) == version:
             return
@@ -166,6 +140,6 @@ def _managers(item: Object) -> list[Object]:
     ]
 
 
-def _whole(kind: Kind, item: Object) -> Object:
+def _whole(kind: WatchedKind, item: Object) -> Object:
     """An item of a list carries neither apiVersion nor kind; one of a watch does."""
     return {"apiVersion": kind.api_version, "kind": kind.kind, **item}

@@ -12,6 +12,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from typing import Final
 
 from harness.context import RunContext
 from harness.core.errors import HarnessError, ToolError
@@ -22,7 +23,7 @@ from harness.settings import Settings
 # Package data, so that an installed harness has it too. Made by `make lock`.
 LOCK = Path(__file__).resolve().parent.parent / "locks" / "konduktor.txt"
 MARKER = "complete"
-MISSING = "launch.konduktor_missing"
+MISSING: Final = "launch.konduktor_missing"
 INSTALL_SECONDS = 900
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
+from harness.core.causes import Controller
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
 from harness.provision.controllers import queues
@@ -16,7 +17,7 @@ from harness.provision.controllers import tracker as embedded
 from harness.provision.controllers.readiness import CONTROLLERS, require_ready
 from harness.settings import Settings
 
-FORBIDDEN = "cluster.forbidden"
+FORBIDDEN: Final = "cluster.forbidden"
 _RIGHTS = (
     *(("", "namespaces", verb) for verb in ("create", "list", "delete")),
     *(("", "secrets", verb) for verb in ("get", "create")),
@@ -129,7 +130,7 @@ def _may(kube: Kube, group: str, resource: str, verb: str) -> bool:
     return bool(answer.status.allowed)
 
 
-def _controller(kube: Kube, name: str) -> Callable[[], str]:
+def _controller(kube: Kube, name: Controller) -> Callable[[], str]:
     def look() -> str:
         try:
             require_ready(kube, name)

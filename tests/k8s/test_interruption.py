@@ -59,7 +59,7 @@ def test_interrupted_again_and_again_the_cluster_is_still_known(env: dict[str, s
     """Each signal gives up one more step of the clean-up; what is left then, `harness down` removes."""
     cluster = "pluto-e2e-int-b"
     with Command("run", JOB, *arguments(cluster), env=env) as run:
-        run.until("creating 1 control plane")
+        run.until_stage("cluster")
         until_container(cluster)
         for said in ("keeping its logs", "deleting cluster", "interrupt once more"):
             run.interrupt()
@@ -76,7 +76,7 @@ def test_what_a_sigkill_left_does_not_stop_the_next_run(env: dict[str, str]) -> 
     """Nobody cleaned up, and the nodes were stopped since, as by a reboot: that cluster makes way."""
     cluster = "pluto-e2e-int-e"
     with Command("run", JOB, *arguments(cluster), env=env) as run:
-        run.until("jobset: Available")
+        run.until_stage("controllers")
         run.interrupt(signal.SIGKILL)
         run.end()
     subprocess.run(["docker", "kill", *containers(cluster)], check=True, capture_output=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 import yaml
 
 from harness.core import processes
+from harness.core.causes import CauseId
 from harness.core.errors import HarnessError, ToolError
 from harness.core.kubernetes import Kube
 from harness.launch.konduktor.config import Submission, konduktor_config
@@ -129,7 +130,7 @@ class KonduktorLauncher:
             record(f"launch/konduktor-debug-{log.name}", log.read_text(errors="replace"))
 
 
-def reason(returncode: int, output: str) -> tuple[str, str]:
+def reason(returncode: int, output: str) -> tuple[CauseId, str]:
     """Cause and sentence of a `konduktor launch` that failed, out of what it printed."""
     lines = [line.strip() for line in _ANSI.sub("", output).splitlines() if line.strip()]
     last = lines[-1] if lines else "it printed nothing"

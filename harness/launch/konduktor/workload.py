@@ -7,12 +7,13 @@ from decimal import Decimal
 
 from kubernetes.client.exceptions import ApiException
 
+from harness.context import RunContext
 from harness.core.kubernetes import Kube
 from harness.evidence import kinds
 from harness.launch.konduktor.config import Submission, users_config
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.konduktor.submit import CONTAINER, KonduktorLauncher
-from harness.launch.workload import Handle, Progress, Record, Surroundings
+from harness.launch.workload import Handle, Record, Surroundings, Workload
 from harness.provision.konduktor import konduktor_bin
 from harness.settings import Settings
 
@@ -26,6 +27,7 @@ class KonduktorWorkload:
     launcher: str = "konduktor"
     container: str = CONTAINER
     held: bool = False
+    spreads: bool = True
     watched: tuple[kinds.WatchedKind, ...] = kinds.JOBSET
 
     @property
@@ -77,9 +79,9 @@ class KonduktorWorkload:
         self.job.ranks  # noqa: B018 - raises UsageError
         users_config(settings.konduktor_config)
 
-    def provide(self, settings: Settings, progress: Progress) -> None:
+    def provide(self, context: RunContext) -> None:
         """konduktor, in an environment of its own."""
-        konduktor_bin(settings, progress)
+        konduktor_bin(context)
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
         """`konduktor launch`; see KonduktorLauncher.submit."""
@@ -98,7 +100,7 @@ class KonduktorWorkload:
         self._launcher(surroundings).clean()
 
     def _launcher(self, surroundings: Surroundings) -> KonduktorLauncher:
-        program = konduktor_bin(surroundings.settings, surroundings.progress)
+        program = konduktor_bin(surroundings.context)
         return KonduktorLauncher(surroundings.kube, program, surroundings.home)
 
     def _submission(self, surroundings: Surroundings) -> Submission:
@@ -111,12 +113,12 @@ class KonduktorWorkload:
             job_yaml=rendered,
             secret_env=dict(surroundings.secret_env),
             cpu_request=surroundings.cpu_request,
-            users=users_config(surroundings.settings.konduktor_config),
+            users=users_config(surroundings.context.settings.konduktor_config),
             files=surroundings.scripts,
             pull_secret=surroundings.pull_secret,
         )
 
 
-def as_workload(job: object) -> object:
+def as_workload(job: Workload | JobFile) -> Workload:
     """A job file as the workload that it is; anything else as it is."""
     return KonduktorWorkload(job) if isinstance(job, JobFile) else job

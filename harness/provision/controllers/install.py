@@ -14,33 +14,34 @@ from pathlib import Path
 from kubernetes.client.exceptions import ApiException
 from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
+from harness.core.causes import NOT_READY, CauseId
 from harness.core.deadlines import Deadline
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object, condition
 from harness.core.progress import Progress
+from harness.evidence.messages import PULL_REASONS
 from harness.provision.controllers.readiness import CONTROLLERS, serves, standing
 
 LOOK_SECONDS = 5.0
 """How often is looked why a Deployment is not Available. An image not had at two looks is given up."""
-IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 
 
 def install(
     kube: Kube, jobset_manifest: Path, kueue_manifest: Path, progress: Progress, seconds: float = 240
 ) -> None:
     """Apply both and wait until both serve. Raises WaitError with cause controllers.*_not_ready."""
-    for name, namespace, manifest in (
-        ("jobset", "jobset-system", jobset_manifest),
-        ("kueue", "kueue-system", kueue_manifest),
-    ):
-        kube.apply_file(manifest)
-        wait_available(kube, namespace, seconds, f"controllers.{name}_not_ready")
+    manifests = {"jobset": jobset_manifest, "kueue": kueue_manifest}
+    for name, namespace in CONTROLLERS.items():
+        kube.apply_file(manifests[name])
+        wait_available(kube, namespace, seconds, NOT_READY[name])
         progress(f"{name}: Available")
     prove(kube)
     progress("jobset, kueue: a dry-run create passes every webhook")
 
 
-def wait_available(kube: Kube, namespace: str, seconds: float, cause: str, *, endpoints: bool = True) -> None:
+def wait_available(
+    kube: Kube, namespace: str, seconds: float, cause: CauseId, *, endpoints: bool = True
+) -> None:
     """Every Deployment of the namespace Available at its latest generation, with `endpoints` every
     EndpointSlice filled."""
 
@@ -71,7 +72,7 @@ def wait_available(kube: Kube, namespace: str, seconds: float, cause: str, *, en
             )
             break
         except WaitError as error:
-            before, unpulled = unpulled, set(_waiting(kube, namespace, IMAGE_REASONS))
+            before, unpulled = unpulled, set(_waiting(kube, namespace, PULL_REASONS))
             if before and unpulled:
                 raise HarnessError(
                     f"a controller cannot get its image: {'; '.join(sorted(unpulled))}",
@@ -127,7 +128,7 @@ def prove_again(kube: Kube, seconds: float = 60) -> None:
     """
     standing(kube)
     for name, namespace in CONTROLLERS.items():
-        wait_available(kube, namespace, seconds, f"controllers.{name}_not_ready", endpoints=False)
+        wait_available(kube, namespace, seconds, NOT_READY[name], endpoints=False)
     prove(kube, seconds)
 
 

@@ -10,10 +10,11 @@ from typing import Any
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
+from harness.core.causes import NOT_READY, Controller
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
 
-CONTROLLERS = {"jobset": "jobset-system", "kueue": "kueue-system"}
+CONTROLLERS: dict[Controller, str] = {"jobset": "jobset-system", "kueue": "kueue-system"}
 """Name → namespace."""
 APIS = {
     "jobsets.jobset.x-k8s.io": "v1alpha2",
@@ -36,7 +37,7 @@ def standing(kube: Kube) -> None:
         _controller(kube, name)
 
 
-def require_ready(kube: Kube, name: str) -> None:
+def require_ready(kube: Kube, name: Controller) -> None:
     """The same of one of CONTROLLERS."""
     for kind in APIS:
         if kind.partition(".")[2].startswith(name):
@@ -44,7 +45,7 @@ def require_ready(kube: Kube, name: str) -> None:
     _controller(kube, name)
 
 
-def _controller(kube: Kube, name: str) -> None:
+def _controller(kube: Kube, name: Controller) -> None:
     _deployments(kube, name)
     _endpoints(kube, name)
 
@@ -97,7 +98,7 @@ def _api(kube: Kube, name: str) -> None:
         )
 
 
-def _deployments(kube: Kube, name: str) -> None:
+def _deployments(kube: Kube, name: Controller) -> None:
     namespace = CONTROLLERS[name]
     deployments = kube.objects("apps/v1", "Deployment", namespace)
     gone = [d["metadata"]["name"] for d in deployments if d["spec"].get("replicas") == 0]
@@ -106,11 +107,11 @@ def _deployments(kube: Kube, name: str) -> None:
         raise HarnessError(
             f"the controller {name} is down: {what} in {namespace}",
             hint=f"`kubectl -n {namespace} scale deployment --all --replicas=1`",
-            cause=f"controllers.{name}_not_ready",
+            cause=NOT_READY[name],
         )
 
 
-def _endpoints(kube: Kube, name: str) -> None:
+def _endpoints(kube: Kube, name: Controller) -> None:
     """A Service without endpoints although a pod is Ready: its selector finds nothing."""
     namespace = CONTROLLERS[name]
     ready = [p for p in kube.objects("v1", "Pod", namespace) if _ready(p)]

@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 from harness.context import RunContext
 from harness.core.errors import HarnessError, ToolError, WaitError
@@ -18,7 +19,7 @@ from harness.provision.doctor.checks import DOCKER_BOUNDED, INOTIFY, checks
 from harness.settings import Settings
 
 DAEMON_SECONDS = 90
-DOWN = "docker.daemon_down"
+DOWN: Final = "docker.daemon_down"
 APT_SECONDS = 900
 GO_HOME = Path("/usr/lib/go-1.26/bin/go")
 PID_FILES = {

@@ -7,13 +7,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from harness.context import RunContext
 from harness.core import processes
 from harness.core.locks import locked
 from harness.provision.source.shell import Shell
 
-CAUSE = "image.build_failed"
+CAUSE: Final = "image.build_failed"
 BUILD = ["docker", "build", "--network", "host", "--provenance=false", "--progress", "plain"]
 """With BuildKit. No attestations: they make an index of the image, which containerd's import may refuse."""
 

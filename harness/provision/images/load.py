@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from harness.context import RunContext
 from harness.core import processes
@@ -24,7 +25,7 @@ from harness.provision.images.docker import image_id
 
 MOUNT = "/harness-images"
 KEPT_TARS = 8
-CAUSE = "image.load_failed"
+CAUSE: Final = "image.load_failed"
 _SECONDS = 300
 _CTR = ["ctr", "-n", "k8s.io", "images"]
 _IMPORT = [*_CTR, "import", "--local", "--snapshotter=overlayfs"]

@@ -12,13 +12,14 @@ import posixpath
 import shlex
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 from harness.core import processes
 from harness.core.progress import Progress
 
 CERTS = "/etc/containerd/certs.d"
 GATEWAY = "{gateway}"
-_CAUSE = "image.pull_failed"
+_CAUSE: Final = "image.pull_failed"
 _PATCH = f'[plugins."io.containerd.grpc.v1.cri".registry]\n  config_path = "{CERTS}"\n'
 """kind's node configuration is version 2, in its source and so in our image; containerd 2 converts it."""
 

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import httpx
 
@@ -19,7 +19,7 @@ from harness.provision.images.versions import Controller, Registry, Versions
 from harness.provision.source import build, manifests
 from harness.provision.source import versions as source_versions
 
-_MANIFEST_CAUSE = "controllers.manifest"
+_MANIFEST_CAUSE: Final = "controllers.manifest"
 _DOWNLOAD_SECONDS = 60.0
 
 

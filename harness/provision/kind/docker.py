@@ -8,13 +8,14 @@ import socket
 from pathlib import Path
 
 from harness.core import processes
+from harness.core.causes import CauseId
 from harness.core.errors import HarnessError, ToolError
 from harness.settings import Settings
 
 GIB = 1024**3
 CONTROL_PLANE_GIB, WORKER_GIB, SPARE_GIB = 1.2, 3.0, 1.0
 """Disk that a node takes: it holds its own copy of the images. Measured on clusters after a run."""
-_CAUSES = (
+_CAUSES: tuple[tuple[str, CauseId], ...] = (
     ("permission denied", "docker.permission"),
     ("is too new. Maximum supported API version", "docker.unsupported"),
 )
@@ -31,11 +32,11 @@ def daemon() -> None:
     except ToolError as error:
         said = (error.output.strip().splitlines() or ["it says nothing"])[-1]
         where = f" (DOCKER_HOST is {host})" if (host := os.environ.get("DOCKER_HOST")) else ""
-        cause = next((cause for text, cause in _CAUSES if text in said), "docker.daemon_down")
+        named = [cause for text, cause in _CAUSES if text in said]
         raise HarnessError(
             f"the Docker daemon does not answer{where}: {said}",
             hint="`harness doctor` says what is wrong with Docker",
-            cause=cause,
+            cause=named[0] if named else "docker.daemon_down",
         ) from None
 
 

@@ -18,6 +18,7 @@ import yaml
 
 from harness.context import RecordedContext
 from harness.core import processes
+from harness.core.causes import CauseId
 from harness.core.errors import HarnessError, ToolError, UsageError
 from harness.core.kubernetes import Kube
 from harness.core.locks import Hold, in_use, take
@@ -25,7 +26,7 @@ from harness.provision.kind import docker, health
 from harness.provision.kind.configuration import configuration
 from harness.settings import Settings
 
-_CREATE_CAUSES = (
+_CREATE_CAUSES: tuple[tuple[str, CauseId], ...] = (
     ("port is already allocated", "docker.port_taken"),
     ("address already in use", "docker.port_taken"),
     ("Cannot connect to the Docker daemon", "docker.daemon_down"),
@@ -167,8 +168,8 @@ class KindNodes:
                 progress(f"deleting cluster {self.name}")
                 self.delete()
             if isinstance(error, ToolError):
-                said = error.output
-                cause = next((c for text, c in _CREATE_CAUSES if text in said), "cluster.create_failed")
+                named = [cause for text, cause in _CREATE_CAUSES if text in error.output]
+                cause = named[0] if named else "cluster.create_failed"
                 raise HarnessError(_why(error), hint=f"kind's logs are in {logs}", cause=cause) from None
             raise
         self.save(replace(state, phase="created"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from typing import Final
 
 from harness.core import processes
 from harness.core.errors import UsageError
@@ -12,7 +13,7 @@ from harness.provision.kind.nodes import KindNodes
 
 STOP_SECONDS = 30
 SERVE_SECONDS = 120
-CAUSE = "cluster.unhealthy"
+CAUSE: Final = "cluster.unhealthy"
 
 
 def paused(kind: KindNodes) -> bool:

@@ -7,11 +7,13 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+from harness.core.causes import CauseId
 from harness.core.errors import HarnessError, ToolError
 from harness.core.processes import interruptions, watched
 
-CAUSE = "cluster.node_image"
+CAUSE: Final = "cluster.node_image"
 """What a failure to build is judged as (docs/causes.md)."""
 
 _LOGGED = 20_000
@@ -23,7 +25,7 @@ class Shell:
     """Runs programs one at a time, each in its own process group; `log` is appended to."""
 
     log: Path
-    cause: str = CAUSE
+    cause: CauseId = CAUSE
 
     def run(
         self,

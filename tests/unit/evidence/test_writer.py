@@ -114,6 +114,20 @@ def test_a_stage_is_timed_and_its_failure_named(writer):
     assert manifest.in_stage is None
 
 
+def test_stages_of_several_threads_overlap(writer):
+    """Contract: the manifest is in the stage that began last of those that have not ended."""
+    with writer.stage("images to nodes"):
+        with writer.stage("controllers"):
+            assert Bundle.open(writer.path).manifest.in_stage == "controllers"
+        assert Bundle.open(writer.path).manifest.in_stage == "images to nodes"
+    first, second = writer.stage("images to nodes"), writer.stage("controllers")
+    first.__enter__(), second.__enter__()
+    first.__exit__(None, None, None)
+    assert Bundle.open(writer.path).manifest.in_stage == "controllers"
+    second.__exit__(None, None, None)
+    assert Bundle.open(writer.path).manifest.in_stage is None
+
+
 def test_a_manifest_made_elsewhere_keeps_the_stages(writer):
     """Contract: replacing the manifest cannot lose a recorded stage, nor write one twice."""
     with writer.stage("cluster"):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from harness.core.errors import UsageError
+from harness.evidence.redaction import Redactor
 from harness.evidence.schema import Verdict
+from harness.evidence.writer import BundleWriter
 from harness.faults import places, table
-from harness.faults.fault import Fault, Job, Step, catalogue, load
-from harness.faults.inject import variant
+from harness.faults.fault import Fault, Job, Step, When, catalogue, load
+from harness.faults.inject import begun, variant
 from harness.faults.rows import judge_row
 from harness.launch.konduktor.job_file import JobFile
 
@@ -39,6 +42,27 @@ def test_the_catalogue_can_be_read_and_is_what_the_issue_asks_for():
     assert not [name for name, each in known.items() if not name.startswith(f"{each.target}-")]
 
 
+def test_every_stage_that_a_fault_waits_for_is_one_of_a_run():
+    """Contract: no fault waits for a stage that the harness never writes."""
+    source = "".join(path.read_text() for path in Path("harness").rglob("*.py"))
+    stages = set(re.findall(r'\.stage\("([^"]+)"\)', source))
+    awaited = {each.at.stage for each in catalogue().values() if isinstance(each.at, When) and each.at.stage}
+    assert awaited
+    assert awaited <= stages
+
+
+def test_a_stage_has_begun_while_it_lasts_and_afterwards(tmp_path):
+    """Contract: the manifest that is being written says so; without a bundle nothing has begun."""
+    assert not begun(tmp_path / "latest", "launch")
+    writer = BundleWriter.create(tmp_path, "n", Redactor([]))
+    assert not begun(tmp_path / "latest", "launch")
+    with writer.stage("launch"):
+        assert begun(tmp_path / "latest", "launch")
+    assert begun(tmp_path / "latest", "launch")
+    assert not begun(tmp_path / "latest", "observe")
+    writer.done()
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -47,10 +71,10 @@ def test_the_catalogue_can_be_read_and_is_what_the_issue_asks_for():
         ({"expect": {"verdict": "FAIL"}}, "needs a cause"),
         ({"expect": None}, "one of expect and cannot"),
         ({"cannot": "no"}, "one of expect and cannot"),
-        ({"at": {"log": "x", "progress": "y"}}, "one of progress and log"),
+        ({"at": {}}, "stage, log or both"),
         ({"inject": [{"docker": "ps", "sh": "true"}]}, "exactly one of"),
         ({"inject": [{}]}, "exactly one of"),
-        ({"undo": [{"hold": 3}]}, "commands only"),
+        ({"undo": [{"sleep": 3}]}, "commands only"),
         ({"scope": "cluster", "inject": [{"docker": "pause x"}]}, "needs an undo"),
         ({"inejct": []}, "inejct"),
     ],
@@ -114,7 +138,7 @@ def test_a_row_is_right_only_if_verdict_cause_and_ranks_are(got, wrong):
 
 def test_a_refusal_is_judged_by_its_exit_code_and_what_it_says():
     """Contract: progress lines do not count as what it said."""
-    refused = fault(expect={"exit": 64, "says": "num_nodes"})
+    refused = fault(expect={"exit": 64, "message_pattern": "num_nodes"})
     assert judge_row(refused, None, 64, "harness: num_nodes must be at least 1\n").right
     assert not judge_row(refused, None, 2, "harness: num_nodes must be at least 1\n").right
     assert not judge_row(refused, None, 64, "[  1.0s] num_nodes\nharness: no\n").right

@@ -3,9 +3,11 @@
 import ast
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from harness.core.causes import CauseId
 from harness.judge.causes import CAUSES, FAMILIES
 from harness.reference.causes import markdown
 
@@ -47,6 +49,11 @@ def test_the_document_is_written_from_the_list():
 def test_nobody_names_a_cause_that_is_not_in_the_list():
     """Contract: a cause that any part of the harness names has an entry."""
     assert {name: where for name, where in named_in_code().items() if name not in CAUSES} == {}
+
+
+def test_the_type_checker_knows_the_same_causes():
+    """Contract: CauseId holds the ids of causes.toml and no other, in the same order."""
+    assert get_args(CauseId) == tuple(CAUSES)
 
 
 @pytest.mark.parametrize("cause", CAUSES.values(), ids=lambda cause: cause.id)

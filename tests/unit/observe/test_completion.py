@@ -77,7 +77,7 @@ def test_a_container_that_is_being_created_goes_on(end: CompletionDetector) -> N
     assert told(end, "pod", waiting("ContainerCreating")) is None
 
 
-def test_a_pull_that_failed_once_is_given_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pull_that_failed_once_is_given_time() -> None:
     assert told(CompletionDetector(), "pod", waiting("ErrImagePull", "connection reset by peer")) is None
 
 
@@ -163,6 +163,29 @@ def test_a_controller_that_is_down_is_not_waited_for(monkeypatch: pytest.MonkeyP
     assert told(end, "jobset", {}, suspend=True) is None
     assert told(end, "kueue-controller", {"availableReplicas": 0}, replicas=1) is None, "it may be restarting"
     assert "kueue-controller" in (told(end, "kueue-controller", {"availableReplicas": 0}, replicas=0) or "")
+
+
+def test_each_object_has_timers_of_its_own() -> None:
+    """Contract: one that is well does not stop the timer of another, whichever is looked at last."""
+    now = [100.0]
+    end = CompletionDetector(clock=lambda: now[0])
+    refused = condition("QuotaReserved", "False", "Inadmissible", "ClusterQueue cq is inactive")
+    well = [condition("QuotaReserved", "True"), condition("Admitted", "True")]
+    for name, conditions in (("jobset-a", well), ("jobset-b", [refused]), ("jobset-c", well)):
+        assert told(end, "workload", {"conditions": conditions}, name=name) is None
+    now[0] += completion.GRACE["queue"]
+    assert "is inactive" in (end.reason() or "")
+
+
+def test_each_container_has_timers_of_its_own() -> None:
+    """Contract: a container that runs does not stop the timer of one beside it."""
+    now = [100.0]
+    end = CompletionDetector(clock=lambda: now[0])
+    bad, good = waiting("ErrImagePull", "manifest unknown"), {"name": "b", "state": {"running": {}}}
+    statuses = [{"name": "a", **bad["containerStatuses"][0]}, good]
+    assert told(end, "pod", {"containerStatuses": statuses}) is None
+    now[0] += completion.GRACE["image, surely"]
+    assert "manifest unknown" in (end.reason() or "")
 
 
 def test_a_jobset_that_somebody_deletes(end: CompletionDetector) -> None:

@@ -1,0 +1,141 @@
+"""What Kueue's and the kubelet's messages mean: the cause, and whether waiting can still change it.
+
+The one table of these texts: the observer stops waiting by it, the judges name causes by it.
+Messages are those of Kueue 0.19, and of the kubelet and containerd of Kubernetes 1.36.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from harness.core.causes import CauseId
+
+Prospect = Literal["final", "retried", "open"]
+"""final: waiting changes nothing. retried: it is tried again, mostly in vain. open: it may change."""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What is behind a message."""
+
+    cause: CauseId
+    prospect: Prospect = "open"
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A message that holds each of `parts`. `cause` None: the reason beside the message tells it."""
+
+    parts: tuple[str, ...]
+    cause: CauseId | None
+    prospect: Prospect = "open"
+
+    def within(self, message: str) -> bool:
+        return all(part in message for part in self.parts)
+
+
+_REFUSALS = (
+    _Text(("LocalQueue", "doesn't exist"), "queue.local_queue_missing", "final"),
+    _Text(("ClusterQueue", "doesn't exist"), "queue.cluster_queue_missing", "final"),
+    _Text(("clusterQueue", "doesn't exist"), "queue.cluster_queue_missing", "final"),
+    _Text(("Queue", "is inactive"), "queue.inactive", "final"),
+    _Text(("Queue", "is stopped"), "queue.inactive"),
+    _Text(("> maximum capacity",), "admission.quota_exceeded", "final"),
+    _Text(("maximum capacity",), "admission.quota_exceeded"),
+    _Text(("insufficient quota",), "admission.quota_exceeded"),
+    _Text(("resource", "unavailable in ClusterQueue"), "admission.resource_not_covered", "final"),
+    _Text(("untolerated taint",), "admission.no_flavor", "final"),
+    _Text(("doesn't match node affinity",), "admission.no_flavor", "final"),
+    _Text(("insufficient unused quota",), "admission.pending"),
+    _Text(("doesn't exist",), None, "final"),
+    _Text(("does not exist",), None, "final"),
+    _Text(("is inactive",), None, "final"),
+    _Text(("not found",), None, "final"),
+    _Text(("unavailable in ClusterQueue",), None, "final"),
+)
+"""Of the condition QuotaReserved. The first text that fits names the cause."""
+_UNTIL_QUOTA = "insufficient unused quota"
+"""One flavor is full for now: it may still take the job, whatever the message says of the others."""
+_REFUSAL_REASONS: dict[str, CauseId] = {
+    "ExceedsMaxQuota": "admission.quota_exceeded",
+    "NoMatchingFlavor": "admission.no_flavor",
+    "WaitingForQuota": "admission.pending",
+    "WaitingForPreemptedWorkloads": "admission.pending",
+    "Suspended": "queue.inactive",
+}
+_EVICTIONS: tuple[tuple[str, CauseId], ...] = (
+    ("MaximumExecutionTimeExceeded", "admission.max_execution_time"),
+    ("PodsReadyTimeout", "admission.pods_ready_timeout"),
+    ("RequeuingLimitExceeded", "admission.pods_ready_timeout"),
+    ("Preempted", "admission.preempted"),
+    ("ClusterQueueStopped", "admission.queue_stopped"),
+    ("LocalQueueStopped", "admission.queue_stopped"),
+    ("NodeFailures", "cluster.node_lost"),
+    ("Deactivated", "admission.deactivated"),
+)
+"""Of the condition Evicted: a part of its reason."""
+_CONTAINER_REASONS = {
+    "ErrImagePull": Meaning("image.pull_failed", "retried"),
+    "ImagePullBackOff": Meaning("image.pull_failed", "retried"),
+    "RegistryUnavailable": Meaning("image.pull_failed"),
+    "ImageInspectError": Meaning("image.pull_failed"),
+    "InvalidImageName": Meaning("image.not_found", "final"),
+    "ErrImageNeverPull": Meaning("image.not_found", "final"),
+    "CreateContainerConfigError": Meaning("image.config", "final"),
+    "CreateContainerError": Meaning("image.config", "final"),
+    "RunContainerError": Meaning("image.entrypoint"),
+    "StartError": Meaning("image.entrypoint"),
+    "ContainerCannotRun": Meaning("image.entrypoint"),
+}
+"""Of a container that waits or has ended without a start."""
+_PULLS = (
+    # Registries say "does not exist or may require authorization": a refusal comes before an absence.
+    _Text(("pull access denied",), "image.pull_denied", "final"),
+    _Text(("authorization failed",), "image.pull_denied"),
+    _Text(("unauthorized",), "image.pull_denied"),
+    _Text(("access denied",), "image.pull_denied"),
+    _Text(("no basic auth credentials",), "image.pull_denied"),
+    _Text(("403 forbidden",), "image.pull_denied"),
+    _Text(("not found",), "image.not_found", "final"),
+    _Text(("does not exist",), "image.not_found", "final"),
+    _Text(("manifest unknown",), "image.not_found", "final"),
+    _Text(("not present",), "image.not_found"),
+    _Text(("no such image",), "image.not_found"),
+    _Text(("couldn't parse",), "image.not_found"),
+    _Text(("no such host",), None, "final"),
+    _Text(("lookup",), None, "final"),
+)
+"""Of a pull that failed, in lower case. The first text that fits names the cause."""
+_WRONG_ARCHITECTURE = ("exec format error", "no match for platform")
+_NO_IMAGE = ("image.pull_failed", "image.not_found")
+PULL_REASONS = tuple(reason for reason, means in _CONTAINER_REASONS.items() if means.cause in _NO_IMAGE)
+"""Reasons of a container whose image could not be had."""
+
+
+def refusal(message: str, reason: str = "") -> Meaning:
+    """Why Kueue reserves no quota: message and reason of QuotaReserved=False."""
+    said = [text for text in _REFUSALS if text.within(message)]
+    named = next((text.cause for text in said if text.cause), None)
+    final = any(text.prospect == "final" for text in said) and _UNTIL_QUOTA not in message
+    cause = named or _REFUSAL_REASONS.get(reason, "admission.not_seen")
+    return Meaning(cause, "final" if final else "open")
+
+
+def eviction(reason: str) -> CauseId:
+    """The cause behind the reason of Evicted=True."""
+    return next((cause for part, cause in _EVICTIONS if part in reason), "admission.evicted")
+
+
+def not_started(reason: str, message: str) -> Meaning | None:
+    """Why a container did not start; None for a reason that is no failure to start."""
+    meaning = _CONTAINER_REASONS.get(reason)
+    if meaning is None:
+        return None
+    text = message.lower()
+    pulls = [each for each in _PULLS if each.within(text)] if meaning.cause == "image.pull_failed" else []
+    if meaning.prospect == "retried" and any(each.prospect == "final" for each in pulls):
+        meaning = replace(meaning, prospect="final")
+    if any(part in text for part in _WRONG_ARCHITECTURE):
+        return replace(meaning, cause="image.wrong_architecture")
+    return replace(meaning, cause=next((each.cause for each in pulls if each.cause), meaning.cause))

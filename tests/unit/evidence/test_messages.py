@@ -1,0 +1,64 @@
+"""What Kueue and the kubelet say has one meaning, for who waits and for who judges."""
+
+import pytest
+
+from harness.evidence.messages import Meaning, eviction, not_started, refusal
+
+FULL = "couldn't assign flavors to pod set workers: insufficient unused quota for cpu in flavor b"
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "meaning"),
+    [
+        ("LocalQueue q doesn't exist", "", Meaning("queue.local_queue_missing", "final")),
+        ("ClusterQueue q doesn't exist", "", Meaning("queue.cluster_queue_missing", "final")),
+        ("ClusterQueue q is inactive", "", Meaning("queue.inactive", "final")),
+        ("LocalQueue q is stopped", "", Meaning("queue.inactive", "open")),
+        ("request (64) > maximum capacity (4)", "", Meaning("admission.quota_exceeded", "final")),
+        (f"untolerated taint in flavor a; {FULL}", "", Meaning("admission.no_flavor", "open")),
+        (FULL, "", Meaning("admission.pending", "open")),
+        ("", "Suspended", Meaning("queue.inactive", "open")),
+        ("AdmissionCheck c not found", "", Meaning("admission.not_seen", "final")),
+        ("", "", Meaning("admission.not_seen", "open")),
+    ],
+)
+def test_why_kueue_reserves_no_quota(message: str, reason: str, meaning: Meaning) -> None:
+    """Contract: a refusal that waiting cannot change is final; one flavor that is only full keeps it open."""
+    assert refusal(message, reason) == meaning
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [
+        ("Preempted", "admission.preempted"),
+        ("DeactivatedDueToRequeuingLimitExceeded", "admission.pods_ready_timeout"),
+        ("NewInALaterKueue", "admission.evicted"),
+    ],
+)
+def test_why_kueue_evicted_a_job(reason: str, cause: str) -> None:
+    """Contract: a part of the reason is enough, and the part that says most comes first."""
+    assert eviction(reason) == cause
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "meaning"),
+    [
+        ("ErrImagePull", "connection reset by peer", Meaning("image.pull_failed", "retried")),
+        ("ErrImagePull", "dial tcp: lookup r.example: no such host", Meaning("image.pull_failed", "final")),
+        ("ImagePullBackOff", "manifest unknown", Meaning("image.not_found", "final")),
+        ("ErrImagePull", "pull access denied, does not exist", Meaning("image.pull_denied", "final")),
+        ("ErrImagePull", "401 Unauthorized", Meaning("image.pull_denied", "retried")),
+        ("ErrImagePull", "no match for platform in manifest: not found", None),
+        ("CreateContainerConfigError", 'secret "s" not found', Meaning("image.config", "final")),
+        ("StartError", "exec: bash: executable file not found", Meaning("image.entrypoint", "open")),
+    ],
+)
+def test_why_a_container_did_not_start(reason: str, message: str, meaning: Meaning | None) -> None:
+    """Contract: the kubelet's reason names the cause; of a pull the message says more."""
+    assert not_started(reason, message) == (meaning or Meaning("image.wrong_architecture", "final"))
+
+
+@pytest.mark.parametrize("reason", ["ContainerCreating", "PodInitializing", "Error", ""])
+def test_a_reason_that_is_no_failure_to_start(reason: str) -> None:
+    """Contract: what passes by itself, or is a rank's own end, has no meaning here."""
+    assert not_started(reason, "not found") is None
