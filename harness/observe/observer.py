@@ -30,7 +30,7 @@ UNREACHABLE = "cluster.unreachable"
 
 
 class LaunchObserver:
-    """`start`, `until_over`, `finish`; then `stop`, always."""
+    """`start`, `wait_for_completion`, `finish`; then `stop`, always."""
 
     def __init__(self, kube: Kube, namespace: str, writer: BundleWriter, budget: Budget) -> None:
         self.completion = CompletionDetector(admission_seconds=budget.admission)
