@@ -24,10 +24,9 @@ from harness.launch.namespaces import namespace_of
 from harness.launch.prepare import Launching, prepare
 from harness.launch.workload import Workload
 from harness.observe.observer import LaunchObserver
-from harness.provision import lifecycle
 from harness.provision.cluster import Ready
 from harness.provision.images import scripts
-from harness.provision.lifecycle import ClusterUse
+from harness.provision.lifecycle import ClusterUse, cluster_of
 from harness.report.finalize import Outcome, finish, tidy
 from harness.settings import Settings
 from harness.tracker.run_id import check_run_id, make_run_id
@@ -39,12 +38,12 @@ def run(job: Workload | JobFile, context: RunContext, listener: ProgressListener
     Raises UsageError when nothing was created; every other failure, and an interruption, is a verdict.
     Afterwards, older bundles go as `keep_runs` says.
     """
-    place, workload = lifecycle.cluster_of(context.settings), as_workload(job)
+    chosen, workload = cluster_of(context.settings), as_workload(job)
     _check(workload, context.settings)
     with processes.signals_as_interrupt():
         recorded = _new_bundle(context, workload)
         recorded.writer.listener = listener
-        use = ClusterUse(place, recorded)
+        use = ClusterUse(chosen, recorded)
         try:
             _launch(workload, use.up(), recorded)
         except (Exception, KeyboardInterrupt) as error:
@@ -81,10 +80,10 @@ def cluster(context: RunContext) -> Iterator[Ready]:
     When it cannot be made ready, the evidence of that is kept and a cluster created here is deleted. When it
     is ready, there was no launch, so there is no bundle. Signals interrupt the block as Ctrl-C does.
     """
-    place = lifecycle.cluster_of(context.settings)
+    chosen = cluster_of(context.settings)
     with processes.signals_as_interrupt():
         recorded = _new_bundle(context)
-        use = ClusterUse(place, recorded)
+        use = ClusterUse(chosen, recorded)
         try:
             ready = use.up()
             recorded.writer.discard()

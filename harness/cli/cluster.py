@@ -29,7 +29,7 @@ from harness.cli.stdout import left
 from harness.context import RunContext
 from harness.core.progress import Progress
 from harness.evidence.lookup import opened
-from harness.launch.konduktor.job_file import JobFile
+from harness.launch.workload_file import load as load_workload
 from harness.provision.existing import ExistingCluster
 from harness.provision.kind.cluster import KindCluster
 from harness.settings import load
@@ -152,7 +152,7 @@ def preflight(
     theirs = ExistingCluster(settings)
     if install:
         theirs.install(RunContext(settings=settings, progress=TimedProgress()))
-    version, found = theirs.look(JobFile.load(job) if job else None)
+    version, found = theirs.look(load_workload(job) if job else None)
     if as_json:
         rows = [{"what": n.what, "ok": n.problem is None, "seen": n.seen, "fix": n.fix} for n in found]
         dump({"kubernetes": version, "needs": rows})

@@ -38,7 +38,7 @@ from harness.evidence.lookup import opened
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
 from harness.judge.users import judge as judge_bundle
-from harness.launch.konduktor.job_file import JobFile
+from harness.launch.workload_file import load as load_workload
 from harness.provision import doctor as doctoring
 from harness.report import terminal
 from harness.settings import load
@@ -69,7 +69,10 @@ def _show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
 
 @app.command()
 def run(
-    job: Annotated[Path, typer.Argument(help="a konduktor job file")],
+    job: Annotated[
+        Path,
+        typer.Argument(help="a konduktor job file, or a manifest of a StatefulSet, Indexed Job or DaemonSet"),
+    ],
     cluster_name: ClusterName = None,
     workers: Workers = None,
     kubernetes: Kubernetes = None,
@@ -99,7 +102,7 @@ def run(
         context=context,
     )
     with watching(quiet) as (progress, listener):
-        outcome = running.run(JobFile.load(job), RunContext(settings=settings, progress=progress), listener)
+        outcome = running.run(load_workload(job), RunContext(settings=settings, progress=progress), listener)
     return _show(outcome.verdict, outcome.bundle, as_json)
 
 

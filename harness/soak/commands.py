@@ -11,7 +11,7 @@ from rich.table import Table
 
 from harness import run as running
 from harness.context import RunContext
-from harness.launch.konduktor.job_file import JobFile
+from harness.launch.workload_file import load as load_workload
 from harness.soak import table as writing
 from harness.soak.soak import Result, Soak
 
@@ -27,7 +27,7 @@ def soak(
 
     Raises UsageError before anything is made. When it is stopped, the ledger has what was done.
     """
-    JobFile.load(job)
+    load_workload(job)
     name = f"soak-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     folder = context.settings.runs_dir.absolute() / name
     with running.cluster(context) as ready:

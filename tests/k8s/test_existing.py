@@ -17,6 +17,7 @@ from harness.launch.konduktor.job_file import JobFile
 from harness.launch.namespaces import namespace_of
 from harness.provision.cluster import Ready
 from harness.provision.existing import ExistingCluster
+from harness.provision.kind.cluster import KindCluster
 from harness.settings import Settings
 
 pytestmark = pytest.mark.e2e
@@ -55,7 +56,8 @@ def test_a_launch_leaves_nothing_there(cluster: Ready, theirs: Settings, job: Jo
         lambda there: "still there" if mine in there else None,
         seconds=90,
     )
-    assert cluster.kind.exists(), "it is not the harness's to remove"
+    assert cluster.kind.exists()
+    assert KindCluster(theirs).state() is not None, "it is not the harness's to remove"
 
 
 def test_what_is_missing_is_named_and_nothing_is_made(theirs: Settings, job: JobFile) -> None:

@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 
-from harness.context import RunContext
+from harness.context import RecordedContext, RunContext
+from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube
+from harness.evidence.redaction import Redactor
+from harness.evidence.writer import BundleWriter
 from harness.provision.cluster import Ready
 from harness.provision.images.build import ImageRef
 from harness.provision.kind.cluster import KindCluster
 from harness.provision.kind.nodes import State
+from harness.provision.lifecycle import ClusterUse, cluster_of
 from harness.settings import Settings
 
 
@@ -74,3 +78,78 @@ def test_a_state_of_another_version_is_read(settings: Settings) -> None:
     state = kind.state()
     assert state is not None
     assert state.owner == "aaaa"
+
+
+class Interrupted(KindCluster):
+    """A cluster whose deletion is interrupted so many times."""
+
+    times = 1
+
+    def delete(self) -> bool:
+        self.times -= 1
+        if self.times >= 0:
+            raise KeyboardInterrupt("SIGTERM")
+        (self.dir / "state.json").unlink()
+        return True
+
+
+def recorded(settings: Settings, said: list[str], tmp_path: Path) -> RecordedContext:
+    writer = BundleWriter.create(tmp_path / "runs", "aaaa", Redactor([]))
+    return RecordedContext(settings=settings, progress=said.append, writer=writer)
+
+
+def test_one_interruption_does_not_end_a_deletion(settings: Settings, tmp_path: Path) -> None:
+    """Contract: the cluster goes, and the bundle has its deletion as a stage without the interruption."""
+    made(settings)
+    said: list[str] = []
+    context, kind = recorded(settings, said, tmp_path), Interrupted(settings)
+    ClusterUse(kind, context).leave_recorded()
+    assert kind.state() is None
+    assert "the cluster is being deleted; interrupt once more to leave it" in said
+    assert [(stage.name, stage.ok) for stage in context.writer.current.stages] == [("delete cluster", True)]
+    assert context.writer.current.interrupted is None
+
+
+def test_a_second_interruption_leaves_the_cluster(settings: Settings, tmp_path: Path) -> None:
+    """Contract: its state stays, so that `harness down` finds it, and that is said."""
+    made(settings)
+    said: list[str] = []
+    context, kind = recorded(settings, said, tmp_path), Interrupted(settings)
+    kind.times = 2
+    ClusterUse(kind, context).leave_recorded()
+    assert kind.state() is not None
+    assert said[-1] == "cluster shared is left: `harness down --cluster-name shared`"
+    assert context.writer.current.interrupted == "SIGTERM"
+
+
+def test_a_deletion_that_fails_is_told_and_changes_no_verdict(settings: Settings, tmp_path: Path) -> None:
+    kind = made(settings)
+    said: list[str] = []
+    context = recorded(settings, said, tmp_path)
+    ClusterUse(kind, context).leave_recorded()
+    assert kind.state() is not None
+    assert said[-1].startswith("cluster shared is left: `harness down --cluster-name shared` (")
+    assert [(stage.name, stage.ok) for stage in context.writer.current.stages] == [("delete cluster", False)]
+
+
+def test_a_cluster_that_another_run_began_is_only_left(settings: Settings, tmp_path: Path) -> None:
+    """Contract: leaving what is not to be removed is no stage of a launch."""
+    made(settings, owner="bbbb")
+    said: list[str] = []
+    context = recorded(settings, said, tmp_path)
+    ClusterUse(KindCluster(settings), context).leave_recorded()
+    assert (said, context.writer.current.stages) == ([], [])
+
+
+def test_a_kubeconfig_chooses_the_users_own_cluster(settings: Settings) -> None:
+    """Contract: it is never removed, a launch leaves nothing there unasked, and others launch there too."""
+    kind = made(settings)
+    ours = ready(kind)
+    theirs = cluster_of(settings.model_copy(update={"kubeconfig": kind.kubeconfig}))
+    assert (theirs.name, theirs.owns_namespaces, theirs.keeps_namespaces) == ("kind-shared", False, False)
+    assert not theirs.removable(ours, "aaaa")
+    with pytest.raises(UsageError, match="of the harness's own"):
+        theirs.owned()
+    mine = cluster_of(settings)
+    assert (mine.name, mine.owns_namespaces, mine.keeps_namespaces) == ("shared", True, True)
+    assert ours.kind is kind
