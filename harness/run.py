@@ -9,13 +9,14 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 from harness.core import processes
+from harness.core.clock import now
 from harness.core.deadlines import Budget
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import reached
 from harness.evidence.listener import ProgressListener
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import Expected, Launch
-from harness.evidence.writer import BundleWriter, now
+from harness.evidence.writer import BundleWriter
 from harness.launch.konduktor.config import users_config
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.namespaces import namespace_of

@@ -15,11 +15,12 @@ from typing import Literal
 from kubernetes.client.exceptions import ApiException
 
 from harness.core import processes
+from harness.core.clock import now
 from harness.core.deadlines import Budget
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import NOT_SERVED, Kube
 from harness.evidence.schema import Expected, TrackerSummary
-from harness.evidence.writer import BundleWriter, now
+from harness.evidence.writer import BundleWriter
 from harness.launch import namespaces
 from harness.launch.konduktor.config import NONCE_LABEL, Submission, users_config
 from harness.launch.konduktor.job_file import JobFile

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -12,6 +11,7 @@ from rich.table import Table
 
 from harness import run as running
 from harness.core import processes
+from harness.core.clock import CLOCK
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision import lifecycle
 from harness.settings import Settings
@@ -34,7 +34,7 @@ def soak(
     Raises UsageError before anything is made. When it is stopped, the ledger has what was done.
     """
     JobFile.load(job)
-    name = f"soak-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    name = f"soak-{CLOCK.stamp()}-{secrets.token_hex(2)}"
     folder = settings.runs_dir.absolute() / name
     with processes.signals_as_interrupt():
         ready = running.up(settings, progress)

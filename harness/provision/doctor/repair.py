@@ -11,6 +11,7 @@ from typing import Final
 
 from harness.core.errors import HarnessError, ToolError, WaitError
 from harness.core.locks import locked
+from harness.core.processes import environment
 from harness.provision.doctor import apt, probe
 from harness.provision.doctor.check import Check, at_least, exit_code, version_of
 from harness.provision.doctor.checks import DOCKER_BOUNDED, INOTIFY, checks
@@ -130,7 +131,7 @@ def start_daemon(settings: Settings, progress: Progress) -> None:
         daemon = subprocess.Popen(
             [probe.which("dockerd") or "dockerd"],
             cwd="/",
-            env={**os.environ, "PATH": probe.SEARCH_PATH},
+            env=environment({"PATH": probe.SEARCH_PATH}),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
