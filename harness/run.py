@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from harness.context import RecordedContext, RunContext
 from harness.core import processes
+from harness.core.clock import now
 from harness.core.deadlines import Budget
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import reached
@@ -17,7 +18,7 @@ from harness.core.progress import Progress
 from harness.evidence.listener import ProgressListener
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import Expected, Launch
-from harness.evidence.writer import BundleWriter, now
+from harness.evidence.writer import BundleWriter
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.konduktor.workload import as_workload
 from harness.launch.namespaces import namespace_of

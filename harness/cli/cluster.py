@@ -50,7 +50,7 @@ def up(
     with running.cluster(RunContext(settings=settings, progress=TimedProgress())) as ready:
         ready.kind.keep()
         if as_json:
-            dump(looking.status(settings))
+            dump(looking.status(settings).document())
         else:
             print(f"cluster {ready.kind.name} is ready")
             print(f"  export KUBECONFIG={ready.kind.kubeconfig}\n  harness run JOB")
@@ -91,8 +91,8 @@ def status(cluster_name: ClusterName = None, as_json: Json = False) -> int:
     Exit code 0: it can be used, 2: there is none, it is paused, or not healthy.
     """
     found = looking.status(load(cluster_name=cluster_name))
-    dump(found) if as_json else print(looking.render(found))
-    return 0 if found["healthy"] else 2
+    dump(found.document()) if as_json else print(found.text())
+    return 0 if found.healthy else 2
 
 
 def logs(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from harness.core.clock import CLOCK, Clock
 from harness.core.errors import UsageError
 from harness.evidence.reader import Bundle
 from harness.workers.truth_frames import MARK
@@ -20,7 +20,7 @@ def lines(bundle: Bundle, rank: int | None) -> Iterator[str]:
             yield from _shown(index, line)
 
 
-def follow(path: Path, rank: int | None) -> Iterator[str]:
+def follow(path: Path, rank: int | None, clock: Clock = CLOCK) -> Iterator[str]:
     """The same as they are written, until the harness that writes the bundle has ended them."""
     read: dict[Path, int] = {}
     version = None
@@ -39,7 +39,7 @@ def follow(path: Path, rank: int | None) -> Iterator[str]:
                 yield from _shown(index, line)
         if over:
             return
-        time.sleep(LOOK_SECONDS)
+        clock.sleep(LOOK_SECONDS)
 
 
 def _version(path: Path) -> list[tuple[int, int, int]]:

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import IO
 
+import psutil
+
 from harness.core import locks
 from harness.core.causes import CauseId
 from harness.core.errors import HarnessError, ToolError
@@ -23,6 +25,28 @@ _running: dict[subprocess.Popen[str], str | None] = {}
 handler could not wait for one."""
 _interruptions: list[str] = []
 """The signals so far: a program that one of them came too early to find is ended when it is watched."""
+
+
+CHOOSING = ("HARNESS_", "PLUTO_", "KEEP_CLUSTER", "KUBECONFIG")
+"""Beginnings of the names of variables by which a user chooses a cluster, a run or a tracker."""
+
+
+def environment(
+    changes: Mapping[str, str | None] | None = None,
+    *,
+    only: Sequence[str] | None = None,
+    without: Sequence[str] = (),
+) -> dict[str, str]:
+    """The environment for another program: this process's with `changes`, where None takes a variable away.
+
+    `only`: of this process's, these names alone. `without`: no name that begins so.
+    """
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if (only is None or name in only) and not name.startswith(tuple(without))
+    }
+    return {name: value for name, value in {**kept, **(changes or {})}.items() if value is not None}
 
 
 def run(
@@ -144,9 +168,23 @@ def kill_group(process: subprocess.Popen[str]) -> None:
 def alive(pid: int | str) -> bool:
     """Whether there is such a process, whoever owns it."""
     try:
-        os.kill(int(pid), 0)
-    except PermissionError:
-        return True
-    except (ProcessLookupError, ValueError, OverflowError):
+        return psutil.pid_exists(int(pid))
+    except (ValueError, OverflowError):
         return False
-    return True
+
+
+def started_with(text: str) -> list[psutil.Process]:
+    """Processes that have `text` in their environment, of those that this user may look at."""
+    found = []
+    for process in psutil.process_iter(["environ", "cmdline"]):
+        if any(text in value for value in (process.info["environ"] or {}).values()):
+            found.append(process)
+    return found
+
+
+def command_line(process: psutil.Process) -> str:
+    """Its arguments; "" when it has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""

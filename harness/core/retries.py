@@ -9,6 +9,7 @@ from typing import Any
 from kubernetes import client
 from kubernetes.client import rest
 from kubernetes.client.exceptions import ApiException
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 from urllib3.exceptions import HTTPError
 
 from harness.core.deadlines import Deadline
@@ -16,6 +17,8 @@ from harness.core.deadlines import Deadline
 CONNECT_SECONDS, READ_SECONDS = 5.0, 15.0
 RETRY_SECONDS = 20.0
 """A request that the API server lost is made again for so long; it may be restarting."""
+PAUSE_SECONDS = 0.5
+"""Before the next try."""
 Retried = Callable[[str, str], None]
 
 
@@ -45,21 +48,23 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
         given = _request_timeout is not None
         stream = "watch=" in url or "follow=" in url
         timeout = _request_timeout if given else (CONNECT_SECONDS, None if stream else READ_SECONDS)
-        deadline = Deadline.after(0 if given or stream or method == "POST" else RETRY_SECONDS)
-        tries, first = 0, ""
-        while True:
-            tries += 1
-            try:
-                answer = super().request(method, url, headers, body, post_params, timeout)
-            except HTTPError as error:
-                first = first or reason_of(error)
-                if deadline.passed:
-                    raise
-                pause(deadline)
-            else:
-                if tries > 1:
-                    self.retried(f"{method} {url.partition('?')[0]}", f"{first}; answered at try {tries}")
-                return answer
+        lost: list[str] = []
+
+        def note(state: RetryCallState) -> None:
+            error = state.outcome.exception() if state.outcome else None
+            lost.append(reason_of(error) if isinstance(error, HTTPError) else "lost")
+
+        again = Retrying(
+            retry=retry_if_exception_type(HTTPError),
+            stop=stop_after_delay(0 if given or stream or method == "POST" else RETRY_SECONDS),
+            wait=wait_fixed(PAUSE_SECONDS),
+            before_sleep=note,
+            reraise=True,
+        )
+        answer = again(super().request, method, url, headers, body, post_params, timeout)
+        if lost:
+            self.retried(f"{method} {url.partition('?')[0]}", f"{lost[0]}; answered at try {len(lost) + 1}")
+        return answer
 
 
 def reason_of(error: ApiException | HTTPError) -> str:
@@ -69,4 +74,4 @@ def reason_of(error: ApiException | HTTPError) -> str:
 
 def pause(deadline: Deadline) -> None:
     """Between two attempts to reach an API server that does not answer: nothing to watch there."""
-    time.sleep(min(0.5, deadline.left))
+    time.sleep(min(PAUSE_SECONDS, deadline.left))

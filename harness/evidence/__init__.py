@@ -5,7 +5,7 @@ from harness.evidence.objects import ObjectState, Pod
 from harness.evidence.reader import Bundle
 from harness.evidence.redaction import Redactor
 from harness.evidence.truth import TruthCollector, extract
-from harness.evidence.writer import BundleWriter, now
+from harness.evidence.writer import BundleWriter
 
 __all__ = [
     "Bundle",
@@ -16,5 +16,4 @@ __all__ = [
     "Redactor",
     "TruthCollector",
     "extract",
-    "now",
 ]

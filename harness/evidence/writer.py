@@ -6,14 +6,13 @@ import contextlib
 import json
 import shutil
 import threading
-import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from harness.core.clock import CLOCK, Clock
 from harness.core.errors import HarnessError
 from harness.core.locks import Hold, take
 from harness.evidence import folder
@@ -39,11 +38,6 @@ from harness.evidence.schema import (
 TrackerKind = Literal["runs", "attachments", "points"]
 
 
-def now() -> str:
-    """The time as the bundle writes it: RFC 3339, UTC, microseconds."""
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
 class BundleWriter:
     """The only way into a bundle.
 
@@ -51,10 +45,13 @@ class BundleWriter:
     among them prove nothing, so no more are taken; the manifest and the verdict still are.
     """
 
-    def __init__(self, path: Path, nonce: str, redactor: Redactor, hold: Hold | None = None) -> None:
+    def __init__(
+        self, path: Path, nonce: str, redactor: Redactor, hold: Hold | None = None, clock: Clock = CLOCK
+    ) -> None:
         """`hold` is released by `done`."""
         self.path = path
         self._hold = hold
+        self._clock = clock
         self._disk = Disk(path)
         self.redactor = redactor
         self.listener: ProgressListener | None = None
@@ -63,15 +60,15 @@ class BundleWriter:
         self._stages: list[Stage] = []
         self._open: list[str] = []
         """Stages that have begun and not ended, of all threads."""
-        self._current = Manifest(nonce=nonce, started_at=now())
+        self._current = Manifest(nonce=nonce, started_at=clock.now())
 
     @classmethod
-    def create(cls, runs_dir: Path, nonce: str, redactor: Redactor) -> BundleWriter:
+    def create(cls, runs_dir: Path, nonce: str, redactor: Redactor, clock: Clock = CLOCK) -> BundleWriter:
         """Make runs_dir/<UTC time>-<nonce>/, locked until `done`, and point runs_dir/latest at it."""
-        path = runs_dir / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{nonce}"
+        path = runs_dir / f"{clock.stamp()}-{nonce}"
         with on_disk(path):
             path.mkdir(parents=True)
-        writer = cls(path, nonce, redactor, take(path))
+        writer = cls(path, nonce, redactor, take(path), clock)
         try:
             writer._disk.reserve()
             writer.manifest(writer.current)
@@ -113,12 +110,14 @@ class BundleWriter:
     def retry(self, what: str, reason: str) -> None:
         """Record that something was tried again."""
         with self._lock:
-            self.update(retries=[*self._current.retries, Retry(at=now(), what=what, reason=reason)])
+            self.update(
+                retries=[*self._current.retries, Retry(at=self._clock.now(), what=what, reason=reason)]
+            )
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time a stage. What ends it early is recorded with its cause, and raised on."""
-        started_at, start, failed = now(), time.monotonic(), None
+        started_at, start, failed = self._clock.now(), self._clock.monotonic(), None
         with self._lock:
             self._open.append(name)
             self.update(in_stage=name)
@@ -131,7 +130,7 @@ class BundleWriter:
             stage = Stage(
                 name=name,
                 started_at=started_at,
-                seconds=round(time.monotonic() - start, 3),
+                seconds=round(self._clock.monotonic() - start, 3),
                 ok=failed is None,
                 error=None if failed is None else (str(failed) or type(failed).__name__),
                 cause=failed.cause if isinstance(failed, HarnessError) else None,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import secrets
-from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 
 from harness import run as running
 from harness.context import RunContext
+from harness.core.clock import CLOCK
 from harness.core.errors import UsageError
 from harness.evidence.reader import Bundle
 from harness.faults import table
@@ -59,7 +59,7 @@ def undo_left(context: RunContext) -> bool:
 
 def folder(settings: Settings) -> Path:
     """For the ledger and the bundles of one matrix."""
-    name = f"faults-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    name = f"faults-{CLOCK.stamp()}-{secrets.token_hex(2)}"
     return settings.runs_dir.absolute() / name
 
 

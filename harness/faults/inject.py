@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from harness.core import processes
 from harness.core.errors import HarnessError, UsageError, WaitError
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
@@ -98,14 +99,8 @@ class Injector:
     def _environment(self, fault: Fault, folder: Path) -> dict[str, str]:
         """The user's, without what chooses a cluster or a run; then the fault's own."""
         settings = self.settings
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("KEEP_CLUSTER", "PLUTO_", "KUBECONFIG", "HARNESS_"))
-        }
         own = fault.scope == "own"
-        env: dict[str, str | None] = {
-            **kept,
+        changes: dict[str, str | None] = {
             "HARNESS_CLUSTER_NAME": f"{settings.cluster_name}-own" if own else settings.cluster_name,
             "HARNESS_WORKERS": "0" if own else str(settings.workers),
             "HARNESS_STATE_DIR": str(settings.state_dir.absolute()),
@@ -116,7 +111,7 @@ class Injector:
             "HARNESS_CPU_REQUEST": CPU_REQUEST,
             **fault.env,
         }
-        return {name: value for name, value in env.items() if value is not None}
+        return processes.environment(changes, without=processes.CHOOSING)
 
     @contextmanager
     def _injected(self, fault: Fault, known: dict[str, Any], run: Command | None) -> Iterator[None]:

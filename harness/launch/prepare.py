@@ -16,11 +16,12 @@ from kubernetes.client.exceptions import ApiException
 
 from harness.context import RecordedContext
 from harness.core import processes
+from harness.core.clock import now
 from harness.core.deadlines import Budget
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import NOT_SERVED, Kube
 from harness.evidence.schema import Expected, TrackerSummary
-from harness.evidence.writer import BundleWriter, now
+from harness.evidence.writer import BundleWriter
 from harness.launch import namespaces
 from harness.launch.names import NONCE_LABEL
 from harness.launch.workload import Handle, Surroundings, Workload

@@ -9,10 +9,9 @@ fits, a node that was lost, a controller that does nothing.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from harness.core.clock import CLOCK, Clock
 from harness.core.kubernetes import Object, condition
 from harness.evidence import messages
 from harness.evidence.fitting import never_fits
@@ -50,7 +49,7 @@ class CompletionDetector:
     """How many pods must come; counts where they are held."""
     admission_seconds: float = 300.0
     """A job that Kueue has not admitted by then has no time left to run in."""
-    clock: Callable[[], float] = time.monotonic
+    clock: Clock = CLOCK
     _objects: dict[str, dict[str, Object]] = field(default_factory=dict)
     _since: dict[tuple[str, str, str], float] = field(default_factory=dict)
     """When each state of each object, or of a part of it, began: by rule, uid and part."""
@@ -140,7 +139,7 @@ class CompletionDetector:
         if not holds:
             self._since.pop(key, None)
             return False
-        now = self.clock()
+        now = self.clock.monotonic()
         return now - self._since.setdefault(key, now) >= (GRACE[rule] if seconds is None else seconds)
 
     def _finished(self) -> str | None:

@@ -11,7 +11,6 @@ import base64
 import ipaddress
 import math
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 
 from kubernetes import client
@@ -19,11 +18,11 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream
 from urllib3.exceptions import HTTPError
 
+from harness.core.clock import CLOCK, Clock, now
 from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Kube, Object
 from harness.evidence import torchrun
 from harness.evidence.schema import Observation, Process, RendezvousSnapshot
-from harness.evidence.writer import now
 
 EXEC_SECONDS = 15
 RESOLVE_SECONDS = 6
@@ -59,13 +58,19 @@ class RendezvousMonitor:
     """Fed with watch deliveries of pods; `reason()` is None while the ranks may still meet, or have met."""
 
     def __init__(
-        self, kube: Kube, nodes: int, seconds: float, record: Callable[[RendezvousSnapshot], None]
+        self,
+        kube: Kube,
+        nodes: int,
+        seconds: float,
+        record: Callable[[RendezvousSnapshot], None],
+        clock: Clock = CLOCK,
     ) -> None:
         """`seconds` from when the last of the pods of `nodes` nodes began to run."""
         self._kube = kube
         self._nodes = nodes
         self._seconds = seconds
         self._record = record
+        self._clock = clock
         self._lock = threading.RLock()
         self._pods: dict[str, Object] = {}
         self._began: dict[str, float] = {}
@@ -83,11 +88,11 @@ class RendezvousMonitor:
                 return
             self._pods[uid] = pod
             if pod["status"].get("phase") not in (None, "Pending"):
-                self._began.setdefault(uid, time.monotonic())
+                self._began.setdefault(uid, self._clock.monotonic())
 
     def reason(self) -> str | None:
         """One sentence why the ranks will not meet. Looks, when it is time: that takes some seconds."""
-        if self._next is not None and time.monotonic() >= self._next and (pods := self._due()):
+        if self._next is not None and self._clock.monotonic() >= self._next and (pods := self._due()):
             self._judge(self._look(pods))
         return self._reason
 
@@ -113,7 +118,7 @@ class RendezvousMonitor:
         """A torchrun that is busy is still starting: looked at again."""
         waiting = torchrun.without_ranks(seen)
         if any(waiting.values()) and not self._past(PATIENCE * self._seconds):
-            self._next = time.monotonic() + AGAIN_SECONDS
+            self._next = self._clock.monotonic() + AGAIN_SECONDS
             return
         self._next = None
         for inspection in seen:
@@ -134,7 +139,7 @@ class RendezvousMonitor:
     def _past(self, seconds: float) -> bool:
         """Whether all pods have run for so long."""
         with self._lock:
-            return time.monotonic() - max(self._began.values(), default=math.inf) >= seconds
+            return self._clock.monotonic() - max(self._began.values(), default=math.inf) >= seconds
 
     def _inspect(self, pod: Object) -> RendezvousSnapshot:
         name = pod["metadata"]["name"]

@@ -15,11 +15,11 @@ from kubernetes import watch
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
+from harness.core.clock import now
 from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Kube, Object, events
 from harness.evidence.kinds import WatchedKind
 from harness.evidence.schema import Observation
-from harness.evidence.writer import now
 
 RETRY_SECONDS = 0.5
 WATCH_SECONDS = 300

@@ -7,7 +7,6 @@ break silently: so one exact nightly, every dependency by hash, and its program 
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import sys
 import time
@@ -17,7 +16,7 @@ from typing import Final
 from harness.context import RunContext
 from harness.core.errors import HarnessError, ToolError
 from harness.core.locks import locked
-from harness.core.processes import run
+from harness.core.processes import environment, run
 from harness.settings import Settings
 
 # Package data, so that an installed harness has it too. Made by `make lock`.
@@ -102,9 +101,9 @@ def _uv() -> str | None:
 
 
 def _run(*command: str) -> None:
-    environ = {name: value for name, value in os.environ.items() if name not in {"VIRTUAL_ENV", "PYTHONPATH"}}
+    env = environment(without=("VIRTUAL_ENV", "PYTHONPATH"))
     try:
-        run(command, timeout=INSTALL_SECONDS, env=environ, cause=MISSING)
+        run(command, timeout=INSTALL_SECONDS, env=env, cause=MISSING)
     except ToolError as error:
         said = "\n".join(error.output.strip().splitlines()[-4:])
         raise HarnessError(

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from harness.context import RecordedContext, RunContext
+from harness.core.clock import now
 from harness.core.errors import HarnessError
 from harness.evidence.reader import Bundle
 from harness.evidence.redaction import Redactor
 from harness.evidence.retention import Keep, prune
 from harness.evidence.schema import Check, Verdict
-from harness.evidence.writer import now
 from harness.judge.users import judge
 from harness.report import beside
 from harness.report.page import REPORT

@@ -1,7 +1,8 @@
 """JUnit XML of one suite, the part of it that every reader knows.
 
 Elements and attributes are those of Jenkins' schema (junit-10.xsd of its xunit plugin), where properties are
-a suite's and not a test's. No library that is installed writes them: pytest's writer is for its sessions.
+a suite's and not a test's. Not by junitparser: it writes characters that XML cannot hold, and then the file
+cannot be read back.
 """
 
 from __future__ import annotations

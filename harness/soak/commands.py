@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -11,6 +10,7 @@ from rich.table import Table
 
 from harness import run as running
 from harness.context import RunContext
+from harness.core.clock import CLOCK
 from harness.launch.workload_file import load as load_workload
 from harness.soak import table as writing
 from harness.soak.soak import Result, Soak
@@ -28,7 +28,7 @@ def soak(
     Raises UsageError before anything is made. When it is stopped, the ledger has what was done.
     """
     load_workload(job)
-    name = f"soak-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    name = f"soak-{CLOCK.stamp()}-{secrets.token_hex(2)}"
     folder = context.settings.runs_dir.absolute() / name
     with running.cluster(context) as ready:
         context.progress(f"ledger {folder / 'ledger.jsonl'}")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 from harness.core import processes
 from harness.core.kubernetes import Kube, condition
-from harness.faults.command import command
 from harness.launch.names import NONCE_LABEL
 from harness.provision.cluster import Ready
 from harness.settings import Settings
@@ -27,7 +25,7 @@ def take(ready: Ready, settings: Settings, folder: Path) -> Snapshot:
     temporary = folder / "tmp"
     things = {
         **_in_cluster(ready.kube),
-        "processes": sorted(f"{pid} {command(pid)}" for pid in _processes(folder)),
+        "processes": _processes(folder),
         "temporary files": sorted(path.name for path in temporary.iterdir()),
         "hidden files in bundles": sorted(str(path) for path in folder.glob("launches/*/**/.*")),
         "launch folders": sorted(path.name for path in settings.state_dir.glob("launch-*")),
@@ -107,12 +105,7 @@ def _disk(folder: Path) -> int:
     return sum(sizes)
 
 
-def _processes(folder: Path) -> Iterator[int]:
+def _processes(folder: Path) -> list[str]:
     """Those that were started with the soak's folder in their environment."""
-    mark = str(folder).encode()
-    for each in Path("/proc").iterdir():
-        try:
-            if each.name.isdigit() and mark in (each / "environ").read_bytes():
-                yield int(each.name)
-        except OSError:
-            continue
+    found = processes.started_with(str(folder))
+    return sorted(f"{process.pid} {processes.command_line(process)}" for process in found)

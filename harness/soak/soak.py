@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import threading
 import time
@@ -11,11 +10,12 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from harness.core import processes
+from harness.core.clock import now
 from harness.core.errors import HarnessError
 from harness.core.progress import Progress
 from harness.evidence.reader import Bundle
 from harness.evidence.retention import Keep
-from harness.evidence.writer import now
 from harness.faults.command import Command
 from harness.faults.inject import CPU_REQUEST
 from harness.launch.namespaces import KEPT
@@ -152,10 +152,7 @@ class Soak:
         """The user's, on this cluster, with evidence and temporary files of its own."""
         settings = self._settings
         shared = {"HARNESS_CPU_REQUEST": CPU_REQUEST} if self._parallel > 1 else {}
-        kept = {n: value for n, value in os.environ.items() if n not in ("KEEP_CLUSTER", "PLUTO_RUN_ID")}
-        return {
-            **shared,
-            **kept,
+        own = {
             "HARNESS_CLUSTER_NAME": settings.cluster_name,
             "HARNESS_WORKERS": str(settings.workers),
             "HARNESS_IMAGES": settings.images,
@@ -166,6 +163,7 @@ class Soak:
             "HARNESS_WAIT_SECONDS": str(settings.wait_seconds),
             "TMPDIR": str((self._folder / "tmp").absolute()),
         }
+        return {**shared, **processes.environment(own, without=("KEEP_CLUSTER", "PLUTO_RUN_ID"))}
 
 
 def _recorded(runs: Path) -> dict[str, object]:

@@ -7,9 +7,10 @@ from typing import Any, Literal, Protocol
 
 import httpx
 
+from harness.core.clock import now
 from harness.core.errors import HarnessError
 from harness.evidence.schema import Attachment, Point, TrackerFailure, TrackerRun, TrackerSummary
-from harness.evidence.writer import TrackerKind, now
+from harness.evidence.writer import TrackerKind
 from harness.tracker.asking import ask
 from harness.tracker.hosted import HostedAudit
 

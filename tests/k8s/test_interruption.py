@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from harness_command import Harness, containers, environment, harness, until_container
 
 from harness.context import RunContext
-from harness.faults.command import Command, containers, environment, harness, until_container
 from harness.provision.images.stack import resolve
 from harness.provision.kind.cluster import KindCluster
 from harness.settings import load
@@ -32,7 +32,7 @@ def arguments(cluster: str) -> tuple[str, ...]:
     return ("--cluster-name", cluster, "--workers", "0")
 
 
-def interrupted(run: Command, by: str, *stages: str) -> None:
+def interrupted(run: Harness, by: str, *stages: str) -> None:
     """UNKNOWN, told by what and where; nothing of the process is left, and the bundle is whole."""
     assert run.end() == 2, run.stderr + run.stdout
     verdict, manifest = run.verdict, run.manifest
@@ -44,7 +44,7 @@ def interrupted(run: Command, by: str, *stages: str) -> None:
     assert run.left_behind() == []
 
 
-def gone(run: Command, cluster: str) -> None:
+def gone(run: Harness, cluster: str) -> None:
     assert containers(cluster) == []
     assert not (Path(run.env["HARNESS_STATE_DIR"]) / "clusters" / cluster).exists()
 
@@ -58,7 +58,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 def test_interrupted_again_and_again_the_cluster_is_still_known(env: dict[str, str]) -> None:
     """Each signal gives up one more step of the clean-up; what is left then, `harness down` removes."""
     cluster = "pluto-e2e-int-b"
-    with Command("run", JOB, *arguments(cluster), env=env) as run:
+    with Harness("run", JOB, *arguments(cluster), env=env) as run:
         run.until_stage("cluster")
         until_container(cluster)
         for said in ("keeping its logs", "deleting cluster", "interrupt once more"):
@@ -75,7 +75,7 @@ def test_interrupted_again_and_again_the_cluster_is_still_known(env: dict[str, s
 def test_what_a_sigkill_left_does_not_stop_the_next_run(env: dict[str, str]) -> None:
     """Nobody cleaned up, and the nodes were stopped since, as by a reboot: that cluster makes way."""
     cluster = "pluto-e2e-int-e"
-    with Command("run", JOB, *arguments(cluster), env=env) as run:
+    with Harness("run", JOB, *arguments(cluster), env=env) as run:
         run.until_stage("controllers")
         run.interrupt(signal.SIGKILL)
         run.end()

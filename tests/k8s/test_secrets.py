@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from harness_command import Harness, environment, family
 
-from harness.faults.command import Command, command, descendants, environment
+from harness.core.processes import command_line
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
 from harness.provision.controllers import tracker
@@ -92,11 +93,11 @@ def test_secrets_reach_the_ranks_and_nothing_else(
     lines: set[str] = set()
     over = threading.Event()
     use = ("--cluster-name", harness_settings.cluster_name, "--workers", str(harness_settings.workers))
-    with Command("run", str(job_file), *use, env=env) as run:
+    with Harness("run", str(job_file), *use, env=env) as run:
 
         def sample() -> None:
             while not over.wait(0.02):
-                lines.update(command(pid) for pid in descendants(run.process.pid))
+                lines.update(command_line(process) for process in family(run.process.pid))
 
         sampler = threading.Thread(target=sample)
         sampler.start()

@@ -83,13 +83,13 @@ def test_status_says_what_a_launch_waits_for(
     outcome = launch(job)
     found = status.status(harness_settings)
     mine = outcome.bundle.name.rpartition("-")[2]
-    (entry,) = [row for row in found["launches"] if row["namespace"].endswith(mine)]
-    assert entry["state"] == "Completed"
-    assert entry["workload"].startswith("Finished: ")
-    assert len(entry["pods"]) == 2
-    assert all(state.startswith("Succeeded on ") for state in entry["pods"].values())
-    assert found["disk"]["free"] > 0
-    assert entry["jobset"] in status.render(found)
+    (entry,) = [row for row in found.launches if row.namespace.endswith(mine)]
+    assert entry.state == "Completed"
+    assert entry.workload.startswith("Finished: ")
+    assert len(entry.pods) == 2
+    assert all(state.startswith("Succeeded on ") for state in entry.pods.values())
+    assert found.disk["free"] > 0
+    assert entry.jobset in found.text()
 
 
 def test_a_terminal_shows_the_ranks_side_by_side(cluster: Ready, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ it prints is only a claim: the JobSet is looked up by the launch's label.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -112,17 +111,15 @@ class KonduktorLauncher:
 
     def _environment(self, kubeconfig: Path) -> dict[str, str]:
         """Nothing of the caller's environment but what a program needs: no key reaches konduktor's logs."""
-        kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
-        return {
-            **kept,
+        own = {
             "HOME": str(self.home),
-            "USER": os.environ.get("USER", "harness"),
             "KUBECONFIG": str(kubeconfig),
             "KONDUKTOR_CONFIG": str(self.home / "config.yaml"),
             "KONDUKTOR_SKIP_IMAGE_CHECK": "1",
             "KONDUKTOR_DISABLE_USAGE_COLLECTION": "1",
             "NO_PROXY": "127.0.0.1,localhost",
         }
+        return {"USER": "harness", **processes.environment(own, only=("PATH", "LANG", "TMPDIR", "USER"))}
 
     def _keep_output(self, record: Callable[[str, str], None], output: str) -> None:
         record("launch/konduktor.log", output)

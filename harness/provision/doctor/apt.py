@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from debian.deb822 import Deb822
+
 from harness.core.errors import HarnessError
 
 NAME = "pluto-e2e-harness"
@@ -44,20 +46,10 @@ class Source:
 def parse_deb822(text: str) -> list[Source]:
     """The enabled binary stanzas of a .sources file."""
     found = []
-    for stanza in re.split(r"\n\s*\n", "\n".join(li for li in text.splitlines() if not li.startswith("#"))):
-        fields: dict[str, str] = {}
-        name = ""
-        for line in stanza.splitlines():
-            if line[:1] in {" ", "\t"} and name:
-                fields[name] += "\n" + line
-            elif ":" in line:
-                name, _, value = line.partition(":")
-                name = name.strip().title()
-                fields[name] = value.strip()
-        if "deb" in fields.pop("Types", "").split() and fields.pop("Enabled", "yes").lower() not in {
-            "no",
-            "false",
-        }:
+    for stanza in Deb822.iter_paragraphs(text.splitlines(keepends=True), use_apt_pkg=False):
+        fields = {str(name).title(): str(value) for name, value in stanza.items()}
+        disabled = fields.pop("Enabled", "yes").lower() in {"no", "false"}
+        if "deb" in fields.pop("Types", "").split() and not disabled:
             uris, suites, components = (
                 tuple(fields.pop(key, "").split()) for key in ("Uris", "Suites", "Components")
             )

@@ -13,6 +13,8 @@ from typing import Any
 
 import httpx
 
+from harness.core.processes import environment
+
 # dockerd and debootstrap are in sbin, which is not on every user's PATH.
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 
@@ -54,7 +56,7 @@ def ask(*command: str, seconds: float = 20) -> Answer:
     try:
         done = subprocess.run(
             [program, *command[1:]],
-            env={**os.environ, "PATH": SEARCH_PATH, "DEBIAN_FRONTEND": "noninteractive"},
+            env=environment({"PATH": SEARCH_PATH, "DEBIAN_FRONTEND": "noninteractive"}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -12,6 +12,7 @@ from typing import Final
 from harness.context import RunContext
 from harness.core.errors import HarnessError, ToolError, WaitError
 from harness.core.locks import locked
+from harness.core.processes import environment
 from harness.core.progress import Progress
 from harness.provision.doctor import apt, probe
 from harness.provision.doctor.check import Check, at_least, exit_code, version_of
@@ -132,7 +133,7 @@ def start_daemon(context: RunContext) -> None:
         daemon = subprocess.Popen(
             [probe.which("dockerd") or "dockerd"],
             cwd="/",
-            env={**os.environ, "PATH": probe.SEARCH_PATH},
+            env=environment({"PATH": probe.SEARCH_PATH}),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -7,7 +7,6 @@ it is neither used nor deleted. The user's own kubeconfig is never written.
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ import yaml
 from harness.context import RecordedContext
 from harness.core import processes
 from harness.core.causes import CauseId
+from harness.core.clock import CLOCK
 from harness.core.errors import HarnessError, ToolError, UsageError
 from harness.core.kubernetes import Kube
 from harness.core.locks import Hold, in_use, take
@@ -147,7 +147,7 @@ class KindNodes:
         self.dir.mkdir(parents=True, exist_ok=True)
         images = self.settings.cache_dir / "images"
         images.mkdir(parents=True, exist_ok=True)
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        now = CLOCK.utc().isoformat(timespec="seconds")
         state = State(self.name, "creating", node_image, self.settings.workers, now, owner=context.nonce)
         self.save(state)
         config = self.dir / "kind.yaml"

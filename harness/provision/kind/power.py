@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from harness.core import processes
+from harness.core.clock import CLOCK
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object, condition
 from harness.provision.kind.nodes import KindNodes
@@ -42,7 +43,7 @@ def pause(kind: KindNodes) -> bool:
 def resume(kind: KindNodes) -> None:
     """Start every node and wait until all are Ready."""
     nodes = kind.nodes()
-    started = datetime.now(UTC)
+    started = CLOCK.utc()
     for node in nodes:  # in the order of creation: each gets the address back that it had
         processes.run(["docker", "start", node], timeout=60, cause=CAUSE)
 

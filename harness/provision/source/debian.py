@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
 from harness.core.errors import HarnessError
+from harness.provision.doctor import apt
 from harness.provision.source.shell import CAUSE, Shell
 from harness.provision.source.store import FILES
 
@@ -14,13 +14,13 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 SUITES = {"bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing", "unstable"}
 
 
-def mirror(apt: Path = Path("/etc/apt")) -> str:
+def mirror(etc: Path = Path("/etc/apt")) -> str:
     """The address of Debian's archive in apt's sources, the machine's own sources first.
 
     Raises HarnessError when apt knows none, as on a machine that is not Debian.
     """
-    folder = apt / "sources.list.d"
-    files = [apt / "sources.list", folder / "debian.sources"]
+    folder = etc / "sources.list.d"
+    files = [etc / "sources.list", folder / "debian.sources"]
     files += sorted(folder.glob("*.list")) + sorted(folder.glob("*.sources"))
     for path in files:
         if path.is_file():
@@ -28,7 +28,7 @@ def mirror(apt: Path = Path("/etc/apt")) -> str:
             if found:
                 return found[0]
     raise HarnessError(
-        f"no source of Debian packages in {apt}: none of {', '.join(sorted(SUITES))} with component main",
+        f"no source of Debian packages in {etc}: none of {', '.join(sorted(SUITES))} with component main",
         hint="building the node image needs a Debian mirror; with internet use HARNESS_IMAGES=registry",
         cause=CAUSE,
     )
@@ -36,20 +36,13 @@ def mirror(apt: Path = Path("/etc/apt")) -> str:
 
 def mirrors(text: str) -> list[str]:
     """Addresses of Debian's archive in one file, in either of apt's formats, in their order."""
-    found = []
-    for line in re.findall(r"^\s*deb\s+(?:\[[^\]]*\]\s*)?(\S+)\s+(\S+)\s+([^#\n]*)", text, re.MULTILINE):
-        uri, suite, components = line
-        if suite in SUITES and "main" in components.split():
-            found.append(uri)
-    for stanza in re.split(r"\n\s*\n", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)):
-        fields = {
-            name.lower(): value.split()
-            for name, value in re.findall(r"^([\w-]+):(.*)$", stanza, re.MULTILINE)
-        }
-        is_debian = SUITES & set(fields.get("suites", [])) and "main" in fields.get("components", [])
-        if is_debian and "deb" in fields.get("types", []) and fields.get("enabled") != ["no"]:
-            found += fields.get("uris", [])
-    return [uri for uri in found if uri.startswith("http")]
+    return [
+        uri
+        for source in (*apt.parse_one_line(text), *apt.parse_deb822(text))
+        if SUITES & set(source.suites) and "main" in source.components
+        for uri in source.uris
+        if uri.startswith("http")
+    ]
 
 
 def import_root(shell: Shell, suite: str, tag: str, work: Path) -> None:
@@ -72,11 +65,11 @@ def import_root(shell: Shell, suite: str, tag: str, work: Path) -> None:
         address,
     ]
     shell.run([*private, *bootstrap])
-    apt = root / "etc/apt"
-    (apt / "sources.list.d/sid.sources").write_text(
+    own = root / "etc/apt"
+    (own / "sources.list.d/sid.sources").write_text(
         f"Types: deb\nURIs: {address}\nSuites: sid\nComponents: main\nSigned-By: {KEYRING}\n"
     )
-    shutil.copyfile(FILES / "sid.pref", apt / "preferences.d/sid")
+    shutil.copyfile(FILES / "sid.pref", own / "preferences.d/sid")
     archive = work / "root.tar"
     used_up = ["--exclude=./var/cache/apt/*.bin", "--exclude=./var/cache/apt/archives/*.deb"]
     shell.run(

@@ -11,7 +11,7 @@ from typing import Final
 
 from harness.core.causes import CauseId
 from harness.core.errors import HarnessError, ToolError
-from harness.core.processes import interruptions, watched
+from harness.core.processes import environment, interruptions, watched
 
 CAUSE: Final = "cluster.node_image"
 """What a failure to build is judged as (docs/causes.md)."""
@@ -48,7 +48,7 @@ class Shell:
                 process = subprocess.Popen(
                     words,
                     cwd=cwd,
-                    env={**os.environ, **(env or {})},
+                    env=environment(env),
                     stdin=source,
                     stdout=subprocess.PIPE,
                     stderr=log,

@@ -11,6 +11,7 @@ import pytest
 from bundles import healthy
 
 from harness.cli import logs
+from harness.core.clock import Clock
 from harness.core.errors import UsageError
 from harness.evidence.lookup import opened
 from harness.evidence.reader import Bundle
@@ -107,8 +108,7 @@ def test_following_reads_what_was_recorded_only_when_it_changed(
             under_way(bundle, "2026-11-21T05:00:30.000000Z")
 
     monkeypatch.setattr(Bundle, "open", count)
-    monkeypatch.setattr(logs.time, "sleep", look)
-    told = list(logs.follow(bundle.path, 0))
+    told = list(logs.follow(bundle.path, 0, Clock(sleep=look)))
     assert [line.rpartition(" ")[2] for line in told] == [str(n) for n in range(1, 101)]
     assert opened == 3
 

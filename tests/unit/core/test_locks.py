@@ -56,8 +56,8 @@ def test_many_share_and_the_last_one_out_knows(tmp_path: Path) -> None:
     assert not in_use(path)
 
 
-RUN = "import sys; from pathlib import Path; from harness import locked, process\n" + (
-    "with locked.locked(Path(sys.argv[1])):\n    process.run(['sh', '-c', sys.argv[2]], timeout=60)\n"
+RUN = "import sys; from pathlib import Path; from harness.core import locks, processes\n" + (
+    "with locks.locked(Path(sys.argv[1])):\n    processes.run(['sh', '-c', sys.argv[2]], timeout=60)\n"
 )
 
 

@@ -46,6 +46,28 @@ def _runs(group: int) -> bool:
     return False
 
 
+def test_an_environment_for_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract: names are taken away by their beginning, changes come last, None takes a variable away."""
+    for name in ("HARNESS_WORKERS", "PLUTO_RUN_ID", "KEEP_CLUSTER", "KUBECONFIG", "OTHER"):
+        monkeypatch.setenv(name, "x")
+    made = processes.environment({"HARNESS_WORKERS": "2", "OTHER": None}, without=processes.CHOOSING)
+    assert made["HARNESS_WORKERS"] == "2"
+    assert made["PATH"] == os.environ["PATH"]
+    assert not {"PLUTO_RUN_ID", "KEEP_CLUSTER", "KUBECONFIG", "OTHER"} & set(made)
+    assert processes.environment({"A": "b"}, only=("OTHER", "NOT_THERE")) == {"OTHER": "x", "A": "b"}
+
+
+def test_processes_are_found_by_their_environment(tmp_path: Path) -> None:
+    """Contract: only those with the text in a variable, by pid and command line; one that ended has none."""
+    env = {**os.environ, "MARK": str(tmp_path)}
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=env) as program:
+        (found,) = processes.started_with(str(tmp_path))
+        assert (found.pid, processes.command_line(found)) == (program.pid, "cat")
+        program.communicate()
+    assert processes.started_with(str(tmp_path)) == []
+    assert processes.command_line(found) == ""
+
+
 def test_text_and_files_as_input(tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"from a file")
     with (tmp_path / "in").open("rb") as source:
@@ -119,9 +141,9 @@ def test_every_way_to_end_a_run_interrupts_it(signum: signal.Signals, tmp_path: 
 def test_an_ignored_signal_stays_ignored() -> None:
     """nohup: the run goes on when its terminal goes."""
     script = (
-        "import os, signal; from harness import process\n"
+        "import os, signal; from harness.core import processes\n"
         "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-        "with process.signals_as_interrupt(): os.kill(os.getpid(), signal.SIGHUP)\n"
+        "with processes.signals_as_interrupt(): os.kill(os.getpid(), signal.SIGHUP)\n"
         "print('went on')"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -4,9 +4,11 @@ import base64
 import errno
 import os
 import threading
+from datetime import UTC, datetime
 
 import pytest
 
+from harness.core.clock import Clock
 from harness.core.errors import HarnessError, WaitError
 from harness.evidence import Bundle, BundleWriter, Redactor
 from harness.evidence.files import DISK_FULL
@@ -112,6 +114,19 @@ def test_a_stage_is_timed_and_its_failure_named(writer):
     assert "waited 9 s for Kueue" in manifest.stages[1].error
     assert manifest.interrupted == "SIGINT"
     assert manifest.in_stage is None
+
+
+def test_times_are_those_of_the_clock_passed_in(tmp_path):
+    """Contract: the folder's name, the start and the length of a stage come from one clock."""
+    measured = iter((10.0, 12.5))
+    clock = Clock(utc=lambda: datetime(2026, 1, 2, 3, 4, 5, 6, UTC), monotonic=lambda: next(measured))
+    writer = BundleWriter.create(tmp_path, "n", Redactor([]), clock)
+    with writer.stage("cluster"):
+        pass
+    writer.done()
+    (stage,) = writer.current.stages
+    assert writer.path.name == "20260102T030405Z-n"
+    assert (stage.started_at, stage.seconds) == ("2026-01-02T03:04:05.000006Z", 2.5)
 
 
 def test_stages_of_several_threads_overlap(writer):

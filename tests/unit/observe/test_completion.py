@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from harness.core.clock import Clock
 from harness.evidence.schema import Observation
 from harness.observe import completion
 from harness.observe.completion import CompletionDetector
@@ -168,7 +169,7 @@ def test_a_controller_that_is_down_is_not_waited_for(monkeypatch: pytest.MonkeyP
 def test_each_object_has_timers_of_its_own() -> None:
     """Contract: one that is well does not stop the timer of another, whichever is looked at last."""
     now = [100.0]
-    end = CompletionDetector(clock=lambda: now[0])
+    end = CompletionDetector(clock=Clock(monotonic=lambda: now[0]))
     refused = condition("QuotaReserved", "False", "Inadmissible", "ClusterQueue cq is inactive")
     well = [condition("QuotaReserved", "True"), condition("Admitted", "True")]
     for name, conditions in (("jobset-a", well), ("jobset-b", [refused]), ("jobset-c", well)):
@@ -180,7 +181,7 @@ def test_each_object_has_timers_of_its_own() -> None:
 def test_each_container_has_timers_of_its_own() -> None:
     """Contract: a container that runs does not stop the timer of one beside it."""
     now = [100.0]
-    end = CompletionDetector(clock=lambda: now[0])
+    end = CompletionDetector(clock=Clock(monotonic=lambda: now[0]))
     bad, good = waiting("ErrImagePull", "manifest unknown"), {"name": "b", "state": {"running": {}}}
     statuses = [{"name": "a", **bad["containerStatuses"][0]}, good]
     assert told(end, "pod", {"containerStatuses": statuses}) is None

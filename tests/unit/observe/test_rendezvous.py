@@ -2,10 +2,10 @@
 
 import base64
 import threading
-from types import SimpleNamespace
 
 import pytest
 
+from harness.core.clock import Clock
 from harness.evidence import torchrun
 from harness.evidence.schema import Observation, Process, RendezvousSnapshot
 from harness.observe import rendezvous
@@ -33,9 +33,9 @@ def seen(pod: str, *, worker: bool = False, ticks: int = 0, reaped: int = 0) -> 
 def met(monkeypatch: pytest.MonkeyPatch):
     """A meeting of two pods that had 20 s, looked at `after` so many as the test says."""
     recorded: list[RendezvousSnapshot] = []
-    made = RendezvousMonitor(None, 2, 20.0, recorded.append)  # type: ignore[arg-type]
-    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
-    monkeypatch.setattr(rendezvous, "time", clock)
+    at = [100.0]
+    clock = Clock(monotonic=lambda: at[0])
+    made = RendezvousMonitor(None, 2, 20.0, recorded.append, clock)  # type: ignore[arg-type]
     made.recorded = recorded  # type: ignore[attr-defined]
 
     def look(*answers: RendezvousSnapshot, after: float = 21) -> RendezvousMonitor:
@@ -44,7 +44,7 @@ def met(monkeypatch: pytest.MonkeyPatch):
             made.observe("pod", Observation(received_at="t", type="MODIFIED", object=item))
         by_pod = {answer.pod: answer for answer in answers}
         monkeypatch.setattr(made, "_inspect", lambda pod: by_pod[pod["metadata"]["name"]])
-        clock.now = 100 + after
+        at[0] = 100 + after
         return made
 
     return look
