@@ -1,6 +1,7 @@
 # PID 1 of a rank's container: run the command, pass SIGTERM on to every process, and say how the command ended.
-# With HARNESS_HOLD=1 stay afterwards: the pod's controller would start the command again.
-trap 'kill -TERM -1' TERM
+# With HARNESS_HOLD=1 stay afterwards, until SIGTERM: the pod's controller would start the command again.
+ended=
+trap 'ended=1; kill -TERM -1 2>/dev/null' TERM
 export KONDUKTOR_OUTPUT_DIR="${KONDUKTOR_OUTPUT_DIR:-/tmp/harness-output}"
 "$@" &
 pid=$!
@@ -10,8 +11,8 @@ code=$?
 while kill -0 $pid 2>/dev/null; do wait $pid; code=$?; done
 if [ $code -gt 128 ]; then while kill -0 -1 2>/dev/null; do sleep 0.1; done; fi
 value=$(cat "$KONDUKTOR_OUTPUT_DIR/result.json" 2>/dev/null || echo null)
-printf '{"exit":%d,"value":%s}' $code "$value" >/dev/termination-log 2>/dev/null
+printf '{"exit":%d,"value":%s}' $code "$value" >"${TERMINATION_LOG:-/dev/termination-log}" 2>/dev/null
 echo "@exit1 $HARNESS_NONCE $code"
-trap 'exit $code' TERM
-while [ "$HARNESS_HOLD" = 1 ]; do sleep 3600 & wait $!; done
+# `wait` ends at once when the signal comes; `sleep` alone would not.
+while [ "$HARNESS_HOLD" = 1 ] && [ -z "$ended" ]; do sleep 3600 & wait $!; done
 exit $code

@@ -1,0 +1,237 @@
+"""Manifests of StatefulSets, Indexed Jobs and DaemonSets: what is launched of them, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from harness.core.errors import UsageError
+from harness.evidence.fitting import accepts
+from harness.launch.konduktor.workload import KonduktorWorkload
+from harness.launch.names import NONCE_LABEL
+from harness.launch.plain import INIT, PlainWorkload
+from harness.launch.workload import Surroundings
+from harness.launch.workload_file import load, of_manifest
+
+ROOT = Path(__file__).parents[3]
+MANIFESTS = sorted((ROOT / "manifests").glob("*.yaml"))
+
+
+def surroundings(**more: Any) -> Surroundings:
+    """What a launch gives; nothing here reaches a cluster."""
+    nothing: Any = None
+    given: dict[str, Any] = {
+        "context": nothing,
+        "kube": nothing,
+        "namespace": "e2e-1",
+        "nonce": "1",
+        "image": "worker:1",
+        "envs": {"PLUTO_RUN_ID": "e2e-run-1", "HARNESS_NONCE": "1"},
+        "secret_env": {"PLUTO_API_KEY": ("pluto", "PLUTO_API_KEY")},
+        "max_seconds": 300.0,
+        "home": Path("/nowhere"),
+        "nodes": 2,
+        **more,
+    }
+    return Surroundings(**given)
+
+
+def documents(path: Path) -> list[Any]:
+    return list(yaml.safe_load_all(path.read_text()))
+
+
+def worker(rendered: list[Any]) -> Any:
+    return rendered[-1]["spec"]["template"]["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+def test_a_manifest_is_a_workload(path: Path) -> None:
+    """Contract: what follows the launch asks every kind the same."""
+    workload = load(path)
+    assert isinstance(workload, PlainWorkload)
+    assert (workload.name, workload.container, workload.per_node) == ("trainer", "worker", 1)
+    assert workload.takes_ours
+    assert workload.resources == {"cpu", "memory"}
+    assert workload.held == (workload.kind in {"StatefulSet", "DaemonSet"})
+
+
+def test_a_job_file_is_one_too() -> None:
+    """Contract: a file without apiVersion and kind is konduktor's."""
+    workload = load(ROOT / "jobs/multinode.yaml")
+    assert isinstance(workload, KonduktorWorkload)
+    assert (workload.kind, workload.name) == ("JobSet", "pluto-multinode-e2e-test")
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+def test_what_is_applied(path: Path) -> None:
+    """Contract: the namespace, label, image, environment and init of the launch; the rest is as written."""
+    workload = load(path)
+    assert isinstance(workload, PlainWorkload)
+    before = copy.deepcopy(workload.document)
+    rendered = workload.render(surroundings(scripts=[{"name": "scripts-0", "mountPath": "/workspace/a.py"}]))
+    assert workload.document == before
+    assert [each["metadata"]["namespace"] for each in rendered] == ["e2e-1"] * 2
+    assert [each["kind"] for each in rendered] == ["Service", workload.kind]
+    template = rendered[-1]["spec"]["template"]
+    assert template["metadata"]["labels"] == {"app": "trainer", NONCE_LABEL: "1"}
+    container = worker(rendered)
+    own = before["spec"]["template"]["spec"]["containers"][0]
+    assert container["image"] == "worker:1"
+    assert container["imagePullPolicy"] == "IfNotPresent"
+    assert container["command"] == ["sh", "-c", INIT, "sh", *own["command"], *own["args"]]
+    env = {each["name"]: each for each in container["env"]}
+    assert env["PLUTO_RUN_ID"]["value"] == "e2e-run-1"
+    assert env["HARNESS_NODES"]["value"] == "2"
+    assert env["HARNESS_HOLD"]["value"] == ("1" if workload.held else "0")
+    assert env["PLUTO_API_KEY"]["valueFrom"]["secretKeyRef"] == {"name": "pluto", "key": "PLUTO_API_KEY"}
+    assert template["spec"]["volumes"] == [{"name": "scripts-0", "configMap": {"name": "scripts"}}]
+
+
+def test_a_job_ends_before_the_harness_stops_waiting() -> None:
+    """Contract: activeDeadlineSeconds is the launch's, or the manifest's own where that is less."""
+    path = ROOT / "manifests/indexed-job.yaml"
+    workload = load(path)
+    assert isinstance(workload, PlainWorkload)
+    assert workload.render(surroundings())[-1]["spec"]["activeDeadlineSeconds"] == 300
+    changed = documents(path)
+    changed[1]["spec"]["activeDeadlineSeconds"] = 20
+    short = of_manifest(changed, "x").render(surroundings())
+    assert short[-1]["spec"]["activeDeadlineSeconds"] == 20
+
+
+def test_a_secret_in_the_manifest_is_not_applied_in_plain_text() -> None:
+    """Contract: it goes by reference, and the redactor is told of it."""
+    changed = documents(ROOT / "manifests/statefulset.yaml")
+    changed[1]["spec"]["template"]["spec"]["containers"][0]["env"] = [
+        {"name": "HF_TOKEN", "value": "hf_abcdef123456"},
+        {"name": "EPOCHS", "value": "3"},
+    ]
+    workload = of_manifest(changed, "x")
+    assert workload.secret_envs == {"HF_TOKEN": "hf_abcdef123456"}
+    assert "hf_abcdef123456" in workload.secrets
+    held = surroundings(secret_env={"HF_TOKEN": ("pluto", "HF_TOKEN")})
+    assert "hf_abcdef123456" not in yaml.safe_dump_all(workload.render(held))
+    assert {"name": "EPOCHS", "value": "3"} in worker(workload.render(held))["env"]
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value", "said"),
+    [
+        ("statefulset", "spec/replicas", 0, "spec.replicas: a whole number from 1 on"),
+        ("statefulset", "spec/serviceName", None, "spec.serviceName"),
+        ("statefulset", "spec/template/spec/containers/0/command", None, "containers[0].command: a list"),
+        ("statefulset", "spec/template/spec/containers/0/image", 7, "containers[0].image: a text"),
+        ("statefulset", "spec/template/spec/containers", [], "at least one container"),
+        ("indexed-job", "spec/completionMode", "NonIndexed", "spec.completionMode: Indexed"),
+        ("indexed-job", "spec/parallelism", 1, "spec.parallelism: 2 is expected"),
+        ("indexed-job", "spec/completions", None, "spec.completions: a whole number"),
+        ("daemonset", "kind", "Deployment", "exactly one of"),
+        ("daemonset", "metadata", {}, "metadata.name is expected"),
+    ],
+)
+def test_what_cannot_work_is_refused(name: str, path: str, value: Any, said: str) -> None:
+    """Contract: before anything is created, in a sentence with what is expected and what was seen."""
+    changed = documents(ROOT / f"manifests/{name}.yaml")
+    *parents, last = [int(word) if word.isdecimal() else word for word in path.split("/")]
+    place: Any = changed[1]
+    for parent in parents:
+        place = place[parent]
+    place[last] = value
+    with pytest.raises(UsageError) as refused:
+        of_manifest(changed, "x.yaml")
+    assert said in str(refused.value)
+
+
+def test_objects_that_are_not_expected_beside_it() -> None:
+    changed = documents(ROOT / "manifests/daemonset.yaml")
+    changed[0]["kind"] = "Namespace"
+    with pytest.raises(UsageError, match="Namespace: beside the workload"):
+        of_manifest(changed, "x.yaml")
+
+
+def test_a_daemonset_goes_where_labels_and_taints_let_it() -> None:
+    """Contract: a cordoned node takes a DaemonSet's pod, one with a taint of its own does not."""
+    pod = {"spec": {"nodeSelector": {"pool": "a"}}}
+    node: Any = {"metadata": {"labels": {"pool": "a"}}, "spec": {"unschedulable": True}}
+    assert accepts(pod, node)
+    taint = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
+    assert not accepts(pod, {**node, "spec": {"taints": [taint]}})
+    assert not accepts(pod, {**node, "metadata": {"labels": {}}})
+
+
+class Container:
+    """The init as PID 1 of a process namespace of its own, as in a pod."""
+
+    def __init__(self, folder: Path, script: str, hold: bool = False) -> None:
+        self.log = folder / "termination"
+        self.output = folder / "output"
+        self.output.mkdir()
+        env = {
+            "PATH": os.environ["PATH"],
+            "HARNESS_NONCE": "n1",
+            "HARNESS_HOLD": "1" if hold else "0",
+            "TERMINATION_LOG": str(self.log),
+            "KONDUKTOR_OUTPUT_DIR": str(self.output),
+        }
+        command = ["unshare", "--pid", "--fork", "--kill-child", "sh", "-c", INIT, "sh", "bash", "-c", script]
+        self.process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+
+    def pid(self) -> int:
+        """Of the init, seen from outside."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        deadline = time.monotonic() + 20
+        while not (found := children.read_text().split()):
+            assert time.monotonic() < deadline, "unshare started nothing"
+            time.sleep(0.01)
+        return int(found[0])
+
+
+@pytest.fixture
+def root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("a process namespace is for root")
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_init_says_how_the_command_ended(tmp_path: Path, code: int) -> None:
+    """Contract: the exit code is the container's, and is in its log and in its termination message."""
+    script = f"echo '{{\"truth\": {{}}}}' > $KONDUKTOR_OUTPUT_DIR/result.json; echo hello; exit {code}"
+    container = Container(tmp_path, script)
+    said, _ = container.process.communicate(timeout=30)
+    assert container.process.returncode == code
+    assert said.splitlines() == ["hello", f"@exit1 n1 {code}"]
+    assert yaml.safe_load(container.log.read_text()) == {"exit": code, "value": {"truth": {}}}
+
+
+@pytest.mark.usefixtures("root")
+def test_a_held_container_stays_until_it_is_ended(tmp_path: Path) -> None:
+    """Contract: what its controller would start again does not end, and then ends with the command's code."""
+    container = Container(tmp_path, "exit 4", hold=True)
+    assert container.process.stdout is not None
+    assert container.process.stdout.readline() == "@exit1 n1 4\n"
+    init = container.pid()
+    assert container.process.poll() is None
+    os.kill(init, signal.SIGTERM)
+    assert container.process.wait(20) == 4
+
+
+@pytest.mark.usefixtures("root")
+def test_the_init_passes_sigterm_on(tmp_path: Path) -> None:
+    """Contract: a rank can say its last words, and the container ends when every process has."""
+    script = "trap 'echo bye; exit 7' TERM; echo ready; while :; do sleep 0.1; done"
+    container = Container(tmp_path, script)
+    assert container.process.stdout is not None
+    assert container.process.stdout.readline() == "ready\n"
+    os.kill(container.pid(), signal.SIGTERM)
+    said, _ = container.process.communicate(timeout=30)
+    assert said.splitlines() == ["bye", "@exit1 n1 7"]
+    assert container.process.returncode == 7
