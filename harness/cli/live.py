@@ -16,7 +16,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.options import Progress
+from harness.cli.options import progress
 from harness.evidence.listener import ProgressListener
 from harness.evidence.objects import COMPLETION_INDEX
 from harness.evidence.schema import Manifest, Observation
@@ -183,15 +183,13 @@ class Live:
 
 @contextmanager
 def watching(quiet: bool) -> Iterator[tuple[Callable[[str], None], ProgressListener | None]]:
-    """How stderr is told of a launch: live on a terminal, lines elsewhere, nothing at all when `quiet`."""
+    """Yield how to report progress: a live view on a terminal, lines elsewhere, none when quiet."""
     console = Console(stderr=True)
-    if quiet:
-        yield (lambda _: None), None
-    elif console.is_terminal and not console.is_dumb_terminal:
+    if not quiet and console.is_terminal and not console.is_dumb_terminal:
         with Live(console) as live:
             yield live, live
     else:
-        yield Progress(), None
+        yield progress(quiet), None
 
 
 _STYLE = {"Running": "cyan", "Succeeded": "green", "Failed": "red", "deleted": "red"}

@@ -1,10 +1,14 @@
-"""What several commands share: their options, their progress, their JSON."""
+"""What several commands share: their options, their progress, their JSON.
+
+An option that two commands have is defined here, so that it means the same in both.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +25,7 @@ Kubeconfig = Annotated[
     Path | None, typer.Option(help="use this cluster of yours, and make none (HARNESS_KUBECONFIG)")
 ]
 Context = Annotated[str | None, typer.Option(help="of that kubeconfig (its current one)")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, the result alone")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="show no progress, only the result")]
 Keep = Annotated[
     bool | None, typer.Option("--keep-cluster", help="keep the cluster afterwards (KEEP_CLUSTER)")
 ]
@@ -30,7 +34,7 @@ KeepRuns = Annotated[str | None, typer.Option(help=KEEP_RUNS)]
 
 
 class Progress:
-    """Lines on stderr with the seconds since the start."""
+    """Writes lines to stderr, each with the seconds since the start."""
 
     def __init__(self) -> None:
         self.start = time.monotonic()
@@ -40,6 +44,11 @@ class Progress:
             print(f"[{time.monotonic() - self.start:6.1f}s] {text}", file=sys.stderr, flush=True)
 
 
+def progress(quiet: bool) -> Callable[[str], None]:
+    """Return what a command calls with each line of its progress: Progress, or nothing when `quiet`."""
+    return (lambda _: None) if quiet else Progress()
+
+
 def dump(document: Any) -> None:
-    """`--json`: one document on stdout."""
-    print(json.dumps(document, indent=2, default=str))
+    """Print the one document of `--json` to stdout."""
+    print(json.dumps(document, indent=2, default=str), flush=True)

@@ -125,6 +125,20 @@ def test_a_recorded_verdict_becomes_outputs_and_a_page(
     assert action.step("exit code").code == expected
 
 
+def test_the_answer_names_its_own_bundle(action: Action) -> None:
+    """Another run that ended later is not taken for this one: `bundle` of the answer counts, not `latest`."""
+    runs = Path(action.outputs["folders"]["runs"])
+    for name in ("mine", "later"):
+        (runs / name).mkdir(parents=True)
+        (runs / name / "report.html").write_text("<html>")
+    (runs / "latest").symlink_to("later")
+    document = {"verdict": "PASS", "bundle": str(runs / "mine")}
+    (Path(action.outputs["folders"]["use"]) / "verdict.json").write_text(json.dumps(document))
+    verdict = action.step("verdict")
+    assert verdict.outputs["bundle"] == str((runs / "mine").resolve())
+    assert verdict.outputs["report"] == str((runs / "mine" / "report.html").resolve())
+
+
 def test_a_use_that_is_wrong_has_no_verdict(action: Action) -> None:
     """The real harness refuses the job: exit code 64, UNKNOWN, no bundle, and the page says where to look."""
     action.inputs["job"] = "nowhere.yaml"
