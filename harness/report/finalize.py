@@ -1,4 +1,4 @@
-"""The end of every run: its verdict, its report for people and for CI, and which older bundles stay."""
+"""End a run: write its verdict and its reports, and remove older bundles."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Outcome:
 
 
 def finish(writer: BundleWriter, progress: Progress) -> Outcome:
-    """Judge what is in the bundle, write the verdict into it, and what people and CI read beside it."""
+    """Judge the bundle, write the verdict into it, and write the files for people and CI beside it."""
     writer.update(ended_at=now())
     writer.close()
     bundle = Bundle.open(writer.path)
@@ -43,8 +43,9 @@ def finish(writer: BundleWriter, progress: Progress) -> Outcome:
 
 
 def _redacted(verdict: Verdict, redactor: Redactor) -> Verdict:
-    """The evidence was redacted when it came; a judge of the user's may say what it has from elsewhere. What
-    decides stays, also where somebody's password is PASS."""
+    """Redact the verdict again: a user's judge may quote text that is not in the redacted evidence. The
+    verdict itself stays, also when somebody's password is "PASS".
+    """
 
     def clean(record: _R, *fields: str) -> _R:
         return record.model_copy(update={name: redactor.value(getattr(record, name)) for name in fields})
@@ -55,8 +56,11 @@ def _redacted(verdict: Verdict, redactor: Redactor) -> Verdict:
 
 
 def _beside(writer: BundleWriter, bundle: Bundle, verdict: Verdict, progress: Progress) -> Collection[str]:
-    """The names of what could not be written. A report is no evidence: what keeps it from being written
-    changes no verdict, and where the evidence found the disk full, it does not take what is left of it."""
+    """Write the files beside the evidence. Returns the names of those that could not be written.
+
+    A report is not evidence: a failure here changes no verdict. When the evidence filled the disk, nothing
+    is written, so that the rest of the disk stays free.
+    """
     full = writer.full
     failed = beside.write(bundle, verdict) if full is None else dict.fromkeys(beside.FILES, full)
     if failed:
@@ -68,7 +72,9 @@ def _beside(writer: BundleWriter, bundle: Bundle, verdict: Verdict, progress: Pr
 
 
 def tidy(settings: Settings, progress: Progress, *spare: Path) -> None:
-    """Remove bundles that `keep_runs` does not keep. What goes wrong is told, and changes no verdict."""
+    """Remove bundles that `keep_runs` does not keep. A failure is reported as progress and changes no
+    verdict.
+    """
     try:
         removed = prune(settings.runs_dir, Keep.parse(settings.keep_runs), spare)
     except (HarnessError, OSError, KeyboardInterrupt) as error:

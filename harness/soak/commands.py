@@ -1,4 +1,4 @@
-"""`harness soak`: the cluster, the soak, and what it came to."""
+"""Run `harness soak`: prepare the cluster, soak, show the result."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def soak(
     table: Path | None,
     progress: Progress,
 ) -> Result:
-    """On one cluster, which is made if need be and stays if somebody wants it kept.
+    """Soak on one cluster. It is created when needed, and deleted afterwards unless it is kept.
 
-    Raises UsageError before anything is made. When it is stopped, the ledger has what was done.
+    Raises UsageError before anything is created. When the soak is stopped, the ledger holds what was done.
     """
     JobFile.load(job)
     name = f"soak-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
@@ -50,7 +50,7 @@ def soak(
 
 
 def show(result: Result, console: Console) -> None:
-    """The summary for people."""
+    """Print the summary for people."""
     found = result.numbers
     mark = "✓" if result.clean else "✗"
     console.print(

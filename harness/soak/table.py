@@ -1,4 +1,4 @@
-"""docs/soak.md: what a soak came to, and every launch of it, in Markdown."""
+"""Write docs/soak.md: the result of a soak, and every launch of it, in Markdown."""
 
 from __future__ import annotations
 
