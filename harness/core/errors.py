@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 
 class HarnessError(Exception):
-    """`message` says what was expected and what was seen; `hint` says what to do next."""
+    """`message` says what was expected and what was seen. `hint` says what to do next."""
 
     exit_code = 2
 
@@ -29,7 +29,7 @@ class HarnessError(Exception):
 
 
 class UsageError(HarnessError):
-    """A wrong option, job file or setting: nothing was created."""
+    """A wrong option, job file or setting. Nothing was created."""
 
     exit_code = 64
 
