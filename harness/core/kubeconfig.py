@@ -46,4 +46,4 @@ def _read(kubeconfig: Path) -> dict[str, Any]:
         if isinstance(document, dict):
             return document
         seen = "is empty" if document is None else "holds no kubeconfig"
-    raise UsageError(f"a kubeconfig is expected, and {kubeconfig} {seen}", hint=_ANOTHER_FILE, cause=CAUSE)
+    raise UsageError(f"expected a kubeconfig, but {kubeconfig} {seen}", hint=_ANOTHER_FILE, cause=CAUSE)

@@ -192,7 +192,7 @@ class Kube:
 
     # -- nodes -----------------------------------------------------------------------------------------
     def ready_nodes(self) -> list[Object]:
-        """Return nodes whose condition Ready is True. Raises within 5 s without an answer of the API server."""
+        """Return nodes whose condition Ready is True. Raises within 5 s without an answer."""
         listed = self.core.list_node(_request_timeout=5)
         nodes = [self.api.sanitize_for_serialization(node) for node in listed.items]
         return [node for node in nodes if condition(node, "Ready").get("status") == "True"]
@@ -258,7 +258,7 @@ def reached() -> Iterator[None]:
         yield
     except HTTPError as error:
         raise HarnessError(
-            f"the API server was expected to answer, seen {reason_of(error)}",
+            f"expected the API server to answer, but saw {reason_of(error)}",
             hint="is the control plane up? `harness status`, `docker ps`",
             cause="cluster.unreachable",
         ) from error

@@ -66,8 +66,8 @@ def _beside(writer: BundleWriter, bundle: Bundle, verdict: Verdict, progress: Pr
     if failed:
         reasons = {str(error).partition("\n")[0] or type(error).__name__: None for error in failed.values()}
         said = writer.redactor.text("; ".join(reasons))
-        again = f"`harness report {writer.path}` writes it again, and with `--output FILE` the page elsewhere"
-        progress(f"no {', '.join(failed)} ({said}): {again}")
+        again = f"`harness report {writer.path}` tries again; `--output FILE` writes the page elsewhere"
+        progress(f"could not write {', '.join(failed)} ({said}): {again}")
     return failed.keys()
 
 
@@ -78,7 +78,7 @@ def tidy(settings: Settings, progress: Progress, *spare: Path) -> None:
     try:
         removed = prune(settings.runs_dir, Keep.parse(settings.keep_runs), spare)
     except (HarnessError, OSError, KeyboardInterrupt) as error:
-        progress(f"not every bundle that is not to be kept was removed: {str(error) or 'SIGINT'}")
+        progress(f"could not remove every older bundle: {str(error) or 'SIGINT'}")
     else:
         for each in removed:
             progress(

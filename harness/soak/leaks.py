@@ -44,14 +44,14 @@ def explained(launches: int, parallel: int, kept_namespaces: int) -> Allowed:
         more={
             "launch namespaces": (
                 kept_namespaces + parallel,
-                f"the newest {kept_namespaces} and those of the last launches",
+                f"the newest {kept_namespaces}, and those of the last launches",
             )
         },
         bytes={
             "memory of node": (384 * MIB, 0.25, "caches of the API server and etcd fill up"),
             "memory of pod": (48 * MIB, 0.25, "caches fill up with the first launches"),
             "disk of node": (disk, 0, "logs, etcd, rows of the tracker: 2 MiB a launch"),
-            "disk of state": (MIB, 0, "nothing but the discovery cache"),
+            "disk of state": (MIB, 0, "only the discovery cache"),
         },
     )
 
@@ -62,7 +62,7 @@ def compare(before: Snapshot, after: Snapshot, allowed: Allowed) -> list[Growth]
     for kind, names in after.things.items():
         there = before.things.get(kind, [])
         new = sorted(set(names) - set(there))
-        limit, why = allowed.more.get(kind, (None, "none that was not there before"))
+        limit, why = allowed.more.get(kind, (None, "no new ones"))
         bad = len(names) > max(limit, len(there)) if limit is not None else bool(new)
         more = f" and {len(new) - 5} more" if len(new) > 5 else ""
         found.append(

@@ -69,7 +69,7 @@ def ask(
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise HarnessError(f"the tracker answered {path} with no JSON object", cause="tracker.unreachable")
+        raise HarnessError(f"the tracker answered {path} without a JSON object", cause="tracker.unreachable")
     return found
 
 

@@ -24,11 +24,11 @@ def classify_run_id(text: str) -> RunIdKind:
 def check_run_id(text: str) -> str:
     """Return the id itself. Raises UsageError when no job could share a new run under it."""
     if not text.strip():
-        raise UsageError("PLUTO_RUN_ID is empty", hint="leave it unset and one is made")
+        raise UsageError("PLUTO_RUN_ID is empty", hint="unset it, and the harness makes one")
     if len(text) > MOST:
         raise UsageError(f"PLUTO_RUN_ID has {len(text)} characters", hint=f"Pluto takes at most {MOST}")
     if not text.isprintable():
-        raise UsageError(f"PLUTO_RUN_ID {text!r} has characters that do not print", hint="take them out")
+        raise UsageError(f"PLUTO_RUN_ID {text!r} has unprintable characters", hint="remove them")
     kind = classify_run_id(text)
     if kind != "external":
         what = "a run's number" if kind == "resume-numeric" else "a run's display id"

@@ -84,8 +84,8 @@ def _privileged(info: dict[str, Any]) -> Check:
         "privileged containers",
         worked,
         seen,
-        "work (kind's nodes are such); Docker ≥ 23 where the machine withholds capabilities",
-        "the running daemon is left alone: end its containers, stop it, then "
+        "work (kind's nodes need them); Docker ≥ 23 where the machine withholds capabilities",
+        "doctor does not stop a running daemon: end its containers, stop it, then "
         + REPAIR
         + " installs a newer one; in a container without privileges of its own, use another machine",
     )

@@ -83,7 +83,7 @@ def build_worker(stack: Stack, settings: Settings, progress: Progress, exact: bo
     if not exact and image_id(WORKER.tag(arguments, worker.python)) is None:
         there = scripts.near(making, files)
         if there is not None:
-            progress(f"{there.tag}: taken; what changed since travels by itself: {', '.join(there.changed)}")
+            progress(f"{there.tag}: reused; changed scripts are mounted over it: {', '.join(there.changed)}")
             return ImageRef(there.tag, there.image_id, there.changed, made_of)
     labels = scripts.labels(making, files)
     return replace(_build(WORKER, arguments, worker.python, settings, progress, labels), made_of=made_of)
@@ -120,7 +120,9 @@ def _build(
     made = image_id(tag)
     if made is None:
         raise HarnessError(
-            f"{tag} was built and is not there", hint="another process removed it? try again", cause=CAUSE
+            f"{tag} was built, but is not in Docker",
+            hint="another process removed it? try again",
+            cause=CAUSE,
         )
     return ImageRef(tag, made)
 

@@ -43,7 +43,7 @@ def making(tag: str, settings: Settings, progress: Progress) -> Iterator[Shell |
     name = re.sub(r"[^\w.-]", "_", tag)
     logs = settings.cache_dir / "images-logs"
     logs.mkdir(parents=True, exist_ok=True)
-    with locked(logs / f"{name}.lock", lambda: progress(f"{tag}: waiting for another process that makes it")):
+    with locked(logs / f"{name}.lock", lambda: progress(f"{tag}: waiting for a process that builds it")):
         if image_id(tag) is not None:
             yield None
             return
@@ -51,7 +51,7 @@ def making(tag: str, settings: Settings, progress: Progress) -> Iterator[Shell |
         log.unlink(missing_ok=True)
         start = time.monotonic()
         yield Shell(log, CAUSE)
-        progress(f"{tag}: made in {time.monotonic() - start:.0f} s")
+        progress(f"{tag}: built in {time.monotonic() - start:.0f} s")
 
 
 def files_of(folder: Path) -> list[Path]:

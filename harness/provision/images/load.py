@@ -73,7 +73,7 @@ def load_images(images: Sequence[str], nodes: Sequence[str], settings: Settings,
             importer.shutdown(wait=False, cancel_futures=True)
             raise
     prune(folder, keep=[image.tar for image in local])
-    progress(f"nodes: {len(wanted)} images brought to {len(nodes)} in {time.monotonic() - start:.1f} s")
+    progress(f"nodes: {len(wanted)} images loaded into {len(nodes)} in {time.monotonic() - start:.1f} s")
 
 
 def node_name(tag: str) -> str:

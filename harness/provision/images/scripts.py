@@ -82,14 +82,14 @@ def users(settings: Settings) -> dict[str, bytes]:
     if settings.scripts is None:
         return {}
     if not settings.scripts.is_dir():
-        raise UsageError(f"HARNESS_SCRIPTS {settings.scripts} is no folder")
+        raise UsageError(f"HARNESS_SCRIPTS {settings.scripts} is not a folder")
     found = read(settings.scripts)
     if not found or not fits(found):
         size = sum(map(len, found.values()))
         raise UsageError(
             f"HARNESS_SCRIPTS {settings.scripts} has {len(found)} files of {size} bytes in all; "
             f"expected are 1 to {MOST_BYTES} bytes",
-            hint="data belongs into an image or a volume",
+            hint="put data into an image or a volume",
         )
     return found
 

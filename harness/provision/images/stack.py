@@ -58,7 +58,7 @@ def resolve(settings: Settings, progress: Progress) -> Stack:
     locked = versions.load(settings)
     if settings.kubernetes and settings.node_image:
         raise UsageError(
-            f"Kubernetes {settings.kubernetes} and the node image {settings.node_image} were both asked for",
+            f"both Kubernetes {settings.kubernetes} and the node image {settings.node_image} are set",
             hint="the image decides the version: leave HARNESS_KUBERNETES out",
         )
     way = settings.images
@@ -71,7 +71,7 @@ def resolve(settings: Settings, progress: Progress) -> Stack:
             why = f"not reached: {missing[0]}{others}"
         progress(f"images: {way} ({why})")
     else:
-        progress(f"images: {way} (as HARNESS_IMAGES says)")
+        progress(f"images: {way} (set by HARNESS_IMAGES)")
     make = partial(_published, locked.registry) if way == "registry" else partial(_built, locked)
     stack = make(settings, progress)
     return replace(stack, node_image=settings.node_image) if settings.node_image else stack
@@ -81,7 +81,7 @@ def _built(locked: Versions, settings: Settings, progress: Progress) -> Stack:
     only = source_versions.load(settings).kubernetes
     if not versions.is_of(only, settings.kubernetes):
         raise UsageError(
-            f"Kubernetes {settings.kubernetes} was asked for; images built from source are of {only} alone",
+            f"Kubernetes {settings.kubernetes} cannot be built from source, only {only}",
             hint="HARNESS_IMAGES=registry where one is reached, or another [source] in a versions file",
         )
     source = build(settings, progress)

@@ -41,7 +41,7 @@ def wheels(lock: Path, python: str, settings: Settings, progress: Progress) -> P
     if target.is_dir():
         return target
     with locked(
-        root / f"{target.name}.lock", lambda: progress(f"wheels of {lock.name}: waiting for another")
+        root / f"{target.name}.lock", lambda: progress(f"wheels of {lock.name}: waiting for another process")
     ):
         if target.is_dir():
             return target
@@ -65,6 +65,6 @@ def _download(lock: Path, python: str, into: Path) -> None:
             *("--dest", str(into), "-r", str(lock)),
         ],
         timeout=_SECONDS,
-        hint="a package index must be reached; PIP_INDEX_URL and PIP_CERT are read",
+        hint="this needs a package index; pip reads PIP_INDEX_URL and PIP_CERT",
         cause=CAUSE,
     )

@@ -61,7 +61,7 @@ def test_quiet_progress_prints_nothing(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_json_says_where_bundle_and_report_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Contract: absolute paths beside the verdict; null for a report that is not there."""
+    """Contract: absolute paths beside the verdict; null for a missing report."""
     bundle = extract(ROOT / "tests/recorded/client-drop-point.tar.xz", tmp_path / "bundle")
     for report, expected in (("", None), ("<html>", str(bundle / "report.html"))):
         if report:
