@@ -1,4 +1,4 @@
-"""A launch on a terminal while it runs: stages with their seconds, ranks side by side, what is awaited."""
+"""Show a running launch on a terminal: stages with their seconds, ranks side by side, what it waits for."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Rank:
 class Live:
     """Progress and listener at once: `with Live(console) as live: run(job, settings, live, live)`.
 
-    What is told by calling it stays on the screen; below it is what changes, gone at the end.
+    Lines of progress stay on the screen. Below them is what changes; it disappears at the end.
     """
 
     console: Console
@@ -128,7 +128,7 @@ class Live:
 
     # -- shown -----------------------------------------------------------------------------------------
     def render(self) -> RenderableType:
-        """All of it as it is now."""
+        """Return the present state for the screen."""
         with self._lock:
             if self._manifest is None:
                 return self._spinner
@@ -196,7 +196,7 @@ _STYLE = {"Running": "cyan", "Succeeded": "green", "Failed": "red", "deleted": "
 
 
 def _phase(status: dict[str, object]) -> str:
-    """The phase, or why a container waits."""
+    """Return the phase, or why a container waits."""
     statuses = status.get("containerStatuses")
     for container in statuses if isinstance(statuses, list) else []:
         waiting = (container.get("state") or {}).get("waiting") or {}

@@ -60,7 +60,7 @@ def test_a_report_that_cannot_be_written_changes_no_verdict(writer, name):
     assert (outcome.report is None) == (name == "report.html")
     assert Bundle.open(writer.path).recorded_verdict == outcome.verdict
     assert len(told) == 1
-    assert told[0].startswith(f"no {name} (")
+    assert told[0].startswith(f"could not write {name} (")
     assert f"harness report {writer.path}`" in told[0]
     assert all((writer.path / other).is_file() for other in FILES if other != name)
     assert not [path for path in writer.path.iterdir() if path.name.startswith(".")]
