@@ -81,7 +81,7 @@ def _built(locked: Versions, settings: Settings, progress: Progress) -> Stack:
     only = source_versions.load(settings).kubernetes
     if not versions.is_of(only, settings.kubernetes):
         raise UsageError(
-            f"Kubernetes {settings.kubernetes} cannot be built from source, only {only}",
+            f"Kubernetes {settings.kubernetes} cannot be built from source: the images are of {only} alone",
             hint="HARNESS_IMAGES=registry where one is reached, or another [source] in a versions file",
         )
     source = build(settings, progress)
