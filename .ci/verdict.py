@@ -1,9 +1,9 @@
-"""What `harness run --json` said, as outputs of action.yml and on the run's page.
+"""Write the answer of `harness run --json` as outputs of action.yml and on the run's page.
 
     verdict.py ANSWER RUNS        ANSWER: what was printed, or nothing; RUNS: the runs folder
 
-Standard library alone: it also runs where the harness could not be installed. Without an answer the
-verdict is UNKNOWN.
+Use the standard library alone: this also runs where the harness could not be installed. Without an answer
+the verdict is UNKNOWN.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NO_ANSWER = "the harness ended before there was a verdict; the log of the step b
 
 
 def answer(path: Path) -> dict[str, Any]:
-    """The verdict as printed; UNKNOWN for anything else."""
+    """Return the verdict as printed, or an UNKNOWN for anything else."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -27,9 +27,13 @@ def answer(path: Path) -> dict[str, Any]:
 
 
 def outputs(said: dict[str, Any], runs: Path) -> dict[str, str]:
-    """By name of output. Paths are absolute, and empty for what is not there."""
-    newest = runs / "latest"
-    bundle = newest.resolve() if newest.is_dir() else None
+    """Return the outputs by name. Paths are absolute, and empty for what is not there.
+
+    A harness that was killed has not said where its bundle is; then it is the newest of the runs folder.
+    """
+    named = said.get("bundle")
+    folder = Path(str(named)) if named else runs / "latest"
+    bundle = folder.resolve() if folder.is_dir() else None
     report = bundle / "report.html" if bundle else None
     return {
         "verdict": str(said.get("verdict") or "UNKNOWN"),
@@ -40,7 +44,7 @@ def outputs(said: dict[str, Any], runs: Path) -> dict[str, str]:
 
 
 def page(said: dict[str, Any], seen: dict[str, str]) -> str:
-    """Markdown. What the harness says is indented: text of logs is no markup."""
+    """Return Markdown. The explanation is indented, so that text out of logs is not read as markup."""
     lines = [f"### {seen['verdict']}" + (f": `{seen['cause']}`" if seen["cause"] else ""), ""]
     explanation = str(said.get("explanation") or "")
     lines += [f"    {line}" for line in explanation.splitlines()] + [""]

@@ -32,7 +32,7 @@ def _xdg(variable: str, default: str) -> Path:
 
 
 class Settings(BaseSettings):
-    """What a user can choose. Seconds, counts and paths; secrets never leave as text."""
+    """Everything that a user can choose. Seconds, counts and paths; secrets are never printed as text."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -155,7 +155,7 @@ def _seen(error: Any) -> str:
 
 
 def load(**flags: Any) -> Settings:
-    """Settings from flags that are not None, the environment and ./pyproject.toml.
+    """Return settings from flags that are not None, the environment and ./pyproject.toml.
 
     Raises UsageError naming every value that does not fit.
     """
@@ -178,7 +178,7 @@ def load(**flags: Any) -> Settings:
 
 
 def _spelt() -> None:
-    """A variable that is nearly a setting is not passed over. Others of our prefix may be somebody's own."""
+    """Refuse a variable that is nearly a setting. Another program may own other names with our prefix."""
     names = {name.upper() for name in Settings.model_fields}
     for variable in sorted(os.environ):
         name = variable.removeprefix(PREFIX)

@@ -1,7 +1,7 @@
-"""What a reader of the documents types, in an order that makes sense, and what comes of it.
+"""The commands that a reader of the documents types, in a sensible order, and their expected output.
 
-tests/k8s/test_reader.py types it on a real cluster; tests/unit/test_docs.py sees that no command is left out.
-The tutorial is typed as it stands and is not in here.
+tests/k8s/test_reader.py types them on a real cluster. tests/unit/docs/test_docs.py checks that no command is
+left out. The tutorial is typed as it stands and is not in here.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ class Typed:
 
     words: str
     says: str
-    """A part of what it prints, on either stream."""
+    """A part of its output, on either stream."""
     code: int = 0
     stdin: str = ""
     stands_for: tuple[str, str] | None = None
-    """A word of the document that means one of the reader's own, and the name of that one."""
+    """A word of the document that stands for a name of the reader's, and that name."""
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -28,7 +28,7 @@ class Typed:
 
 
 FILES = {"PATH/TO/job.yaml": "jobs/multinode.yaml", "job.yaml": "jobs/multinode.yaml"}
-"""The reader's own job files: here they hold what ours do."""
+"""The reader's own job files. Here they hold what ours do."""
 NAMED = ("runs/A", "runs/B")
 """Past bundles, the newest first: a PASS, and the tutorial's FAIL."""
 
@@ -51,7 +51,7 @@ WORKBENCH = (
     Typed("harness faults rank-killed", says="1 of 1 rows are right"),
     Typed("harness faults --undo", says="nothing"),
 )
-"""On the cluster that the tutorial leaves."""
+"""Commands on the cluster that the tutorial leaves."""
 
 THEIRS = (
     Typed(
@@ -63,7 +63,7 @@ THEIRS = (
     Typed("harness preflight --install --kubeconfig ~/.kube/config --context my-cluster", says="✓ tracker"),
     Typed("harness run jobs/multinode.yaml --kubeconfig ~/.kube/config --context my-cluster", says="✓ PASS"),
 )
-"""The same cluster as if it were the reader's own, by their kubeconfig and names."""
+"""Commands on the same cluster, used as if it were the reader's own, by their kubeconfig and names."""
 
 ELSEWHERE = {
     "harness run jobs/gpu.yaml --kubeconfig F --context C --tracker hosted": "needs GPUs and a hosted Pluto; "
@@ -72,4 +72,4 @@ ELSEWHERE = {
     "harness resume": "so it is",
     "harness faults rank-killed tracker": "tests/k8s/test_faults.py injects them",
 }
-"""Who else types these, or why nobody can."""
+"""Commands that another test types, or that nobody can type, and why."""

@@ -1,4 +1,4 @@
-"""`harness runs` and `harness diff`: the commands about bundles of the past. They touch no cluster."""
+"""`harness runs` and `harness diff`: commands for past bundles. They touch no cluster."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def runs(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Past bundles, the newest last: also those that are damaged, cut off or still written.
+    """List past bundles, the newest last, also damaged, cut-off and unfinished ones.
 
-    --prune removes, and says what and how many bytes. What did not pass always
-    stays, and so does the newest bundle (runs/latest).
+    --prune removes bundles, and says which ones and how many bytes. What did not
+    pass always stays, and so does the newest bundle (runs/latest).
     """
     runs_dir = load(runs_dir=runs_dir).runs_dir
     if to_keep is not None:
@@ -61,7 +61,7 @@ def diff(
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """What differs between two bundles, both judged again.
+    """Judge two bundles again and show what differs.
 
     Exit code 0: nothing that matters, which is verdict, causes, checks, versions
     and points (how many each rank logged of each metric and how many of them the

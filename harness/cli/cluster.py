@@ -1,4 +1,4 @@
-"""The kept cluster as a workbench: make, stop, start, remove it, look and go inside."""
+"""Commands for a cluster: create, pause, resume and delete it, and look inside."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from harness.cli.options import (
     Json,
     Kubeconfig,
     Kubernetes,
+    Quiet,
     RunsDir,
-    TimedProgress,
     Workers,
     dump,
+    progress,
 )
 from harness.cli.stdout import left
 from harness.context import RunContext
@@ -41,13 +42,14 @@ def up(
     kubernetes: Kubernetes = None,
     images: Images = None,
     runs_dir: RunsDir = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
-    """Make the cluster ready and keep it: the next run installs and builds nothing."""
+    """Create a ready cluster, or reuse it, and keep it. The next run installs and builds nothing."""
     settings = load(
         cluster_name=cluster_name, workers=workers, kubernetes=kubernetes, images=images, runs_dir=runs_dir
     )
-    with running.cluster(RunContext(settings=settings, progress=TimedProgress())) as ready:
+    with running.cluster(RunContext(settings=settings, progress=progress(quiet))) as ready:
         ready.kind.keep()
         if as_json:
             dump(looking.status(settings).document())
@@ -57,27 +59,33 @@ def up(
     return 0
 
 
-def down(cluster_name: ClusterName = None, as_json: Json = False) -> int:
-    """Remove the cluster that the harness made, and nothing else."""
-    return _done(cluster_name, as_json, KindCluster.down, ("removed", "none that the harness made"))
+def down(cluster_name: ClusterName = None, quiet: Quiet = False, as_json: Json = False) -> int:
+    """Delete the cluster that the harness created, and nothing else."""
+    return _done(cluster_name, quiet, as_json, KindCluster.down, ("removed", "none that the harness made"))
 
 
-def pause(cluster_name: ClusterName = None, as_json: Json = False) -> int:
-    """Stop the cluster's nodes; everything in it stays. `harness resume`, or the next run, starts them."""
-    return _done(cluster_name, as_json, KindCluster.pause, ("paused", "was paused already"))
+def pause(cluster_name: ClusterName = None, quiet: Quiet = False, as_json: Json = False) -> int:
+    """Stop the cluster's nodes. Everything in it stays; `harness resume`, or the next run, starts them."""
+    return _done(cluster_name, quiet, as_json, KindCluster.pause, ("paused", "was paused already"))
 
 
-def resume(cluster_name: ClusterName = None, as_json: Json = False) -> int:
+def resume(cluster_name: ClusterName = None, quiet: Quiet = False, as_json: Json = False) -> int:
     """Start a paused cluster and wait until everything in it serves again."""
-    return _done(cluster_name, as_json, KindCluster.resume, ("resumed, and serves again", "was not paused"))
+    return _done(
+        cluster_name, quiet, as_json, KindCluster.resume, ("resumed, and serves again", "was not paused")
+    )
 
 
 def _done(
-    name: str | None, as_json: bool, what: Callable[[KindCluster, Progress], bool], words: tuple[str, str]
+    name: str | None,
+    quiet: bool,
+    as_json: bool,
+    what: Callable[[KindCluster, Progress], bool],
+    words: tuple[str, str],
 ) -> int:
-    """Do it, and say whether there was anything to do; in JSON by the first of the words."""
+    """Call `what`, and say whether there was anything to do. In JSON the first of `words` is the field."""
     settings = load(cluster_name=name)
-    done = what(KindCluster(settings), TimedProgress())
+    done = what(KindCluster(settings), progress(quiet))
     if as_json:
         dump({"cluster": settings.cluster_name, words[0].partition(",")[0]: done})
     else:
@@ -86,9 +94,9 @@ def _done(
 
 
 def status(cluster_name: ClusterName = None, as_json: Json = False) -> int:
-    """Cluster, nodes, controllers, queues, launches with what they wait for, and disk, on one screen.
+    """Show cluster, nodes, controllers, queues, launches with what they wait for, and disk.
 
-    Exit code 0: it can be used, 2: there is none, it is paused, or not healthy.
+    Exit code 0: the cluster can be used. 2: there is none, it is paused, or it is not healthy.
     """
     found = looking.status(load(cluster_name=cluster_name))
     dump(found.document()) if as_json else print(found.text())
@@ -103,7 +111,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="as they are written, to their end")] = False,
     runs_dir: RunsDir = None,
 ) -> int:
-    """The ranks' logs, as they are in the bundle; ground-truth frames are left out."""
+    """Print the ranks' logs from the bundle, without the ground-truth frames."""
     found = opened(bundle, load(runs_dir=runs_dir).runs_dir)
     if follow:
         print(f"following {found.path}", file=sys.stderr)
@@ -121,14 +129,15 @@ def shell(
     command: Annotated[list[str] | None, typer.Argument(help="what to run there, after -- (bash)")] = None,
     rank: Annotated[int, typer.Option(help="whose pod")] = 0,
     runs_dir: RunsDir = None,
+    quiet: Quiet = False,
 ) -> int:
-    """A shell where a rank runs; when it has ended, in a copy of its pod, which goes when you leave.
+    """Open a shell where a rank runs. When the rank has ended, open it in a copy of its pod.
 
     The copy has the rank's image, environment, scripts and node, and waits instead of training.
-    RANK and WORLD_SIZE of a worker are torchrun's to set, so they are not there.
+    It is deleted when you leave. torchrun sets RANK and WORLD_SIZE of a worker, so the shell lacks them.
     """
     settings = load(runs_dir=runs_dir)
-    context = RunContext(settings=settings, progress=TimedProgress())
+    context = RunContext(settings=settings, progress=progress(quiet))
     found = opened(bundle, settings.runs_dir)
     sys.stdout.flush()
     return going.shell(found, rank, command or [], context)
@@ -139,19 +148,21 @@ def preflight(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     install: Annotated[
-        bool, typer.Option("--install", help="install JobSet, Kueue, queue and tracker where they lack")
+        bool,
+        typer.Option("--install", help="install JobSet, Kueue, queue and tracker where they are missing"),
     ] = False,
     tracker: Annotated[str | None, typer.Option(help="embedded or hosted (embedded)")] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
-    """What a cluster of yours lacks for a launch. Changes nothing without --install.
+    """Show what a cluster of yours lacks for a launch. Changes nothing without --install.
 
-    Exit code 0: nothing lacks, 2: something does.
+    Exit code 0: nothing is missing. 2: something is.
     """
     settings = load(kubeconfig=kubeconfig, context=context, tracker=tracker)
     theirs = ExistingCluster(settings)
     if install:
-        theirs.install(RunContext(settings=settings, progress=TimedProgress()))
+        theirs.install(RunContext(settings=settings, progress=progress(quiet)))
     version, found = theirs.look(load_workload(job) if job else None)
     if as_json:
         rows = [{"what": n.what, "ok": n.problem is None, "seen": n.seen, "fix": n.fix} for n in found]

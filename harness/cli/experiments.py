@@ -1,4 +1,4 @@
-"""`harness faults` and `harness soak`: the commands that put the harness itself to the test."""
+"""`harness faults` and `harness soak`: the commands that test the harness itself."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from harness.cli.options import (
     Images,
     Json,
     Keep,
+    Quiet,
     RunsDir,
-    TimedProgress,
     Workers,
     dump,
+    progress,
 )
 from harness.context import RunContext
 from harness.faults import commands as injecting
@@ -26,11 +27,11 @@ from harness.soak import commands as soaking
 
 
 def faults(
-    names: Annotated[list[str] | None, typer.Argument(help="faults, or what they strike (all)")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="names of faults, or their targets (all)")] = None,
     cluster_name: ClusterName = None,
     runs_dir: RunsDir = None,
     keep_cluster: Keep = None,
-    parallel: Annotated[int, typer.Option(min=1, help="faults of a launch alone at the same time")] = 2,
+    parallel: Annotated[int, typer.Option(min=1, help="how many launches at the same time")] = 2,
     job: Annotated[Path, typer.Option(help="the healthy job")] = Path("jobs/multinode.yaml"),
     table: Annotated[Path | None, typer.Option(help="write the table of docs/faults.md there")] = None,
     records: Annotated[
@@ -39,13 +40,16 @@ def faults(
     ledger: Annotated[
         list[Path] | None, typer.Option(help="inject nothing: report what these ledgers hold")
     ] = None,
-    only_list: Annotated[bool, typer.Option("--list", help="name them and what must come of each")] = False,
+    only_list: Annotated[
+        bool, typer.Option("--list", help="list the faults and the verdict that each must get")
+    ] = False,
     undo: Annotated[bool, typer.Option("--undo", help="only undo what a killed run left injected")] = False,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
-    """Inject faults into real launches, undo them, and see whether each gets the right verdict and cause."""
+    """Inject faults into real launches, undo them, and check that each gets the right verdict and cause."""
     settings = load(cluster_name=cluster_name, runs_dir=runs_dir, keep_cluster=keep_cluster)
-    context = RunContext(settings=settings, progress=TimedProgress())
+    context = RunContext(settings=settings, progress=progress(quiet))
     if only_list:
         injecting.show(names or [])
         return 0
@@ -63,19 +67,20 @@ def faults(
 
 def soak(
     launches: Annotated[int, typer.Argument(min=1, help="how many launches")],
-    parallel: Annotated[int, typer.Option(min=1, help="launches at the same time")] = 1,
+    parallel: Annotated[int, typer.Option(min=1, help="how many launches at the same time")] = 1,
     job: Annotated[Path, typer.Option(help="the job of every launch")] = Path("jobs/multinode.yaml"),
     keep_runs: Annotated[str | None, typer.Option("--keep-runs", "--keep", help=KEEP_RUNS)] = None,
-    table: Annotated[Path | None, typer.Option(help="write what it came to there, as docs/soak.md")] = None,
+    table: Annotated[Path | None, typer.Option(help="write the result there, like docs/soak.md")] = None,
     cluster_name: ClusterName = None,
     workers: Workers = None,
     images: Images = None,
     runs_dir: RunsDir = None,
     keep_cluster: Keep = None,
-    wait: Annotated[float | None, typer.Option(help="seconds of each from launch to verdict (600)")] = None,
+    wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (600)")] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
-    """Launch a job again and again on one cluster, and look for leaks.
+    """Launch a job many times on one cluster, and look for leaks.
 
     Every launch is a `harness run` of its own. Exit code 0: all are a PASS and
     nothing leaked.
@@ -83,10 +88,10 @@ def soak(
     The ledger has a JSON line for each launch, written as it happens:
     RUNS_DIR/soak-…/ledger.jsonl, beside bundles, progress and summary.json.
 
-    Before the first launch and after the last, namespaces, open jobs, processes,
-    memory, disk, Docker objects and temporary files are compared; what grew
-    without an explanation is named. Use a machine that does nothing else: what
-    others start meanwhile counts too.
+    Namespaces, open jobs, processes, memory, disk, Docker objects and temporary
+    files are compared before the first launch and after the last. What grew
+    without an explanation is a leak. Use a machine that does nothing else: what
+    other programs start meanwhile counts too.
     """
     settings = load(
         cluster_name=cluster_name,
@@ -97,7 +102,7 @@ def soak(
         wait_seconds=wait,
         keep_runs=keep_runs,
     )
-    context = RunContext(settings=settings, progress=TimedProgress())
+    context = RunContext(settings=settings, progress=progress(quiet))
     result = soaking.soak(launches, job, parallel, table, context)
     dump(result.model_dump()) if as_json else soaking.show(result, Console())
     return 0 if result.clean else 1

@@ -1,4 +1,4 @@
-"""A launch on a terminal while it runs: stages with their seconds, ranks side by side, what is awaited."""
+"""Show a running launch on a terminal: stages with their seconds, ranks side by side, what it waits for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.options import TimedProgress
+from harness.cli.options import progress
 from harness.core.progress import Progress
 from harness.evidence.listener import ProgressListener
 from harness.evidence.objects import COMPLETION_INDEX
@@ -50,7 +50,7 @@ class _Rank:
 class Live:
     """Progress and listener at once: `with Live(console) as live: run(job, settings, live, live)`.
 
-    What is told by calling it stays on the screen; below it is what changes, gone at the end.
+    Lines of progress stay on the screen. Below them is what changes; it disappears at the end.
     """
 
     console: Console
@@ -129,7 +129,7 @@ class Live:
 
     # -- shown -----------------------------------------------------------------------------------------
     def render(self) -> RenderableType:
-        """All of it as it is now."""
+        """Return the present state for the screen."""
         with self._lock:
             if self._manifest is None:
                 return self._spinner
@@ -184,22 +184,20 @@ class Live:
 
 @contextmanager
 def watching(quiet: bool) -> Iterator[tuple[Progress, ProgressListener | None]]:
-    """How stderr is told of a launch: live on a terminal, lines elsewhere, nothing at all when `quiet`."""
+    """Yield how to report progress: a live view on a terminal, lines elsewhere, none when quiet."""
     console = Console(stderr=True)
-    if quiet:
-        yield (lambda _: None), None
-    elif console.is_terminal and not console.is_dumb_terminal:
+    if not quiet and console.is_terminal and not console.is_dumb_terminal:
         with Live(console) as live:
             yield live, live
     else:
-        yield TimedProgress(), None
+        yield progress(quiet), None
 
 
 _STYLE = {"Running": "cyan", "Succeeded": "green", "Failed": "red", "deleted": "red"}
 
 
 def _phase(status: dict[str, object]) -> str:
-    """The phase, or why a container waits."""
+    """Return the phase, or why a container waits."""
     statuses = status.get("containerStatuses")
     for container in statuses if isinstance(statuses, list) else []:
         waiting = (container.get("state") or {}).get("waiting") or {}

@@ -1,4 +1,4 @@
-"""The ranks' logs out of a bundle, also while it is written; ground-truth frames are left out."""
+"""Print the ranks' logs from a bundle, also while it is written. Ground-truth frames are left out."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ LOOK_SECONDS = 0.2
 
 
 def lines(bundle: Bundle, rank: int | None) -> Iterator[str]:
-    """Each as "node index | time | text", pod after pod. Raises UsageError for a rank without a pod."""
+    """Yield "node index | time | text", pod after pod. Raises UsageError for a rank without a pod."""
     for index, log in _logs(bundle.path, _pods(bundle, rank)):
         for line in log.read_text(errors="replace").splitlines():
             yield from _shown(index, line)
 
 
 def follow(path: Path, rank: int | None, clock: Clock = CLOCK) -> Iterator[str]:
-    """The same as they are written, until the harness that writes the bundle has ended them."""
+    """Yield the same lines as they are written, until the harness that writes the bundle has ended."""
     read: dict[Path, int] = {}
     version = None
     while True:
@@ -43,14 +43,16 @@ def follow(path: Path, rank: int | None, clock: Clock = CLOCK) -> Iterator[str]:
 
 
 def _version(path: Path) -> list[tuple[int, int, int]]:
-    """Of what tells the pods and the end of the launch: another one when it was written to."""
+    """Return a value that changes when a file that names the pods or the end of the launch changes."""
     files = [path / "manifest.json", path / "objects" / "pod.jsonl"]
     stats = [file.stat() for file in files if file.exists()]
     return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
 
 
 def _pods(bundle: Bundle, rank: int | None, expected: bool = True) -> list[tuple[int, str]]:
-    """Node index and name: of every node, or of the rank's, which may have none yet unless it is expected."""
+    """Return node index and name of every pod, or of the rank's. It may not exist yet, unless it is
+    expected.
+    """
     ranks = bundle.ranks()
     if rank is None:
         return [(index, pod.name) for index, pod in bundle.pods().items()]

@@ -27,9 +27,9 @@ from harness.cli.options import (
     Kubernetes,
     Quiet,
     RunsDir,
-    TimedProgress,
     Workers,
     dump,
+    progress,
 )
 from harness.cli.stdout import may_be_left
 from harness.context import RunContext
@@ -41,6 +41,7 @@ from harness.judge.users import judge as judge_bundle
 from harness.launch.workload_file import load as load_workload
 from harness.provision import doctor as doctoring
 from harness.report import terminal
+from harness.report.page import REPORT
 from harness.settings import load
 
 _WrongUsage: Any = typer.BadParameter.__mro__[2]
@@ -57,11 +58,19 @@ app.add_typer(images_app, name="images")
 
 
 def _show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
-    if bundle.is_relative_to(Path.cwd()):
-        bundle = bundle.relative_to(Path.cwd())
+    """Print a verdict and where its bundle and report are. Returns the exit code.
+
+    In JSON the paths are absolute, because whoever reads it may be in another folder; `report` is null
+    where there is none.
+    """
     if as_json:
-        print(verdict.model_dump_json(indent=2), flush=True)
+        path = bundle.resolve()
+        report = path / REPORT
+        places = {"bundle": str(path), "report": str(report) if report.is_file() else None}
+        dump({**verdict.model_dump(mode="json"), **places})
     else:
+        if bundle.is_relative_to(Path.cwd()):
+            bundle = bundle.relative_to(Path.cwd())
         manifest = Bundle(bundle).manifest
         terminal.render(verdict, manifest.stages if manifest else [], bundle, Console())
     return EXIT[verdict.verdict]
@@ -87,7 +96,10 @@ def run(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
-    """Launch a job and judge it. Makes a cluster if there is none, and then removes it again."""
+    """Launch a job and judge it. Creates a cluster if there is none, and deletes it afterwards.
+
+    With --json, `bundle` and `report` beside the verdict are absolute paths.
+    """
     settings = load(
         cluster_name=cluster_name,
         workers=workers,
@@ -101,8 +113,8 @@ def run(
         kubeconfig=kubeconfig,
         context=context,
     )
-    with watching(quiet) as (progress, listener):
-        outcome = running.run(load_workload(job), RunContext(settings=settings, progress=progress), listener)
+    with watching(quiet) as (tell, listener):
+        outcome = running.run(load_workload(job), RunContext(settings=settings, progress=tell), listener)
     return _show(outcome.verdict, outcome.bundle, as_json)
 
 
@@ -110,7 +122,7 @@ def run(
 def judge(
     bundle: Annotated[Path, typer.Argument(help="a bundle folder, e.g. runs/latest")], as_json: Json = False
 ) -> int:
-    """Judge a recorded bundle again; touches no cluster and writes nothing."""
+    """Judge a recorded bundle again. Touches no cluster and writes nothing."""
     found = opened(bundle)
     return _show(judge_bundle(found), found.path, as_json)
 
@@ -120,7 +132,7 @@ def show(
     bundle: Annotated[Path, typer.Argument(help="a bundle folder")] = Path("runs/latest"),
     as_json: Json = False,
 ) -> int:
-    """The recorded verdict of a bundle."""
+    """Show the recorded verdict of a bundle."""
     found = opened(bundle)
     if found.recorded_verdict is None:
         raise UsageError(f"{bundle} has no readable verdict.json", hint=f"harness judge {bundle}")
@@ -132,12 +144,13 @@ def doctor(
     fix: Annotated[
         bool, typer.Option("--fix", help="install and start what is missing (Debian, as root)")
     ] = False,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
-    """Check Docker, its daemon, cgroups, disk, tools and registries, with a fix for each."""
+    """Check Docker, cgroups, disk, tools and registries, and say how to fix what is missing."""
     settings = load()
     found = (
-        doctoring.fix(RunContext(settings=settings, progress=TimedProgress()))
+        doctoring.fix(RunContext(settings=settings, progress=progress(quiet)))
         if fix
         else doctoring.checks(settings)
     )
@@ -168,15 +181,15 @@ for command in COMMANDS:
 
 
 @images_app.command("build")
-def images_build(images: Images = None, as_json: Json = False) -> int:
+def images_build(images: Images = None, quiet: Quiet = False, as_json: Json = False) -> int:
     """Build or fetch every image of the stack into the cache."""
-    built = status.build_images(RunContext(settings=load(images=images), progress=TimedProgress()))
+    built = status.build_images(RunContext(settings=load(images=images), progress=progress(quiet)))
     dump(built) if as_json else print("\n".join(f"{name:8} {ref}" for name, ref in built.items()))
     return 0
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point: every error of ours is one message and an exit code, never a traceback."""
+    """Run one command and exit. A HarnessError is one message and an exit code, never a traceback."""
     may_be_left()
     arguments = sys.argv[1:] if arguments is None else arguments
     try:

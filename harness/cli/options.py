@@ -1,4 +1,7 @@
-"""What several commands share: their options, their progress, their JSON."""
+"""What several commands share: their options, their progress, their JSON.
+
+An option that two commands have is defined here, so that it means the same in both.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
+from harness.core.progress import Progress
+
 ClusterName = Annotated[str | None, typer.Option("--cluster-name", help="kind cluster to use (pluto-e2e)")]
 Workers = Annotated[int | None, typer.Option(help="worker nodes; 0 is a single-node cluster (2)")]
 Kubernetes = Annotated[str | None, typer.Option(help="version of a new cluster, e.g. 1.35 (1.36)")]
@@ -21,7 +26,7 @@ Kubeconfig = Annotated[
     Path | None, typer.Option(help="use this cluster of yours, and make none (HARNESS_KUBECONFIG)")
 ]
 Context = Annotated[str | None, typer.Option(help="of that kubeconfig (its current one)")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, the result alone")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="show no progress, only the result")]
 Keep = Annotated[
     bool | None, typer.Option("--keep-cluster", help="keep the cluster afterwards (KEEP_CLUSTER)")
 ]
@@ -30,7 +35,7 @@ KeepRuns = Annotated[str | None, typer.Option(help=KEEP_RUNS)]
 
 
 class TimedProgress:
-    """Lines on stderr with the seconds since the start."""
+    """Writes lines to stderr, each with the seconds since the start."""
 
     def __init__(self) -> None:
         self.start = time.monotonic()
@@ -40,6 +45,11 @@ class TimedProgress:
             print(f"[{time.monotonic() - self.start:6.1f}s] {text}", file=sys.stderr, flush=True)
 
 
+def progress(quiet: bool) -> Progress:
+    """Return what a command calls with each line of its progress: TimedProgress, or nothing when `quiet`."""
+    return (lambda _: None) if quiet else TimedProgress()
+
+
 def dump(document: Any) -> None:
-    """`--json`: one document on stdout."""
-    print(json.dumps(document, indent=2, default=str))
+    """Print the one document of `--json` to stdout."""
+    print(json.dumps(document, indent=2, default=str), flush=True)

@@ -61,8 +61,8 @@ def summary(
 ) -> int:
     """Judge recorded bundles again and print them as a table in Markdown.
 
-    In GitHub Actions the table goes to the job's summary, and what is not a
-    PASS, or was tried again, becomes an annotation.
+    In GitHub Actions the table goes to the job's summary. A bundle that is not a
+    PASS, or had retries, becomes an annotation.
     """
     found = [(path, opened(path)) for path in bundles or [LATEST]]
     rows = [Row(launched(judge(bundle), _shown(path, bundle))) for path, bundle in found]
@@ -77,7 +77,7 @@ def summary(
 
 
 def _shown(path: Path, bundle: Bundle) -> Path:
-    """As the user called it, unless that was only its name."""
+    """Return the bundle as the user called it, unless that was only its name."""
     return path if path.is_dir() else bundle.path
 
 

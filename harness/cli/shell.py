@@ -1,4 +1,4 @@
-"""A shell where a rank runs, or in a copy of its pod when it has ended."""
+"""Open a shell where a rank runs, or in a copy of its pod when it has ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.settings import Settings
 
 START_SECONDS = 60
 LIFE_SECONDS = 8 * 3600
-"""A copy that is forgotten ends by itself."""
+"""A forgotten copy ends by itself after this time."""
 _KEPT = (
     *("nodeName", "nodeSelector", "tolerations", "volumes", "imagePullSecrets", "serviceAccountName"),
     *("dnsPolicy", "dnsConfig", "hostAliases", "securityContext", "runtimeClassName"),
@@ -66,9 +66,9 @@ def shell(bundle: Bundle, rank: int, command: Sequence[str], context: RunContext
 
 
 def copied(pod: Object, name: str) -> Object:
-    """A pod with the image, environment, files and node of this one that only waits.
+    """Return a pod that only waits, with the image, environment, files and node of this one.
 
-    No controller takes it for its own, and it asks for no resources.
+    No controller adopts it, and it asks for no resources.
     """
     spec = pod["spec"]
     kept: dict[str, Any] = {key: spec[key] for key in _KEPT if key in spec}
@@ -81,7 +81,9 @@ def copied(pod: Object, name: str) -> Object:
 
 
 def _literal(variable: Object, pod: Object) -> Object:
-    """A rank's number comes out of a label or an annotation of its pod, which the copy has not."""
+    """Return a rank's number as text. It comes from a label or an annotation of the pod, which the copy
+    lacks.
+    """
     path = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath", "")
     where, _, key = path.removeprefix("metadata.").partition("['")
     if where not in ("labels", "annotations"):

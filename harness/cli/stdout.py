@@ -1,7 +1,7 @@
-"""Standard output whose reader leaves early, as `head` does: that is no error.
+"""Standard output whose reader leaves early, as `head` does, is not an error.
 
-What is written from then on goes nowhere, and the command keeps the exit code of its own: a FAIL that nobody
-reads to its end is still one. Without this typer, rich and Python's last flush would each make it a 1.
+Later output goes nowhere, and the command keeps its own exit code: a FAIL that nobody reads to its end is
+still a FAIL. Without this module typer, rich and Python's last flush would each make the exit code 1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Leavable(io.FileIO):
 
 
 def may_be_left() -> None:
-    """Of stdout and stderr of this process, where they are its own: pytest puts others in their place."""
+    """Prepare stdout and stderr of this process, where they are its own: pytest replaces them."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and stream is getattr(sys, f"__{name}__"):
@@ -31,7 +31,7 @@ def may_be_left() -> None:
 
 
 def left() -> bool:
-    """Whether the reader of stdout is gone: whoever only prints may stop."""
+    """Whether the reader of stdout has left. A command that only prints may stop then."""
     poll = select.poll()
     poll.register(STDOUT, 0)
     return any(seen & (select.POLLERR | select.POLLHUP) for _, seen in poll.poll(0))

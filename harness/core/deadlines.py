@@ -1,9 +1,9 @@
-"""Ordered deadlines: the inner one always ends first, and so explains.
+"""Ordered deadlines: the inner one always ends first, and so can say why.
 
     rendezvous < rank < job (Kueue's max execution time) < harness wait < test timeout
 
-All are seconds. One `Budget` per launch; the ranks get theirs as HARNESS_RENDEZVOUS_SECONDS and
-HARNESS_RANK_SECONDS, and HARNESS_STALL_SECONDS between two signs of progress; the job file's
+All are seconds. Each launch has one `Budget`. The ranks get theirs as HARNESS_RENDEZVOUS_SECONDS,
+HARNESS_RANK_SECONDS and HARNESS_STALL_SECONDS (between two signs of progress). The job file's
 maxRunDurationSeconds is lowered to `job`.
 """
 
@@ -19,7 +19,7 @@ MIN_WAIT = 60.0
 
 @dataclass(frozen=True)
 class Budget:
-    """Deadlines of one launch, derived from how long the harness may wait for it."""
+    """The deadlines of one launch, derived from how long the harness may wait for it."""
 
     wait: float
 
@@ -32,7 +32,7 @@ class Budget:
 
     @property
     def job(self) -> float:
-        """Head-room of 45 s or a quarter: pods get 30 s of grace, and their end must still be seen."""
+        """Leave 45 s or a quarter: pods get 30 s of grace, and the harness must still see them end."""
         return self.wait - min(45.0, self.wait / 4)
 
     @property
@@ -45,16 +45,16 @@ class Budget:
 
     @property
     def stall(self) -> float:
-        """How long a rank may go without progress: two thirds of what its peers wait for it."""
+        """How long a rank may go without progress: two thirds of the time that its peers wait for it."""
         return min(60.0, self.rank * 0.4)
 
     @property
     def admission(self) -> float:
-        """A job that waits longer for quota has no time left to run in."""
+        """A job that waits longer for quota has no time left to run."""
         return self.wait * 0.6
 
     def test(self, provision: float) -> float:
-        """For a test's own timeout: the wait, `provision` seconds of set-up, and time to collect."""
+        """Return a test's own timeout: the wait, `provision` seconds of set-up, and time to collect."""
         return self.wait + provision + 120
 
 

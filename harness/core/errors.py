@@ -16,7 +16,7 @@ from harness.core.causes import CauseId
 
 
 class HarnessError(Exception):
-    """`message` says what was expected and what was seen; `hint` says what to do next."""
+    """`message` says what was expected and what was seen. `hint` says what to do next."""
 
     exit_code = 2
 
@@ -31,7 +31,7 @@ class HarnessError(Exception):
 
 
 class UsageError(HarnessError):
-    """A wrong option, job file or setting: nothing was created."""
+    """A wrong option, job file or setting. Nothing was created."""
 
     exit_code = 64
 

@@ -1,4 +1,4 @@
-"""Which context of a kubeconfig is meant: looked at before the Kubernetes client does, which says less."""
+"""Choose the context of a kubeconfig, before the Kubernetes client does: its own errors say less."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ _ANOTHER_FILE = "name another: --kubeconfig FILE; `kubectl config get-contexts` 
 
 
 def context_of(kubeconfig: Path, wanted: str | None = None) -> str:
-    """`wanted` if the file has it; without a wish the file's own current context.
+    """Return `wanted` if the file has it. Without `wanted`, return the file's own current context.
 
-    Raises UsageError, cause cluster.kubeconfig, which names the contexts that there are, and nothing else of
-    the file.
+    Raises UsageError, cause cluster.kubeconfig. It names the contexts of the file, and nothing else of it.
     """
     document = _read(kubeconfig)
     contexts = document.get("contexts")
@@ -47,4 +46,4 @@ def _read(kubeconfig: Path) -> dict[str, Any]:
         if isinstance(document, dict):
             return document
         seen = "is empty" if document is None else "holds no kubeconfig"
-    raise UsageError(f"a kubeconfig is expected, and {kubeconfig} {seen}", hint=_ANOTHER_FILE, cause=CAUSE)
+    raise UsageError(f"expected a kubeconfig, but {kubeconfig} {seen}", hint=_ANOTHER_FILE, cause=CAUSE)

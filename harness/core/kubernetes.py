@@ -1,7 +1,7 @@
 """The Kubernetes API for the rest of the harness: server-side apply, waits by watch, the service proxy.
 
-Own connection pool and own configuration object; the process-wide default configuration is not touched. Every
-request that is no watch and no log stream ends in time, also when the API server is frozen.
+It has its own connection pool and configuration, and does not touch the process-wide default. Every request
+has a time limit, except a watch and a log stream. So a frozen API server holds nothing up.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from harness.core.retries import Requests, Retried, pause, reason_of
 FIELD_MANAGER = "pluto-e2e-harness"
 Object = dict[str, Any]
 NOT_SERVED = dynamic.exceptions.ResourceNotFoundError
-"""The cluster has no such kind."""
+"""The status of a kind that the cluster does not serve."""
 
 
 class Kube:
-    """A cluster by kubeconfig file and context."""
+    """A cluster, by kubeconfig file and context."""
 
     def __init__(self, kubeconfig: Path, context: str | None = None, cache: Path | None = None) -> None:
-        """What the cluster serves is kept in `cache`, which is made; without one, beside the kubeconfig.
+        """`cache` keeps what the cluster serves; it is created. Without one, it lies beside the kubeconfig.
 
-        Raises HarnessError, cause cluster.kubeconfig; nothing is asked of the cluster yet.
+        Raises HarnessError, cause cluster.kubeconfig. Nothing is asked of the cluster yet.
         """
         context_of(kubeconfig, context)
         self.kubeconfig = kubeconfig
@@ -68,7 +68,7 @@ class Kube:
     # -- the API server itself -------------------------------------------------------------------------
     @property
     def retried(self) -> Retried:
-        """Told of every request that came through only when it was made again: what, and why."""
+        """Called for every request that succeeded only when it was repeated: what, and why."""
         return self._requests.retried
 
     @retried.setter
@@ -76,7 +76,7 @@ class Kube:
         self._requests.retried = told
 
     def silence(self, seconds: float = 5) -> str | None:
-        """Why the API server does not serve, asked once for at most `seconds`; None when it does."""
+        """Return why the API server does not serve, asked once for at most `seconds`; None when it does."""
         try:
             answer = self.api.call_api("GET", f"{self.configuration.host}/readyz", _request_timeout=seconds)
             answer.read()
@@ -86,7 +86,7 @@ class Kube:
 
     # -- write -----------------------------------------------------------------------------------------
     def apply(self, document: Object, *, dry_run: bool = False) -> Object:
-        """Server-side apply of one object."""
+        """Apply one object (server-side apply)."""
         metadata = document["metadata"]
         resource = self.resource(document["apiVersion"], document["kind"])
         applied = self.dynamic.server_side_apply(
@@ -101,20 +101,20 @@ class Kube:
         return dict(applied.to_dict())
 
     def apply_file(self, path: Path) -> None:
-        """Every document of a YAML file, in the order of the file."""
+        """Apply every document of a YAML file, in the order of the file."""
         for document in yaml.safe_load_all(path.read_text()):
             if document:
                 self.apply(document)
 
     def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
-        """One that is not there is no error."""
+        """Delete an object. A missing one is not an error."""
         try:
             self.resource(api_version, kind).delete(name=name, namespace=namespace)
         except dynamic.exceptions.NotFoundError:
             return
 
     def resource(self, api_version: str, kind: str) -> Any:
-        """The dynamic client's resource; discovery is asked again when a kind is not known yet."""
+        """Return the dynamic client's resource. Discovery is repeated when a kind is not known yet."""
         try:
             return self.dynamic.resources.get(api_version=api_version, kind=kind)
         except dynamic.exceptions.ResourceNotFoundError:
@@ -123,7 +123,7 @@ class Kube:
 
     # -- read ------------------------------------------------------------------------------------------
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Object | None:
-        """None when the object is not there."""
+        """Return the object, or None when there is none."""
         try:
             found = self.resource(api_version, kind).get(name=name, namespace=namespace)
             return dict(found.to_dict())
@@ -148,9 +148,9 @@ class Kube:
         selector: str = "",
         cause: CauseId | None = None,
     ) -> dict[str, Object]:
-        """Watch objects until `done(by name)` returns None; its text says what is still missing.
+        """Watch objects until `done(by name)` returns None. Its text says what is still missing.
 
-        Raises WaitError with that text when `seconds` are over.
+        Raises WaitError with that text after `seconds`.
         """
         deadline = Deadline.after(seconds)
         resource = self.resource(api_version, kind)
@@ -193,7 +193,7 @@ class Kube:
 
     # -- nodes -----------------------------------------------------------------------------------------
     def ready_nodes(self) -> list[Object]:
-        """Nodes whose Ready condition is True. Raises within 5 s when the API server does not answer."""
+        """Return nodes whose condition Ready is True. Raises within 5 s without an answer."""
         listed = self.core.list_node(_request_timeout=5)
         nodes = [self.api.sanitize_for_serialization(node) for node in listed.items]
         return [node for node in nodes if condition(node, "Ready").get("status") == "True"]
@@ -215,7 +215,8 @@ class Kube:
     def service_client(
         self, namespace: str, service: str, port: int, headers: dict[str, str]
     ) -> httpx.Client:
-        """HTTP to a Service through the API server's proxy: works wherever the kubeconfig works.
+        """Return an HTTP client to a Service through the API server's proxy. It works wherever the
+        kubeconfig works.
 
         The proxy strips Authorization, so a key must go in another header.
         """
@@ -234,8 +235,9 @@ class Kube:
 
 
 def events(resource: Any, **watch: Any) -> Iterator[Any]:
-    """Watch deliveries of a dynamic resource. Raises ProtocolError for a line that the connection's end cut:
-    the client itself stumbles over it."""
+    """Yield watch deliveries of a dynamic resource. Raises ProtocolError for a line that was cut when the
+    connection ended, which the client itself cannot handle.
+    """
     try:
         yield from resource.watch(**watch)
     except TypeError as error:
@@ -243,19 +245,21 @@ def events(resource: Any, **watch: Any) -> Iterator[Any]:
 
 
 def condition(item: Object, kind: str) -> Object:
-    """The condition of this type; empty when the object does not have it yet."""
+    """Return the condition of this type, or an empty one when the object does not have it yet."""
     conditions = (item.get("status") or {}).get("conditions") or []
     return next((c for c in conditions if c["type"] == kind), {})
 
 
 @contextmanager
 def reached() -> Iterator[None]:
-    """A block that needs the API server. Raises HarnessError (cluster.unreachable) when it is silent."""
+    """Wrap a block that needs the API server. Raises HarnessError (cluster.unreachable) when it does not
+    answer.
+    """
     try:
         yield
     except HTTPError as error:
         raise HarnessError(
-            f"the API server was expected to answer, seen {reason_of(error)}",
+            f"expected the API server to answer, but saw {reason_of(error)}",
             hint="is the control plane up? `harness status`, `docker ps`",
             cause="cluster.unreachable",
         ) from error

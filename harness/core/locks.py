@@ -1,7 +1,7 @@
-"""Locks on files and folders: one holder, or many that share; released by the kernel when a holder ends,
-however it ends.
+"""Lock files and folders: for one holder, or for many that share. The kernel releases a lock however its
+holder ends.
 
-A program that a holder runs inherits what is locked: what it still does after its holder was killed, it does
+A program that a holder runs inherits the lock. So what the program still does after its holder was killed is
 under the same lock.
 """
 
@@ -27,7 +27,7 @@ class Hold:
         _held.add(descriptor)
 
     def release(self) -> None:
-        """Also of programs that inherited it. Releasing twice is fine."""
+        """Release the lock, also of programs that inherited it. A second release does nothing."""
         with changing:
             if self._descriptor in _held:
                 _held.remove(self._descriptor)
@@ -39,7 +39,7 @@ class Hold:
 def take(path: Path, *, shared: bool = False, waiting: Callable[[], None] = lambda: None) -> Hold:
     """Lock `path`: a folder, or a file, which is created when missing and never removed here.
 
-    `waiting` is called once when another holds it, before this one blocks.
+    `waiting` is called once when another process holds the lock, before this one waits.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
@@ -58,7 +58,7 @@ def take(path: Path, *, shared: bool = False, waiting: Callable[[], None] = lamb
 
 @contextmanager
 def locked(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """The block is the only one that holds `path`."""
+    """Hold `path` alone for the time of the block."""
     hold = take(path, waiting=waiting)
     try:
         yield
@@ -67,7 +67,7 @@ def locked(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[N
 
 
 def in_use(path: Path) -> bool:
-    """Whether anybody holds a lock on `path`, this process too."""
+    """Whether any process holds a lock on `path`, this one included."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -82,5 +82,5 @@ def in_use(path: Path) -> bool:
 
 
 def inherited() -> tuple[int, ...]:
-    """Descriptors of every lock that this process holds."""
+    """Return descriptors of every lock that this process holds."""
     return tuple(_held)

@@ -1,6 +1,7 @@
-"""Run an outside program: bounded, in its own process group, its output kept, never left behind.
+"""Run an outside program: with a time limit, in its own process group, with its output kept, and never left
+behind.
 
-Only the main thread is interrupted by a signal; `interrupt_all` ends what other threads wait for.
+A signal interrupts only the main thread. `interrupt_all` ends what other threads wait for.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from harness.core.causes import CauseId
 from harness.core.errors import HarnessError, ToolError
 
 _running: dict[subprocess.Popen[str], str | None] = {}
-"""Each with the name of the signal that interrupted it. Changed by single operations: no lock, for a signal
-handler could not wait for one."""
+"""Each running program, with the name of the signal that interrupted it. It is changed by single operations,
+without a lock: a signal handler cannot wait for one.
+"""
 _interruptions: list[str] = []
-"""The signals so far: a program that one of them came too early to find is ended when it is watched."""
+"""The signals so far. A program that was started just before one is ended as soon as it is watched."""
 
 
 CHOOSING = ("HARNESS_", "PLUTO_", "KEEP_CLUSTER", "KUBECONFIG")
@@ -59,11 +61,11 @@ def run(
     hint: str = "",
     cause: CauseId | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Stdout and stderr as text; `stdin` is text or an open file. The whole group is killed on timeout and on
-    interruption.
+    """Return stdout and stderr as text. `stdin` is text or an open file. The whole group is killed on
+    timeout and on interruption.
 
-    Raises ToolError for a non-zero exit (with `check`), HarnessError when the program is not there, and
-    KeyboardInterrupt in whichever thread it was called from when the harness was interrupted meanwhile.
+    Raises ToolError for a non-zero exit (with `check`), and HarnessError when the program does not exist.
+    Raises KeyboardInterrupt, in whichever thread called it, when the harness was interrupted meanwhile.
     """
     since = interruptions()
     text, source = (stdin, subprocess.PIPE) if isinstance(stdin, str) else (None, stdin or subprocess.DEVNULL)
@@ -100,9 +102,10 @@ def run(
 
 @contextmanager
 def watched(process: subprocess.Popen[str], since: int) -> Iterator[None]:
-    """While the block waits for `process`: whatever ends the block early ends its whole group.
+    """Wait for `process` in the block. Whatever ends the block early ends the process's whole group.
 
-    `since`: `interruptions()` before it was started. Raises KeyboardInterrupt when `interrupt_all` ended it.
+    `since` is `interruptions()` before the start. Raises KeyboardInterrupt when `interrupt_all` ended the
+    process.
     """
     _running[process] = None
     try:
@@ -121,7 +124,7 @@ def watched(process: subprocess.Popen[str], since: int) -> Iterator[None]:
 
 
 def interruptions() -> int:
-    """How many there were in this process."""
+    """Return how many interruptions this process had."""
     return len(_interruptions)
 
 
@@ -135,8 +138,8 @@ def interrupt_all(signal_name: str) -> None:
 
 @contextmanager
 def signals_as_interrupt() -> Iterator[None]:
-    """SIGTERM and the end of the terminal interrupt the block as Ctrl-C does, and each ends the programs that
-    any thread waits for. A signal that is ignored stays so; outside the main thread nothing is done.
+    """Make SIGTERM and the end of the terminal interrupt the block as Ctrl-C does, and end programs that any
+    thread waits for. An ignored signal stays ignored. Outside of the main thread this does nothing.
     """
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
@@ -158,7 +161,7 @@ def signals_as_interrupt() -> Iterator[None]:
 
 
 def kill_group(process: subprocess.Popen[str]) -> None:
-    """SIGKILL to everything that `process` started."""
+    """Send SIGKILL to everything that `process` started."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -166,7 +169,7 @@ def kill_group(process: subprocess.Popen[str]) -> None:
 
 
 def alive(pid: int | str) -> bool:
-    """Whether there is such a process, whoever owns it."""
+    """Whether this process exists, whoever owns it."""
     try:
         return psutil.pid_exists(int(pid))
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Requests to the API server end in time, and those that were lost are made again."""
+"""Give requests to the API server a time limit, and repeat those that were lost."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from harness.core.deadlines import Deadline
 
 CONNECT_SECONDS, READ_SECONDS = 5.0, 15.0
 RETRY_SECONDS = 20.0
-"""A request that the API server lost is made again for so long; it may be restarting."""
+"""How long a lost request is repeated: the API server may be restarting."""
 PAUSE_SECONDS = 0.5
-"""Before the next try."""
+"""How long to wait before the next try."""
 Retried = Callable[[str, str], None]
 
 
@@ -27,9 +27,9 @@ def _nobody(what: str, reason: str) -> None:
 
 
 class Requests(rest.RESTClientObject):  # type: ignore[misc]
-    """Requests with a default timeout; those that change nothing twice are made again, and `retried` is told.
+    """Requests with a default timeout. One that is safe to repeat is repeated, and `retried` is called.
 
-    A request with a timeout of its own, a watch and a log stream are left to whoever makes them.
+    The caller handles a request with a timeout of its own, a watch and a log stream.
     """
 
     def __init__(self, configuration: client.Configuration) -> None:
@@ -68,10 +68,10 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
 
 
 def reason_of(error: ApiException | HTTPError) -> str:
-    """Without the pool and the URL that urllib3 puts before it."""
+    """Return the reason without the pool and the URL that urllib3 puts before it."""
     return f"{type(error).__name__}: {str(error).rpartition(': ')[2]}"
 
 
 def pause(deadline: Deadline) -> None:
-    """Between two attempts to reach an API server that does not answer: nothing to watch there."""
+    """Wait between two attempts to reach an API server. One that does not answer cannot be watched."""
     time.sleep(min(PAUSE_SECONDS, deadline.left))

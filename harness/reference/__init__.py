@@ -1,4 +1,4 @@
-"""docs/reference, written from the code: commands, settings, the evidence bundle."""
+"""Write docs/reference from the code: commands, settings, the evidence bundle."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""`python -m harness.reference docs/reference` writes it; `make reference` does."""
+"""Write the documents: `python -m harness.reference docs/reference`, or `make reference`."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The closed list of causes as a document: `python -m harness.reference.causes > docs/causes.md`."""
+"""Write the closed list of causes as a document: `python -m harness.reference.causes > docs/causes.md`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.judge.causes import CAUSES, FAMILIES
 
 
 def markdown() -> str:
-    """docs/causes.md."""
+    """Return docs/causes.md."""
     parts = [
         "# Causes",
         "",
@@ -41,7 +41,7 @@ def markdown() -> str:
 
 
 def _faults() -> dict[str, list[str]]:
-    """Cause → the faults that must end in it."""
+    """Return cause → the faults that must end in it."""
     found: dict[str, list[str]] = {}
     for name, fault in catalogue().items():
         if fault.expect is not None and fault.expect.cause is not None:

@@ -1,4 +1,4 @@
-"""Every command with its arguments and options, as typer and argparse know them."""
+"""Describe every command with its arguments and options, as typer and argparse know them."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ given is as the [settings](settings.md) say; their defaults stand in parentheses
 
 
 def commands() -> dict[str, Any]:
-    """Each command by what is typed for it, e.g. "images build"."""
+    """Return each command by what is typed for it, e.g. "images build"."""
     return dict(_below(typer.main.get_command(app), ""))
 
 
 def options(name: str) -> set[str]:
-    """What may follow it, `--help` included."""
+    """Return the options of a command, `--help` included."""
     if name == "tracker":
         return {option for action in parser()._actions for option in action.option_strings}
     return {"--help", *(opt for p in commands()[name].params for opt in [*p.opts, *p.secondary_opts])}
 
 
 def markdown() -> str:
-    """docs/reference/cli.md."""
+    """Return docs/reference/cli.md."""
     parts = [HEAD]
     for name, command in commands().items():
         rows = _tracker() if name == "tracker" else [_row(param) for param in command.params]
@@ -61,7 +61,9 @@ def _row(param: Any) -> tuple[str, str, str]:
 
 
 def _tracker() -> list[tuple[str, str, str]]:
-    """Of its own parser: it is the same program in the tracker's image, where there is no typer."""
+    """Return the tracker's options from its own parser. The same program runs in the tracker's image,
+    without typer.
+    """
     rows = []
     for action in parser()._actions:
         if not isinstance(action, argparse._HelpAction):

@@ -1,4 +1,6 @@
-"""The evidence bundle: what each file holds, and each field, as harness/evidence/schema.py documents them."""
+"""Describe each file of the evidence bundle and each field, from the docstrings of
+harness/evidence/schema.py.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ Fields = list[tuple[str, str, str, str]]
 
 
 def markdown() -> str:
-    """docs/reference/evidence.md."""
+    """Return docs/reference/evidence.md."""
     tree = ast.parse(inspect.getsource(schema))
     _, layout, after = (inspect.getdoc(schema) or "").split("\n\n", 2)
     parts = [HEAD, "```text", inspect.cleandoc(layout), "```", "", after, ""]
@@ -35,7 +37,7 @@ def markdown() -> str:
 
 
 def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str, str, str]]:
-    """Annotated names, each with the string below it."""
+    """Return annotated names, each with the string below it."""
     for field, after in zip(node.body, [*node.body[1:], None], strict=True):
         if isinstance(field, ast.AnnAssign):
             default = ast.unparse(field.value) if field.value else ""

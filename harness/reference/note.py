@@ -1,3 +1,3 @@
-"""What every document says of itself."""
+"""The note that every generated document carries."""
 
-WRITTEN = "Written from the code by `make reference`; a test holds the two together."
+WRITTEN = "Written from the code by `make reference`. A test compares the two."

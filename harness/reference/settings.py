@@ -1,4 +1,4 @@
-"""Every setting with its variable, its key in pyproject.toml and its default."""
+"""Describe every setting with its variable, its key in pyproject.toml and its default."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FOOT = """`HARNESS_JOB` is no setting: it names the job file of the pytest plugi
 
 
 def markdown() -> str:
-    """docs/reference/settings.md."""
+    """Return docs/reference/settings.md."""
     rows = [
         (
             code(name),
@@ -48,7 +48,7 @@ def markdown() -> str:
 
 
 def variables(name: str, field: FieldInfo) -> list[str]:
-    """Environment variables that set it; the first that is set counts."""
+    """Return the environment variables of a setting. The first one that is set counts."""
     alias = field.validation_alias
     if isinstance(alias, AliasChoices):
         return [str(choice) for choice in alias.choices]

@@ -1,7 +1,8 @@
-"""What a bundle holds beside its evidence: `report.html` for people, `ctrf.json` and `junit.xml` for CI.
+"""Write what a bundle holds beside its evidence: `report.html` for people, `ctrf.json` and `junit.xml` for
+CI.
 
-No judge reads them. They are made of the redacted bundle and its verdict alone, so they can always be made
-again; each is there whole or not at all.
+No judge reads these files. They are made from the redacted bundle and its verdict alone, so they can always
+be made again. Each is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ FILES: dict[str, Callable[[Bundle, Verdict], str]] = {
     suite.CTRF: suite.as_ctrf,
     suite.JUNIT: suite.as_junit,
 }
-"""In this order: the others say whether there is a page."""
+"""Written in this order: the later ones say whether there is a page."""
 
 
 def write(bundle: Bundle, verdict: Verdict) -> dict[str, Exception]:
-    """Write all FILES into the bundle. Returns those that could not be, and why: none keeps another away."""
+    """Write all FILES into the bundle. Returns the failures by name: a file that fails does not stop the
+    others.
+    """
     failed: dict[str, Exception] = {}
     for name, text in FILES.items():
         try:

@@ -1,7 +1,7 @@
-"""CTRF (ctrf.io), the part of it that is written here: one document for a session of tests.
+"""CTRF (ctrf.io): one document for a session of tests, as far as the harness writes it.
 
-The fields and their meaning are those of the specification 1.0.0; `extra` is its own place for what it does
-not know. Unknown fields are refused, as its JSON schema refuses them.
+The fields and their meaning are those of the specification 1.0.0. `extra` is the place that it has for other
+data. Unknown fields are refused, as the JSON schema of CTRF refuses them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SPECIFICATION = "1.0.0"
 Status = Literal["passed", "failed", "skipped", "pending", "other"]
 STATUSES: tuple[Status, ...] = ("passed", "failed", "skipped", "pending", "other")
 Milliseconds = int
-"""Since the epoch, or of a duration."""
+"""Milliseconds, since the epoch or of a duration."""
 
 
 class _Part(BaseModel):
@@ -38,7 +38,7 @@ class Attachment(_Part):
 
 
 class Attempt(_Part):
-    """One that came before the last: the test was run again after it."""
+    """An attempt before the last one: the test was run again after it."""
 
     attempt: int = Field(ge=1)
     status: Status
@@ -51,7 +51,7 @@ class Attempt(_Part):
 
 
 class Test(_Part):
-    """`flaky`: it passed after an attempt that failed. `retries`: how often it was run again."""
+    """One test. `flaky`: it passed after an attempt that failed. `retries`: how often it was run again."""
 
     __test__ = False
 
@@ -103,7 +103,7 @@ class Document(_Part):
     results: Results
 
     def text(self) -> str:
-        """As JSON; what is not known is left out."""
+        """Return it as JSON. Unknown values are left out."""
         return self.model_dump_json(by_alias=True, exclude_none=True, indent=2) + "\n"
 
 
@@ -115,7 +115,7 @@ def document(
     timestamp: str,
     extra: dict[str, Any] | None = None,
 ) -> Document:
-    """Counts the tests into a document. `timestamp`: RFC 3339, now; `extra` is of the summary."""
+    """Count the tests into a document. `timestamp` is now, as RFC 3339; `extra` belongs to the summary."""
     counts = {status: sum(test.status == status for test in tests) for status in STATUSES}
     summary = Summary(
         tests=len(tests),

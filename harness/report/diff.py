@@ -1,4 +1,4 @@
-"""What differs between two bundles. Pure: two sides in, one document out."""
+"""Compare two bundles. Pure: two sides in, one document out."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from harness.report.facts import WHOLE, Facts, Series
 from harness.report.points import steps
 
 NOISE_SECONDS, NOISE_RATIO = 1.0, 1.25
-"""Times of a stage differ when they do so by more than both."""
+"""Times of a stage differ when they differ by more than both."""
 TICK = 0.001
-"""Seconds that a time is exact to: of less there is no ratio."""
+"""Resolution of a time in seconds. Below it there is no ratio."""
 SHOWN = 10
-"""Of the values that differ, the first ones."""
+"""How many of the values that differ are shown."""
 
 
 class Change(Record):
-    """Something that both sides have differently, or only one has."""
+    """Something that differs between both sides, or that only one side has."""
 
     what: str
     a: str | None
@@ -29,7 +29,9 @@ class Change(Record):
 
 
 class Timing(Record):
-    """Seconds of a stage. `ratio` is B/A, None without one of them; `marked`: more than noise."""
+    """Seconds of a stage. `ratio` is B/A, or None when one side lacks it. `marked`: the difference is more
+    than noise.
+    """
 
     stage: str
     a: float | None
@@ -39,8 +41,9 @@ class Timing(Record):
 
 
 class Told(Record):
-    """Rows of one rank and metric: logged, in the run, and steps that the run does not have or that only this
-    side logged."""
+    """Rows of one rank and metric: logged, in the run, steps that the run lacks, and steps that only this
+    side logged.
+    """
 
     logged: int
     kept: int
@@ -56,7 +59,7 @@ class PointsChange(Record):
 
 
 class ValueChange(Record):
-    """What the same rank logged for the same metric and step."""
+    """Two values that the same rank logged for the same metric and step."""
 
     rank: int
     metric: str
@@ -66,7 +69,7 @@ class ValueChange(Record):
 
 
 class EventChange(Record):
-    """Events that only one side has, by type, reason and kind of object; how many."""
+    """How many events only one side has, by type, reason and kind of object."""
 
     type: str
     reason: str
@@ -76,7 +79,7 @@ class EventChange(Record):
 
 
 class Diff(BaseModel):
-    """A list for each kind of difference, empty where there is none; `timings` has every stage."""
+    """Every difference, one list for each kind. `timings` has every stage."""
 
     a: str
     b: str
@@ -86,10 +89,12 @@ class Diff(BaseModel):
     versions: list[Change]
     points: list[PointsChange]
     values_differ: int
-    """How many values differ; `values` are the first of them. A block of rows known by its digest is one."""
+    """How many values differ; `values` holds the first of them. A block of rows known only by its digest
+    counts as one.
+    """
     values: list[ValueChange]
     any_values: bool
-    """Values may differ: that does not matter."""
+    """Values may differ: they do not count as a difference."""
     job: list[Change]
     timings: list[Timing]
     noise_seconds: float = NOISE_SECONDS
@@ -99,13 +104,13 @@ class Diff(BaseModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def matters(self) -> bool:
-        """Verdict, cause, checks, versions or points differ. Names, times and events may."""
+        """Whether verdict, cause, checks, versions or points differ. Names, times and events do not."""
         values = self.values_differ and not self.any_values
         return bool(self.verdict or self.checks or self.causes or self.versions or self.points or values)
 
 
 def compare(a: Facts, b: Facts, *, any_values: bool = False) -> Diff:
-    """Both sides count alike: the other way round everything is the same with `a` and `b` exchanged."""
+    """Compare two sides. Exchanging the sides only exchanges `a` and `b` in the result."""
     values = _values(a, b)
     first = list(islice(values, SHOWN))
     return Diff(
@@ -141,7 +146,7 @@ def _changes(a: Mapping[str, str], b: Mapping[str, str]) -> list[Change]:
 
 
 def _order(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
-    """Names of both, in an order that is the same the other way round: where either has it first."""
+    """Return the names of both in an order that does not depend on which side comes first."""
     place: dict[str, int] = {}
     for side in (a, b):
         for number, name in enumerate(side):
@@ -194,7 +199,7 @@ def _values(a: Facts, b: Facts) -> Iterator[ValueChange]:
 
 
 def _blocks(a: Facts, b: Facts) -> int:
-    """Blocks of the same steps with other digests."""
+    """Return blocks of the same steps whose digests differ."""
     return sum(
         one.digests[block] != b.series[key].digests[block]
         for key, one in a.series.items()

@@ -1,4 +1,4 @@
-"""A difference for people: what matters first, then names, times and events."""
+"""Print a difference for people: what matters first, then names, times and events."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from harness.report.diff import NOISE_RATIO, NOISE_SECONDS, Change, Diff, Timing
 from harness.report.terminal import MARK, STYLE
 
 MOST = 30
-"""Rows of a table; the JSON has them all."""
+"""Most rows of a table. The JSON has all of them."""
 
 
 def render(diff: Diff, console: Console) -> None:
-    """Print it. A section that would be empty is left out."""
+    """Print the difference. Empty sections are left out."""
     result = "FAIL" if diff.matters else "PASS"
     said = "they differ" if diff.matters else "nothing that matters differs"
     console.print(Text(f"{MARK[result]} {said}", style=STYLE[result]))
@@ -63,7 +63,7 @@ def render(diff: Diff, console: Console) -> None:
 def _section(
     console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: int = 0
 ) -> None:
-    """`right`: how many of the last columns are numbers."""
+    """Add one section. The last `right` columns are numbers."""
     told = list(rows)
     if not told:
         return

@@ -1,4 +1,4 @@
-"""What of one bundle is compared with another's: everything that is the same when the same is done again."""
+"""The facts of one bundle that `harness diff` compares: what stays the same when the same happens again."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Series:
     """What one rank logged of one metric, and how much of it the run has."""
 
     values: dict[int, float] = field(default_factory=dict)
-    """Step → value, as far as there are rows."""
+    """Step → value, for every row that is known."""
     digests: dict[tuple[int, int], str] = field(default_factory=dict)
-    """(first, last step) → SHA-256 of what is known by digest only."""
+    """(first, last step) → SHA-256 of rows that are known only by their digest."""
     logged: int = 0
     missing: tuple[int, ...] = ()
-    """Steps of rows that the run does not have."""
+    """Steps of rows that the run lacks."""
     missing_in_blocks: int = 0
 
     @property
@@ -35,7 +35,9 @@ class Series:
 
 @dataclass(frozen=True)
 class Facts:
-    """One bundle. `checks` and `causes` are by name: "FAIL rank.killed", and the checks that name a cause."""
+    """Facts of one bundle. `checks` maps names to results such as "FAIL rank.killed"; `causes` maps names to
+    the checks that name a cause.
+    """
 
     bundle: str
     verdict: Verdict
@@ -44,17 +46,19 @@ class Facts:
     versions: dict[str, str] = field(default_factory=dict)
     job: dict[str, str] = field(default_factory=dict)
     stages: dict[str, float] = field(default_factory=dict)
-    """Name → seconds, in their order, the whole run first."""
+    """Name → seconds, in order, the whole run first."""
     series: dict[tuple[int, str], Series] = field(default_factory=dict)
     """(rank, metric) → what was logged."""
     mark: float | None = None
-    """The launch's nonce as a number: the main job logs it, and it never is another launch's."""
+    """The launch's nonce as a number. The main job logs it, and no other launch has the same."""
     events: dict[tuple[str, str, str], int] = field(default_factory=dict)
-    """(type, reason, kind of object) → how many."""
+    """(type, reason, kind of object) → count."""
 
 
 def facts(bundle: Bundle, name: str) -> Facts:
-    """Of any bundle, also a damaged one. It is judged again, so that two are judged alike."""
+    """Return the facts of a bundle, also of a damaged one. It is judged again, so that today's judges decide
+    on both sides.
+    """
     verdict = judge(bundle)
     manifest = bundle.manifest or Manifest(nonce="", started_at="")
     checks: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""The end of every run: its verdict, its report for people and for CI, and which older bundles stay."""
+"""End a run: write its verdict and its reports, and remove older bundles."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Outcome:
 
 
 def finish(context: RecordedContext) -> Outcome:
-    """Judge what is in the bundle, write the verdict into it, and what people and CI read beside it."""
+    """Judge the bundle, write the verdict into it, and write the files for people and CI beside it."""
     writer = context.writer
     writer.update(ended_at=now())
     writer.close()
@@ -43,8 +43,9 @@ def finish(context: RecordedContext) -> Outcome:
 
 
 def _redacted(verdict: Verdict, redactor: Redactor) -> Verdict:
-    """The evidence was redacted when it came; a judge of the user's may say what it has from elsewhere. What
-    decides stays, also where somebody's password is PASS."""
+    """Redact the verdict again: a user's judge may quote text that is not in the redacted evidence. The
+    verdict itself stays, also when somebody's password is "PASS".
+    """
 
     def clean(record: _R, *fields: str) -> _R:
         return record.model_copy(update={name: redactor.value(getattr(record, name)) for name in fields})
@@ -55,25 +56,30 @@ def _redacted(verdict: Verdict, redactor: Redactor) -> Verdict:
 
 
 def _beside(context: RecordedContext, bundle: Bundle, verdict: Verdict) -> Collection[str]:
-    """The names of what could not be written. A report is no evidence: what keeps it from being written
-    changes no verdict, and where the evidence found the disk full, it does not take what is left of it."""
+    """Write the files beside the evidence. Returns the names of those that could not be written.
+
+    A report is not evidence: a failure here changes no verdict. When the evidence filled the disk, nothing
+    is written, so that the rest of the disk stays free.
+    """
     writer, full = context.writer, context.writer.full
     failed = beside.write(bundle, verdict) if full is None else dict.fromkeys(beside.FILES, full)
     if failed:
         reasons = {str(error).partition("\n")[0] or type(error).__name__: None for error in failed.values()}
         said = writer.redactor.text("; ".join(reasons))
-        again = f"`harness report {writer.path}` writes it again, and with `--output FILE` the page elsewhere"
-        context.progress(f"no {', '.join(failed)} ({said}): {again}")
+        again = f"`harness report {writer.path}` tries again; `--output FILE` writes the page elsewhere"
+        context.progress(f"could not write {', '.join(failed)} ({said}): {again}")
     return failed.keys()
 
 
 def tidy(context: RunContext, *spare: Path) -> None:
-    """Remove bundles that `keep_runs` does not keep. What goes wrong is told, and changes no verdict."""
+    """Remove bundles that `keep_runs` does not keep. A failure is reported as progress and changes no
+    verdict.
+    """
     settings, progress = context.settings, context.progress
     try:
         removed = prune(settings.runs_dir, Keep.parse(settings.keep_runs), spare)
     except (HarnessError, OSError, KeyboardInterrupt) as error:
-        progress(f"not every bundle that is not to be kept was removed: {str(error) or 'SIGINT'}")
+        progress(f"could not remove every older bundle: {str(error) or 'SIGINT'}")
     else:
         for each in removed:
             progress(

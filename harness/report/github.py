@@ -11,30 +11,30 @@ from pathlib import Path
 from typing import Literal
 
 SUMMARY_BYTES = 1024 * 1024
-"""Of one step; a longer one is refused as a whole."""
+"""Most bytes of one step's summary. GitHub refuses a longer one as a whole."""
 CUT = "\n\n*The rest did not fit into a job's summary.*\n"
 Level = Literal["error", "warning", "notice"]
 
 
 def active(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a runner of GitHub's reads this process's output."""
+    """Whether a GitHub runner reads this process's output."""
     return environment.get("GITHUB_ACTIONS") == "true"
 
 
 def annotation(level: Level, message: str, **where: str | int | None) -> str:
-    """One line, `where` being title, file, line: those that are None are left out."""
+    """Return one annotation line. `where` may hold title, file and line; None is left out."""
     given = ",".join(f"{name}={_property(str(value))}" for name, value in where.items() if value is not None)
     return f"::{level}{' ' if given else ''}{given}::{_data(message)}"
 
 
 def summary_file(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Where this step's summary is to be appended, if anywhere."""
+    """Return the file to append this step's summary to, or None."""
     name = environment.get("GITHUB_STEP_SUMMARY")
     return Path(name) if name else None
 
 
 def append(file: Path, markdown: str) -> None:
-    """Add to a summary as much as fits into it, to a whole line."""
+    """Append to the summary as many whole lines as fit."""
     room = SUMMARY_BYTES - (file.stat().st_size if file.is_file() else 0)
     data = markdown.encode()
     if len(data) > room:

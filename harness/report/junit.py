@@ -1,8 +1,8 @@
-"""JUnit XML of one suite, the part of it that every reader knows.
+"""Write one suite as JUnit XML, as far as every reader knows the format.
 
-Elements and attributes are those of Jenkins' schema (junit-10.xsd of its xunit plugin), where properties are
-a suite's and not a test's. Not by junitparser: it writes characters that XML cannot hold, and then the file
-cannot be read back.
+Elements and attributes are those of Jenkins' schema (junit-10.xsd of its xunit plugin), where a suite has
+properties and a test has none. junitparser is not used: it writes characters that XML cannot hold, and such a
+file cannot be read back. pytest's writer is for its own sessions.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Literal
 from xml.etree import ElementTree as ET
 
 _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What no XML 1.0 document can hold, and the carriage return, which its readers turn into a line's end."""
+"""Characters that XML 1.0 cannot hold, and the carriage return, which XML readers change into a line end."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One test. `problem` None: it passed. `text` is its output then, and else the whole of the problem, of
-    which `message` is one line and `kind` the class."""
+    """One test. With `problem` None it passed, and `text` is its output. Else `text` is the whole problem,
+    `message` one line of it, and `kind` its class.
+    """
 
     name: str
     seconds: float = 0.0
@@ -33,7 +34,7 @@ class Case:
 def document(
     suite: str, cases: Sequence[Case], properties: Iterable[tuple[str, str]], started_at: str, seconds: float
 ) -> str:
-    """The file's text, in UTF-8. `started_at`: RFC 3339, "" when it is not known."""
+    """Return the file's text, in UTF-8. `started_at` is RFC 3339, or "" when it is not known."""
     counts = {
         "tests": f"{len(cases)}",
         "failures": f"{sum(case.problem == 'failure' for case in cases)}",
@@ -70,7 +71,7 @@ def _case(suite: ET.Element, classname: str, case: Case) -> None:
 def _element(
     parent: ET.Element | None, tag: str, attributes: dict[str, str] | None = None, text: str = ""
 ) -> ET.Element:
-    """The only place where text gets into the document."""
+    """Add an element. No other function puts text into the document."""
     given = {name: legal(value) for name, value in (attributes or {}).items()}
     made = ET.Element(tag, given) if parent is None else ET.SubElement(parent, tag, given)
     made.text = legal(text) or None

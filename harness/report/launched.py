@@ -1,4 +1,4 @@
-"""What a CI system is told of one launch: the same words as JUnit properties, in CTRF and in a summary."""
+"""What CI is told about one launch. JUnit properties, CTRF and the summary all use it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ PREFIX = "harness."
 
 
 class Launched(BaseModel):
-    """`retries`: what the harness had to try again, "what: reason" each. A PASS with some of them is one that
-    came at the second attempt of something, and that is told with it. `report` is "" when there is none."""
+    """One launch for CI. `retries` lists what the harness retried, each as "what: reason"; a PASS with
+    retries is shown as such. `report` is "" when there is none.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -30,7 +31,7 @@ class Launched(BaseModel):
 
 
 def launched(verdict: Verdict, bundle: Path) -> Launched:
-    """Of a bundle and its verdict."""
+    """Return the launch of a bundle and its verdict."""
     manifest = Bundle.open(bundle).manifest
     report = bundle / REPORT
     return Launched(
@@ -45,14 +46,14 @@ def launched(verdict: Verdict, bundle: Path) -> Launched:
 
 
 def properties(launch: Launched) -> Iterator[tuple[str, str]]:
-    """Names and values for a test's <properties>; the verdict is the first of each launch."""
+    """Return names and values for a test's <properties>. The verdict comes first for each launch."""
     for name, value in launch:
         text = value if isinstance(value, str) else ("\n" if name == "retries" else ",").join(map(str, value))
         yield f"{PREFIX}{name}", text
 
 
 def from_properties(found: Iterable[tuple[str, object]]) -> list[Launched]:
-    """The launches of one test, in order; other properties are passed over."""
+    """Return the launches of one test, in order. Other properties are ignored."""
     launches: list[dict[str, object]] = []
     for name, value in found:
         field = name.removeprefix(PREFIX)

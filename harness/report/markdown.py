@@ -1,4 +1,4 @@
-"""Markdown as GitHub reads it: tables whose cells stay cells, and text that is no markup."""
+"""Write GitHub's Markdown: tables whose cells stay cells, and text that is not read as markup."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Iterable, Sequence
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Its lines, with an empty one after it; none without rows. The cells are Markdown, each on one line."""
+    """Return a table's lines and an empty one. Without rows it returns none. Each cell is Markdown on one
+    line.
+    """
     lines = [_line(row) for row in rows]
     return [_line(head), _line(["---"] * len(head)), *lines, ""] if lines else []
 
 
 def code(verbatim: str) -> str:
-    """A span of code; nothing for nothing."""
+    """Return a code span, or "" for ""."""
     if "`" not in verbatim:
         return f"`{verbatim}`" if verbatim else ""
     fence = "`" * (1 + max(map(len, re.findall("`+", verbatim))))

@@ -1,4 +1,4 @@
-"""report.html: one bundle as one self-contained page. No network, no script needed to read it."""
+"""Render report.html: one bundle as one self-contained page, without network and readable without scripts."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from harness.workers.truth_frames import MARK
 
 REPORT = "report.html"
 LOG_LINES = 2000
-"""Of each container, its last ones: the whole log lies beside the report."""
+"""Most lines of each container, the last ones. The whole log lies beside the report."""
 MAX_EVENTS = 500
 MAX_PLOTS = 60
 LETTER = 0.85
-"""Percent of the timeline's width that a letter takes on a wide screen."""
+"""Percent of the timeline's width that one letter takes on a wide screen."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Log:
 
 
 def render(bundle: Bundle, verdict: Verdict) -> str:
-    """The page as text. Reads nothing but the bundle."""
+    """Return the page as text. Reads only the bundle."""
     manifest = bundle.manifest or Manifest(nonce="", started_at="")
     run_id = manifest.expected.run_id if manifest.expected else None
     found = metrics(bundle, run_id)
@@ -72,9 +72,9 @@ def render(bundle: Bundle, verdict: Verdict) -> str:
 
 
 def write(bundle: Bundle, verdict: Verdict, path: Path | None = None) -> Path:
-    """The page as a file, REPORT in the bundle unless `path` says otherwise; whole or not at all.
+    """Write the page to a file, whole or not at all. The default is REPORT in the bundle.
 
-    What stands in a bundle is already redacted, and the page adds nothing to it.
+    The bundle is already redacted, and the page adds nothing to it.
     """
     path = path or bundle.path / REPORT
     replace_file(path, render(bundle, verdict))
@@ -99,7 +99,9 @@ def _tiles(manifest: Manifest, found: dict[str, Metric]) -> list[tuple[str, str]
 
 
 def _checks(verdict: Verdict) -> list[tuple[bool, list[Check]]]:
-    """(open, checks): those that did not pass, then the others, folded where there are both."""
+    """Return (open, checks): first the checks that did not pass, then the others, folded when there are
+    both.
+    """
     passed = [check for check in verdict.checks if check.result == "PASS"]
     failed = [check for check in verdict.checks if check.result == "FAIL"]
     others = failed + [check for check in verdict.checks if check.result == "UNKNOWN"]
@@ -107,7 +109,7 @@ def _checks(verdict: Verdict) -> list[tuple[bool, list[Check]]]:
 
 
 def _ticks(length: float) -> list[tuple[float, str]]:
-    """(percent, seconds) of some five round moments."""
+    """Return (percent, seconds) of about five round moments."""
     step = next((s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800) if length / s <= 7), 3600)
     return [(100 * t / length, f"{t} s") for t in range(0, int(length) + 1, step)] if length > 0 else []
 

@@ -1,4 +1,6 @@
-"""Ranks × metrics: how many points each rank logged and how many of them the run has; and their curves."""
+"""Count for each rank and metric how many points were logged and how many are in the run, and draw the
+curves.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,13 @@ from harness.evidence.reader import Bundle
 from harness.evidence.schema import TruthRow
 
 MAX_DRAWN = 400
-"""Points of a curve: more than a screen shows; the extremes of each stretch are kept."""
+"""Most points of a curve: more than a screen shows. Each stretch keeps its extremes."""
 Series = list[tuple[int, float]]
 
 
 @dataclass
 class Cell:
-    """One rank's points of one metric. `lost` are steps that the run does not have with this value."""
+    """One rank's points of one metric. `lost` are steps that the run lacks with this value."""
 
     logged: int = 0
     lost: list[int] = field(default_factory=list)
@@ -24,7 +26,7 @@ class Cell:
 
 @dataclass
 class Metric:
-    """A cell for each rank that logged it, and what the run has."""
+    """One metric: a cell for each rank that logged it, and what the run has."""
 
     name: str
     cells: dict[int, Cell] = field(default_factory=dict)
@@ -33,12 +35,14 @@ class Metric:
 
     @property
     def lost(self) -> int:
-        """Points that a rank logged and the run does not have."""
+        """How many points a rank logged that the run lacks."""
         return sum(len(cell.lost) for cell in self.cells.values())
 
 
 def metrics(bundle: Bundle, run_id: str | None) -> dict[str, Metric]:
-    """Every metric of the ranks' own rows or of the shared run by name, those that miss points first."""
+    """Return every metric that a rank logged or that the shared run has, sorted by name. Those that miss
+    points come first.
+    """
     shared = {run.run_id for _, run in bundle.runs() if run_id is not None and run.external_id == run_id}
     found: dict[str, Metric] = {}
     times: dict[tuple[str, int], int] = {}
@@ -76,7 +80,7 @@ def steps(lost: Sequence[int], limit: int = 6) -> str:
 
 @dataclass(frozen=True)
 class Plot:
-    """A metric's curves as paths in a box of `width` × `height`; `lost` is what the run does not have."""
+    """A metric's curves as paths in a box of `width` × `height`. `lost` is what the run lacks."""
 
     name: str
     width: int
@@ -91,7 +95,7 @@ class Plot:
 
 
 def plot(metric: Metric, width: int = 360, height: int = 120) -> Plot | None:
-    """None when there is nothing finite to draw."""
+    """Return the plot, or None when no value is finite."""
     recorded = [(step, value) for step, value in sorted(metric.recorded.items()) if math.isfinite(value)]
     truth = {
         rank: sorted((step, value) for step, value in rows if math.isfinite(value))
@@ -133,7 +137,7 @@ def plot(metric: Metric, width: int = 360, height: int = 120) -> Plot | None:
 
 
 def _thin(rows: Series) -> Series:
-    """At most MAX_DRAWN rows: of each stretch its lowest and its highest."""
+    """Return at most MAX_DRAWN rows: the lowest and the highest of each stretch."""
     if len(rows) <= MAX_DRAWN:
         return rows
     size = math.ceil(len(rows) / (MAX_DRAWN // 2))

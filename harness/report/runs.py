@@ -1,4 +1,4 @@
-"""Past bundles as rows: for people a table, for programs JSON."""
+"""List past bundles: a table for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from harness.evidence.folder import Past, State
 from harness.report.terminal import STYLE
 
 WIDE = 130
-"""Columns that have room for everything."""
+"""Columns that need a wide terminal."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class Row(BaseModel):
-    """One bundle. `verdict` is "none" where none was recorded: `state` says why."""
+    """One bundle. `verdict` is "none" where none was recorded; `state` says why."""
 
     bundle: str
     """Its path, as the other commands take it."""
@@ -31,7 +31,7 @@ class Row(BaseModel):
     verdict: str
     cause: str | None
     seconds: float | None
-    """From start to end; None for one without an end."""
+    """Seconds from start to end. None without an end."""
     bytes: int
 
 
@@ -51,8 +51,9 @@ def row(one: Past) -> Row:
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """A table in the order given, sizes added up below. What a narrow terminal has no room for is left out:
-    a bundle's name tells its time."""
+    """Print a table in the given order, with the sum of sizes below. A narrow terminal leaves columns out; a
+    bundle's name still tells its time.
+    """
     wide = console.width >= WIDE
     made = Table(box=None, pad_edge=False, show_footer=len(rows) > 1)
     made.add_column("bundle", f"{len(rows)} bundles", no_wrap=True)
@@ -77,7 +78,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
 
 
 def amount(size: float) -> str:
-    """Bytes for people: "812 KiB", "1.4 MiB"."""
+    """Return bytes for people: "812 KiB", "1.4 MiB"."""
     for unit in _UNITS[:-1]:
         if size < 1023.5:
             return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"

@@ -1,7 +1,7 @@
-"""One launch as a suite of tests, for whatever reads test results: `ctrf.json` and `junit.xml` of its bundle.
+"""Write one launch as a suite of tests: `ctrf.json` and `junit.xml` of its bundle.
 
-The first test is the verdict: what could hardly be judged is no suite that is empty and green. Then each
-check is one. UNKNOWN never looks like a PASS, nor like a test that was left out on purpose:
+The first test is the verdict, so that a suite is never empty and green. Each check is one more test. UNKNOWN
+never looks like a PASS, nor like a test that was skipped:
 
 | | JUnit | CTRF |
 |---|---|---|
@@ -9,9 +9,9 @@ check is one. UNKNOWN never looks like a PASS, nor like a test that was left out
 | FAIL | `failure` | `failed` |
 | UNKNOWN | `error`: the test itself did not come to an end | `other`, the verdict `failed` |
 
-Every reader of JUnit takes an error for red. CTRF knows none, and who counts only what failed passes over
-`other`: so the verdict is `failed` there, as the test is that launched it in a pytest session, and the checks
-that do not tell can still be counted apart. `rawStatus` has the harness's own word.
+Every reader of JUnit shows an error as red. CTRF has no error, and a reader that counts only failures would
+overlook `other`. So an UNKNOWN verdict is `failed` there, and only checks are `other`. `rawStatus` holds the
+harness's own status.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ _STATUS: dict[VerdictWord, ctrf.Status] = {"PASS": "passed", "FAIL": "failed", "
 
 @dataclass(frozen=True)
 class Suite:
-    """`name`: that of the job, so that its history is one of the same tests. Start and stop in seconds."""
+    """One suite. `name` is the job's, so that CI sees a history of the same tests. Start and stop are in
+    seconds.
+    """
 
     name: str
     launch: Launched
@@ -45,8 +47,9 @@ class Suite:
 
 
 def suite(bundle: Bundle, verdict: Verdict) -> Suite:
-    """Of the redacted bundle and what was judged of it, nothing else. Its own place is told by its name: the
-    files go with the bundle, wherever it is brought."""
+    """Return the suite of a redacted bundle and its verdict. The bundle is named without its folder, because
+    the files travel with it.
+    """
     told = launched(verdict, bundle.path)
     manifest = bundle.manifest
     start = (seconds(manifest.started_at) if manifest else None) or 0.0
@@ -70,7 +73,7 @@ def suite(bundle: Bundle, verdict: Verdict) -> Suite:
 
 
 def as_junit(bundle: Bundle, verdict: Verdict) -> str:
-    """The text of junit.xml. The words of the launch are the suite's properties."""
+    """Return the text of junit.xml. The launch's properties are those of the suite."""
     told = suite(bundle, verdict)
     took = told.stop - told.start
     cases = [_case(told.verdict, took), *(_case(check) for check in told.checks)]
@@ -78,7 +81,7 @@ def as_junit(bundle: Bundle, verdict: Verdict) -> str:
 
 
 def as_ctrf(bundle: Bundle, verdict: Verdict) -> str:
-    """The text of ctrf.json. The words of the launch are in the verdict's `extra`, as a session has them."""
+    """Return the text of ctrf.json. The launch is in the verdict's `extra`, as in a pytest session."""
     told = suite(bundle, verdict)
     start, stop = round(told.start * 1000), round(told.stop * 1000)
     report = ctrf.Attachment(name="report", content_type="text/html", path=REPORT)
@@ -110,7 +113,7 @@ def _test(check: Check, name: str, start: int, stop: int) -> ctrf.Test:
 
 
 def _case(check: Check, took: float = 0.0) -> junit.Case:
-    """A check takes no time: it is made when all is recorded."""
+    """Return a check as a test. It takes no time, because it is made when everything is recorded."""
     if check.result == "PASS":
         return junit.Case(check.name, took, text=check.explanation)
     return junit.Case(
@@ -128,6 +131,6 @@ def _message(check: Check) -> str:
 
 
 def _where(check: Check) -> str:
-    """Ranks and evidence, a line each."""
+    """Return ranks and evidence, one line each."""
     ranks = [f"ranks: {', '.join(map(str, check.ranks))}"] if check.ranks else []
     return "\n".join([*ranks, *check.evidence])

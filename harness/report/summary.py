@@ -1,4 +1,4 @@
-"""A summary in Markdown: what was launched, what came of it, and what was not right at the first attempt."""
+"""Write a summary in Markdown: what was launched, its result, and what had to be retried."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from harness.report.launched import Launched
 
 MARK = {"PASS": "✅", "FAIL": "❌", "UNKNOWN": "❔"}
 LONGEST = 400
-"""Characters of one cell: the whole text is in the report."""
+"""Most characters of one cell. The whole text is in the report."""
 MAX_ROWS = 500
 
 
 @dataclass(frozen=True)
 class Row:
-    """`test` is "" for a launch outside of any."""
+    """One launch in the summary. `test` is "" for a launch outside of any test."""
 
     launch: Launched
     test: str = ""
 
 
 def launches(rows: Sequence[Row]) -> str:
-    """A table of launches, those that did not pass first, and what had to be tried again."""
+    """Return a table of launches, failures first, and a list of what was retried."""
     ordered = sorted(rows, key=lambda row: row.launch.verdict == "PASS")
     tests = any(row.test for row in rows)
     head = ["", *(["test"] if tests else []), "verdict", "ranks", "explanation", "report"]
@@ -55,7 +55,7 @@ def _cells(row: Row, tests: bool) -> list[str]:
 
 
 def session(tests: Sequence[Test], rows: Sequence[Row]) -> str:
-    """Of a pytest session: counts, failures, flaky tests, launches."""
+    """Return the summary of a pytest session: counts, failures, flaky tests, launches."""
     counts = [f"{n} {status}" for status in STATUSES if (n := sum(test.status == status for test in tests))]
     flaky = [test for test in tests if test.flaky]
     counts += [f"{len(flaky)} flaky"] if flaky else []
@@ -71,7 +71,7 @@ def session(tests: Sequence[Test], rows: Sequence[Row]) -> str:
 
 
 def of_launch(row: Row) -> Iterator[str]:
-    """Annotations of one launch: an error unless it passed, a notice when something was tried again."""
+    """Return annotations of one launch: an error unless it passed, a notice when something was retried."""
     launch = row.launch
     if launch.verdict != "PASS":
         title = " ".join(filter(None, [launch.verdict, launch.cause]))
@@ -81,7 +81,7 @@ def of_launch(row: Row) -> Iterator[str]:
 
 
 def of_test(test: Test) -> Iterator[str]:
-    """Annotations of one test, at its line."""
+    """Return annotations of one test, at its line."""
     where = {"file": test.file_path, "line": test.line}
     if test.status == "failed":
         yield annotation("error", test.message or "failed", title=test.name, **where)
@@ -98,5 +98,5 @@ def _attempts(test: Test) -> str:
 
 
 def text(plain: str) -> str:
-    """Plain text as it stands in a cell: nothing in it is markup, and it is not too long."""
+    """Return plain text for a cell: shortened, and not read as markup."""
     return markdown.text(plain if len(plain) <= LONGEST else plain[:LONGEST] + " …")

@@ -1,4 +1,4 @@
-"""The summary a tired person understands at a glance: verdict, cause, why, what to do; then each check."""
+"""Print a verdict: first verdict, cause, reason and next steps, then each check."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PIPE_COLUMNS = 240
 
 
 def wide() -> Console:
-    """For tables: what is no terminal has room for everything."""
+    """Return a console for tables. Output that is not a terminal gets unlimited width."""
     console = Console()
     if not console.is_terminal:
         console.width = PIPE_COLUMNS
@@ -49,7 +49,7 @@ def render(verdict: Verdict, stages: list[Stage], bundle: Path, console: Console
 
 
 def _after(verdict: Verdict, bundle: Path) -> Iterator[tuple[str, str]]:
-    """What to look at, to type and to think of, with the bundle as it is called here."""
+    """Return what to look at, to type and to consider, with the bundle's path as the user wrote it."""
     for line in verdict.evidence:
         yield "evidence", str(bundle / line)
     for line in verdict.next:
@@ -76,7 +76,7 @@ def _checks(verdict: Verdict) -> Table:
 
 
 def render_short(verdict: Verdict, bundle: Path) -> None:
-    """Three lines for the captured output of a test."""
+    """Return three lines for the captured output of a test."""
     ranks = f" ranks {verdict.ranks}" if verdict.ranks else ""
     print(f"{MARK[verdict.verdict]} {verdict.verdict} {verdict.cause or ''}{ranks}")
     print(f"  {verdict.explanation}\n  bundle {bundle}")

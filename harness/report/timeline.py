@@ -1,4 +1,4 @@
-"""Lanes of spans for the report: what each object and each stage was doing, and when."""
+"""Return lanes of spans for the report: what each object and each stage did, and when."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.judge.case import seconds
 
 @dataclass(frozen=True)
 class Span:
-    """Seconds since the epoch. `kind` is its colour: wait, work, good, bad, idle."""
+    """One span, in seconds since the epoch. `kind` is its colour: wait, work, good, bad, idle."""
 
     start: float
     end: float
@@ -30,7 +30,7 @@ class Lane:
 
 
 def lanes(bundle: Bundle, manifest: Manifest) -> list[Lane]:
-    """Stages, JobSet, Workload, each rank's pod, and the nodes that were not Ready."""
+    """Return the lanes: stages, JobSet, Workload, each rank's pod, and the nodes that were not Ready."""
     end = _end(manifest)
     made = [Lane(name, spans, "harness") for name, spans in _stages(manifest)]
     launched = manifest.launch.kind if manifest.launch else "JobSet"
@@ -65,7 +65,7 @@ def _stages(manifest: Manifest) -> Iterator[tuple[str, list[Span]]]:
 
 
 def _phase(seen: ObjectState, kind: str) -> tuple[str, str]:
-    """(what it is doing, colour) by its conditions, the furthest along first."""
+    """Return (activity, colour) from the conditions; the most advanced one counts."""
     true = {c.get("type") for c in items(seen.object, "status", "conditions") if c.get("status") == "True"}
     if kind != "workload":
         done = next((word for word in ("Complete", "Failed") if word in true), "")
@@ -115,7 +115,7 @@ def _not_ready(states: list[ObjectState], end: float) -> Iterator[Span]:
 
 
 def _runs(told: list[tuple[float | None, str, str]], end: float) -> Iterator[Span]:
-    """One span for each stretch of equal states; a final state is drawn to the end of the run."""
+    """Return one span for each stretch of equal states. A final state is drawn to the end of the run."""
     known = [(at, label, colour) for at, label, colour in told if at is not None]
     start = 0
     for position in range(1, len(known) + 1):

@@ -1,1 +1,1 @@
-"""Soak: many launches on one cluster, a ledger of every one, and whether anything leaked."""
+"""Launch many times on one cluster, keep a ledger of every launch, and look for leaks."""

@@ -1,4 +1,4 @@
-"""`harness soak`: the cluster, the soak, and what it came to."""
+"""Run `harness soak`: prepare the cluster, soak, show the result."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def soak(
     table: Path | None,
     context: RunContext,
 ) -> Result:
-    """On one cluster, which is made if need be and stays if somebody wants it kept.
+    """Soak on one cluster. It is created when needed, and deleted afterwards unless it is kept.
 
-    Raises UsageError before anything is made. When it is stopped, the ledger has what was done.
+    Raises UsageError before anything is created. When the soak is stopped, the ledger holds what was done.
     """
     load_workload(job)
     name = f"soak-{CLOCK.stamp()}-{secrets.token_hex(2)}"
@@ -40,7 +40,7 @@ def soak(
 
 
 def show(result: Result, console: Console) -> None:
-    """The summary for people."""
+    """Print the summary for people."""
     found = result.numbers
     mark = "✓" if result.clean else "✗"
     console.print(

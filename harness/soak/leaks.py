@@ -1,4 +1,4 @@
-"""What was there before the first launch and after the last one: growth must have an explanation."""
+"""Compare what existed before the first launch and after the last: growth needs an explanation."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ MIB = 2**20
 
 
 class Snapshot(BaseModel):
-    """Names of things, by what they are; and sizes in bytes, by what takes them."""
+    """Names of things by kind, and sizes in bytes by what uses them."""
 
     things: dict[str, list[str]]
     sizes: dict[str, int]
 
 
 class Growth(BaseModel):
-    """One measure. `leak` says what is too much, "" when nothing is."""
+    """One measure. `leak` says what is too much; it is "" when nothing is."""
 
     what: str
     before: str
@@ -27,40 +27,42 @@ class Growth(BaseModel):
 
 
 class Allowed(BaseModel):
-    """What is explained."""
+    """The growth that is explained."""
 
     more: dict[str, tuple[int, str]]
-    """Kind of thing → how many there may be in all at the end, and why."""
+    """Kind of thing → how many may exist at the end, and why."""
     bytes: dict[str, tuple[int, float, str]]
-    """Start of a size's name → bytes and share of what it was that it may grow by (the larger), and why."""
+    """Prefix of a size's name → (bytes, share of the first size) that it may grow by, the larger of both,
+    and why.
+    """
 
 
 def explained(launches: int, parallel: int, kept_namespaces: int) -> Allowed:
-    """What so many launches may leave."""
+    """Return what this many launches may leave behind."""
     disk = 256 * MIB + launches * 2 * MIB
     return Allowed(
         more={
             "launch namespaces": (
                 kept_namespaces + parallel,
-                f"the newest {kept_namespaces} and those of the last launches",
+                f"the newest {kept_namespaces}, and those of the last launches",
             )
         },
         bytes={
             "memory of node": (384 * MIB, 0.25, "caches of the API server and etcd fill up"),
             "memory of pod": (48 * MIB, 0.25, "caches fill up with the first launches"),
             "disk of node": (disk, 0, "logs, etcd, rows of the tracker: 2 MiB a launch"),
-            "disk of state": (MIB, 0, "nothing but the discovery cache"),
+            "disk of state": (MIB, 0, "only the discovery cache"),
         },
     )
 
 
 def compare(before: Snapshot, after: Snapshot, allowed: Allowed) -> list[Growth]:
-    """Every measure, things first."""
+    """Compare every measure, things first."""
     found = []
     for kind, names in after.things.items():
         there = before.things.get(kind, [])
         new = sorted(set(names) - set(there))
-        limit, why = allowed.more.get(kind, (None, "none that was not there before"))
+        limit, why = allowed.more.get(kind, (None, "no new ones"))
         bad = len(names) > max(limit, len(there)) if limit is not None else bool(new)
         more = f" and {len(new) - 5} more" if len(new) > 5 else ""
         found.append(

@@ -1,4 +1,4 @@
-"""What came of every launch of a soak, one JSON line each, and the numbers over all of them."""
+"""The result of every launch of a soak, one JSON line each, and the numbers over all of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Entry(BaseModel):
     bundle: str | None
     """None when the harness left none."""
     kept: bool = True
-    """False: removed, as `--keep` says."""
+    """False: its bundle was removed, as `--keep` says."""
     verdict: str
     """PASS, FAIL, UNKNOWN, or "none" when nothing was judged."""
     cause: str | None = None
@@ -29,7 +29,7 @@ class Entry(BaseModel):
     exit_code: int | None = None
     started_at: str
     seconds: float
-    """Of the whole harness process."""
+    """Seconds of the whole harness process."""
     stages: dict[str, float] = {}
     retries: list[Retry] = []
 
@@ -39,7 +39,7 @@ class Entry(BaseModel):
 
 
 class Ledger:
-    """Written as it happens. Not for several threads at once."""
+    """The ledger, written as launches end. Not for several threads at once."""
 
     def __init__(self, path: Path, keep: Keep) -> None:
         self.path = path
@@ -48,7 +48,7 @@ class Ledger:
         self._passed: list[Path] = []
 
     def add(self, entry: Entry) -> None:
-        """Write it, and remove what is no longer to be kept."""
+        """Write an entry, and remove bundles that are no longer kept."""
         if entry.passed and entry.bundle is not None:
             self._passed.append(Path(entry.bundle))
             for old in self._keep.surplus(self._passed):
@@ -71,7 +71,7 @@ class Ledger:
 
 
 class Numbers(BaseModel):
-    """Over all launches. Seconds by percentile."""
+    """Numbers over all launches. Seconds are percentiles."""
 
     launches: int
     passed: int
@@ -97,7 +97,7 @@ def numbers(entries: Sequence[Entry]) -> Numbers:
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """The smallest value that so many percent of all do not exceed."""
+    """Return for each percentage the smallest value that this share of all values does not exceed."""
     ordered = sorted(values)
     found = {f"p{p}": ordered[max(0, math.ceil(len(ordered) * p / 100) - 1)] for p in (50, 90, 99)}
     return {**found, "max": ordered[-1]}

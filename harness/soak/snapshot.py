@@ -1,4 +1,4 @@
-"""Looks at everything that a launch might leave: in the cluster, in Docker, on the disk, among processes."""
+"""Record everything that a launch might leave: in the cluster, in Docker, on the disk, among processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _SECONDS = 120
 
 
 def take(ready: Ready, settings: Settings, folder: Path) -> Snapshot:
-    """`folder` is the soak's own: whatever has it in its environment was started by the soak.
+    """Take a snapshot. `folder` belongs to the soak: a process with it in its environment was started by the
+    soak.
 
     Raises ToolError, and what the API server's client raises.
     """
@@ -69,9 +70,9 @@ def _in_docker() -> dict[str, list[str]]:
 
 
 def _memory(kube: Kube, nodes: list[str]) -> dict[str, int]:
-    """Resident bytes of each node, and of each container of the system's pods, as the kubelets count them.
+    """Return resident bytes of each node, and of each container of system pods, as the kubelets count them.
 
-    A pod's name ends in what changes when it is made again: it is left out.
+    The random end of a pod's name is left out, so that a recreated pod keeps its name.
     """
     found: dict[str, int] = {}
     for node in nodes:
@@ -89,7 +90,7 @@ def _memory(kube: Kube, nodes: list[str]) -> dict[str, int]:
 
 
 def _node_disk(node: str) -> int:
-    """Without etcd's write-ahead log, which is made in pieces of 64 MiB."""
+    """Return disk use of nodes without etcd's write-ahead log, which grows in pieces of 64 MiB."""
     script = "du -skx --exclude=wal /var 2>/dev/null | cut -f1"
     done = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=_SECONDS)
     return int(done.stdout) * 1024
@@ -106,6 +107,6 @@ def _disk(folder: Path) -> int:
 
 
 def _processes(folder: Path) -> list[str]:
-    """Those that were started with the soak's folder in their environment."""
+    """Return the processes that were started with the soak's folder in their environment."""
     found = processes.started_with(str(folder))
     return sorted(f"{process.pid} {processes.command_line(process)}" for process in found)

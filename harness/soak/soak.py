@@ -1,4 +1,4 @@
-"""The soak itself: real `harness run` processes, so many at once, until all are done or somebody stops it."""
+"""Run real `harness run` processes, several at a time, until all are done or somebody stops the soak."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ from harness.soak.leaks import Growth, compare, explained
 from harness.soak.ledger import Entry, Ledger, Numbers, numbers
 
 SETTLE_SECONDS = 120.0
-"""For what ends by itself after a launch: namespaces that are being deleted, containers of their pods."""
+"""Time for what ends by itself after a launch: namespaces that are being deleted, containers of their pods.
+"""
 AFTER_WAIT_SECONDS = 300.0
-"""A harness needs so long at most before and after its wait."""
+"""Most seconds that a harness needs before and after its wait."""
 
 
 class Result(BaseModel):
-    """summary.json."""
+    """The result, written as summary.json."""
 
     folder: str
     asked: int
@@ -47,15 +48,15 @@ class Result(BaseModel):
 
     @property
     def clean(self) -> bool:
-        """Every launch that was asked for passed, and nothing leaked."""
+        """Whether every requested launch passed and nothing leaked."""
         return self.numbers.passed == self.asked and not self.leaks
 
 
 class Soak:
-    """`run` launches; `stop` ends what is under way."""
+    """A soak. `run` launches; `stop` ends running launches."""
 
     def __init__(self, ready: Ready, settings: Settings, job: Path, folder: Path, parallel: int) -> None:
-        """`folder` is made: ledger.jsonl, summary.json, launches/ with bundles, logs/, tmp/."""
+        """Create `folder`: ledger.jsonl, summary.json, launches/ with bundles, logs/, tmp/."""
         self._ready = ready
         self._settings = settings
         self._job = job
@@ -68,7 +69,9 @@ class Soak:
         self._stopped = threading.Event()
 
     def run(self, launches: int, progress: Progress) -> Result:
-        """So many launches, then the leak check. What ends it early ends the launches under way."""
+        """Launch this many times, then check for leaks. An error or interruption also ends the running
+        launches.
+        """
         start = time.monotonic()
         before = snapshot.take(self._ready, self._settings, self._folder)
         with ThreadPoolExecutor(self._parallel) as pool:
@@ -100,7 +103,7 @@ class Soak:
         return result
 
     def stop(self) -> None:
-        """No more launches; those under way are ended as by Ctrl-C."""
+        """Start no more launches, and end those that run as Ctrl-C would."""
         self._stopped.set()
         for command in list(self._running):
             if command.process.poll() is None:
@@ -149,7 +152,9 @@ class Soak:
         return entry.model_copy(update=_recorded(runs))
 
     def _environment(self, runs: Path) -> dict[str, str]:
-        """The user's, on this cluster, with evidence and temporary files of its own."""
+        """Return the user's environment, with this cluster, and with folders of its own for evidence and
+        temporary files.
+        """
         settings = self._settings
         shared = {"HARNESS_CPU_REQUEST": CPU_REQUEST} if self._parallel > 1 else {}
         own = {
@@ -167,7 +172,7 @@ class Soak:
 
 
 def _recorded(runs: Path) -> dict[str, object]:
-    """What the bundle of a launch says."""
+    """Return what the bundle of a launch says."""
     if not (runs / "latest").exists():
         return {}
     bundle = Bundle.open((runs / "latest").resolve())

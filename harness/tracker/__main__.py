@@ -1,4 +1,4 @@
-"""`python3 -m harness.tracker`: serve until SIGTERM or SIGINT."""
+"""Serve the tracker until SIGTERM or SIGINT: `python3 -m harness.tracker`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ import uvicorn
 from harness.tracker.app import Options, build
 
 KEEP_ALIVE_SECONDS = 75
-"""Longer than any client keeps an idle connection, so that none is closed just as it is used again."""
+"""Longer than any client keeps an idle connection. So no connection is closed just as a client uses it
+again.
+"""
 LARGEST_FILE_MIB = 64
 ALL_FILES_MIB = 1024
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(
         prog="harness tracker", description="A Pluto-compatible tracker that keeps every raw row."
     )
@@ -35,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve. 0: stopped by a signal; 64: no key; 2: it could not serve."""
+    """Serve. Returns 0 when a signal stopped it, 64 without a key, 2 when it could not serve."""
     arguments = parser().parse_args(argv)
     if arguments.key_file:
         key = arguments.key_file.read_text().strip()

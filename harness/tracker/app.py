@@ -25,21 +25,23 @@ class Options:
     db: Path
     key: str
     public_url: str = ""
-    """Base of the addresses in answers; empty: the request's Host."""
+    """Base of the URLs in answers. Empty: the request's Host."""
     file_limit: int = 64 << 20
-    """Bytes of one file."""
+    """Most bytes of one file."""
     files_limit: int = 1 << 30
-    """Bytes of all files."""
+    """Most bytes of all files."""
 
 
 async def healthz(request: Request) -> Response:
-    """Ready: the database is open. Asks nothing of it, so that a busy tracker does not lose its endpoint."""
+    """Answer that the tracker is ready: the database is open. It sends no query, so that a busy tracker
+    stays ready.
+    """
     alive = http.store(request).alive
     return Json({"status": "ok" if alive else "the writer has ended"}, 200 if alive else 503)
 
 
 def build(options: Options) -> Starlette:
-    """The application. The store opens with it and closes after its last request."""
+    """Return the application. The store opens with it and closes after its last request."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -1,4 +1,4 @@
-"""GET with patience: a tracker, or the API server's proxy before it, that fails briefly is asked again."""
+"""GET with retries: a tracker, or the API server's proxy before it, may fail for a short time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.core.errors import HarnessError, WaitError
 
 
 class _Again(Exception):
-    """The answer so far; another may be better."""
+    """This answer may be temporary: ask again."""
 
 
 def ask(
@@ -29,10 +29,11 @@ def ask(
     seconds: float,
     gone: Callable[[], str | None] = lambda: None,
 ) -> dict[str, Any]:
-    """The JSON object at `path`.
+    """Return the JSON object at `path`.
 
-    Raises WaitError (cause tracker.unreachable) when none came within `seconds`, HarnessError when `gone`
-    tells why none can come (the same cause), or the tracker refused (401: cause tracker.key_rejected).
+    Raises WaitError (cause tracker.unreachable) when no answer came within `seconds`. Raises HarnessError
+    when `gone` says why no answer can come (the same cause), or when the tracker refused (401: cause
+    tracker.key_rejected).
     """
 
     def unless_gone(_: RetryCallState) -> None:
@@ -68,7 +69,7 @@ def ask(
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise HarnessError(f"the tracker answered {path} with no JSON object", cause="tracker.unreachable")
+        raise HarnessError(f"the tracker answered {path} without a JSON object", cause="tracker.unreachable")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Takes what a tracker has of a launch, for the evidence: from our own tracker or from hosted Pluto."""
+"""Read what a tracker has of a launch, as evidence: from our own tracker or from hosted Pluto."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ PAGE = 10_000
 
 
 class AuditReader(Protocol):
-    """Reads only. Every method raises HarnessError (cause tracker.*) when the tracker does not give it."""
+    """Reads a tracker. Every method raises HarnessError (cause tracker.*) without an answer."""
 
     source: Literal["embedded", "hosted"]
     truncated: bool
-    """Set by reading: the tracker gave only part of what it has."""
+    """Set by reading: the tracker gave only part of its rows."""
 
     def runs(self, *, external_id: str, project: str, job_name: str | None) -> list[TrackerRun]:
-        """The runs with this id, and those that processes of this job attached to."""
+        """Return the runs with this id, and those that processes of this job attached to."""
 
     def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
-        """Every create and resume of these runs; None when the tracker keeps none."""
+        """Return every create and resume of these runs, or None when the tracker keeps none."""
 
     def points(self, run_ids: Sequence[int]) -> Iterator[Point]:
-        """Every raw row of these runs."""
+        """Return every raw row of these runs."""
 
     def failures(self) -> list[TrackerFailure]:
-        """Requests that the tracker could not serve, if it tells."""
+        """Return requests that the tracker could not serve, if it keeps them."""
 
 
 class EmbeddedAudit:
-    """Our tracker, by its audit view.
+    """Reads our own tracker through its audit view.
 
-    `client` has base URL, key and TLS set; it may lead through the Kubernetes API server's proxy. `gone` says
-    why an answer cannot come, if that is known: then none is waited for.
+    `client` has base URL, key and TLS set. It may go through the Kubernetes API server's proxy. `gone` says
+    why no answer can come, if that is known; then nothing waits for one.
     """
 
     source: Literal["embedded", "hosted"] = "embedded"
@@ -113,7 +113,9 @@ class EmbeddedAudit:
 def collect(
     reader: AuditReader, *, external_id: str, project: str, job_name: str | None, write: Write
 ) -> TrackerSummary:
-    """Write every run, attachment and point; count them. What ends it early is the summary's `error`."""
+    """Write every run, attachment and point, and count them. An error that ends it early is the summary's
+    `error`.
+    """
     runs = points = 0
     attachments: int | None = None
     error, failures = None, list[TrackerFailure]()

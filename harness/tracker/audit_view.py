@@ -1,6 +1,7 @@
-"""The audit view: what the tracker knows that Pluto's own reads do not show.
+"""The audit view: what the tracker knows and Pluto's own reads do not show.
 
-Who attached to which run, each raw row with who sent it and when it came, and rows that belong to no run.
+It shows who attached to which run, each raw row with its sender and receive time, and rows that belong to no
+run.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ COLUMNS = ["run_id", "metric", "step", "value", "time_ms", "received_at", "sende
 def runs(
     db: sqlite3.Connection, external_id: str | None, project: str | None, job_name: str | None
 ) -> list[Found]:
-    """The runs with this external id in this project, and every run, anywhere, that the job attached to."""
+    """Return the runs with this external id in this project, and every run, anywhere, that the job attached
+    to.
+    """
     rows = db.execute(
         "SELECT * FROM runs WHERE (external_id = ? AND project = ?) OR"
         " id IN (SELECT run_id FROM attachments WHERE job_name = ?) ORDER BY id",
@@ -41,7 +44,7 @@ def runs(
 
 
 def orphans(db: sqlite3.Connection, project: str | None) -> list[Found]:
-    """Ingest requests of a project whose X-Run-Id names no run, by sender."""
+    """Return ingest requests of a project whose X-Run-Id names no run, by sender."""
     rows = db.execute(
         "SELECT run_header, sender, peer, kind, sum(rows) AS rows FROM requests WHERE project = ?"
         " AND run_id NOT IN (SELECT id FROM runs) GROUP BY 1, 2, 3, 4",
@@ -75,9 +78,11 @@ def attachments(db: sqlite3.Connection, run_ids: Sequence[int]) -> list[Found]:
 def points(
     db: sqlite3.Connection, run_ids: Sequence[int], after: int, limit: int
 ) -> tuple[list[list[Any]], int | None]:
-    """Up to `limit` raw rows past row `after`, in arrival order, as lists of COLUMNS; where to go on.
+    """Return up to `limit` raw rows after row `after`, in arrival order, as lists of COLUMNS, and where to
+    continue.
 
-    By the requests' ranges of row ids: a page costs its own rows, however many came before.
+    The query uses the requests' ranges of row ids. So a page costs only its own rows, however many came
+    before.
     """
     query = f"""
         SELECT p.run_id, p.name, p.step, CASE WHEN p.value IS NULL THEN 'NaN' WHEN p.value = 9e999

@@ -1,4 +1,6 @@
-"""Requests that the tracker itself could not serve: in memory, for a full disk keeps nothing."""
+"""Requests that the tracker itself could not serve. They are kept in memory, because a full disk keeps
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +8,18 @@ import threading
 from typing import Any
 
 MOST = 100
-"""Different reasons that are told apart."""
+"""How many different reasons are counted apart."""
 
 
 class Failures:
-    """By reason: how many, and when the first and the last of them came."""
+    """Failures by reason: how many, and when the first and the last came."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._found: dict[str, dict[str, Any]] = {}
 
     def add(self, reason: str, at: str) -> None:
-        """`at`: RFC 3339. Reasons past the first hundred count as "other"."""
+        """Count a failure. `at` is RFC 3339. Reasons past the first hundred count as "other"."""
         with self._lock:
             key = reason if reason in self._found or len(self._found) < MOST else "other"
             failure = self._found.setdefault(key, {"reason": key, "count": 0, "first": at})

@@ -1,7 +1,8 @@
-"""Hosted Pluto, by its public read API alone.
+"""Read hosted Pluto by its public read API alone.
 
-Weaker than our own tracker: no attachments; only runs of one project; a run that a rank split off is found
-only by the job name in the metadata of the process that made it; no sender and no receive time for a row.
+It shows less than our own tracker: no attachments, only runs of one project, no sender and no receive time
+for a row. A run that a rank split off is found only by the job name in the metadata of the process that
+created it.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ SETTLE_SECONDS = 6.0
 """Pluto's ingest answers before a row can be read; it flushes every 5 s."""
 RUNS_PAGE = 200
 RAW_MOST = 50_000
-"""Raw rows of one metric that Pluto gives at most."""
+"""Most raw rows of one metric that Pluto returns."""
 
 
 class HostedAudit:
-    """Reads until two counts `settle_seconds` apart agree. `base_url` empty: Pluto's own API."""
+    """Reads until two counts, `settle_seconds` apart, agree. An empty `base_url` is Pluto's own API."""
 
     source: Literal["embedded", "hosted"] = "hosted"
 
@@ -52,7 +53,7 @@ class HostedAudit:
         self.truncated = False
 
     def runs(self, *, external_id: str, project: str, job_name: str | None) -> list[TrackerRun]:
-        """By reading the details of the project's newest runs: Pluto has no search by external id."""
+        """Read the details of the project's newest runs, because Pluto cannot search by external id."""
         found, shared = [], False
         for listed in self._listed(project):
             run = self._ask(f"api/runs/details/{listed['id']}", {"projectName": project})
@@ -79,12 +80,12 @@ class HostedAudit:
         return found
 
     def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
-        """None: Pluto does not keep who attached."""
+        """Return None: Pluto does not keep who attached."""
         del run_ids
         return None
 
     def points(self, run_ids: Sequence[int]) -> Iterator[Point]:
-        """Waits for stable counts first. Raises WaitError when they still change at the deadline."""
+        """Wait for stable counts, then read. Raises WaitError when they still change at the deadline."""
         self._wait_stable(run_ids)
         for run_id in run_ids:
             for name in self._metric_names(run_id):
@@ -99,7 +100,7 @@ class HostedAudit:
                     )
 
     def failures(self) -> list[TrackerFailure]:
-        """Pluto tells none."""
+        """Return nothing: Pluto keeps no failures."""
         return []
 
     def _listed(self, project: str) -> Iterator[dict[str, Any]]:
@@ -165,7 +166,7 @@ def _job_name(run: dict[str, Any]) -> object:
 
 
 def _value(row: dict[str, Any]) -> float:
-    """Pluto writes 0 and a flag for a value that JSON cannot hold."""
+    """Return a value. Pluto writes 0 and a flag for a value that JSON cannot hold."""
     flags = {"NaN": math.nan, "Inf": math.inf, "-Inf": -math.inf}
     flag = row.get("valueFlag") or ""
     if flag in flags:
@@ -175,7 +176,9 @@ def _value(row: dict[str, Any]) -> float:
 
 
 def _milliseconds(time: object) -> int:
-    """A client time: milliseconds, RFC 3339, or ClickHouse's "YYYY-MM-DD hh:mm:ss.mmm" in UTC."""
+    """Return a client time in milliseconds. Pluto writes milliseconds, RFC 3339, or ClickHouse's "YYYY-MM-DD
+    hh:mm:ss.mmm" in UTC.
+    """
     if isinstance(time, (int, float)):
         return int(time)
     text = str(time)

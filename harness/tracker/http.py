@@ -19,7 +19,7 @@ from harness.tracker.store import Store
 
 BODY_LIMIT = 64 << 20
 OPEN_PATHS = ("/healthz", "/files/put/", "/files/get/")
-"""No key: the probe, and URLs that are themselves a secret, as Pluto's presigned ones."""
+"""Paths that need no key: the probe, and URLs that hold a secret themselves, as Pluto's presigned ones do."""
 
 
 def now() -> str:
@@ -28,7 +28,7 @@ def now() -> str:
 
 
 def from_ms(time_ms: int) -> str:
-    """A client's time as Pluto shows it. A time that no calendar has stays a number."""
+    """Return a client's time as Pluto shows it. A time outside of the calendar stays a number."""
     try:
         moment = datetime.fromtimestamp(time_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -37,7 +37,7 @@ def from_ms(time_ms: int) -> str:
 
 
 class Refused(HTTPException):
-    """A request that is answered with an error in Pluto's shape."""
+    """Answers a request with an error in Pluto's shape."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(status, reason)
@@ -48,7 +48,7 @@ class Sender:
     """Who sent a request, by its headers and its address."""
 
     run_id: int
-    """X-Run-Id; 0 when it is no number, as Pluto's ingest takes it."""
+    """X-Run-Id; 0 when it is not a number, as in Pluto's ingest."""
     run_header: str | None
     name: str | None
     project: str | None
@@ -78,13 +78,13 @@ def failures(request: Request) -> Failures:
 
 
 def base_url(request: Request) -> str:
-    """Where the client reaches this server: --public-url, or as the request says."""
+    """Return where the client reaches this server: --public-url, or what the request says."""
     public: str = request.app.state.public_url
     return public or str(request.base_url).rstrip("/")
 
 
 class Json(Response):
-    """JSON, also of numbers that JSON does not know (as the client itself writes them)."""
+    """JSON that may hold NaN and infinities, as the client itself writes them."""
 
     media_type = "application/json"
 
@@ -93,7 +93,7 @@ class Json(Response):
 
 
 async def body(request: Request, limit: int = BODY_LIMIT) -> bytes:
-    """The request's body. Raises Refused 413 past `limit` bytes, before it is all in memory."""
+    """Return the request's body. Raises Refused 413 past `limit` bytes, before all of it is in memory."""
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
@@ -104,7 +104,7 @@ async def body(request: Request, limit: int = BODY_LIMIT) -> bytes:
 
 
 def loads(text: bytes) -> Any:
-    """JSON, NaN and infinities included. Raises ValueError, also for half a surrogate pair."""
+    """Parse JSON, NaN and infinities included. Raises ValueError, also for half a surrogate pair."""
     found = json.loads(text)
     if b"\\u" in text:
         json.dumps(found, ensure_ascii=False).encode()
@@ -112,7 +112,7 @@ def loads(text: bytes) -> Any:
 
 
 async def fields(request: Request) -> dict[str, Any]:
-    """The body as a JSON object. Raises Refused 400 otherwise."""
+    """Return the body as a JSON object. Raises Refused 400 otherwise."""
     try:
         found = loads(await body(request))
     except (ValueError, RecursionError):
@@ -123,7 +123,7 @@ async def fields(request: Request) -> dict[str, Any]:
 
 
 def integer(value: object, name: str) -> int:
-    """A database integer. Raises Refused 400 otherwise."""
+    """Return a database integer. Raises Refused 400 otherwise."""
     if isinstance(value, str) and value.isascii() and value.lstrip("-").isdigit() and len(value) < 20:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
@@ -132,7 +132,9 @@ def integer(value: object, name: str) -> int:
 
 
 def number(request: Request, name: str, default: int | None = None, most: int | None = None) -> int:
-    """A whole number ≥ 0 of the query, at most `most`. Raises Refused 400 when it is missing or no such."""
+    """Return a whole number of the query, from 0 to `most`. Raises Refused 400 when it is missing or
+    something else.
+    """
     text = request.query_params.get(name)
     if text is None:
         if default is None:
@@ -149,7 +151,7 @@ def optional_number(request: Request, name: str) -> int | None:
 
 
 def text(request: Request, name: str) -> str:
-    """A query parameter that must be there. Raises Refused 400 otherwise."""
+    """Return a query parameter that must be there. Raises Refused 400 otherwise."""
     value = request.query_params.get(name)
     if not value:
         raise Refused(400, f"{name}: required")
@@ -157,12 +159,12 @@ def text(request: Request, name: str) -> str:
 
 
 def numbers(request: Request, name: str) -> list[int]:
-    """Comma-separated integers of the query; [] when absent."""
+    """Return comma-separated integers of the query, or [] when absent."""
     return [integer(part.strip(), name) for part in request.query_params.get(name, "").split(",") if part]
 
 
 def refusal(path: str, status: int, reason: str) -> Response:
-    """An error as the part of Pluto that owns `path` words it."""
+    """Return an error in the words of the part of Pluto that owns `path`."""
     if path.startswith(("/ingest", "/files")):
         return Json({"code": status, "message": reason}, status)
     if status == 401:
@@ -176,7 +178,7 @@ async def on_refused(request: Request, error: Exception) -> Response:
 
 
 async def on_error(request: Request, error: Exception) -> Response:
-    """500, or 507 when the disk is full; remembered, for the audit view."""
+    """Answer 500, or 507 when the disk is full, and remember it for the audit view."""
     reason = f"{type(error).__name__}: {error}"
     failures(request).add(reason, now())
     full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL

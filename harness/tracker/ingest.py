@@ -1,7 +1,7 @@
-"""Ingest lines: read, checked as Pluto's ingest checks them, kept with who sent them.
+"""Read ingest lines, check them as Pluto's ingest does, and keep them with their sender.
 
-As there, lines are taken one after another: those before a bad one stay, the request is answered with 422.
-Whether the run exists is not asked: a row for no run is an orphan that the audit can show.
+Lines are taken one after another, as in Pluto: those before a bad one stay, and the answer is 422. Nobody
+checks whether the run exists: a row for no run is an orphan, which the audit view shows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Row = tuple[Any, ...]
 
 @dataclass
 class Lines:
-    """The rows of a request up to its first bad line, and what was wrong with that."""
+    """The rows of a request up to its first bad line, and what was wrong with that line."""
 
     rows: list[Row] = field(default_factory=list)
     lines: int = 0
@@ -29,7 +29,7 @@ class Lines:
 
 
 def read(body: bytes, rows_of: Callable[[dict[str, Any]], list[Row]]) -> Lines:
-    """Every line through `rows_of`, which raises ValueError for a line that does not fit."""
+    """Read every line with `rows_of`, which raises ValueError for a bad line."""
     found = Lines()
     for at, line in enumerate(body.split(b"\n"), 1):
         if not line or line.isspace():
@@ -44,7 +44,7 @@ def read(body: bytes, rows_of: Callable[[dict[str, Any]], list[Row]]) -> Lines:
 
 
 def point_rows(line: dict[str, Any]) -> list[Row]:
-    """(name, step, time_ms, value) for each value of a `{"time", "step", "data": {name: number}}`."""
+    """Return (name, step, time_ms, value) for each value of a `{"time", "step", "data": {name: number}}`."""
     _only(line, {"time", "step", "data"})
     time_ms, step, data = _whole(line, "time"), _whole(line, "step"), line.get("data")
     if not isinstance(data, dict):
@@ -58,14 +58,14 @@ def point_rows(line: dict[str, Any]) -> list[Row]:
 
 
 def log_rows(line: dict[str, Any]) -> list[Row]:
-    """(time_ms, message, line_number, log_type)."""
+    """Return (time_ms, message, line_number, log_type)."""
     _only(line, {"time", "message", "lineNumber", "logType", "step"})
     kind = line.get("logType") or "INFO"
     return [(_whole(line, "time"), _text(line, "message"), _whole(line, "lineNumber"), str(kind))]
 
 
 def data_rows(line: dict[str, Any]) -> list[Row]:
-    """(time_ms, step, log_name, data_type, data) of a histogram, table, graph or string."""
+    """Return (time_ms, step, log_name, data_type, data) of a histogram, table, graph or string."""
     _only(line, {"time", "data", "dataType", "logName", "step"})
     step = 0 if line.get("step") is None else _whole(line, "step")
     texts = [_text(line, name) for name in ("logName", "dataType", "data")]
@@ -73,7 +73,7 @@ def data_rows(line: dict[str, Any]) -> list[Row]:
 
 
 def keep_points(db: sqlite3.Connection, sender: Sender, lines: Lines) -> None:
-    """One row for each value. The writer is alone, so the rows of a request are one range of ids."""
+    """Keep one row for each value. There is one writer, so the rows of a request are one range of ids."""
     before = db.execute("SELECT coalesce(max(id), 0) FROM points").fetchone()[0]
     db.executemany(
         f"INSERT INTO points (run_id, name, step, time_ms, value) VALUES ({sender.run_id:d}, ?, ?, ?, ?)",  # noqa: S608
@@ -108,7 +108,7 @@ def keep_request(
     lines: Lines,
     ids: Sequence[int | None] = (None, None),
 ) -> int:
-    """Who sent it and when it was received; also of a request that was refused."""
+    """Keep who sent a request and when it was received, also of a refused one."""
     made = db.execute(
         "INSERT INTO requests (kind, run_id, run_header, sender, project, peer, received_at, rows, error,"
         " first_id, last_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",

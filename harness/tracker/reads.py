@@ -25,7 +25,7 @@ Found = dict[str, Any]
 
 @dataclass(frozen=True)
 class Listing:
-    """What runs are listed, in what order, and which part of them."""
+    """Which runs to list, in what order, and which part of them."""
 
     project: str
     search: str | None = None
@@ -52,7 +52,7 @@ def projects(db: sqlite3.Connection) -> list[Found]:
 
 
 def runs(db: sqlite3.Connection, listing: Listing) -> tuple[list[Found], int]:
-    """One page of a project's runs, and how many there are. A run needs one of the tags, not all."""
+    """Return one page of a project's runs, and how many there are. A run needs one of the tags, not all."""
     where, values = "project = ?", [listing.project]
     if listing.search:
         where += " AND instr(lower(name), lower(?)) > 0"
@@ -85,12 +85,14 @@ def runs(db: sqlite3.Connection, listing: Listing) -> tuple[list[Found], int]:
 
 
 def run(db: sqlite3.Connection, run_id: int) -> sqlite3.Row:
-    """Raises Refused 404."""
+    """Return a run. Raises Refused 404."""
     return _one(db.execute("SELECT * FROM runs WHERE id = ?", (run_id,)))
 
 
 def run_by_display_id(db: sqlite3.Connection, display_id: str, project: str | None) -> sqlite3.Row:
-    """Prefixes are not unique: `project` decides, else the oldest. Raises Refused 404."""
+    """Return a run by its display id. Prefixes are not unique: `project` decides, else the oldest. Raises
+    Refused 404.
+    """
     query = "SELECT * FROM runs WHERE display_id = ? AND coalesce(?, project) = project ORDER BY id LIMIT 1"
     return _one(db.execute(query, (display_id.upper(), project)))
 
@@ -103,7 +105,7 @@ def _one(rows: sqlite3.Cursor) -> sqlite3.Row:
 
 
 def details(db: sqlite3.Connection, row: sqlite3.Row) -> Found:
-    """Everything of a run but its points. Names that were logged but never announced are there too."""
+    """Return everything of a run but its points, with names that were logged but never announced."""
     names = dict.fromkeys(series.of_run(db, row["id"]), "METRIC")
     names.update(db.execute("SELECT log_name, log_type FROM log_names WHERE run_id = ?", (row["id"],)))
     return {
@@ -137,7 +139,9 @@ def details(db: sqlite3.Connection, row: sqlite3.Row) -> Found:
 
 
 def status_events(db: sqlite3.Connection, run_id: int, *, applied_only: bool = True) -> list[Found]:
-    """Oldest first. Reports that lost against a higher status are in the audit view only."""
+    """Return status reports, oldest first. The audit view alone has reports that lost against a higher
+    status.
+    """
     rows = db.execute(
         "SELECT * FROM status_events WHERE run_id = ? AND applied >= ? ORDER BY id", (run_id, applied_only)
     )
@@ -161,7 +165,7 @@ def status_events(db: sqlite3.Connection, run_id: int, *, applied_only: bool = T
 def logs(
     db: sqlite3.Connection, run_id: int, log_type: str | None, limit: int, offset: int
 ) -> tuple[list[Found], int]:
-    """By line number, as Pluto has them: lines of several processes interleave."""
+    """Return logs by line number, as Pluto does: lines of several processes interleave."""
     where, values = "run_id = ? AND coalesce(?, log_type) = log_type", (run_id, log_type)
     total = db.execute(f"SELECT count(*) FROM logs WHERE {where}", values).fetchone()[0]  # noqa: S608
     rows = db.execute(
@@ -181,7 +185,7 @@ def logs(
 
 
 def files(db: sqlite3.Connection, run_id: int, log_name: str | None, base: str) -> list[Found]:
-    """Files whose bytes have arrived, newest step last."""
+    """Return files whose bytes have arrived, newest step last."""
     rows = db.execute(
         "SELECT * FROM files WHERE run_id = ? AND coalesce(?, log_name) = log_name"
         " AND stored_size IS NOT NULL ORDER BY step, sample_index, id",

@@ -1,6 +1,6 @@
-"""Files: an address to put each to, the bytes in the database, an address to get it from.
+"""Files: a URL to put each to, the bytes in the database, a URL to get it from.
 
-The addresses carry an unguessable token in place of the key, as Pluto's presigned ones do.
+The URLs carry an unguessable token in place of the key, as Pluto's presigned ones do.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def _row(entry: object) -> tuple[Any, ...]:
 
 
 async def announce(request: Request) -> Response:
-    """POST /files: `{logName: [{fileName: address}, …]}`. Raises Refused 413 for a file past the limit."""
+    """Answer POST /files: `{logName: [{fileName: address}, …]}`. Raises Refused 413 for a file past the
+    limit.
+    """
     who, body, limit = http.sender(request), await http.fields(request), request.app.state.file_limit
     entries = body.get("files")
     if not isinstance(entries, list) or not 1 <= len(entries) <= FILES_MOST:

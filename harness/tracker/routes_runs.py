@@ -1,4 +1,4 @@
-"""POST /api/…: what the client tells of a run from init to finish."""
+"""POST /api/…: what the client reports about a run from init to finish."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ORGANIZATION = "harness"
 
 
 def run_url(base: str, row: sqlite3.Row) -> str:
-    """The run's page as Pluto would name it; the client prints its last part."""
+    """Return the URL of the run's page as Pluto would name it. The client prints its last part."""
     return f"{base}/o/{ORGANIZATION}/projects/{quote(row['project'], safe='')}/r{row['id']}"
 
 

@@ -1,4 +1,4 @@
-"""What a create or resume request says, read and checked. Config and metadata come as JSON inside JSON."""
+"""Read and check the fields of a create or resume request. Config and metadata are JSON inside JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TAGS_MOST = 50
 
 @dataclass(frozen=True)
 class Attach:
-    """Where an attaching process is, as far as its metadata says."""
+    """Where an attaching process runs, as far as its metadata says."""
 
     sender: Sender
     name: str | None = None
@@ -47,7 +47,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def document(body: Mapping[str, Any], name: str) -> Any:
-    """A field that holds JSON as a string. Raises Refused 400 when it is no JSON (NaN is none)."""
+    """Return a field that holds JSON as a string. Raises Refused 400 when it is not JSON (NaN is not)."""
     value = body.get(name)
     if not isinstance(value, str):
         return value
@@ -58,7 +58,7 @@ def document(body: Mapping[str, Any], name: str) -> Any:
 
 
 def string(body: Mapping[str, Any], name: str, most: int = 4096) -> str:
-    """A field that must be a string of 1 to `most` characters. Raises Refused 400 otherwise."""
+    """Return a string of 1 to `most` characters. Raises Refused 400 otherwise."""
     value = body.get(name)
     if not isinstance(value, str) or not 1 <= len(value) <= most:
         raise Refused(400, f"{name}: expected a string of 1 to {most} characters")
@@ -76,14 +76,14 @@ def tags(value: object) -> list[str]:
 
 
 def merged(into: Any, new: Any) -> Any:
-    """`new` over `into`, object by object; anything else replaces."""
+    """Merge `new` into `into`, object by object. Anything else is replaced."""
     if isinstance(into, dict) and isinstance(new, dict):
         return {**into, **{key: merged(into[key], new[key]) if key in into else new[key] for key in new}}
     return new
 
 
 def read_create(body: Mapping[str, Any]) -> Create:
-    """Raises Refused 400 naming the field."""
+    """Return the fields of a create request. Raises Refused 400 naming the wrong field."""
     external_id, parent, step = body.get("externalId"), body.get("forkRunId"), body.get("forkStep")
     return Create(
         project=string(body, "projectName"),
@@ -101,7 +101,7 @@ def read_create(body: Mapping[str, Any]) -> Create:
 
 
 def read_attach(sender: Sender, new: Create | None = None) -> Attach:
-    """Whatever of the metadata is there: no field of it is required, and none can make a create fail."""
+    """Return what the metadata holds. No field of it is required, and none can make a create fail."""
     if new is None:
         return Attach(sender, name=sender.name)
     metadata, settings = _object(new.system_metadata), _object(new.logger_settings)

@@ -1,4 +1,4 @@
-"""Run ids as the pluto client reads them: some strings are no name for a new run but resume an old one."""
+"""Run ids as the Pluto client reads them: some strings do not name a new run but resume an old one."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ RunIdKind = Literal["external", "resume-numeric", "resume-display"]
 
 
 def classify_run_id(text: str) -> RunIdKind:
-    """How the client takes PLUTO_RUN_ID (pluto-ml 0.0.29, sets.py): a name, or a run to resume."""
+    """Say how the client takes PLUTO_RUN_ID (pluto-ml 0.0.29, sets.py): as a name, or as a run to resume."""
     if text.isdigit():
         return "resume-numeric"
     return "resume-display" if DISPLAY_ID.fullmatch(text) else "external"
 
 
 def check_run_id(text: str) -> str:
-    """The id itself. Raises UsageError when no job could share a fresh run under it."""
+    """Return the id itself. Raises UsageError when no job could share a new run under it."""
     if not text.strip():
-        raise UsageError("PLUTO_RUN_ID is empty", hint="leave it unset and one is made")
+        raise UsageError("PLUTO_RUN_ID is empty", hint="unset it, and the harness makes one")
     if len(text) > MOST:
         raise UsageError(f"PLUTO_RUN_ID has {len(text)} characters", hint=f"Pluto takes at most {MOST}")
     if not text.isprintable():
-        raise UsageError(f"PLUTO_RUN_ID {text!r} has characters that do not print", hint="take them out")
+        raise UsageError(f"PLUTO_RUN_ID {text!r} has unprintable characters", hint="remove them")
     kind = classify_run_id(text)
     if kind != "external":
         what = "a run's number" if kind == "resume-numeric" else "a run's display id"
@@ -40,5 +40,5 @@ def check_run_id(text: str) -> str:
 
 
 def make_run_id(nonce: str) -> str:
-    """A run id that no other launch has. Raises UsageError when `nonce` cannot be part of one."""
+    """Return a run id that no other launch has. Raises UsageError when `nonce` cannot be part of one."""
     return check_run_id(f"e2e-run-{nonce}")

@@ -1,4 +1,4 @@
-"""Writes on runs. Each function runs inside one transaction of the store's only writer: none can race.
+"""Write runs. Each function runs in one transaction of the store's only writer, so none can race.
 
 What a run id means, what a resume changes and which status wins is as in Pluto's server.
 """
@@ -15,20 +15,20 @@ from harness.tracker.http import Refused, Sender, integer, now
 from harness.tracker.run_fields import Attach, Create, merged
 
 TERMINAL = {"COMPLETED": 0, "TERMINATED": 1, "CANCELLED": 2, "FAILED": 3}
-"""Terminal statuses; one replaces another only upward, so that a late success cannot hide a failure."""
+"""Terminal statuses. One replaces another only upward, so that a late success cannot hide a failure."""
 STATUSES = {"RUNNING", *TERMINAL}
 WORD = re.compile(r"[A-Za-z0-9]+")
 
 
 def prefix_of(project: str) -> str:
-    """A display-id prefix: initials, filled up from the last word. "unify-test" → "UTE"."""
+    """Return a display-id prefix: initials, filled up from the last word. "unify-test" → "UTE"."""
     words: list[str] = WORD.findall(project) or ["RUN"]
     initials = "".join(word[0] for word in words[:3])
     return (initials + words[-1][1:])[: max(3, len(initials))].upper()
 
 
 def find(db: sqlite3.Connection, run_id: object) -> sqlite3.Row:
-    """The run's row. Raises Refused 404."""
+    """Return the run's row. Raises Refused 404."""
     row: sqlite3.Row | None = db.execute(
         "SELECT * FROM runs WHERE id = ?", (integer(run_id, "runId"),)
     ).fetchone()
@@ -38,9 +38,9 @@ def find(db: sqlite3.Connection, run_id: object) -> sqlite3.Row:
 
 
 def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3.Row, bool]:
-    """The run of (project, external id), made when there is none; and whether it was there already.
+    """Return the run of (project, external id), and whether it existed. It is created when there is none.
 
-    Ids of a new database begin at the time, so that clients of one that was lost cannot write into its runs.
+    Ids of a new database begin at the time, so that clients of a lost database cannot write into its runs.
     """
     at = now()
     db.execute(
@@ -86,7 +86,7 @@ def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3
 
 
 def _inherited(db: sqlite3.Connection, new: Create) -> tuple[Any, list[str]]:
-    """Config and tags with what the fork's parent gives. A parent that is not there gives nothing."""
+    """Return config and tags, with what the fork's parent has. A missing parent adds nothing."""
     parent = db.execute("SELECT * FROM runs WHERE id = ?", (new.forked_from,)).fetchone()
     if parent is None:
         return new.config, new.tags
@@ -100,7 +100,7 @@ def _inherited(db: sqlite3.Connection, new: Create) -> tuple[Any, list[str]]:
 
 
 def resume(db: sqlite3.Connection, body: dict[str, Any], attach: Attach) -> sqlite3.Row:
-    """By runId, displayId, or externalId + projectName. Raises Refused 400, 404."""
+    """Resume a run by runId, displayId, or externalId + projectName. Raises Refused 400, 404."""
     if body.get("runId") is not None:
         row = find(db, body["runId"])
     elif body.get("displayId") is not None:
@@ -120,7 +120,7 @@ def resume(db: sqlite3.Connection, body: dict[str, Any], attach: Attach) -> sqli
 
 
 def reopen(db: sqlite3.Connection, run_id: int, attach: Attach, config: Any) -> sqlite3.Row:
-    """Attach to a run that exists: it runs again, its config is merged, all else of it stays."""
+    """Attach to a run that exists: it runs again, its config is merged, everything else stays."""
     row = find(db, run_id)
     at = now()
     if row["status"] in TERMINAL:
@@ -149,7 +149,7 @@ def set_status(db: sqlite3.Connection, run_id: object, status: str, metadata: An
 
 
 def heartbeat(db: sqlite3.Connection, run_id: object) -> str:
-    """Note that a process of the run lives; the run's status."""
+    """Note that a process of the run is alive. Returns the run's status."""
     row = find(db, run_id)
     db.execute("UPDATE runs SET heartbeat_at = ? WHERE id = ?", (now(), row["id"]))
     return str(row["status"])

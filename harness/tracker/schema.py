@@ -1,7 +1,7 @@
 """The tracker's tables.
 
-Points are raw: every accepted value is a row of its own, also when it was sent twice. Who sent it stands in
-`requests`; its rows are `first_id` to `last_id`. Pluto's deduplicated series is the view `series`.
+Points are raw: every accepted value is a row of its own, also when it was sent twice. The sender is in
+`requests`, whose rows are `first_id` to `last_id`. The view `series` is Pluto's deduplicated series.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Metric series: Pluto's deduplicated view, the raw rows under it, and what is computed of it."""
+"""Metric series: Pluto's deduplicated view, the raw rows under it, and statistics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AGGREGATIONS = ("MIN", "MAX", "AVG", "LAST", "VARIANCE")
 
 
 def names(db: sqlite3.Connection, project: str, runs: Sequence[int], search: str, limit: int) -> list[str]:
-    """Distinct metric names of a project, or of some runs of it."""
+    """Return distinct metric names of a project, or of some of its runs."""
     wanted = set(runs)
     found: set[str] = set()
     for (run,) in db.execute("SELECT id FROM runs WHERE project = ?", (project,)).fetchall():
@@ -24,7 +24,7 @@ def names(db: sqlite3.Connection, project: str, runs: Sequence[int], search: str
 
 
 def of_run(db: sqlite3.Connection, run: int) -> list[str]:
-    """The names with points, by one index step for each name rather than for each point."""
+    """Return the names with points, by one index step for each name rather than for each point."""
     rows = db.execute(
         "WITH RECURSIVE walk (name) AS ("
         " SELECT min(name) FROM points WHERE run_id = :run UNION ALL"
@@ -50,7 +50,7 @@ def _point(row: sqlite3.Row) -> Found:
 
 
 def _sampled(rows: list[sqlite3.Row], limit: int) -> list[sqlite3.Row]:
-    """At most `limit` of them, evenly spread, first and last included."""
+    """Return at most `limit` of them, evenly spread, first and last included."""
     if len(rows) <= limit:
         return rows
     if limit == 1:
@@ -62,7 +62,7 @@ def _sampled(rows: list[sqlite3.Row], limit: int) -> list[sqlite3.Row]:
 def points(
     db: sqlite3.Connection, run: int, name: str | None, limit: int, first: int | None, last: int | None
 ) -> list[Found]:
-    """The deduplicated points by step, `limit` of each metric at most."""
+    """Return the deduplicated points by step, at most `limit` of each metric."""
     found: list[Found] = []
     for one in of_run(db, run) if name is None else [name]:
         rows = db.execute(
@@ -76,7 +76,7 @@ def points(
 def raw(
     db: sqlite3.Connection, run: int, name: str, limit: int, first: int | None, last: int | None
 ) -> tuple[list[Found], bool]:
-    """Every row as it was sent, also twice; and whether there are more than `limit`."""
+    """Return every row as it was sent, duplicates included, and whether there are more than `limit`."""
     rows = db.execute(
         "SELECT * FROM points WHERE run_id = ? AND name = ? AND step BETWEEN ? AND ?"
         " ORDER BY step, id LIMIT ?",
@@ -90,7 +90,7 @@ def _window(first: int | None, last: int | None) -> tuple[int, int]:
 
 
 def statistics(db: sqlite3.Connection, run: int, name: str) -> Found | None:
-    """Of the deduplicated finite values; None when there is none."""
+    """Return statistics of the deduplicated finite values, or None when there is none."""
     rows = db.execute(
         "SELECT step, value FROM series WHERE run_id = ? AND name = ? ORDER BY step", (run, name)
     ).fetchall()
@@ -115,7 +115,7 @@ def statistics(db: sqlite3.Connection, run: int, name: str) -> Found | None:
 
 
 def aggregate(found: Found, aggregation: str) -> float:
-    """One of AGGREGATIONS of a metric's statistics."""
+    """Return one of AGGREGATIONS of a metric's statistics."""
     value = {
         "MIN": found["min"],
         "MAX": found["max"],

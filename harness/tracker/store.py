@@ -1,8 +1,8 @@
-"""One SQLite file. Writes go through one thread, in groups that are on disk before anyone is answered.
+"""One SQLite file. One thread writes, in groups that are on disk before any request is answered.
 
-Every write waiting when a transaction begins goes into it, so one fsync serves many ranks. A write that fails
-is rolled back alone (savepoint). A SIGKILL at any moment loses nothing that was answered; with
-synchronous=FULL neither does a loss of power.
+A transaction takes every write that waits when it begins, so one fsync serves many ranks. A write that fails
+is rolled back alone (savepoint). A SIGKILL at any moment loses nothing that was answered. With
+synchronous=FULL a loss of power loses nothing either.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from harness.tracker.schema import TABLES, VERSION
 T = TypeVar("T")
 Work = tuple[Callable[[sqlite3.Connection], Any], "Future[Any]"]
 GROUP = 256
-"""Writes in one transaction at most."""
+"""Most writes in one transaction."""
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection with the durability that the tracker promises. Transactions are explicit."""
+    """Return a connection with the durability that the tracker promises. Transactions are explicit."""
     db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
     db.row_factory = sqlite3.Row
     mode = db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
@@ -45,7 +45,7 @@ def _prepare(db: sqlite3.Connection) -> None:
 
 
 class Store:
-    """`write` and `read` take a function of a connection and give back what it returns."""
+    """The database. `write` and `read` take a function of a connection and return what it returns."""
 
     def __init__(self, path: Path, readers: int = 4) -> None:
         self.path = path
@@ -59,13 +59,13 @@ class Store:
         self._writer.start()
 
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` inside a transaction; returns when it is committed. Raises what `work` raises."""
+        """Run `work` inside a transaction. Returns when it is committed. Raises what `work` raises."""
         done: Future[T] = Future()
         self._queue.put((work, done))
         return await asyncio.wrap_future(done)
 
     async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` on a read connection, in a thread of its own; it sees one state throughout."""
+        """Run `work` on a read connection, in a thread of its own. It sees one state throughout."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
 
     @property

@@ -1,6 +1,7 @@
-"""What Pluto's client itself believes: which points it queued, and which of them the tracker acknowledged.
+"""Read what Pluto's client itself recorded: which points it queued, and which of them the tracker
+acknowledged.
 
-Read from the client's own queue, the sync.db below PLUTO_DIR (pluto-ml 0.0.29). Standard library only.
+The source is the client's own queue, the sync.db below PLUTO_DIR (pluto-ml 0.0.29). Standard library only.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ Ranges = list[list[int]]
 
 
 def read(pluto_dir: str) -> dict[str, Any] | None:
-    """{"whole": …, "sent": {metric: ranges of steps}, "unsent": {…}, "error": text}; None without a queue.
+    """Return {"whole": …, "sent": {metric: ranges of steps}, "unsent": {…}, "error": text}, or None without
+    a queue.
 
-    `whole` is false when the client has tidied sent points away, as it does after five minutes: a point that
-    is in neither may have been sent then.
+    `whole` is false when the client has removed sent points, as it does after five minutes. Then a point
+    that is in neither list may have been sent.
     """
     databases = list(Path(pluto_dir).glob("**/sync.db"))
     if len(databases) != 1:
@@ -53,7 +55,7 @@ def read(pluto_dir: str) -> dict[str, Any] | None:
 
 
 def ranges(steps: Iterable[int]) -> Ranges:
-    """[[first, last], …] of consecutive steps."""
+    """Return [[first, last], …] of consecutive steps."""
     found: Ranges = []
     for step in sorted(steps):
         if found and step == found[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""The main job's worker with one fault on one rank: what the faults and e2e tests launch to see a FAIL.
+"""Run the main job's worker with one fault on one rank. Tests of faults launch it to see a FAIL.
 
     torchrun … /workspace/faulty.py FAULT RANK
 
@@ -22,20 +22,20 @@ FAULTS: dict[str, Callable[[], int]] = {}
 
 
 def fault(run: Callable[[], int]) -> Callable[[], int]:
-    """Registers a worker with a fault: the one rank runs it in place of multinode.main."""
+    """Register a worker with a fault. The one rank runs it in place of multinode.main."""
     FAULTS[run.__name__] = run
     return run
 
 
 def strike(name: str, victim: int) -> int:
-    """Run the worker, with the fault `name` on rank `victim`; returns its exit code."""
+    """Run the worker, with the fault `name` on rank `victim`. Returns its exit code."""
     if int(os.environ["RANK"]) != victim:
         return int(multinode.main())
     return FAULTS[name]()
 
 
 def at_step(step: int, do: Callable[[], None]) -> int:
-    """The worker, which does this at a step before it logs that step."""
+    """Run the worker, and call this at a step before it logs that step."""
 
     def log(run: Any, metrics: dict[str, float], now: int) -> None:
         if now == step:
@@ -46,7 +46,7 @@ def at_step(step: int, do: Callable[[], None]) -> int:
 
 
 def at_victims_metric(change: Callable[[str, dict[str, float]], dict[str, float]]) -> int:
-    """The worker, whose own metric is changed on its way to the tracker at STEP."""
+    """Run the worker, and change the rank's own metric on its way to the tracker at STEP."""
 
     def log(run: Any, metrics: dict[str, float], step: int) -> None:
         if step == STEP:
@@ -82,7 +82,7 @@ def wrong_value() -> int:
 # -- how the process ends ------------------------------------------------------------------------------
 @fault
 def exit3() -> int:
-    """Without a last breath: what the client has captured of this process ends with it."""
+    """Exit at once, without clean-up: the client's captured output of this process is lost."""
 
     def leave() -> None:
         os.write(ground_truth.STDOUT, f"about to leave at step {STEP} with exit code 3\n".encode())
@@ -93,7 +93,7 @@ def exit3() -> int:
 
 @fault
 def leave() -> int:
-    """With exit code 0, before it has logged anything."""
+    """Exit with code 0 before anything is logged."""
     return at_step(0, lambda: sys.exit(0))
 
 
@@ -123,7 +123,7 @@ def raise_after() -> int:
 
 @fault
 def oom() -> int:
-    """Takes memory until the kernel ends it."""
+    """Take memory until the kernel kills it."""
 
     def hoard() -> None:
         held = []
@@ -140,7 +140,7 @@ def _wait_for_ever() -> None:
 
 @fault
 def hang_before_joining() -> int:
-    """Its process is there, and never joins the others' process group."""
+    """Start the process, but never join the process group."""
     multinode.init_distributed = _wait_for_ever
     return int(multinode.main())
 
@@ -152,7 +152,7 @@ def hang_at_step() -> int:
 
 @fault
 def hang_at_exit() -> int:
-    """All is logged; a thread that never ends holds the process."""
+    """Log everything; then a thread that never ends keeps the process alive."""
     code = int(multinode.main())
     threading.Thread(target=_wait_for_ever).start()
     return code
@@ -160,7 +160,7 @@ def hang_at_exit() -> int:
 
 @fault
 def flood() -> int:
-    """A rank that prints 100 MB in one go."""
+    """Print 100 MB at once."""
 
     def print_much() -> None:
         line = b"a line of a flood that says nothing, and says it again and again ............\n"

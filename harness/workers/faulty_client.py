@@ -1,4 +1,4 @@
-"""The main job's worker with one fault of the tracker's client on one rank, or on all of them.
+"""Run the main job's worker with one fault of the tracker's client on one rank, or on all.
 
     torchrun … /workspace/faulty_client.py FAULT RANK|all
 
@@ -28,14 +28,14 @@ run.finish()
 
 
 def uploaders() -> Iterator[int]:
-    """Process ids of the upload processes of this PLUTO_DIR."""
+    """Return process ids of the upload processes of this PLUTO_DIR."""
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and multinode._is_sync(process, os.environ["PLUTO_DIR"]):
             yield int(process.name)
 
 
 def before_init(do: Callable[[], None]) -> None:
-    """Have this done just before the client starts."""
+    """Call this just before the client starts."""
     import pluto
 
     init = pluto.init
@@ -48,7 +48,7 @@ def before_init(do: Callable[[], None]) -> None:
 
 
 def sync_killed() -> int:
-    """The client's upload process dies in the middle; the client neither notices nor starts another."""
+    """Kill the client's upload process in the middle. The client neither notices nor starts another."""
 
     def kill() -> None:
         for process in uploaders():
@@ -58,9 +58,9 @@ def sync_killed() -> int:
 
 
 def shared_dir() -> int:
-    """The PLUTO_DIR of rank 0, which is on the same node: one queue, and rank 0's upload process empties it.
+    """Use the PLUTO_DIR of rank 0 on the same node: one queue, which rank 0's upload process empties.
 
-    When rank 0 finishes, that process ends; what this rank logs then stays where it is.
+    When rank 0 finishes, that process ends. Rows that this rank logs later stay in the queue.
     """
 
     def share() -> None:
@@ -78,7 +78,7 @@ def shared_dir() -> int:
 
 
 def no_wait() -> int:
-    """Ends right after finish(), as most programs do, and its container with it: the client still uploads."""
+    """End right after finish(), as most programs do. The container ends while the client still uploads."""
     multinode.wait_for_sync = lambda *_: None
     return int(multinode.main())
 
@@ -89,13 +89,13 @@ def other_project() -> int:
 
 
 def resume_id() -> int:
-    """A run id that Pluto's client takes for that of a run which is there already."""
+    """Use a run id that Pluto's client reads as the id of an existing run."""
     os.environ["PLUTO_RUN_ID"] = "ABC-1"
     return int(multinode.main())
 
 
 def collision() -> int:
-    """Logs its own loss under the name by which all ranks log their mean."""
+    """Log the rank's own loss under the name that all ranks use for their mean."""
     train = multinode.train
 
     def unreduced(rank: int, device: Any, on_step: Callable[[int, float, float], None]) -> None:
@@ -106,7 +106,7 @@ def collision() -> int:
 
 
 def visitor() -> int:
-    """Another program writes into the run, as one does that was given the same run id by mistake."""
+    """Write into the run from another program, as if it was given the same run id by mistake."""
 
     def visit() -> None:
         alone = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}

@@ -1,12 +1,12 @@
-"""The recorder: what a rank itself says it logged, told apart from the tracker and its client.
+"""Record what a rank logs, apart from the tracker and its client.
 
     truth = Recorder.from_env(rank)
     truth.record("loss/node0", step, value)      # beside every run.log()
     truth.end()                                  # last: the digest goes into the termination message
 
-Frames go to the process's first stdout: a tracker's client that captures the console puts a pipe into itself
-in its place, and what is in that pipe is lost when the process dies abruptly. So import this module before
-the client is initialised. The wire format is harness/workers/truth_frames.py. Standard library only.
+Import this module before the client is initialised. Frames go to the process's first stdout. A client that
+captures the console replaces stdout by a pipe into itself, and what is in that pipe is lost when the process
+dies abruptly. The wire format is in harness/workers/truth_frames.py. Standard library only.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ AT_ONCE_PER_SECOND, AT_ONCE_IN_A_ROW = 1000.0, 200.0
 """Rows that are written out as they are recorded, so that a process that is killed has told what it logged.
 A rank that logs faster writes frames of several rows."""
 STDOUT, STDERR = os.dup(1), os.dup(2)
-"""The container's own, past any capture that comes later. Not inherited by child processes."""
+"""The container's own streams, whatever captures them later. Child processes do not inherit them."""
 
 
 class Recorder:
-    """Records rows (metric, step, value) of one rank in order. Not for use from several threads."""
+    """Records rows (metric, step, value) of one rank in order. Not for several threads."""
 
     def __init__(self, nonce: str, rank: int, *, row_limit: int = 200_000, fd: int = STDOUT) -> None:
-        """Rows past `row_limit` are told by digests of blocks of up to 1000 rows of one metric."""
+        """Rows past `row_limit` are recorded as digests, of blocks of up to 1000 rows of one metric."""
         self.nonce = nonce
         self.rank = rank
         self.row_limit = row_limit
@@ -51,7 +51,7 @@ class Recorder:
 
     @classmethod
     def from_env(cls, rank: int) -> Recorder:
-        """A recorder with the launch's nonce, HARNESS_NONCE. Raises RuntimeError when it is not set."""
+        """Return a recorder with the launch's nonce, HARNESS_NONCE. Raises RuntimeError without one."""
         nonce = os.environ.get("HARNESS_NONCE", "")
         if not nonce:
             raise RuntimeError(
@@ -60,7 +60,7 @@ class Recorder:
         return cls(nonce, rank, row_limit=int(os.environ.get("HARNESS_TRUTH_ROWS", "200000")))
 
     def record(self, metric: str, step: int, value: float) -> None:
-        """One point that this rank is about to log."""
+        """Record one point that this rank is about to log."""
         value = float(value)
         row = frames.row_bytes(metric, step, value)
         self._root.update(row)
@@ -76,7 +76,7 @@ class Recorder:
             self.flush()
 
     def flush(self) -> None:
-        """Write pending rows out as frames; frames too long for one pipe write are split."""
+        """Write pending rows as frames. Frames too long for one pipe write are split."""
         while self._pending:
             take = len(self._pending)
             first = min(self.count, self.row_limit) - len(self._pending)
@@ -91,7 +91,7 @@ class Recorder:
             del self._pending[:take]
 
     def client(self, state: dict[str, Any] | None) -> None:
-        """What the tracker's client believes (client_state.py); of too much, the part that fits."""
+        """Record what the tracker's client queued and sent (client_state.py), or the part of it that fits."""
         if state is None:
             return
         self.flush()
@@ -103,7 +103,9 @@ class Recorder:
                 continue
 
     def end(self, output_dir: str | None = None) -> dict[str, Any]:
-        """The last frame, and this rank's digest in $KONDUKTOR_OUTPUT_DIR/result.json. Returns the digest."""
+        """Write the last frame, and this rank's digest into $KONDUKTOR_OUTPUT_DIR/result.json. Returns the
+        digest.
+        """
         self.flush()
         for metric in list(self._blocks):
             self._write_block(metric)
@@ -157,7 +159,7 @@ def _life() -> dict[str, Any]:
 
 
 def _merge_result(path: Path, rank: int, summary: dict[str, Any]) -> None:
-    """Several local ranks share one result file: {"truth": {"<rank>": {"count": …, "sha256": …}}}."""
+    """Write into the result file that local ranks share: {"truth": {"<rank>": {"count": …, "sha256": …}}}."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

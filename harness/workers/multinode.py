@@ -1,8 +1,9 @@
-"""What runs on every rank of the main job: a small, real DistributedDataParallel training.
+"""Run a small, real DistributedDataParallel training: what every rank of the main job does.
 
-It proves that the ranks met (an all-reduce with a known sum), trains, logs per-rank and shared metrics to
-one Pluto run with the unmodified pluto-ml client, and records beside every run.log() what it logged.
-Launched by torchrun; gloo on CPU, nccl where CUDA is. Exits non-zero when anything it proves does not hold.
+It proves that the ranks met (an all-reduce with a known sum). It trains, and logs per-rank and shared
+metrics to one Pluto run with the unmodified pluto-ml client. Beside every run.log() it records what it
+logged. torchrun launches it, with gloo on CPU and nccl where CUDA is. It exits non-zero when anything it
+proves does not hold.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from ground_truth import STDERR, STDOUT, Recorder
 
 STEPS = int(os.environ.get("E2E_STEPS", "20"))
 STEP_SECONDS = float(os.environ.get("E2E_STEP_SECONDS", "0"))
-"""A pause after each step: a longer job, for whoever wants to look at it or to disturb it."""
+"""A pause after each step. A longer pause gives time to look at the job or to disturb it."""
 DEVICE = os.environ.get("E2E_DEVICE", "auto")
 """`cuda`: a rank without a GPU fails. `auto`: it trains on what there is."""
 STALL_SECONDS = float(os.environ.get("HARNESS_STALL_SECONDS", "60")) + STEP_SECONDS
-"""How long a rank may go without progress. A rank that waits for others may take half as long again, so that
-the one that they wait for explains itself first."""
+"""How long a rank may go without progress. A rank that waits for others has half as long again, so that the
+stalled rank ends first and explains itself.
+"""
 _ENDS = time.monotonic() + float(os.environ.get("HARNESS_RANK_SECONDS", "500"))
 Log = Callable[[Any, dict[str, float], int], None]
 """How a step reaches the tracker: (run, metrics, step)."""
@@ -41,24 +43,25 @@ def plain_log(run: Any, metrics: dict[str, float], step: int) -> None:
 
 
 def say(rank: int, text: str) -> None:
-    """A line of this rank's log, which no death of this process can hold back."""
+    """Write a line to this rank's log at once, so that it is there when the process dies."""
     os.write(STDOUT, f"[rank {rank}] {text}\n".encode())
 
 
 def at_most(seconds: float) -> None:
-    """Until the next call this process may take so long; after it, every thread's stack is in the log, and it
-    ends with 1. Stays armed while the interpreter shuts down."""
+    """Give this process so many seconds until the next call. After them it writes every thread's stack to
+    the log and exits with 1. The limit also holds while the interpreter shuts down.
+    """
     left = max(0.1, min(seconds, _ENDS - time.monotonic()))
     faulthandler.dump_traceback_later(left, exit=True, file=STDERR)
 
 
 def stacks_on_sigterm() -> None:
-    """Whoever ends this process leaves its stacks in the log. Again after a library has set its handler."""
+    """Write all stacks to the log on SIGTERM. Call it again after a library has set its own handler."""
     faulthandler.register(signal.SIGTERM, file=STDERR, chain=True)
 
 
 def init_distributed() -> tuple[int, int, Any]:
-    """(rank, world size, device). Raises RuntimeError when the all-reduce gives a wrong sum."""
+    """Return (rank, world size, device). Raises RuntimeError when the all-reduce gives a wrong sum."""
     import torch
     import torch.distributed as dist
 
@@ -87,7 +90,7 @@ def init_distributed() -> tuple[int, int, Any]:
 
 
 def train(rank: int, device: Any, on_step: Callable[[int, float, float], None]) -> None:
-    """Linear regression under DDP; calls on_step(step, own loss, mean loss over ranks) for each step."""
+    """Train linear regression under DDP; call on_step(step, own loss, mean loss over ranks) at each step."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -112,8 +115,8 @@ def train(rank: int, device: Any, on_step: Callable[[int, float, float], None]) 
 def wait_for_sync(rank: int, seconds: float) -> None:
     """Keep the container alive until Pluto's upload process of this rank has ended.
 
-    With WORLD_SIZE > 1 the client's finish() does not wait for it, and a container that ends then takes
-    the last rows with it.
+    With WORLD_SIZE > 1 the client's finish() does not wait for it. A container that ends then loses the last
+    rows.
     """
     deadline = time.monotonic() + seconds
     own = os.environ["PLUTO_DIR"]
@@ -137,7 +140,7 @@ def _state(process: Path) -> str:
 
 
 def main(log: Log = plain_log) -> int:
-    """Train and log; `log` is where harness/workers/faulty.py strikes."""
+    """Train and log. harness/workers/faulty.py replaces `log`."""
     faulthandler.enable(file=STDERR)
     at_most(math.inf)
     stacks_on_sigterm()

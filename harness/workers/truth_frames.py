@@ -38,7 +38,7 @@ _FRAME = re.compile(r"@truth1 ([A-Za-z0-9+/=]+) ([0-9a-f]{32})(?![0-9a-f])")
 
 
 def encode_value(value: float) -> float | str:
-    """A float as JSON can carry it: non-finite values become strings."""
+    """Return a float as JSON can hold it: non-finite values become strings."""
     value = float(value)
     if math.isnan(value):
         return "NaN"
@@ -48,17 +48,17 @@ def encode_value(value: float) -> float | str:
 
 
 def decode_value(value: float | str) -> float:
-    """The inverse of `encode_value`."""
+    """Return the float that `encode_value` was given."""
     return float(value)
 
 
 def row_bytes(metric: str, step: int, value: float) -> bytes:
-    """The canonical bytes of one row, for digests: identical doubles give identical bytes."""
+    """Return the canonical bytes of one row, for digests: identical doubles give identical bytes."""
     return json.dumps([metric, int(step), encode_value(value)], separators=(",", ":")).encode() + b"\n"
 
 
 def digest(rows: Iterable[tuple[str, int, float]]) -> str:
-    """SHA-256 hex over the canonical bytes of rows (metric, step, value), in order."""
+    """Return SHA-256 hex over the canonical bytes of rows (metric, step, value), in order."""
     total = hashlib.sha256()
     for metric, step, value in rows:
         total.update(row_bytes(metric, step, value))
@@ -70,7 +70,7 @@ def _mac(nonce: str, body: str) -> str:
 
 
 def encode(nonce: str, payload: dict[str, Any]) -> str:
-    """One frame line without its newline. Raises ValueError when it would exceed MAX_LINE bytes."""
+    """Return one frame line without its newline. Raises ValueError when it would exceed MAX_LINE bytes."""
     body = base64.b64encode(json.dumps(payload, separators=(",", ":")).encode()).decode()
     line = f"{MARK}{body} {_mac(nonce, body)}"
     if len(line) + 1 > MAX_LINE:
@@ -79,9 +79,9 @@ def encode(nonce: str, payload: dict[str, Any]) -> str:
 
 
 def decode(nonce: str, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The payloads of every authentic frame in log lines; anything else is skipped.
+    """Return the payloads of every authentic frame in log lines. Anything else is skipped.
 
-    A frame may stand behind other text on its line: several processes share one pipe.
+    A frame may stand behind other text on its line, because several processes share one pipe.
     """
     for line in lines:
         if MARK not in line:

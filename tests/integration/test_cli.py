@@ -21,7 +21,7 @@ COMMANDS += ["doctor", "tracker", "images", "faults", "soak", "pause", "resume",
 
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
-    """Of a user without Docker and without settings: a wrong use must be told before anything is asked."""
+    """The environment of a user without Docker and without settings."""
     (tmp_path / "bin").mkdir()
     kept = {n: v for n, v in os.environ.items() if not n.startswith(("HARNESS_", "PLUTO_", "KEEP_CLUSTER"))}
     return {**kept, "PATH": str(tmp_path / "bin"), "HOME": str(tmp_path), "COLUMNS": "120"}
@@ -40,7 +40,7 @@ def harness(*arguments: str, env: dict[str, str], **more: str) -> subprocess.Com
 
 
 def wrong(done: subprocess.CompletedProcess[str], told: str) -> None:
-    """Exit code 64, one message that says it, no traceback, and nothing made."""
+    """Expect exit code 64, one message that says it, no traceback, and nothing created."""
     assert done.returncode == 64, done.stderr + done.stdout
     assert told in done.stderr
     assert "Traceback" not in done.stderr
@@ -113,7 +113,7 @@ def test_help_says_what_is_taken_where_nothing_is_given(env: dict[str, str]) -> 
 
 
 def test_a_shell_needs_a_cluster_that_was_kept(env: dict[str, str], tmp_path: Path) -> None:
-    """Of a launch that never was, and of a rank that it does not have."""
+    """Contract: there is no shell for a launch that never was, or for a rank that it does not have."""
     harness("run", str(JOB), env=env)
     wrong(harness("shell", "runs/latest", env=env), "the cluster of")
     wrong(harness("logs", "runs/latest", "--rank", "1", env=env), "no pod of rank 1")
@@ -160,7 +160,9 @@ def test_without_docker_a_run_is_judged_and_json_is_one_document(env: dict[str, 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_a_reader_that_has_left_changes_nothing(env: dict[str, str], tmp_path: Path, more: list[str]) -> None:
-    """`harness run … 2>&1 | head -1`: what is printed to nobody cuts off no clean-up, and is no PASS."""
+    """Contract: in `harness run … 2>&1 | head -1`, output that nobody reads neither stops the clean-up nor
+    makes a PASS.
+    """
     read, write = os.pipe()
     os.close(read)
     process = subprocess.Popen(
@@ -173,7 +175,7 @@ def test_a_reader_that_has_left_changes_nothing(env: dict[str, str], tmp_path: P
 
 
 def passed(runs: Path, second: int) -> Path:
-    """A bundle as a launch that passed leaves it, as far as it is looked at here."""
+    """A bundle of a launch that passed, as far as these tests read it."""
     path = runs / f"20261121T0500{second:02}Z-{second:08x}"
     path.mkdir(parents=True)
     manifest = {"nonce": f"{second:08x}", "started_at": f"2026-11-21T05:00:{second:02}Z"}
@@ -183,7 +185,7 @@ def passed(runs: Path, second: int) -> Path:
 
 
 def test_runs_of_any_state_are_listed_and_pruned(env: dict[str, str], tmp_path: Path) -> None:
-    """Damaged ones too; what goes is said with its bytes, and `latest` stays valid."""
+    """Contract: damaged ones too. The removed bytes are printed, and `latest` stays valid."""
     good = [passed(tmp_path / "runs", second) for second in (1, 2, 3)]
     damaged = passed(tmp_path / "runs", 4)
     (damaged / "manifest.json").write_text("{")
@@ -207,7 +209,7 @@ def test_runs_of_any_state_are_listed_and_pruned(env: dict[str, str], tmp_path: 
 
 
 def test_a_run_keeps_of_the_past_what_it_is_told(env: dict[str, str], tmp_path: Path) -> None:
-    """Once its own verdict is written; its own bundle stays."""
+    """Contract: older bundles go after the run's own verdict. Its own bundle stays."""
     good = [passed(tmp_path / "runs", second) for second in (1, 2, 3)]
     done = harness("run", str(JOB), "--keep-runs", "last:1", env=env)
     assert done.returncode in (1, 2)

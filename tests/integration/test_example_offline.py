@@ -1,4 +1,4 @@
-"""examples/own-repository without a cluster: it installs, its judge is asked, test and job are sound."""
+"""examples/own-repository without a cluster: it installs, its judge is called, test and job are sound."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(repository: Path, *command: str, code: int = 0) -> str:
 
 
 def test_its_judge_is_asked_offline(repository: Path, tmp_path: Path) -> None:
-    """Of a recorded PASS it says that the loss fell; the verdict stays PASS."""
+    """Contract: for a recorded PASS it says that the loss fell. The verdict stays PASS."""
     bundle = extract(ROOT / "tests/recorded/tracker-outage.tar.xz", tmp_path / "bundle")
     verdict = json.loads(run(repository, "harness", "judge", "--json", str(bundle)))
     assert verdict["verdict"] == "PASS"
@@ -55,7 +55,7 @@ def test_its_judge_is_asked_offline(repository: Path, tmp_path: Path) -> None:
 
 
 def test_a_loss_that_does_not_fall_is_a_fail(repository: Path, tmp_path: Path) -> None:
-    """Exit code 1 and a cause of its own, of evidence that is otherwise a PASS."""
+    """Contract: exit code 1 and a cause of its own, although the evidence is otherwise a PASS."""
     bundle = extract(ROOT / "tests/recorded/tracker-outage.tar.xz", tmp_path / "bundle")
     judging = repository.parent / "site/judging.py"
     text = judging.read_text()

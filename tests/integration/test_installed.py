@@ -1,4 +1,4 @@
-"""The harness as a dependency: a wheel out of an sdist, in a venv and a folder of their own."""
+"""The harness as a dependency: a wheel built from an sdist, in a venv and a folder of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ print(json.dumps([recipe.tag({arguments}, "3.13") for recipe in (WORKER, TRACKER
 
 
 def run(command: list[object], folder: Path, code: int = 0) -> str:
-    """What a program says on stdout, in an environment that knows nothing of the checkout."""
+    """Return a program's stdout, in an environment without any trace of the checkout."""
     env = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
     done = subprocess.run(
         [str(word) for word in command],
@@ -42,7 +42,7 @@ def run(command: list[object], folder: Path, code: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built offline from an sdist, and that from a copy of the checkout."""
+    """A wheel built offline from an sdist, which is built from a copy of the checkout."""
     folder = tmp_path_factory.mktemp("built")
     source = folder / "source"
     for name in ("harness", "fixtures"):
@@ -61,7 +61,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bin_(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Programs of a fresh venv that has the wheel; its dependencies are those of the tests."""
+    """The programs of a new venv with the wheel. Its dependencies are those of the tests."""
     venv = tmp_path_factory.mktemp("venv")
     run([sys.executable, "-m", "venv", "--without-pip", venv], venv)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", venv / "bin/python"]
@@ -73,7 +73,9 @@ def bin_(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_has_every_file_of_the_package_and_nothing_beside_it(wheel: Path) -> None:
-    """Also those that no Python names: Dockerfiles, locks, faults, templates. No other name is taken."""
+    """Contract: it has files that no Python names too: Dockerfiles, locks, faults, templates. It takes no
+    other top-level name.
+    """
     tracked = run(["git", "-C", ROOT, "ls-files", "harness"], ROOT).split()
     linked = run(["git", "-C", ROOT, "ls-files", "fixtures"], ROOT).split()
     wanted = {*tracked, *(f"harness/{path}" for path in linked)} - {"harness/fixtures"}
@@ -91,7 +93,7 @@ def test_the_command_is_the_installed_one(bin_: Path, tmp_path: Path) -> None:
 
 
 def test_a_bundle_is_judged(bin_: Path, tmp_path: Path) -> None:
-    """The verdict of the fault that left it, and exit code 1."""
+    """Contract: the verdict names the fault, and the exit code is 1."""
     bundle = extract(ROOT / "tests/recorded/client-drop-point.tar.xz", tmp_path / "bundle")
     verdict = json.loads(run([bin_ / "harness", "judge", "--json", bundle], tmp_path, code=1))
     assert (verdict["verdict"], verdict["cause"]) == ("FAIL", "unification.lost_points")

@@ -1,4 +1,4 @@
-"""What the tracker has answered is on disk: killed at any moment, it has every row it acknowledged."""
+"""What the tracker has answered is on disk: killed at any moment, it keeps every row that it acknowledged."""
 
 from __future__ import annotations
 

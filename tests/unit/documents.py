@@ -1,4 +1,4 @@
-"""What the documents say: their fenced blocks, the commands in these, paths and links."""
+"""Read the documents: their fenced blocks, the commands in these, paths and links."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*=.*")
 
 @dataclass(frozen=True)
 class Said:
-    """Something that a document says, and where."""
+    """A piece of text in a document, and where it is."""
 
     document: Path
     text: str
@@ -31,7 +31,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Command:
-    """One program with its arguments; variables that stand before it are left out."""
+    """One program with its arguments, without the variables before it."""
 
     said: Said
     program: str
@@ -49,7 +49,7 @@ def blocks(language: str) -> Iterator[Said]:
 
 
 def commands() -> list[Command]:
-    """Of every bash block, and what follows `$ ` in the others. A line may hold several."""
+    """Return the commands of every bash block, and those after `$ ` in others. A line may hold several."""
     whole = [Said(said.document, said.text.replace("\\\n", " ")) for said in blocks("bash")]
     lines = [Said(said.document, line) for said in whole for line in said.text.splitlines()]
     for language in ("", "console"):
@@ -80,13 +80,13 @@ def links() -> Iterator[Said]:
 
 
 def code() -> Iterator[Said]:
-    """Everything between backticks outside of blocks."""
+    """Return everything between backticks outside of blocks."""
     for document in DOCUMENTS:
         text = _FENCE.sub("", document.read_text())
         yield from (Said(document, span) for span in _CODE.findall(text))
 
 
 def anchors(document: Path) -> set[str]:
-    """GitHub's names of the headings."""
+    """Return GitHub's names of the headings."""
     heads = re.findall(r"^#+ (.*)$", _FENCE.sub("", document.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}

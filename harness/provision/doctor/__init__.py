@@ -1,7 +1,7 @@
-"""What a machine needs for a run, seen and put right.
+"""Check what a machine needs for a run, and repair it.
 
 checks(settings)          every check, in the order a person would repair them
-fix(context)              puts right what it can, then the checks again
+fix(context)              repairs what it can, then checks again
 render(checks)            for a terminal
 as_json(checks)           for a program
 exit_code(checks)         0, or 2 when a required check fails

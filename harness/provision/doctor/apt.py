@@ -1,8 +1,9 @@
-"""Newer packages on an older Debian: sources as apt reads them, and a source of our own beside them.
+"""Add newer packages to an older Debian: read sources as apt does, and write a source of our own beside
+them.
 
-Debian 12's dockerd cannot grant privileges on machines that withhold capabilities, and kind 0.33 is in sid
-alone. So trixie and sid are added with pins below 100: nothing comes from them unless asked for by name,
-and nothing installed from them is upgraded by itself.
+Debian 12's dockerd cannot grant privileges on machines that withhold capabilities, and only sid has kind
+0.33. So trixie and sid are added with pins below 100: apt takes nothing from them unless asked by name, and
+upgrades nothing from them by itself.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ class Source:
 
     @property
     def is_archive(self) -> bool:
-        """Debian's own archive, not somebody's repository that names its suites after Debian's."""
+        """Whether this is Debian's own archive, not another repository that uses Debian's suite names."""
         signed = self.options.get("Signed-By", "")
         return "main" in self.components and (not signed or "debian-archive" in signed or "\n" in signed)
 
 
 def parse_deb822(text: str) -> list[Source]:
-    """The enabled binary stanzas of a .sources file."""
+    """Return the enabled binary stanzas of a .sources file."""
     found = []
     for stanza in Deb822.iter_paragraphs(text.splitlines(keepends=True), use_apt_pkg=False):
         fields = {str(name).title(): str(value) for name, value in stanza.items()}
@@ -58,7 +59,7 @@ def parse_deb822(text: str) -> list[Source]:
 
 
 def parse_one_line(text: str) -> list[Source]:
-    """The binary lines of a .list file: `deb [option=value …] uri suite component …`."""
+    """Return the binary lines of a .list file: `deb [option=value …] uri suite component …`."""
     found = []
     for line in text.splitlines():
         match = re.match(r"\s*deb\s+(?:\[([^\]]*)\]\s*)?(\S+)\s+(\S+)([^#]*)", line)
@@ -73,7 +74,7 @@ def parse_one_line(text: str) -> list[Source]:
 
 
 def read_sources(root: Path = Path("/")) -> list[Source]:
-    """All sources of the system at `root`, in apt's order."""
+    """Return all sources of the system at `root`, in apt's order."""
     apt = root / "etc/apt"
     found = parse_one_line(_text(apt / "sources.list"))
     for path in sorted((apt / "sources.list.d").glob("*")):
@@ -89,7 +90,7 @@ def _text(path: Path) -> str:
 
 
 def codename(os_release: str) -> str | None:
-    """Debian's codename, from /etc/os-release; None on another system."""
+    """Return Debian's codename from /etc/os-release, or None on another system."""
     fields = dict(line.split("=", 1) for line in os_release.splitlines() if "=" in line)
     if fields.get("ID", "").strip('"') != "debian":
         return None
@@ -97,7 +98,7 @@ def codename(os_release: str) -> str | None:
 
 
 def specs(packages: Iterable[str], release: str) -> list[str]:
-    """What apt-get is asked for: `docker.io/trixie` on bookworm, `docker.io` on trixie."""
+    """Return what apt-get is asked for: `docker.io/trixie` on bookworm, `docker.io` on trixie."""
     if release not in _RELEASES:
         raise HarnessError(
             f"Debian {release} is older than bookworm or not known here",
@@ -109,14 +110,14 @@ def specs(packages: Iterable[str], release: str) -> list[str]:
 
 
 def missing_suites(wanted: Sequence[str], sources: Iterable[Source]) -> list[str]:
-    """The suites that the package specs name and no enabled source of Debian's archive has."""
+    """Return the suites that the package specs name and no enabled source of Debian's archive has."""
     suites = dict.fromkeys(spec.partition("/")[2] for spec in wanted if "/" in spec)
     known = {suite for source in sources if source.is_archive for suite in source.suites}
     return [suite for suite in suites if not ALIASES.get(suite, {suite}) & known]
 
 
 def our_source(suites: Sequence[str], sources: Iterable[Source], release: str) -> str:
-    """A .sources file for `suites`, at the mirror and with the keyring of the machine's own release."""
+    """Return a .sources file for `suites`, with the mirror and keyring of the machine's own release."""
     base = next((s for s in sources if s.is_archive and release in s.suites), None)
     if base is None:
         raise HarnessError(
@@ -133,7 +134,9 @@ def our_pins(suites: Sequence[str]) -> str:
 
 
 def write_sources(suites: Sequence[str], release: str, root: Path = Path("/")) -> list[Path]:
-    """Adds `suites`, in files of our own name: pins first, so that the source is never there without them."""
+    """Add `suites` in files of our own name. The pins are written first, so that the source never exists
+    without them.
+    """
     source = root / f"etc/apt/sources.list.d/{NAME}.sources"
     pins = root / f"etc/apt/preferences.d/{NAME}"
     already = [s for parsed in parse_deb822(_text(source)) for s in parsed.suites]

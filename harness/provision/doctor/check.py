@@ -1,4 +1,4 @@
-"""One check and how a list of them is shown."""
+"""One check, and how a list of them is shown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Check:
-    """`required` false: worth knowing, no reason to stop. `fix` is what to do when it is not ok."""
+    """One check. `required` false: worth knowing, but no reason to stop. `fix` says what to do when it is
+    not ok.
+    """
 
     name: str
     ok: bool
@@ -34,13 +36,13 @@ class Check:
 
 
 def version_of(text: str) -> Version | None:
-    """The first dotted number in a tool's output: `kind v0.33.0 go1.27.2` → (0, 33, 0)."""
+    """Return the first dotted number in a tool's output: `kind v0.33.0 go1.27.2` → (0, 33, 0)."""
     found = re.search(r"\d+(?:\.\d+)+", text)
     return tuple(int(part) for part in found.group().split(".")) if found else None
 
 
 def at_least(seen: Version | None, wanted: Version) -> bool:
-    """Compares as many parts as `wanted` has; a missing part counts as 0, an unread version as too old."""
+    """Compare as many parts as `wanted` has. A missing part counts as 0, an unread version as too old."""
     if seen is None:
         return False
     padded = seen + (0,) * (len(wanted) - len(seen))
@@ -52,12 +54,12 @@ def exit_code(checks: Iterable[Check]) -> int:
 
 
 def as_json(checks: Sequence[Check]) -> dict[str, Any]:
-    """{"ok": bool, "checks": [{name, ok, seen, expected, fix, required}]}."""
+    """Return {"ok": bool, "checks": [{name, ok, seen, expected, fix, required}]}."""
     return {"ok": exit_code(checks) == 0, "checks": [asdict(check) for check in checks]}
 
 
 def render(checks: Sequence[Check]) -> RenderableType:
-    """A table of all checks, then what to do about each that is not ok, the required ones first."""
+    """Return a table of all checks, then what to do about each that is not ok, the required ones first."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("", "check", "seen", "expected"):
         table.add_column(title, overflow="fold")

@@ -1,4 +1,4 @@
-"""What a run needs of the machine, each with what was seen, what is expected and how to get there."""
+"""What a run needs of the machine. Each check has what was seen, what is expected and how to fix it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REPAIR = "`harness doctor --fix` as root on Debian"
 
 
 def checks(settings: Settings) -> list[Check]:
-    """Every check, in the order a person would repair them. Takes about a second; changes nothing."""
+    """Run every check, in the order a person would repair them. Takes about a second and changes nothing."""
     registries = probe.registries()
     source = settings.images == "source" or (settings.images == "auto" and any(registries.values()))
     info, problem = probe.docker_info()
@@ -72,7 +72,7 @@ def _daemon(info: dict[str, Any], problem: str) -> Check:
 
 
 def _privileged(info: dict[str, Any]) -> Check:
-    """kind's nodes are privileged containers; asked of a real one where an image is at hand."""
+    """Check privileged containers, because kind's nodes are. It runs a real one where an image is there."""
     worked, seen = probe.privileged_run()
     if worked is None:
         withheld = probe.capabilities_withheld()
@@ -84,8 +84,8 @@ def _privileged(info: dict[str, Any]) -> Check:
         "privileged containers",
         worked,
         seen,
-        "work (kind's nodes are such); Docker ≥ 23 where the machine withholds capabilities",
-        "the running daemon is left alone: end its containers, stop it, then "
+        "work (kind's nodes need them); Docker ≥ 23 where the machine withholds capabilities",
+        "doctor does not stop a running daemon: end its containers, stop it, then "
         + REPAIR
         + " installs a newer one; in a container without privileges of its own, use another machine",
     )
@@ -172,7 +172,9 @@ def _cores(info: dict[str, Any]) -> Check:
 
 
 def _inotify() -> list[Check]:
-    """Each node runs systemd, a kubelet and containerd: with too few, one ends with 'too many open files'."""
+    """Check inotify limits. Each node runs systemd, a kubelet and containerd; with too few, one ends with
+    'too many open files'.
+    """
     found = []
     for name, wanted in INOTIFY.items():
         seen = probe.kernel_number(Path("/proc/sys/fs/inotify") / name)

@@ -1,4 +1,4 @@
-"""Looking at the machine: outside programs asked with a time limit, and files of the kernel."""
+"""Look at the machine: run outside programs with a time limit, and read files of the kernel."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ IMAGES_TRIED = 3
 
 @dataclass(frozen=True)
 class Answer:
-    """What a program said: its exit code (127: there is none, 124: it hung) and both streams together."""
+    """The answer of a program: its exit code (127: not found, 124: timeout) and both streams together."""
 
     code: int
     text: str
@@ -49,7 +49,7 @@ def which(program: str) -> str | None:
 
 
 def ask(*command: str, seconds: float = 20) -> Answer:
-    """Runs a program to its end; never raises."""
+    """Run a program to its end. Never raises."""
     program = which(command[0])
     if program is None:
         return Answer(127, f"{command[0]}: not found")
@@ -73,7 +73,7 @@ def ask(*command: str, seconds: float = 20) -> Answer:
 
 
 def docker_info() -> tuple[dict[str, Any], str]:
-    """(`docker info` as parsed, "") from an answering daemon, or ({}, why not)."""
+    """Return (`docker info` as parsed, "") from an answering daemon, or ({}, why not)."""
     answer = ask("docker", "info", "--format", "{{json .}}")
     for line in answer.text.splitlines():
         try:
@@ -89,7 +89,7 @@ def docker_info() -> tuple[dict[str, Any], str]:
 
 
 def lacking_capabilities(status: str, last: int) -> list[int]:
-    """Numbers of the capabilities missing from CapBnd in a /proc/<pid>/status, up to the last one."""
+    """Return numbers of the capabilities missing from CapBnd in a /proc/<pid>/status, up to the last one."""
     for line in status.splitlines():
         if line.startswith("CapBnd:"):
             bound = int(line.split()[1], 16)
@@ -98,7 +98,7 @@ def lacking_capabilities(status: str, last: int) -> list[int]:
 
 
 def capabilities_withheld() -> list[int]:
-    """Capabilities that nothing on this machine can be given, so that an old dockerd fails to grant them."""
+    """Return capabilities that this machine gives to nothing, so that an old dockerd fails to grant them."""
     try:
         last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
         return lacking_capabilities(Path("/proc/self/status").read_text(), last)
@@ -107,7 +107,7 @@ def capabilities_withheld() -> list[int]:
 
 
 def privileged_run() -> tuple[bool | None, str]:
-    """A privileged container of an image that is already here: (worked, seen); None: could not tell."""
+    """Run a privileged container of an image that is already here: (worked, seen). None: could not tell."""
     images = ask("docker", "image", "ls", "--quiet", "--no-trunc", "--filter", "dangling=false")
     if not images.ok:
         return None, images.last_line
@@ -137,13 +137,13 @@ def reached(url: str, seconds: float = 4) -> str:
 
 
 def registries() -> dict[str, str]:
-    """For each public registry: "" when it is reached, else why not."""
+    """For each public registry return "" when it is reached, else why not."""
     with ThreadPoolExecutor(len(REGISTRIES)) as pool:
         return dict(zip(REGISTRIES, pool.map(reached, REGISTRIES.values()), strict=True))
 
 
 def existing(path: Path) -> Path:
-    """The nearest existing folder at or above `path`."""
+    """Return the nearest existing folder at or above `path`."""
     path = path.absolute()
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 

@@ -1,4 +1,4 @@
-"""`doctor --fix`: what is missing is installed and started; what works is left alone."""
+"""`doctor --fix`: install and start what is missing. What works stays as it is."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ _DAEMON_PACKAGES = ["docker.io", "containerd", "docker-cli", "docker-buildx", "i
 
 
 def fix(context: RunContext) -> list[Check]:
-    """Puts right what it can and returns the checks as they are afterwards.
+    """Repair what can be repaired, and return the checks as they are afterwards.
 
-    As root: the daemon, inotify limits, and on Debian packages. Else nothing is changed; each check says what
-    to do. A daemon that answers is never restarted. Raises HarnessError when a repair fails.
+    As root this covers the daemon, inotify limits, and packages on Debian. Otherwise nothing is changed, and
+    each check says what to do. A daemon that answers is never restarted. Raises HarnessError when a repair
+    fails.
     """
     settings, progress = context.settings, context.progress
     with locked(
@@ -73,7 +74,7 @@ def fix(context: RunContext) -> list[Check]:
 
 
 def needed_packages(failed: Sequence[Check], settings: Settings, dockerd: str | None) -> list[str]:
-    """Debian's packages for what fails. `dockerd`: what `dockerd --version` says, None without one."""
+    """Return Debian's packages for what fails. `dockerd` is the output of `dockerd --version`, or None."""
     names = {check.name for check in failed}
     names -= {"kind"} if settings.kind_bin != "kind" else set()
     names -= {"kubectl"} if settings.kubectl_bin != "kubectl" else set()
@@ -89,7 +90,7 @@ def needed_packages(failed: Sequence[Check], settings: Settings, dockerd: str | 
 
 
 def install(packages: Sequence[str], release: str, progress: Progress) -> None:
-    """Installs Debian packages, adding the sources they need when no source has them yet."""
+    """Install Debian packages. Adds the sources they need when no source has them yet."""
     wanted = apt.specs(packages, release)
     suites = apt.missing_suites(wanted, apt.read_sources())
     if suites:
@@ -111,7 +112,7 @@ def _apt(*arguments: str) -> None:
 
 
 def start_daemon(context: RunContext) -> None:
-    """Starts dockerd and waits until it answers: by systemd where that runs, else detached with a log."""
+    """Start dockerd and wait until it answers: by systemd where that runs, else detached with a log."""
     settings, progress = context.settings, context.progress
     if Path("/run/systemd/system").is_dir():
         progress("systemctl start docker")
@@ -150,7 +151,9 @@ def start_daemon(context: RunContext) -> None:
 
 
 def _remove_stale_pid_files(progress: Progress) -> None:
-    """After a kill these can name processes that are something else now; dockerd takes them for its own."""
+    """Remove pid files of a killed dockerd. They can name other processes now, and dockerd would take those
+    for its own.
+    """
     for path, program in PID_FILES.items():
         pid = probe.kernel_number(path)
         if pid is not None and _read(Path(f"/proc/{pid}/comm")).strip() != program:
@@ -171,7 +174,7 @@ def _wait_for_daemon(still_running: Callable[[], None]) -> None:
 
 
 def _link_go(packages: Sequence[str], progress: Progress) -> None:
-    """Debian's golang-1.26-go brings no `go` on PATH."""
+    """Put `go` on PATH; Debian's golang-1.26-go does not."""
     if "golang-1.26-go" in packages and GO_LINK.resolve() != GO_HOME:
         if GO_LINK.exists():
             raise HarnessError(
@@ -182,7 +185,7 @@ def _link_go(packages: Sequence[str], progress: Progress) -> None:
 
 
 def _raise_inotify(before: Sequence[Check], progress: Progress) -> None:
-    """Until the next boot. Some machines do not allow it: then the check says so."""
+    """Raise the limits until the next boot. Some machines do not allow it: then the check says so."""
     low = {check.name.removeprefix("inotify ") for check in before if not check.ok}
     for name in low & INOTIFY.keys():
         try:

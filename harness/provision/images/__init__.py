@@ -1,1 +1,1 @@
-"""Which images a cluster is made of, how worker and tracker images are built, how they reach the nodes."""
+"""Choose the images of a cluster, build the worker and tracker images, and load them into the nodes."""

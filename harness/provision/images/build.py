@@ -1,4 +1,4 @@
-"""The worker and the tracker image, tagged with the hash of what they are made of."""
+"""Build the worker and the tracker image, each tagged with the hash of what it is made of."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from harness.provision.images.wheels import lock_key, pinned, wheels
 from harness.provision.source.store import key
 
 PACKAGE = Path(str(resources.files("harness")))
-"""As it is installed. Dockerfiles and locks are in it."""
+"""The installed package. Dockerfiles and locks are in it."""
 ROOT = PACKAGE.parent
-"""Where harness/ lies, and images are built from: the checkout, or site-packages."""
+"""The folder that holds harness/: the checkout, or site-packages. Images are built from it."""
 FILES = PACKAGE / "provision" / "images" / "files"
 LOCKS = PACKAGE / "locks"
 
@@ -30,9 +30,9 @@ class ImageRef:
     tag: str
     image_id: str
     changed: Mapping[str, bytes] = field(default_factory=dict)
-    """Scripts that the ranks have to be given besides: by their path in /workspace."""
+    """Scripts that the ranks need besides the image, by their path in /workspace."""
     made_of: Mapping[str, str] = field(default_factory=dict)
-    """Versions, by name, for the evidence; none of an image that was not built here."""
+    """Versions by name, for the evidence. Empty for an image that was not built here."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class Recipe:
     parts: tuple[Path, ...]
 
     def tag(self, arguments: Mapping[str, str], python: str) -> str:
-        """`repository:<12 hex digits>`, another one for every change of the files or the arguments."""
+        """Return `repository:<12 hex digits>`; every change of the files or the arguments changes it."""
         inputs = self._making(arguments, python)
         for path in _files(self.parts):
             inputs += [str(path.relative_to(ROOT)), path.read_bytes().hex()]
         return f"{self.repository}:{key(*inputs)}"
 
     def making(self, arguments: Mapping[str, str], python: str) -> str:
-        """The same for every image that differs in its files alone."""
+        """Return a hash that is the same for every image that differs in its scripts alone."""
         return key(*self._making(arguments, python))
 
     def _making(self, arguments: Mapping[str, str], python: str) -> list[str]:
@@ -71,10 +71,10 @@ TRACKER = Recipe(
 
 
 def build_worker(stack: Stack, context: RunContext, exact: bool = False) -> ImageRef:
-    """The image of the ranks: PyTorch, Pluto's client and harness/workers/ in /workspace.
+    """Return the image of the ranks: PyTorch, Pluto's client and harness/workers/ in /workspace.
 
-    One that is there and differs in scripts alone is taken with what changed, unless `exact`.
-    Raises ToolError naming the log, cause image.build_failed.
+    Unless `exact`, an existing image whose scripts alone differ is used, with the changed scripts. Raises
+    ToolError naming the log, cause image.build_failed.
     """
     worker = versions.load(context.settings).worker
     arguments = {"BASE": stack.torch_base, "TORCH": worker.torch}
@@ -84,7 +84,7 @@ def build_worker(stack: Stack, context: RunContext, exact: bool = False) -> Imag
         there = scripts.near(making, files)
         if there is not None:
             context.progress(
-                f"{there.tag}: taken; what changed since travels by itself: {', '.join(there.changed)}"
+                f"{there.tag}: reused; changed scripts are mounted over it: {', '.join(there.changed)}"
             )
             return ImageRef(there.tag, there.image_id, there.changed, made_of)
     labels = scripts.labels(making, files)
@@ -92,7 +92,7 @@ def build_worker(stack: Stack, context: RunContext, exact: bool = False) -> Imag
 
 
 def build_tracker(stack: Stack, context: RunContext) -> ImageRef:
-    """The image of the embedded tracker. Raises as `build_worker`."""
+    """Return the image of the embedded tracker. Raises as `build_worker`."""
     python = versions.load(context.settings).worker.python
     return _build(TRACKER, {"BASE": stack.python_base}, python, context)
 
@@ -121,7 +121,9 @@ def _build(
     made = image_id(tag)
     if made is None:
         raise HarnessError(
-            f"{tag} was built and is not there", hint="another process removed it? try again", cause=CAUSE
+            f"{tag} was built, but is not in Docker",
+            hint="another process removed it? try again",
+            cause=CAUSE,
         )
     return ImageRef(tag, made)
 

@@ -1,7 +1,7 @@
-"""Bases of the worker and tracker images made of Debian packages, for where no registry is reached.
+"""Build bases of the worker and tracker images from Debian packages, where no registry is reached.
 
-Each is one flat layer without what its user never touches; files/*.Dockerfile say what goes. They are kept by
-the hash of these files, not of Debian's archive: removing the image is how to get newer packages.
+Each is one flat layer without files that its user never needs; files/*.Dockerfile say which. Bases are kept
+by the hash of these files, not of Debian's archive. Remove the image to get newer packages.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Bases:
 
 
 def bases(suite: str, context: RunContext) -> Bases:
-    """Both bases of a Debian suite, made when they are not there. Needs root (debootstrap) to make them.
+    """Return both bases of a Debian suite, built when missing. Building needs root (debootstrap).
 
-    Raises ToolError naming the log, HarnessError when a tool or a Debian mirror is missing; cause
+    Raises ToolError naming the log, or HarnessError when a tool or a Debian mirror is missing; cause
     image.build_failed.
     """
     root = f"harness/debian-{suite}:{key(suite, code_input(str(debian.__file__)))}"

@@ -1,4 +1,4 @@
-"""The local Docker: what it has, and building what it lacks, once however many processes ask."""
+"""Ask the local Docker what it has, and build what it lacks, once however many processes ask."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUILD = ["docker", "build", "--network", "host", "--provenance=false", "--progre
 
 
 def image_id(tag: str) -> str | None:
-    """`sha256:…` of a local image, None when there is none."""
+    """Return `sha256:…` of a local image, or None when there is none."""
     done = processes.run(
         ["docker", "image", "inspect", "--format", "{{.Id}}", tag], timeout=30, check=False, cause=CAUSE
     )
@@ -35,15 +35,16 @@ def image_id(tag: str) -> str | None:
 
 @contextmanager
 def making(tag: str, context: RunContext) -> Iterator[Shell | None]:
-    """A shell to make `tag` with, or None when another process has just made it. One at a time for each tag.
+    """Yield a shell to build `tag` with, or None when another process has just built it. One process builds
+    a tag at a time.
 
-    What the block's programs print is in <cache>/images-logs/<tag>.log, which is begun anew.
+    The output of the block's programs is in <cache>/images-logs/<tag>.log, which starts empty.
     """
     name = re.sub(r"[^\w.-]", "_", tag)
     logs = context.settings.cache_dir / "images-logs"
     logs.mkdir(parents=True, exist_ok=True)
     with locked(
-        logs / f"{name}.lock", lambda: context.progress(f"{tag}: waiting for another process that makes it")
+        logs / f"{name}.lock", lambda: context.progress(f"{tag}: waiting for a process that builds it")
     ):
         if image_id(tag) is not None:
             yield None
@@ -52,9 +53,9 @@ def making(tag: str, context: RunContext) -> Iterator[Shell | None]:
         log.unlink(missing_ok=True)
         start = time.monotonic()
         yield Shell(log, CAUSE)
-        context.progress(f"{tag}: made in {time.monotonic() - start:.0f} s")
+        context.progress(f"{tag}: built in {time.monotonic() - start:.0f} s")
 
 
 def files_of(folder: Path) -> list[Path]:
-    """Every file below `folder` that belongs in an image, in a stable order."""
+    """Return every file below `folder` that belongs in an image, in a stable order."""
     return sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts)

@@ -1,7 +1,7 @@
-"""Bring local Docker images onto kind nodes, each saved once and imported on all nodes at a time.
+"""Load local Docker images into kind nodes. Each is saved once and imported on all nodes at the same time.
 
-The tar lies in <cache>/images, which the harness's clusters mount at /harness-images; a node without that
-mount gets it on stdin. `kind load` saves for each node again, and fails on images with attestations (kind
+The tar lies in <cache>/images, which the harness's clusters mount at /harness-images. A node without that
+mount gets it on stdin. `kind load` saves again for each node, and fails on images with attestations (kind
 issue 3795).
 """
 
@@ -42,12 +42,12 @@ class LocalImage:
 
     @property
     def tar(self) -> str:
-        """File name of its tar: another id or tag is another file."""
+        """Return the file name of its tar. Another id or tag is another file."""
         return f"{re.sub(r'[^A-Za-z0-9.-]', '_', self.tag)}-{self.image_id.removeprefix('sha256:')[:12]}.tar"
 
 
 def load_images(images: Sequence[str], nodes: Sequence[str], context: RunContext) -> None:
-    """Every node has every image when this returns. `nodes` are container names.
+    """Load every image into every node. `nodes` are container names.
 
     Raises ToolError or HarnessError, cause image.load_failed.
     """
@@ -76,12 +76,12 @@ def load_images(images: Sequence[str], nodes: Sequence[str], context: RunContext
             raise
     prune(folder, keep=[image.tar for image in local])
     context.progress(
-        f"nodes: {len(wanted)} images brought to {len(nodes)} in {time.monotonic() - start:.1f} s"
+        f"nodes: {len(wanted)} images loaded into {len(nodes)} in {time.monotonic() - start:.1f} s"
     )
 
 
 def node_name(tag: str) -> str:
-    """What containerd calls a Docker tag: `a:1` is docker.io/library/a:1."""
+    """Return containerd's name of a Docker tag: `a:1` is docker.io/library/a:1."""
     first, slash, _ = tag.partition("/")
     if not slash:
         return f"docker.io/library/{tag}"
@@ -99,7 +99,7 @@ def has(listing: str, image: LocalImage) -> bool:
 
 
 def prune(folder: Path, keep: Sequence[str]) -> None:
-    """Remove all but the newest tars; those of `keep` stay."""
+    """Remove all but the newest tars. Those of `keep` stay."""
     tars = sorted(folder.glob("*.tar"), key=lambda path: path.stat().st_mtime, reverse=True)
     for tar in tars[KEPT_TARS:]:
         if tar.name not in keep:
@@ -113,7 +113,7 @@ class _Node:
 
 
 def _seen(node: str) -> _Node:
-    """One call: what the node's containerd has, and whether the cache is mounted there."""
+    """Return in one call what the node's containerd has, and whether the cache is mounted there."""
     script = f"{' '.join(_CTR)} ls && if mountpoint -q {MOUNT}; then echo MOUNTED; fi"
     out = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=60, cause=CAUSE).stdout
     return _Node(out, out.rstrip().endswith("MOUNTED"))

@@ -1,9 +1,9 @@
-"""A registry on this machine, as the nodes see it.
+"""Show a registry on this machine to the nodes.
 
-The host pulls `localhost:5001/…`; on a node that name is the node itself. For each registry host,
-containerd reads /etc/containerd/certs.d/<host>/hosts.toml anew at each pull, if its configuration names that
-folder when it starts (kind's "local registry" guide does the same). So: a patch before the cluster is there,
-a file on each node after.
+The host pulls `localhost:5001/…`, but on a node that name is the node itself. For each registry host,
+containerd reads /etc/containerd/certs.d/<host>/hosts.toml at each pull, if its configuration names that
+folder when it starts (kind's "local registry" guide does the same). So the configuration is patched before
+the cluster exists, and a file is written on each node afterwards.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ _PATCH = f'[plugins."io.containerd.grpc.v1.cri".registry]\n  config_path = "{CER
 
 
 def patches(mirrors: Mapping[str, str]) -> tuple[str, ...]:
-    """kind's containerdConfigPatches that the mirrors need."""
+    """Return kind's containerdConfigPatches that the mirrors need."""
     return (_PATCH,) if mirrors else ()
 
 
 def hosts_file(host: str, url: str, gateway: str) -> tuple[str, str]:
-    """Path on a node and content: `host` is reached at `url`, in which {gateway} is this machine's address.
+    """Return path and content of a file on a node. `host` is reached at `url`, in which {gateway} is this
+    machine's address.
 
-    Only there: the reference's own host would be asked on the node itself.
+    The node asks nowhere else, because the reference's own host would be the node itself.
     """
     base = url.replace(GATEWAY, gateway).rstrip("/")
     content = f'server = "{base}"\n\n[host."{base}"]\n  capabilities = ["pull", "resolve"]\n'
@@ -60,7 +61,7 @@ def teach(nodes: Sequence[str], mirrors: Mapping[str, str], progress: Progress) 
 
 
 def _gateway(node: str) -> str:
-    """This machine's IPv4 address as the node sees it."""
+    """Return this machine's IPv4 address as the node sees it."""
     route = processes.run(
         ["docker", "exec", node, "ip", "-4", "route", "show", "default"], timeout=30, cause=_CAUSE
     )
@@ -68,6 +69,6 @@ def _gateway(node: str) -> str:
 
 
 def parse_gateway(route: str) -> str:
-    """The address in `default via ADDRESS dev eth0`."""
+    """Return the address in `default via ADDRESS dev eth0`."""
     words = route.split()
     return words[words.index("via") + 1]

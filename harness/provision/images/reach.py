@@ -1,4 +1,4 @@
-"""Whether published images can be had from here: the registries and the manifests' hosts answer."""
+"""Check whether published images can be pulled here: the registries and the manifests' hosts answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ _DOCKER_HUB = "registry-1.docker.io"
 
 
 def registry_host(reference: str) -> str:
-    """Host and port of an image reference, as Docker reads it: without one it is docker.io."""
+    """Return host and port of an image reference, as Docker reads it. A reference without a host is
+    docker.io.
+    """
     first, slash, _ = reference.partition("/")
     if slash and ("." in first or ":" in first or first == "localhost"):
         return first
@@ -23,14 +25,16 @@ def registry_host(reference: str) -> str:
 
 
 def api_url(host: str) -> str:
-    """Where a registry of that host says whether it is one. Loopback is plain HTTP, as Docker takes it."""
+    """Return the URL where a registry host says that it is one. Loopback is plain HTTP, as in Docker."""
     name = _DOCKER_HUB if host in {"docker.io", "index.docker.io"} else host
     scheme = "http" if name.partition(":")[0] in _LOCAL else "https"
     return f"{scheme}://{name}/v2/"
 
 
 def unreached(registry: Registry) -> list[str]:
-    """What does not answer, and how; empty when everything that is pulled or downloaded can be."""
+    """Return what does not answer, and how. Empty when everything that is pulled or downloaded can be
+    reached.
+    """
     hosts = {registry_host(reference) for reference in registry.images()}
     checks = [(api_url(host), {200, 401}) for host in sorted(hosts)]
     checks += [(controller.manifest, {200}) for controller in (registry.jobset, registry.kueue)]

@@ -1,8 +1,8 @@
-"""Scripts of the ranks that changed since the worker image was built: they travel by themselves.
+"""Mount scripts of the ranks that changed since the worker image was built.
 
-An image says in its labels what it was made of besides scripts, and the hash of each script in it. Where one
-of the same making is there, only the files that differ are brought, as a ConfigMap of the launch: nothing is
-built, saved or loaded, and what runs is what lies in the checkout.
+An image has labels: what it was made of besides scripts, and the hash of each script in it. Where an image
+that was made of the same is there, only the files that differ travel, in a ConfigMap of the launch. Nothing
+is built, saved or loaded, and what runs is what lies in the checkout.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_BYTES = 900_000
 
 @dataclass(frozen=True)
 class Near:
-    """An image of the same making, and the scripts that it has not, or has otherwise."""
+    """An image that was made of the same, and the scripts that it lacks or has in another version."""
 
     tag: str
     image_id: str
@@ -38,17 +38,19 @@ class Near:
 
 
 def read(folder: Path) -> dict[str, bytes]:
-    """Every file below `folder` by its path there."""
+    """Return every file below `folder` by its path there."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in files_of(folder)}
 
 
 def labels(making: str, scripts: Mapping[str, bytes]) -> dict[str, str]:
-    """What an image that is built from these has to say of itself."""
+    """Return the labels of an image that is built from these."""
     return {MAKING: making, SCRIPTS: json.dumps({name: _hash(text) for name, text in scripts.items()})}
 
 
 def near(making: str, scripts: Mapping[str, bytes]) -> Near | None:
-    """The newest local image of this making that lacks nothing but changed or new files; None: build one."""
+    """Return the newest local image made of the same that lacks nothing but changed or new files. None:
+    build one.
+    """
     form = ["--filter", f"label={MAKING}={making}", "--format", "{{.Repository}}:{{.Tag}}"]
     listed = processes.run(["docker", "images", *form], timeout=30, cause=CAUSE)
     for tag in listed.stdout.split():
@@ -59,8 +61,9 @@ def near(making: str, scripts: Mapping[str, bytes]) -> Near | None:
 
 
 def changed_since(said: Mapping[str, str], scripts: Mapping[str, bytes]) -> dict[str, bytes] | None:
-    """What an image that says it has these hashes must be given. None: it has files that were deleted since,
-    or too much changed."""
+    """Return the files to add to an image with these hashes. None: files were deleted since, or too much
+    changed.
+    """
     if not set(said) <= set(scripts):
         return None
     changed = {name: text for name, text in scripts.items() if said.get(name) != _hash(text)}
@@ -68,42 +71,46 @@ def changed_since(said: Mapping[str, str], scripts: Mapping[str, bytes]) -> dict
 
 
 def fits(scripts: Mapping[str, bytes]) -> bool:
-    """Whether a ConfigMap takes them."""
+    """Whether a ConfigMap can hold them."""
     return sum(map(len, scripts.values())) <= MOST_BYTES
 
 
 def users(settings: Settings) -> dict[str, bytes]:
-    """Of the folder that the user named (HARNESS_SCRIPTS). Raises UsageError when they cannot travel."""
+    """Return the scripts of the user's folder (HARNESS_SCRIPTS). Raises UsageError when a ConfigMap cannot
+    hold them.
+    """
     if settings.scripts is None:
         return {}
     if not settings.scripts.is_dir():
-        raise UsageError(f"HARNESS_SCRIPTS {settings.scripts} is no folder")
+        raise UsageError(f"HARNESS_SCRIPTS {settings.scripts} is not a folder")
     found = read(settings.scripts)
     if not found or not fits(found):
         size = sum(map(len, found.values()))
         raise UsageError(
             f"HARNESS_SCRIPTS {settings.scripts} has {len(found)} files of {size} bytes in all; "
             f"expected are 1 to {MOST_BYTES} bytes",
-            hint="data belongs into an image or a volume",
+            hint="put data into an image or a volume",
         )
     return found
 
 
 def said(tag: str, changed: Mapping[str, bytes]) -> str:
-    """The image and its changed scripts in one line, for the evidence."""
+    """Return the image and its changed scripts in one line, for the evidence."""
     return " + ".join([tag, *(f"{name}@{_hash(text)[:12]}" for name, text in sorted(changed.items()))])
 
 
 def config_map(namespace: str, scripts: Mapping[str, bytes]) -> Object:
-    """They themselves, as an object of the launch's namespace."""
+    """Return the scripts as a ConfigMap of the launch's namespace."""
     data = {_key(name): base64.b64encode(text).decode() for name, text in scripts.items()}
     metadata = {"name": CONFIG_MAP, "namespace": namespace}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "binaryData": data}
 
 
 def mounts(scripts: Mapping[str, bytes]) -> list[Object]:
-    """Each over the image's own file, or beside them. Each by a volume of its own: konduktor merges mounts
-    of one name into one."""
+    """Return a mount for each script, over the image's own file or beside it.
+
+    Each has a volume of its own, because konduktor merges mounts of one name into one.
+    """
     return [
         {"name": f"{CONFIG_MAP}-{number}", "mountPath": f"{WORKSPACE}/{name}", "subPath": _key(name)}
         for number, name in enumerate(sorted(scripts))
@@ -129,5 +136,5 @@ def _hash(text: bytes) -> str:
 
 
 def _key(name: str) -> str:
-    """Of a ConfigMap: no slashes, no spaces."""
+    """Return a key for a ConfigMap: no slashes, no spaces."""
     return _hash(name.encode())[:16]

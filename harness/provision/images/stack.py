@@ -1,4 +1,6 @@
-"""What the cluster is made of: published images and manifests, or ones built here. Nobody else can tell."""
+"""Resolve what the cluster is made of: published images and manifests, or ones built here. No other module
+knows which.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ class Stack:
     """Ready for server-side apply, in the cache; so is kueue_manifest."""
     kueue_manifest: Path
     node_images: tuple[str, ...]
-    """Local Docker images that every node needs before the controllers start; published ones are pulled."""
+    """Local Docker images that every node needs before the controllers start. Nodes pull published ones."""
     torch_base: str
     """FROM of the worker image; python_base is the tracker image's."""
     python_base: str
@@ -46,17 +48,17 @@ class Stack:
 
 
 def resolve(context: RunContext) -> Stack:
-    """The stack of HARNESS_IMAGES, downloaded or built into the cache where it is not there yet.
+    """Return the stack of HARNESS_IMAGES. What the cache lacks is downloaded or built.
 
-    Raises HarnessError: a manifest that cannot be had or is not the pinned one (controllers.manifest), or a
-    build that failed (cluster.node_image, controllers.image_failed, image.build_failed). UsageError: a
-    Kubernetes version that is not to be had this way.
+    Raises HarnessError when a manifest cannot be downloaded or is not the pinned one (controllers.manifest),
+    or when a build failed (cluster.node_image, controllers.image_failed, image.build_failed). Raises
+    UsageError for a Kubernetes version that is not available this way.
     """
     settings, progress = context.settings, context.progress
     locked = versions.load(settings)
     if settings.kubernetes and settings.node_image:
         raise UsageError(
-            f"Kubernetes {settings.kubernetes} and the node image {settings.node_image} were both asked for",
+            f"both Kubernetes {settings.kubernetes} and the node image {settings.node_image} are set",
             hint="the image decides the version: leave HARNESS_KUBERNETES out",
         )
     way = settings.images
@@ -69,7 +71,7 @@ def resolve(context: RunContext) -> Stack:
             why = f"not reached: {missing[0]}{others}"
         progress(f"images: {way} ({why})")
     else:
-        progress(f"images: {way} (as HARNESS_IMAGES says)")
+        progress(f"images: {way} (set by HARNESS_IMAGES)")
     make = partial(_published, locked.registry) if way == "registry" else partial(_built, locked)
     stack = make(context)
     return replace(stack, node_image=settings.node_image) if settings.node_image else stack
@@ -79,7 +81,7 @@ def _built(locked: Versions, context: RunContext) -> Stack:
     wanted, only = context.settings.kubernetes, source_versions.load(context.settings).kubernetes
     if not versions.is_of(only, wanted):
         raise UsageError(
-            f"Kubernetes {wanted} was asked for; images built from source are of {only} alone",
+            f"Kubernetes {wanted} cannot be built from source: the images are of {only} alone",
             hint="HARNESS_IMAGES=registry where one is reached, or another [source] in a versions file",
         )
     source = build(context)
@@ -125,7 +127,7 @@ def _published(registry: Registry, context: RunContext) -> Stack:
 
 
 def _manifest(name: str, controller: Controller, context: RunContext) -> Path:
-    """The pinned manifest, adapted. It is kept by its hash: a second run downloads nothing."""
+    """Return the pinned manifest, adapted. It is kept by its hash: a second run downloads nothing."""
     folder = context.settings.cache_dir / "manifests"
     published = folder / f"{controller.sha256}.yaml"
     if not published.is_file():
@@ -142,7 +144,7 @@ def _manifest(name: str, controller: Controller, context: RunContext) -> Path:
 
 
 def download(url: str) -> bytes:
-    """The body of a GET. Raises HarnessError, cause controllers.manifest."""
+    """Return the body of a GET. Raises HarnessError, cause controllers.manifest."""
     try:
         return httpx.get(url, timeout=_DOWNLOAD_SECONDS, follow_redirects=True).raise_for_status().content
     except httpx.HTTPError as error:
@@ -154,7 +156,7 @@ def download(url: str) -> bytes:
 
 
 def verified(content: bytes, controller: Controller) -> bytes:
-    """`content` itself. Raises HarnessError (controllers.manifest) when it is not what the lock pins."""
+    """Return `content` itself. Raises HarnessError (controllers.manifest) unless it is what the lock pins."""
     seen = hashlib.sha256(content).hexdigest()
     if seen != controller.sha256:
         raise HarnessError(
@@ -168,7 +170,7 @@ def verified(content: bytes, controller: Controller) -> bytes:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Whole or not at all, also beside another process that writes the same."""
+    """Write the file whole or not at all, also beside another process that writes the same."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.partial")
     partial.write_bytes(content)

@@ -14,7 +14,7 @@ LOCK = Path(__file__).parents[2] / "versions.toml"
 
 
 def is_of(version: str, wanted: str | None) -> bool:
-    """Whether `v1.35.8` is what `1.35`, `1.35.8` or no wish at all asks for."""
+    """Whether `v1.35.8` matches `1.35`, `1.35.8` or no wish at all."""
     return wanted is None or f"{version}.".startswith(f"v{wanted.removeprefix('v')}.")
 
 
@@ -23,7 +23,7 @@ class _Table(BaseModel):
 
 
 class Controller(_Table):
-    """One controller's published image and manifest; `sha256` is of the manifest, 64 hex digits."""
+    """One controller's published image and manifest. `sha256` is of the manifest, 64 hex digits."""
 
     version: str
     image: str
@@ -45,7 +45,7 @@ class Registry(_Table):
     mirrors: dict[str, str] = {}
 
     def node_of(self, wanted: str | None) -> tuple[str, str]:
-        """(Kubernetes version, node image) of `1.35` or `1.35.8`; without a wish those of the stack.
+        """Return (Kubernetes version, node image) of `1.35` or `1.35.8`; without a wish those of the stack.
 
         Raises UsageError naming the versions there are.
         """
@@ -59,7 +59,7 @@ class Registry(_Table):
         )
 
     def images(self) -> list[str]:
-        """Every reference, by whoever it is pulled."""
+        """Return every reference, by its use."""
         return [self.node, self.torch_base, self.python_base, self.jobset.image, self.kueue.image]
 
 
@@ -81,7 +81,9 @@ class Versions(BaseModel):
 
 
 def load(settings: Settings) -> Versions:
-    """From settings.versions_file, or harness/versions.toml. Raises UsageError naming what does not fit."""
+    """Load from settings.versions_file, or harness/versions.toml. Raises UsageError naming what does not
+    fit.
+    """
     path = settings.versions_file or LOCK
     try:
         return Versions.model_validate(tomllib.loads(path.read_text()))

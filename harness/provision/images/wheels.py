@@ -1,4 +1,6 @@
-"""Wheels of a lock, downloaded on the host: a container under build may lack its proxy and certificates."""
+"""Download the wheels of a lock on the host, because a container under build may lack its proxy and
+certificates.
+"""
 
 from __future__ import annotations
 
@@ -17,28 +19,30 @@ _SECONDS = 600
 
 
 def lock_key(lock: str, python: str) -> str:
-    """12 hex digits that change with a package, a hash or the Python version, not with a comment."""
+    """Return 12 hex digits that change with a package, a hash or the Python version, not with a comment."""
     lines = [line for line in lock.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     return hashlib.sha256("\n".join([python, *lines]).encode()).hexdigest()[:12]
 
 
 def pinned(lock: str, package: str) -> str:
-    """The version of a package that is in the lock."""
+    """Return the version of a package that is in the lock."""
     words = (line.partition(" ")[0].partition("==") for line in lock.splitlines())
     return next(version for name, _, version in words if name == package)
 
 
 def wheels(lock: Path, python: str, context: RunContext) -> Path:
-    """A folder with every wheel of `lock` for `python` (as "3.13") on x86-64 Linux, and the lock as lock.txt.
+    """Return a folder with every wheel of `lock` for `python` (as "3.13") on x86-64 Linux, and the lock as
+    lock.txt.
 
-    Raises ToolError (cause image.build_failed) when one cannot be had or has another hash.
+    Raises ToolError (cause image.build_failed) when one cannot be downloaded or has another hash.
     """
     root = context.settings.cache_dir / "wheels"
     target = root / f"{lock.stem}-{lock_key(lock.read_text(), python)}"
     if target.is_dir():
         return target
     with locked(
-        root / f"{target.name}.lock", lambda: context.progress(f"wheels of {lock.name}: waiting for another")
+        root / f"{target.name}.lock",
+        lambda: context.progress(f"wheels of {lock.name}: waiting for another process"),
     ):
         if target.is_dir():
             return target
@@ -74,6 +78,6 @@ def _download(lock: Path, python: str, into: Path) -> None:
             str(lock),
         ],
         timeout=_SECONDS,
-        hint="a package index must be reached; PIP_INDEX_URL and PIP_CERT are read",
+        hint="this needs a package index; pip reads PIP_INDEX_URL and PIP_CERT",
         cause=CAUSE,
     )

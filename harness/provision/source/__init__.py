@@ -1,4 +1,4 @@
-"""The stack without a container registry: a kind node image and the controllers' images, built here.
+"""Build the stack without a container registry: a kind node image and the controllers' images.
 
 `build` gives the same cluster as the published images do. `manifests.adapt` serves both ways.
 """

@@ -1,7 +1,7 @@
-"""Images written as files, in the format of `docker save`: for programs that need nothing but themselves.
+"""Write images as files in the format of `docker save`, for programs that need no other files.
 
-They are written and not built so that nothing is tagged registry.k8s.io/… in the user's Docker, and so that
-no layer holds a whiteout (containerd cannot unpack one where its own folder already lies on an overlay).
+They are written and not built for two reasons: no registry.k8s.io/… tag appears in the user's Docker, and no
+layer holds a whiteout (containerd cannot unpack one where its own folder already lies on an overlay).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ProgramImage:
 
 
 def write(images: Sequence[ProgramImage], target: Path) -> None:
-    """One archive with all of `images`, for `docker load` and `ctr images import`."""
+    """Write one archive with all of `images`, for `docker load` and `ctr images import`."""
     with tarfile.open(target, "w") as archive:
         index = []
         for image in images:

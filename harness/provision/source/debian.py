@@ -1,4 +1,4 @@
-"""A Debian root from the mirror that this machine's own apt uses."""
+"""Build a Debian root from the mirror that this machine's own apt uses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUITES = {"bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing"
 
 
 def mirror(etc: Path = Path("/etc/apt")) -> str:
-    """The address of Debian's archive in apt's sources, the machine's own sources first.
+    """Return the address of Debian's archive in apt's sources, the machine's own sources first.
 
     Raises HarnessError when apt knows none, as on a machine that is not Debian.
     """
@@ -35,7 +35,7 @@ def mirror(etc: Path = Path("/etc/apt")) -> str:
 
 
 def mirrors(text: str) -> list[str]:
-    """Addresses of Debian's archive in one file, in either of apt's formats, in their order."""
+    """Return addresses of Debian's archive in one file, in either of apt's formats, in their order."""
     return [
         uri
         for source in (*apt.parse_one_line(text), *apt.parse_deb822(text))
@@ -46,7 +46,7 @@ def mirrors(text: str) -> list[str]:
 
 
 def import_root(shell: Shell, suite: str, tag: str, work: Path) -> None:
-    """A minimal root of `suite` as Docker image `tag`. Needs root.
+    """Import a minimal root of `suite` as Docker image `tag`. Needs root.
 
     Its apt also knows sid, pinned so that nothing comes from there unless asked for by name.
     """

@@ -1,4 +1,6 @@
-"""Programs from Go modules, each built from a module of our own in the cache: the user's is never touched."""
+"""Build programs from Go modules, each from a module of our own in the cache. The user's module is never
+touched.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,9 @@ class Module:
     path: str
     version: str
     packages: Mapping[str, str]
-    """Program → import path. With more than one, each program is called as its path ends."""
+    """Program → import path. With more than one, each program has the name that its path ends with."""
     main: str = ""
-    """A file of ours that is built instead of packages, the module being its only requirement."""
+    """A file of ours that is built in place of packages; the module is its only requirement."""
     stamps: tuple[str, ...] = ()
     """`package.Variable=value`, set by the linker."""
     staging: bool = False
@@ -54,7 +56,7 @@ class Module:
 
 
 def modules(versions: Versions) -> dict[str, Module]:
-    """Everything that is built from Go, by name."""
+    """Return everything that is built from Go, by name."""
     _, minor, _ = versions.kubernetes.split(".")
     stamp = {
         "gitVersion": versions.kubernetes,  # kubeadm refuses to work without one
@@ -113,7 +115,7 @@ class Go:
             )
 
     def download(self, path: str, version: str, work: Path) -> Path:
-        """The folder of a module in Go's own cache: read-only, checked against the checksum database."""
+        """Return a module's folder in Go's own cache: read-only, checked against the checksum database."""
         (work / "go.mod").write_text(f"module download\n\ngo {self.oldest}\n")
         out = self.shell.run(
             ["go", "mod", "download", "-json", f"{path}@{version}"], cwd=work, env=ENVIRONMENT
@@ -121,7 +123,7 @@ class Go:
         return Path(json.loads(out)["Dir"])
 
     def build(self, module: Module, work: Path, target: Path) -> None:
-        """The module's programs into `target`; `work` is an empty folder for the requiring module."""
+        """Build the module's programs into `target`. `work` is an empty folder for the requiring module."""
         required = []
         if module.path:
             folder = self.download(module.path, module.version, work)

@@ -1,4 +1,4 @@
-"""The node image and the controllers' images, from programs and a Debian root."""
+"""Build the node image and the controllers' images from programs and a Debian root."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ NODE_FILES = [
     "harness-cni.service",
 ]
 ON_NODE = ["kubeadm", "kubelet", "kubectl"]
-"""Programs that are files of the node; every other one is in an image that the node holds."""
+"""Programs that are files of the node. Every other one is in an image that the node holds."""
 
 _START_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class NodeParts:
-    """What a node image is made of. `programs` are by name, `kind_files` is kind's images/base/files."""
+    """The parts of a node image. `programs` are by name; `kind_files` is kind's images/base/files."""
 
     kubernetes: str
     expected: Mapping[str, str]
-    """Version of etcd and of coredns that was built: kubeadm must want the same."""
+    """Versions of etcd and of coredns that were built. kubeadm must want the same."""
     programs: Mapping[str, Path]
     kind_files: Path
     root: str
@@ -42,7 +42,7 @@ class NodeParts:
 
 
 def build_node(shell: Shell, parts: NodeParts, tag: str, work: Path) -> None:
-    """The node image as `tag`, with every image that kubeadm asks for already on it."""
+    """Build the node image as `tag`, with every image that kubeadm asks for already on it."""
     wanted = _wanted_images(shell, parts)
     context = work / "context"
     _fill_context(context, parts)
@@ -79,14 +79,16 @@ def build_node(shell: Shell, parts: NodeParts, tag: str, work: Path) -> None:
 
 
 def build_controller(shell: Shell, program: Path, tag: str, work: Path) -> None:
-    """A controller's image as `tag`: /manager, run by a user that is not root, as in the published ones."""
+    """Build a controller's image as `tag`: /manager, run by a user that is not root, as in the published
+    ones.
+    """
     archive = work / "image.tar"
     write([ProgramImage(tag, program, "/manager", user="65532:65532")], archive)
     shell.run(["docker", "load"], stdin=archive)
 
 
 def tags(shell: Shell) -> set[str]:
-    """The images of ours that are in Docker, in one call."""
+    """Return our image tags in Docker, in one call."""
     listed = [
         "docker",
         "image",
@@ -100,7 +102,7 @@ def tags(shell: Shell) -> set[str]:
 
 
 def _wanted_images(shell: Shell, parts: NodeParts) -> dict[str, str]:
-    """Program → image, as kubeadm names them."""
+    """Return program → image, as kubeadm names them."""
     kubeadm = parts.programs["kubeadm"]
     listed = shell.run([kubeadm, "config", "images", "list", "--kubernetes-version", parts.kubernetes])
     wanted = {image.rpartition("/")[2].partition(":")[0]: image for image in listed.split()}
@@ -137,7 +139,7 @@ def _fill_context(context: Path, parts: NodeParts) -> None:
 
 
 def _preload(shell: Shell, container: str, archive: Path, images: list[str]) -> None:
-    """`archive` into the containerd of a running container."""
+    """Load `archive` into the containerd of a running container."""
     inside = ["docker", "exec", container]
     shell.run(
         ["docker", "exec", "--detach", container, "sh", "-c", "exec containerd >/run/containerd.log 2>&1"]
@@ -173,7 +175,7 @@ def _preload(shell: Shell, container: str, archive: Path, images: list[str]) -> 
 
 @contextmanager
 def _container(shell: Shell, *arguments: str) -> Iterator[str]:
-    """A container for the time of the block, by its id."""
+    """Run a container for the time of the block. Yields its id."""
     verb, *rest = arguments
     container = shell.run(["docker", verb, "--name", _name(shell), *rest]).strip()
     try:
@@ -183,15 +185,16 @@ def _container(shell: Shell, *arguments: str) -> Iterator[str]:
 
 
 def _name(shell: Shell) -> str:
-    """Of the one container that a build into this cache has at a time.
+    """Return the name of the one container that a build into this cache has at a time.
 
-    A name and not a label: a commit hands labels on to the image, and so to every node that starts from it.
+    It is a name and not a label, because a commit passes labels on to the image, and so to every node that
+    starts from it.
     """
     return f"harness-build-{key(str(shell.log.parent))}"
 
 
 def remove_leftovers(shell: Shell) -> None:
-    """Containers that a killed build left; call it with the build's lock held."""
+    """Remove containers that a killed build left. Call it with the build's lock held."""
     left = shell.run(["docker", "ps", "--all", "--quiet", "--filter", f"name=^/{_name(shell)}$"]).split()
     if left:
         shell.run(["docker", "rm", "--force", "--volumes", *left])

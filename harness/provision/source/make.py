@@ -1,4 +1,4 @@
-"""The steps in their order: what fails soonest first, nothing twice."""
+"""Build everything in order: steps that fail soonest come first, and no step runs twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harness.provision.source.store import Store
 
 @dataclass(frozen=True)
 class SourceStack:
-    """Images by their local Docker tag, manifests that name them."""
+    """Images by their local Docker tag, and manifests that name them."""
 
     node_image: str
     kubernetes: str
@@ -33,13 +33,13 @@ class SourceStack:
 
 
 def build(context: RunContext) -> SourceStack:
-    """Everything that a cluster needs and no registry gives, from Go modules and Debian packages.
+    """Build everything that a cluster needs and no registry gives, from Go modules and Debian packages.
 
-    What is there already is not built again. One process builds at a time, others wait for it. Needs root
+    What exists already is not built again. One process builds at a time, others wait for it. Needs root
     (debootstrap), Docker and Go.
 
-    Raises ToolError or HarnessError with cause cluster.node_image or controllers.image_failed; a
-    ToolError names the log.
+    Raises ToolError or HarnessError with cause cluster.node_image or controllers.image_failed. A ToolError
+    names the log.
     """
     plan = Plan(Store(context.settings.cache_dir / "source"), versions.load(context.settings))
     logs = plan.store.root / "logs"
@@ -72,7 +72,7 @@ def _stack(plan: Plan) -> SourceStack:
 
 
 def _missing(plan: Plan, shell: Shell) -> set[str]:
-    """Of what the stack names: tags that Docker does not have, files that are not there."""
+    """Return what is missing: tags that Docker lacks, files that do not exist."""
     present = images.tags(shell)
     controllers = {plan.controller_image(name) for name in CONTROLLERS}
     files = {plan.manifest(name) for name in CONTROLLERS}
@@ -87,7 +87,7 @@ class _Making:
     missing: set[str]
 
     def everything(self) -> None:
-        """Each missing step; a step whose result nothing missing needs is left out."""
+        """Run each missing step. A step whose result nothing missing needs is left out."""
         images.remove_leftovers(self.shell)
         go = Go(self.shell, self.plan.versions.go)
         go.check()
@@ -103,7 +103,7 @@ class _Making:
 
     @contextmanager
     def _step(self, what: str) -> Iterator[Path]:
-        """Tells that it runs and how long it took; a folder to work in."""
+        """Report that a step runs and how long it took. Yields a folder to work in."""
         self.progress(f"{what} …")
         start = time.monotonic()
         with self.plan.store.work() as work:

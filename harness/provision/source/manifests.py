@@ -1,4 +1,4 @@
-"""JobSet's and Kueue's manifests, adapted to a small test cluster. Pure: documents in, documents out."""
+"""Adapt JobSet's and Kueue's manifests to a small test cluster. Pure: documents in, documents out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTAINER = "manager"
 
 
 class _Loader(yaml.CSafeLoader):
-    """As Kubernetes reads YAML: a date or a lone `=` is text."""
+    """Reads YAML as Kubernetes does: a date or a lone `=` is text."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -25,24 +25,24 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def parse(text: str) -> list[Document]:
-    """The documents of a YAML stream, empty ones left out."""
+    """Return the documents of a YAML stream, without empty ones."""
     return [document for document in yaml.load_all(text, _Loader) if document]
 
 
 def render(documents: Iterable[Document]) -> str:
-    """One YAML stream, fields in the order they came in."""
+    """Return one YAML stream with fields in their given order."""
     return yaml.dump_all(documents, Dumper=yaml.CSafeDumper, sort_keys=False, width=2**31 - 1)
 
 
 def adapt(
     documents: Iterable[Document], images: Mapping[str, str | None], *, cpu_request: str = "50m"
 ) -> list[Document]:
-    """Copies in which each Deployment of `images` can start on 2 cores, and soon.
+    """Return copies in which each Deployment of `images` can start on 2 cores, and soon.
 
-    `images` maps the names of the expected Deployments to the image of their container `manager`; None leaves
-    the one that is there. The image is taken from the node if it is there, the CPU request is `cpu_request`
-    (published: 500m, more than 2 cores have left), and readiness is asked for at once and every second
-    (published: after 5 s, every 10 s). Everything else, the command and CRDs included, stays as it is.
+    `images` maps the names of the expected Deployments to the image of their container `manager`; None keeps
+    the image that is there. The image is taken from the node if it is there. The CPU request is
+    `cpu_request` (published: 500m, more than 2 cores have left). Readiness is asked for at once and every
+    second (published: after 5 s, every 10 s). Everything else stays, the command and CRDs included.
 
     Raises HarnessError when an expected Deployment or its container is not among the documents.
     """

@@ -1,4 +1,4 @@
-"""Which artefacts the versions and our own files lead to: names and keys, nothing built, nothing asked."""
+"""Name the artefacts that follow from the versions and our own files. Nothing is built or asked here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTROLLERS = ("jobset", "kueue")
 
 @dataclass(frozen=True)
 class Plan:
-    """Where every step's result is when it was built. A step's key holds the keys of the steps it uses."""
+    """Where each step's result lies when it is built. A step's key holds the keys of the steps it uses."""
 
     store: Store
     versions: Versions
@@ -25,7 +25,7 @@ class Plan:
         return golang.modules(self.versions)
 
     def programs(self, name: str) -> Path:
-        """The folder with a Go module's programs."""
+        """Return the folder with a Go module's programs."""
         module = self.modules[name]
         return self.store.path(name, module.version, self._go_key(name))
 

@@ -1,4 +1,4 @@
-"""Outside programs of a build: everything they print goes to one log, and an interrupt takes them along."""
+"""Run outside programs of a build. All their output goes to one log, and an interrupt ends them too."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from harness.core.errors import HarnessError, ToolError
 from harness.core.processes import environment, interruptions, watched
 
 CAUSE: Final = "cluster.node_image"
-"""What a failure to build is judged as (docs/causes.md)."""
+"""The cause of a failed build (docs/causes.md)."""
 
 _LOGGED = 20_000
-"""Of what a program prints on stdout, its end is logged: a rendered manifest has megabytes."""
+"""How much of the end of a program's stdout is logged: a rendered manifest has megabytes."""
 
 
 @dataclass(frozen=True)
 class Shell:
-    """Runs programs one at a time, each in its own process group; `log` is appended to."""
+    """Runs programs one at a time, each in its own process group. `log` is appended to."""
 
     log: Path
     cause: CauseId = CAUSE
@@ -35,7 +35,8 @@ class Shell:
         env: Mapping[str, str] | None = None,
         stdin: Path | None = None,
     ) -> str:
-        """What the program printed on stdout; stderr is in the log alone. `env` adds to the environment.
+        """Return what the program printed on stdout; stderr is in the log alone. `env` adds to the
+        environment.
 
         Raises ToolError with the end of both and the log's path, HarnessError when there is no such program.
         """

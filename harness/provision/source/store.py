@@ -1,4 +1,5 @@
-"""What was built, kept under the hash of everything that it was made from. Whole, or not there.
+"""Keep what was built under the hash of everything that it was made from. An artefact is whole, or not
+there.
 
 <cache>/source/<name>-<version>-<key>/    one step's files
 <cache>/source/unfinished/                what a build works in; emptied by the next one
@@ -22,20 +23,22 @@ FILES = Path(__file__).parent / "files"
 
 
 def key(*inputs: str) -> str:
-    """12 hex digits that change with any of the inputs, with their order, and with the machine's kind."""
+    """Return 12 hex digits that change with any of the inputs, with their order, and with the machine's
+    kind.
+    """
     text = json.dumps([platform.machine(), *inputs])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def file_input(name: str) -> str:
-    """The content of a file in harness/provision/source/files, as an input of `key`."""
+    """Return the content of a file in harness/provision/source/files, as an input of `key`."""
     return f"{name}\n{(FILES / name).read_text()}"
 
 
 def code_input(module_file: str) -> str:
-    """What a module does, as an input of `key`: its code without comments and docstrings.
+    """Return a module's code without comments and docstrings, as an input of `key`.
 
-    So a command that changes makes a new artefact, and a comment that changes makes none.
+    So a changed command makes a new artefact, and a changed comment makes none.
     """
     tree = ast.parse(Path(module_file).read_text())
     for node in ast.walk(tree):
@@ -55,17 +58,17 @@ def _is_text(node: ast.AST) -> bool:
 
 @dataclass(frozen=True)
 class Store:
-    """The artefacts below one folder. Who writes holds the lock beside it (harness.core.locks)."""
+    """The artefacts below one folder. A writer holds the lock beside it (harness.core.locks)."""
 
     root: Path
 
     def path(self, name: str, version: str, step_key: str) -> Path:
-        """Where a step's files are once it ended well; that it exists says that they are whole."""
+        """Return where a step's files lie. It exists only when the step ended well, so it is whole."""
         return self.root / "-".join(part for part in (name, version, step_key) if part)
 
     @contextmanager
     def work(self) -> Iterator[Path]:
-        """A folder to work in; it goes when the block ends."""
+        """Yield a folder to work in. It is removed when the block ends."""
         unfinished = self.root / "unfinished"
         unfinished.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=unfinished, ignore_cleanup_errors=True) as folder:
@@ -73,7 +76,7 @@ class Store:
 
     @contextmanager
     def making(self, target: Path) -> Iterator[Path]:
-        """A folder that becomes `target` when the block ends well, and goes otherwise."""
+        """Yield a folder that becomes `target` when the block ends well, and is removed otherwise."""
         with self.work() as folder:
             made = folder / target.name
             made.mkdir()
@@ -81,5 +84,5 @@ class Store:
             made.rename(target)
 
     def clear_unfinished(self) -> None:
-        """What a killed build left; call it with the lock held."""
+        """Remove what a killed build left. Call it with the lock held."""
         shutil.rmtree(self.root / "unfinished", ignore_errors=True)

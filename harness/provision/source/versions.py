@@ -27,7 +27,7 @@ class Versions:
 
 
 def load(settings: Settings) -> Versions:
-    """From settings.versions_file, or from harness/versions.toml.
+    """Load from settings.versions_file, or from harness/versions.toml.
 
     Raises UsageError naming the file and the values that are missing.
     """

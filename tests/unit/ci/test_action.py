@@ -39,7 +39,7 @@ class Action:
         return done
 
     def program(self, text: str) -> None:
-        """What stands where the harness is installed."""
+        """Install this program in place of the harness."""
         harness = self.home / ".venv/bin/harness"
         harness.unlink(missing_ok=True)
         harness.write_text(f"#!/usr/bin/env bash\n{text}\n")
@@ -72,7 +72,7 @@ def action(tmp_path: Path) -> Action:
 
 
 def test_two_uses_in_one_job_do_not_meet(action: Action) -> None:
-    """Each has its own runs folder; the cache and its key are the same."""
+    """Each use has its own runs folder. The cache and its key are the same."""
     first = action.outputs["folders"]
     second = action.step("folders", HARNESS_CACHE_DIR="/elsewhere").outputs
     assert first["runs"] != second["runs"]
@@ -83,7 +83,7 @@ def test_two_uses_in_one_job_do_not_meet(action: Action) -> None:
 
 
 def test_kind_is_not_built_again(action: Action) -> None:
-    """Where the cache brought it."""
+    """Contract: kind is not built when the cache restored it."""
     assert action.step("is kind there").outputs == {"there": "false"}
     folder = Path(action.outputs["folders"]["kind"])
     folder.mkdir(parents=True)
@@ -98,7 +98,9 @@ def test_kind_is_not_built_again(action: Action) -> None:
 def test_a_recorded_verdict_becomes_outputs_and_a_page(
     action: Action, recorded: str, code: str | None
 ) -> None:
-    """What the harness says of a real bundle, through the steps run, verdict and exit code."""
+    """The steps run, verdict and exit code turn the harness's answer for a real bundle into outputs and a
+    page.
+    """
     runs = Path(action.outputs["folders"]["runs"])
     bundle = extract(ROOT / f"tests/recorded/{recorded}.tar.xz", action.folder / "bundle")
     shutil.move(bundle, runs / "one")
@@ -123,6 +125,22 @@ def test_a_recorded_verdict_becomes_outputs_and_a_page(
     expected = {"PASS": 0, "FAIL": 1, "UNKNOWN": 2}[said["verdict"]]
     assert code is None or int(code) == expected
     assert action.step("exit code").code == expected
+
+
+def test_the_answer_names_its_own_bundle(action: Action) -> None:
+    """Contract: `bundle` of the answer counts, not `latest`, so another run that ended later is not taken
+    for this one.
+    """
+    runs = Path(action.outputs["folders"]["runs"])
+    for name in ("mine", "later"):
+        (runs / name).mkdir(parents=True)
+        (runs / name / "report.html").write_text("<html>")
+    (runs / "latest").symlink_to("later")
+    document = {"verdict": "PASS", "bundle": str(runs / "mine")}
+    (Path(action.outputs["folders"]["use"]) / "verdict.json").write_text(json.dumps(document))
+    verdict = action.step("verdict")
+    assert verdict.outputs["bundle"] == str((runs / "mine").resolve())
+    assert verdict.outputs["report"] == str((runs / "mine" / "report.html").resolve())
 
 
 def test_a_use_that_is_wrong_has_no_verdict(action: Action) -> None:

@@ -48,7 +48,7 @@ def test_every_action_is_pinned_by_its_whole_digest(path: Path) -> None:
 
 
 def test_an_action_is_of_one_version_everywhere() -> None:
-    """A digest that was renewed in one file alone."""
+    """Contract: nobody renews a digest in one file alone."""
     seen: dict[str, set[tuple[str, str]]] = {}
     for path in FILES:
         for name, digest, version in re.findall(PINNED.pattern, path.read_text(), re.MULTILINE):
@@ -57,7 +57,7 @@ def test_an_action_is_of_one_version_everywhere() -> None:
 
 
 def test_permissions_are_the_least() -> None:
-    """Contract: reading the repository is all that a job may do, and code of forks meets no secrets."""
+    """Contract: a job may only read the repository, and code of forks gets no secrets."""
     document = parsed(WORKFLOW)
     assert document["permissions"] == {"contents": "read"}
     assert [name for name, job in jobs().items() if "permissions" in job] == []
@@ -68,7 +68,9 @@ def test_permissions_are_the_least() -> None:
 
 
 def test_everything_that_takes_long_has_a_limit() -> None:
-    """Contract: each job has one; each launch has a shorter one, so that what comes after it still runs."""
+    """Contract: each job has a time limit. Each launch has a shorter one, so that the steps after it still
+    run.
+    """
     for name, job in jobs().items():
         assert 0 < job["timeout-minutes"] <= 150, name
         for step in job["steps"]:
@@ -77,7 +79,9 @@ def test_everything_that_takes_long_has_a_limit() -> None:
 
 
 def test_it_runs_when_it_is_asked_for() -> None:
-    """Pushes and pull requests to main and releases/**, by hand, and each night the long ones alone."""
+    """It runs on pushes and pull requests to main and releases/**, and by hand. Each night only the long
+    jobs run.
+    """
     events = parsed(WORKFLOW)[True]
     for event in ("push", "pull_request"):
         assert events[event]["branches"] == ["main", "releases/**"]
@@ -89,14 +93,14 @@ def test_it_runs_when_it_is_asked_for() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_uploads_come_also_after_a_failure(path: Path) -> None:
-    """Contract: a bundle is wanted most when something failed; the step before it may not hide it."""
+    """Contract: a failed step does not prevent the upload, for a bundle is needed most after one."""
     uploads = [step for step in steps(path) if "upload-artifact@" in step.get("uses", "")]
     assert all(step["if"].startswith("always()") for step in uploads)
     assert uploads or path == COMPOSITES[1]
 
 
 def test_every_job_that_launches_uploads() -> None:
-    """The action does it itself."""
+    """Every job that launches uploads. The action does it itself."""
     for name in set(jobs()) - {"plan", "lint", "action"}:
         assert any("upload-artifact@" in step.get("uses", "") for step in jobs()[name]["steps"]), name
 
@@ -109,7 +113,7 @@ def test_no_expression_is_pasted_into_a_shell(step: Step) -> None:
 
 @pytest.mark.parametrize("step", SHELL)
 def test_the_shell_is_sound(step: Step) -> None:
-    """bash parses it and shellcheck finds nothing; actionlint does that for workflows alone."""
+    """bash parses it and shellcheck finds nothing. actionlint checks the shell of workflows alone."""
     subprocess.run(["bash", "-n"], input=step["run"], text=True, check=True)
     shellcheck = Path(sys.executable).with_name("shellcheck")
     done = subprocess.run(
@@ -119,7 +123,7 @@ def test_the_shell_is_sound(step: Step) -> None:
 
 
 def test_its_make_targets_are_those_of_the_makefile() -> None:
-    """Contract: CI does what people do."""
+    """Contract: CI runs the same targets as people."""
     targets = set(re.findall(r"^([a-z0-9]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     text = "\n".join(step["run"] for path in FILES for step in steps(path) if "run" in step)
     used = set(re.findall(r'\bmake (?:-C "\$HARNESS" )?(\S+)', text)) - {'"$TARGET"', ".venv/.made"}
@@ -129,7 +133,7 @@ def test_its_make_targets_are_those_of_the_makefile() -> None:
 
 
 def test_go_is_new_enough_for_what_it_builds() -> None:
-    """kind, actionlint: with the Go that the source way asks for."""
+    """The Go of the source way is new enough to build kind and actionlint."""
     for path in COMPOSITES:
         (go,) = [step for step in steps(path) if "setup-go@" in step.get("uses", "")]
         assert LOCK["source"]["go"].startswith(f"{go['with']['go-version']}.")
@@ -155,7 +159,7 @@ def test_a_composite_action_has_what_github_asks_of_one(path: Path) -> None:
 
 
 def test_every_input_of_the_action_is_described_and_used() -> None:
-    """And none is used that is not there: it would be empty, silently."""
+    """Contract: no undeclared input is used, because it would silently be empty."""
     document = parsed(ACTION)
     assert all(
         entry["description"] and isinstance(entry["default"], str) for entry in document["inputs"].values()
@@ -170,7 +174,7 @@ def plan(folder: Path, **env: str) -> Done:
 
 
 def test_a_push_runs_all_versions_that_are_tested(tmp_path: Path) -> None:
-    """Each has a node image; without a key nothing is hosted, as in a fork."""
+    """Each version has a node image. Without a key nothing is hosted, as in a fork."""
     done = plan(tmp_path, HAS_KEY="false", INPUT_KUBERNETES="", INPUT_TRACKER="")
     assert (done.code, done.said) == (0, "")
     versions = json.loads(done.outputs["kubernetes"])
@@ -182,7 +186,9 @@ def test_a_push_runs_all_versions_that_are_tested(tmp_path: Path) -> None:
 
 
 def test_hosted_pluto_is_used_where_its_key_is(tmp_path: Path) -> None:
-    """By a push; by hand as chosen, and one who chose it without a key is told."""
+    """Contract: a push uses hosted Pluto where there is a key. By hand it is chosen, and choosing it without
+    a key is an error.
+    """
     assert plan(tmp_path, HAS_KEY="true").outputs["hosted"] == "true"
     assert plan(tmp_path, HAS_KEY="true", INPUT_TRACKER="embedded").outputs["hosted"] == "false"
     refused = plan(tmp_path, HAS_KEY="false", INPUT_TRACKER="hosted")
@@ -191,7 +197,7 @@ def test_hosted_pluto_is_used_where_its_key_is(tmp_path: Path) -> None:
 
 
 def test_the_inputs_of_a_run_by_hand(tmp_path: Path) -> None:
-    """They reach make and pytest as they were meant."""
+    """They reach make and pytest as they were typed."""
     env = {"INPUT_KUBERNETES": "1.35 v1.37.0", "INPUT_SELECTION": "rank-killed or (tracker and not slow)"}
     done = plan(tmp_path, **env, INPUT_KEEP_DAYS="3")
     assert json.loads(done.outputs["kubernetes"]) == ["1.35", "v1.37.0"]
@@ -226,7 +232,7 @@ def test_the_inputs_of_a_run_by_hand(tmp_path: Path) -> None:
     ],
 )
 def test_an_input_that_does_not_fit_ends_the_run(tmp_path: Path, env: dict[str, str]) -> None:
-    """Contract: nothing of it is in an output, so that no later step has it."""
+    """Contract: no output holds any of it, so that no later step uses it."""
     done = plan(tmp_path, **env)
     assert done.code == 64, done.said
     assert "::error::" in done.said
@@ -234,7 +240,7 @@ def test_an_input_that_does_not_fit_ends_the_run(tmp_path: Path, env: dict[str, 
 
 
 def test_the_summary_is_there_also_without_bundles(tmp_path: Path) -> None:
-    """On the run's page, also of a job that ended before the harness was there."""
+    """The run's page has a summary, also for a job that ended before the harness was installed."""
     done = shell([str(ROOT / ".ci/summary")], tmp_path)
     assert done.code == 0, done.said
     assert done.page.startswith("### Bundles\n```\n")

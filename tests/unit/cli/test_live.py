@@ -1,4 +1,4 @@
-"""What a terminal shows of a launch while it runs, out of the evidence as it is written."""
+"""What a terminal shows of a running launch, from the evidence as it is written."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def shown(live: Live, width: int = 140) -> str:
 
 
 def test_ranks_side_by_side(tmp_path: Path) -> None:
-    """Phase or why it waits, node, step and loss out of the ground truth, the last line; secrets nowhere."""
+    """It shows phase or waiting reason, node, step and loss from the ground truth, and the last line. It
+    shows no secrets.
+    """
     live = Live(Console(file=io.StringIO()))
     writer = BundleWriter.create(tmp_path, NONCE, Redactor(["s3cret-key"]))
     writer.listener = live
@@ -61,7 +63,7 @@ def test_ranks_side_by_side(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [80, 110])
 def test_a_long_last_line_is_cut_and_nothing_else(tmp_path: Path, width: int) -> None:
-    """Contract: where a rank is and what it does can be read on any terminal."""
+    """Contract: every terminal shows where a rank is and what it does."""
     live = Live(Console(file=io.StringIO()))
     writer = BundleWriter.create(tmp_path, NONCE, Redactor([]))
     writer.listener = live
@@ -74,7 +76,7 @@ def test_a_long_last_line_is_cut_and_nothing_else(tmp_path: Path, width: int) ->
 
 
 def test_nothing_that_a_log_says_stops_it(tmp_path: Path) -> None:
-    """Frames that are cut, forged or odd; pods that are no rank's; lines before anything is known."""
+    """Cut, forged or odd frames, pods of no rank, and early lines do not stop it."""
     live = Live(Console(file=io.StringIO()))
     live.logged("pod-0", "2026-11-21T05:00:01Z @truth1 zzz 00\n")
     assert shown(live) is not None

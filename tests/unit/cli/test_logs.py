@@ -1,4 +1,6 @@
-"""Logs of ranks out of a bundle, while it is written and after; bundles by a part of their name."""
+"""Print logs of ranks from a bundle, during the launch and afterwards, and find bundles by a part of their
+name.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def write(bundle: Bundle, rank: int, text: str) -> None:
 
 
 def under_way(bundle: Bundle, ended: str | None) -> None:
-    """As the harness that writes it has it."""
+    """A bundle as the harness that writes it has it."""
     path = bundle.path / "manifest.json"
     manifest = Manifest.model_validate_json(path.read_text())
     partial = path.with_suffix(".partial")
@@ -44,7 +46,7 @@ def under_way(bundle: Bundle, ended: str | None) -> None:
 
 
 def test_lines_of_one_rank(bundle: Bundle) -> None:
-    """Named by node, with the time of day; nothing of the other rank, no ground truth."""
+    """Lines are named by node, with the time of day. Lines of other ranks and ground truth are left out."""
     log_of(bundle, 1).write_text(f"2026-11-21T05:00:08.123456789Z hello\n2026-11-21T05:00:09.000Z {MARK}x\n")
     shown = list(logs.lines(bundle, 1))
     assert shown[0] == "1 | 05:00:08.123 | hello"
@@ -58,7 +60,7 @@ def test_a_rank_without_a_pod_is_told(bundle: Bundle) -> None:
 
 
 def test_following_tells_lines_as_they_come_and_ends_with_the_launch(bundle: Bundle) -> None:
-    """A line is told when it is whole, once; what is left when the harness has ended is told too."""
+    """A line is printed when it is complete, once. What is left when the harness has ended is printed too."""
     under_way(bundle, None)
     log_of(bundle, 0).write_text("")
     told: Queue[str] = Queue()
@@ -84,7 +86,7 @@ def test_following_tells_lines_as_they_come_and_ends_with_the_launch(bundle: Bun
 def test_following_reads_what_was_recorded_only_when_it_changed(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pod that comes later is found; between two changes the records are left alone."""
+    """A pod that comes later is found. Records are read again only after a change."""
     under_way(bundle, None)
     log_of(bundle, 0).write_text("")
     pods = bundle.path / "objects" / "pod.jsonl"
@@ -114,7 +116,7 @@ def test_following_reads_what_was_recorded_only_when_it_changed(
 
 
 def test_a_bundle_by_a_part_of_its_name(bundle: Bundle, tmp_path: Path) -> None:
-    """The nonce is enough; two that fit are told apart; `latest` links to one, and counts for none."""
+    """The nonce is enough. Two bundles that match are both named. `latest` is a link and does not count."""
     (tmp_path / "latest").symlink_to(bundle.path.name)
     assert opened(Path("n0nce7f3a"), tmp_path).path == bundle.path
     assert opened(tmp_path / "latest").path.resolve() == bundle.path

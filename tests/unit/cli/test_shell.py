@@ -1,4 +1,4 @@
-"""The copy of a rank's pod: what it has of the rank, and what it must not have."""
+"""The copy of a rank's pod: what it has from the rank, and what it must not have."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def test_it_has_what_the_rank_had() -> None:
 
 
 def test_nobody_takes_it_for_a_rank() -> None:
-    """No labels, owners or finalizers; no quota; it waits, and is gone at once when it is deleted."""
+    """It has no labels, owners or finalizers, and takes no quota. It waits, and ends at once when it is
+    deleted.
+    """
     copy = copied(POD, "shell-1")
     assert copy["metadata"] == {"name": "shell-1", "namespace": "e2e-1"}
     spec = copy["spec"]

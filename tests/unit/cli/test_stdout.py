@@ -1,4 +1,4 @@
-"""A reader who leaves early, as `head` does, is no error: nothing is said of it, and no verdict changes."""
+"""A reader who stops reading early, as `head` does, causes no error, no message and no other verdict."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def unread(runs: Path, *arguments: str, **streams: int) -> subprocess.CompletedP
     ],
 )
 def test_the_exit_code_is_what_it_would_be(runs: Path, command: str, code: int) -> None:
-    """Contract: the command's own exit code, and not a word, not even from Python's last flush."""
+    """Contract: the command's own exit code, and no message, not even from Python's last flush."""
     done = unread(runs, *command.split())
     said = [line for line in done.stderr.splitlines() if not line.startswith("following ")]
     assert (done.returncode, said) == (code, [])

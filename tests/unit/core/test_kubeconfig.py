@@ -36,7 +36,7 @@ def write(folder: Path, user: dict[str, Any]) -> Path:
 
 
 def test_one_context_in_the_namespace_of_the_launch(tmp_path: Path) -> None:
-    """Nothing of other users; relative paths are absolute; the user's file is as it was."""
+    """It holds nothing of other users, its paths are absolute, and the user's file is unchanged."""
     path = write(tmp_path, {"token": "t0ken"})
     before = path.read_bytes()
     made = for_launch(Kube(path, "mine"), "e2e-1")

@@ -36,9 +36,12 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
 
 
 def test_a_frozen_server_is_told_in_time(serve: Serve) -> None:
-    """Docker can pause a control plane: connections are taken, and nothing is said."""
+    """A paused control plane accepts connections and answers nothing."""
     server, kube = serve(lambda asked: "frozen")
-    with pytest.raises(HarnessError, match=r"expected to answer, seen ReadTimeoutError") as raised, reached():
+    with (
+        pytest.raises(HarnessError, match=r"server to answer, but saw ReadTimeoutError") as raised,
+        reached(),
+    ):
         kube.core.list_node()
     assert raised.value.cause == "cluster.unreachable"
     assert server.asked < 10
@@ -56,7 +59,7 @@ def test_a_moment_without_a_server_is_a_retry_that_is_told(serve: Serve) -> None
 
 @pytest.mark.parametrize("method", ["POST", "GET"])
 def test_what_must_not_be_made_twice_is_not(serve: Serve, method: str) -> None:
-    """And who gives a timeout retries by itself."""
+    """A request that is not safe to repeat is sent once. A caller with its own timeout repeats it itself."""
     server, kube = serve(lambda asked: "reset")
     timeout = None if method == "POST" else 3
     with pytest.raises(HTTPError):
@@ -65,7 +68,7 @@ def test_what_must_not_be_made_twice_is_not(serve: Serve, method: str) -> None:
 
 
 def test_a_stream_may_be_silent_for_long(serve: Serve) -> None:
-    """Its connection is taken and no event comes: it is no request that failed."""
+    """A stream without events has not failed."""
     server, kube = serve(lambda asked: "frozen")
     failed: list[BaseException] = []
 
@@ -108,7 +111,7 @@ def test_a_server_that_stays_away_is_told_at_the_end(serve: Serve) -> None:
 
 
 def test_a_watch_line_that_was_cut_is_a_connection_that_broke() -> None:
-    """Contract: the client stumbles over it; whoever watches takes the watch up again."""
+    """Contract: the client cannot handle such a line, so the caller starts the watch again."""
 
     class Cut:
         def watch(self, **_: object) -> Iterator[object]:

@@ -18,7 +18,7 @@ ENDLESS = ["sh", "-c", "echo $$ > $0; sleep 1000 & wait"]
 
 
 def started(pid_file: Path) -> int:
-    """The pid that the program wrote."""
+    """Return the pid that the program wrote."""
     deadline = time.monotonic() + 10
     while not (pid_file.exists() and pid_file.read_text().strip()):
         assert time.monotonic() < deadline
@@ -27,7 +27,7 @@ def started(pid_file: Path) -> int:
 
 
 def group_is_gone(group: int, seconds: float = 5) -> bool:
-    """Soon: a killed process takes a moment to end."""
+    """Whether the group ends soon: a killed process takes a moment."""
     deadline = time.monotonic() + seconds
     while _runs(group) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -35,7 +35,7 @@ def group_is_gone(group: int, seconds: float = 5) -> bool:
 
 
 def _runs(group: int) -> bool:
-    """A zombie that nobody reaps in a container without an init does not run."""
+    """A zombie does not count as running: a container without an init reaps none."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, _, own_group = stat.read_text().rsplit(")", 1)[1].split()[:3]
@@ -118,7 +118,7 @@ def test_an_interruption_at_the_moment_of_the_start(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_every_way_to_end_a_run_interrupts_it(signum: signal.Signals, tmp_path: Path) -> None:
-    """And handlers are as they were, afterwards."""
+    """Contract: each interrupts the run, and the handlers are restored afterwards."""
     inherited = signal.signal(signum, signal.default_int_handler)  # under nohup, SIGHUP is ignored
     before = signal.getsignal(signum)
     pid = tmp_path / "pid"

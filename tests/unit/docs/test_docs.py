@@ -1,6 +1,6 @@
-"""README.md, docs/ and the examples say nothing that is not so: commands, options, files, links, code.
+"""README.md, docs/ and the examples are true: commands, options, files, links, code.
 
-What needs no cluster is really run, on a bundle that a real launch left.
+Commands that need no cluster really run, on a bundle of a real launch.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ HARNESS = [command for command in COMMANDS if Path(command.program).name == "har
 OTHERS = {"make", "pytest", "bash", "pip", "python3", "git", "sed", "export", "."}
 """Programs that the documents may call."""
 OUTPUTS = {"runs", "PATH", "", "objects", "logs", "truth", "tracker", "controllers", "kind", "launch"}
-"""First parts of paths that a command makes, that are in a bundle, or the reader's own."""
+"""First parts of paths that a command creates, that are in a bundle, or that are the reader's own."""
 SOURCES = {".py", ".yaml", ".yml", ".toml", ".md", ".sh", ".txt", ".Dockerfile"}
 OFFLINE = {"judge": 1, "show": 1, "diff": 1, "logs": 0, "runs": 0, "report": 0, "summary": 0}
-"""Commands that read a folder alone, and how they end on that of the tests below."""
+"""Commands that read only a folder, with their exit code on the folder of the tests below."""
 NAMES = {name for field, of in Settings.model_fields.items() for name in variables(field, of)}
 
 
 def usage(command: Command) -> str | None:
-    """What typer, or the tracker's own parser, says against it; nothing is run."""
+    """Return the usage error of typer, or of the tracker's own parser. Nothing is run."""
     inner, words = typer.main.get_command(app), list(command.arguments)
     while words and words[0] in getattr(inner, "commands", {}):
         inner = inner.commands[words.pop(0)]
@@ -65,14 +65,14 @@ def test_a_harness_command_is_one(command: Command, capsys: pytest.CaptureFixtur
 
 
 def test_a_wrong_command_would_be_found() -> None:
-    """The test above bites."""
+    """The test above can fail."""
     said = Said(ROOT / "README.md", "")
     for words in (["rnu"], ["run"], ["run", "x", "--no"], ["logs", "--rank", "one"], ["images", "make"]):
         assert usage(Command(said, "harness", tuple(words))) is not None, words
 
 
 def test_no_other_program_is_called() -> None:
-    """A new one is looked at before it is taken into the list."""
+    """A new program must be reviewed and added to the list."""
     assert [str(c) for c in COMMANDS if c.program not in OTHERS and c not in HARNESS] == []
 
 
@@ -98,7 +98,7 @@ def test_pytest_options_and_markers_exist() -> None:
 
 
 def test_variables_exist() -> None:
-    """HARNESS_… in a document is a setting, or a name that some part of the code reads or sets."""
+    """HARNESS_… in a document is a setting, or a name that the code reads or sets."""
     sources = [*(ROOT / "harness").rglob("*.py"), *(ROOT / "fixtures").rglob("*.py")]
     known = NAMES | {name for path in sources for name in re.findall(r'"(HARNESS_\w+)"', path.read_text())}
     names = [(d, re.findall(r"\bHARNESS_[A-Z_]*[A-Z]\b", d.read_text())) for d in DOCUMENTS]
@@ -108,7 +108,7 @@ def test_variables_exist() -> None:
 
 @pytest.mark.parametrize("said", [*dict.fromkeys(links())], ids=str)
 def test_a_link_leads_somewhere(said: Said) -> None:
-    """Contract: the file is there, and its heading."""
+    """Contract: the file exists, and so does its heading."""
     path, _, anchor = said.text.partition("#")
     target = (said.document.parent / path).resolve() if path else said.document
     assert target.exists()
@@ -116,7 +116,7 @@ def test_a_link_leads_somewhere(said: Said) -> None:
 
 
 def paths() -> list[Said]:
-    """What looks like a file of the checkout, between backticks or in a command."""
+    """Return what looks like a file of the checkout, between backticks or in a command."""
     top = {path.name for path in ROOT.iterdir()}
     spans = [said for said in code() if re.fullmatch(r"\.?[\w-][\w.*-]*/[\w./*-]*", said.text)]
     words = [Said(c.said.document, word) for c in COMMANDS for word in _here(c)]
@@ -130,14 +130,14 @@ def paths() -> list[Said]:
 
 
 def _here(command: Command) -> list[str]:
-    """Its words; what follows `--` is a command inside a pod."""
+    """Return its words. What follows `--` is a command inside a pod."""
     words = [command.program, *command.arguments]
     return words[: words.index("--")] if "--" in words else words
 
 
 @pytest.mark.parametrize("said", paths(), ids=str)
 def test_a_file_that_is_named_exists(said: Said) -> None:
-    """Seen from the checkout, or from beside the document."""
+    """Contract: the file exists, relative to the checkout or to the document."""
     assert any(list(folder.glob(said.text.rstrip("/"))) for folder in (ROOT, said.document.parent))
 
 
@@ -153,7 +153,7 @@ def test_code_is_code(language: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A user's, with a bundle in it: of rank 1 a point is lost."""
+    """A user's folder with a bundle in which a point of rank 1 is lost."""
     home = tmp_path_factory.mktemp("user")
     extract(ROOT / "tests/recorded/client-drop-point.tar.xz", home / "runs/20261121T000000Z-98debbaf")
     (home / "runs/latest").symlink_to("20261121T000000Z-98debbaf")
@@ -163,14 +163,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def offline() -> list[Command]:
-    """Those of the documents that need no cluster, each once."""
+    """Return the commands of the documents that need no cluster, each once."""
     asked = {c.arguments: c for c in HARNESS if not {"--follow", "runs/A"} & {*c.arguments}}
     return [c for words, c in asked.items() if words[0] in OFFLINE or {"--help", "--list"} & {*words}]
 
 
 @pytest.mark.parametrize("command", offline(), ids=lambda command: " ".join(command.arguments))
 def test_what_needs_no_cluster_runs(command: Command, folder: Path) -> None:
-    """Contract: it says something, and ends with the verdict's exit code, or 0."""
+    """Contract: it prints something, and ends with the verdict's exit code, or 0."""
     words = [
         str(path.relative_to(folder)) if "*" in word else word
         for word in command.arguments
@@ -184,7 +184,9 @@ def test_what_needs_no_cluster_runs(command: Command, folder: Path) -> None:
 
 
 def test_every_command_is_typed_by_a_test() -> None:
-    """Contract: here, or on a cluster (tests/k8s/test_reader.py), or why not is said; and nothing else is."""
+    """Contract: a test types every command, here or on a cluster (tests/k8s/test_reader.py), or the reason
+    why not is listed. Nothing else is listed.
+    """
     tutorial = {c.arguments for c in HARNESS if c.said.document.name == "tutorial.md"}
     typed = {t.arguments for t in (*reader.WORKBENCH, *reader.THEIRS)}
     elsewhere = {tuple(shlex.split(words)[1:]) for words in reader.ELSEWHERE}
@@ -193,7 +195,9 @@ def test_every_command_is_typed_by_a_test() -> None:
 
 
 def test_the_tutorial_breaks_one_line(tmp_path: Path) -> None:
-    """Its `sed` changes one line of the worker, which still is Python; the text shows both."""
+    """Contract: its `sed` changes one line of the worker, which is still valid Python. The text shows both
+    lines.
+    """
     (broken,) = [c for c in COMMANDS if c.program == "sed"]
     worker = tmp_path / "harness/workers/multinode.py"
     worker.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""docs/reference is what the code says now."""
+"""docs/reference matches the code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_document_is_written_from_the_code(name: str) -> None:
 
 
 def test_it_is_the_same_on_every_machine(tmp_path: Path) -> None:
-    """Contract: neither the environment nor a terminal's width is in it."""
+    """Contract: it depends neither on the environment nor on a terminal's width."""
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "COLUMNS": "40", "XDG_CACHE_HOME": "/c"}
     env |= {"HARNESS_WORKERS": "7", "KEEP_CLUSTER": "true"}
     subprocess.run([sys.executable, "-m", "harness.reference", str(tmp_path)], env=env, check=True)
@@ -34,7 +34,7 @@ def test_it_is_the_same_on_every_machine(tmp_path: Path) -> None:
 
 
 def test_nothing_is_without_a_word() -> None:
-    """Every setting, command, argument and option says what it is."""
+    """Every setting, command, argument and option has a description."""
     assert [name for name, field in Settings.model_fields.items() if not field.description] == []
     every = commands.commands()
     assert [name for name, command in every.items() if not command.help] == []
@@ -42,7 +42,7 @@ def test_nothing_is_without_a_word() -> None:
 
 
 def test_what_stands_in_the_documents() -> None:
-    """A few words of each, so that an empty document does not equal an empty generator."""
+    """Each document holds a few known words, so that an empty document does not equal an empty generator."""
     assert "## harness images build" in DOCUMENTS["cli.md"]()
     assert "| `--key-file` | file with the API key" in DOCUMENTS["cli.md"]()
     assert variables("pluto_api_key", Settings.model_fields["pluto_api_key"]) == [

@@ -1,4 +1,6 @@
-"""What CI is told: annotations and summaries say the same as the verdict, and nothing in them is markup."""
+"""What CI is told: annotations and summaries agree with the verdict, and none of their text is read as
+markup.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def a_test(**changes) -> Test:
 
 
 def test_a_launch_is_told_with_its_retries_and_its_report(tmp_path):
-    """Contract: verdict, cause, ranks and where to look; what was tried again is never left out."""
+    """Contract: it has verdict, cause, ranks and where to look. Retries are never left out."""
     job = bundles.healthy()
     bundles.crash(job, 1)
     bundle = job.write(tmp_path / "bundle")
@@ -38,7 +40,7 @@ def test_a_launch_is_told_with_its_retries_and_its_report(tmp_path):
 
 
 def test_properties_hold_every_launch_of_a_test():
-    """Contract: what JUnit shows can be read back, in order, among other properties."""
+    """Contract: the properties in JUnit can be read back, in order, among other properties."""
     found = [("other", 1), ("harness.bundle", "before any"), *properties(FAIL), *properties(PASS)]
     found += [("harness.got", "x")]
     assert from_properties(found) == [FAIL, PASS]
@@ -65,7 +67,7 @@ def test_an_annotation_is_one_line_whatever_it_says(message, where, line):
 
 
 def test_a_summary_is_cut_to_what_a_job_may_have(tmp_path):
-    """Contract: GitHub refuses a summary that is too long as a whole, so it is cut at a line, and says so."""
+    """Contract: a long summary is cut at a line and says so, because GitHub refuses it as a whole."""
     file = tmp_path / "summary.md"
     github.append(file, "first\n")
     github.append(file, "line é\n" * 200_000)
@@ -97,7 +99,7 @@ def test_nothing_of_a_job_is_markup_in_a_summary(evil):
 
 
 def test_a_flaky_test_is_told_as_one():
-    """Contract: passed, but not at the first attempt: in the counts, in a list of its own, as a warning."""
+    """Contract: it counts as passed at a later attempt, is in a list of its own, and is a warning."""
     attempt = {
         "attempt": 1,
         "status": "failed",
@@ -117,7 +119,7 @@ def test_a_flaky_test_is_told_as_one():
 
 
 def test_annotations_of_launches():
-    """Contract: an error for FAIL and for UNKNOWN, nothing for a PASS but what was tried again."""
+    """Contract: FAIL and UNKNOWN are errors. A PASS has no annotation, except for retries."""
     unknown = Launched(verdict="UNKNOWN", cause="run.interrupted", explanation="SIGINT", bundle="runs/c")
     assert list(summary.of_launch(summary.Row(unknown))) == [
         "::error title=UNKNOWN run.interrupted::SIGINT%0Aruns/c"

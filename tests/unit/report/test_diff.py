@@ -1,4 +1,4 @@
-"""What differs between two bundles: both sides alike, nothing between a bundle and itself."""
+"""The difference of two bundles: both sides are treated alike, and a bundle does not differ from itself."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def nothing(found: Diff) -> bool:
 
 
 def exchanged(document: Any, swap: bool = True) -> Any:
-    """JSON with A and B exchanged, and without ratios, which are inverted."""
+    """Return the JSON with A and B exchanged, without ratios, which are inverted."""
     if isinstance(document, dict):
         other = {"a": "b", "b": "a"} if swap else {}
         return {other.get(k, k): exchanged(v, swap) for k, v in document.items() if k != "ratio"}
@@ -81,7 +81,7 @@ def test_nothing_differs_from_itself(side: Facts) -> None:
 
 @given(FACTS, FACTS)
 def test_the_sides_are_alike(a: Facts, b: Facts) -> None:
-    """Contract: the other way round it is the same with A and B exchanged, ratios inverted."""
+    """Contract: exchanging the sides exchanges A and B and inverts the ratios."""
     there, back = compare(a, b), compare(b, a)
     assert exchanged(there.model_dump(mode="json")) == exchanged(back.model_dump(mode="json"), False)
     for one, other in zip(there.timings, back.timings, strict=True):
@@ -147,7 +147,7 @@ def side(**changes: Any) -> Facts:
     ],
 )
 def test_times_are_marked_past_the_noise(a: float | None, b: float | None, marked: bool) -> None:
-    """Contract: both the seconds and the ratio must be past it; a stage that is not there took none."""
+    """Contract: a mark needs both, the seconds and the ratio. A missing stage took no time."""
     left, right = ({"launch": s} if s is not None else {} for s in (a, b))
     [timing] = compare(side(stages=left), side(stages=right)).timings
     assert timing.marked == marked
@@ -155,7 +155,7 @@ def test_times_are_marked_past_the_noise(a: float | None, b: float | None, marke
 
 
 def test_the_nonce_of_each_launch_is_no_difference() -> None:
-    """Contract: only where each side has its own; a foreign one is told."""
+    """Contract: each side's own nonce is no difference. A foreign nonce is shown."""
     a, b = (side(mark=mark, series={(0, "nonce"): Series({0: mark}, logged=1)}) for mark in (7.0, 8.0))
     assert nothing(compare(a, b))
     strange = dataclasses.replace(b, series={(0, "nonce"): Series({0: 9.0}, logged=1)})
@@ -202,7 +202,7 @@ def test_a_recorded_launch_does_not_differ_from_itself(name: str, folder: Path) 
 
 
 def test_two_launches_that_passed_do_not_differ_in_what_matters(folder: Path) -> None:
-    """Contract: of the same job on real clusters, with nonces, names and times of their own."""
+    """Contract: two passed launches of the same job differ only in nonces, names and times."""
     found = compare(recorded("tracker-drops-after-commit", folder), recorded("tracker-outage", folder))
     assert not found.matters
     assert [c.what for c in found.job] == ["run id"]
@@ -210,7 +210,7 @@ def test_two_launches_that_passed_do_not_differ_in_what_matters(folder: Path) ->
 
 
 def test_a_lost_point_against_a_wrong_value(folder: Path) -> None:
-    """Contract: two launches of one job, of one day: what the clients did to them, and nothing else."""
+    """Contract: the difference of two launches of one job shows only what the clients did to them."""
     found = compare(recorded("client-drop-point", folder), recorded("client-wrong-value", folder))
     assert [(c.what, c.a, c.b) for c in found.verdict] == [
         ("cause", "unification.lost_points", "unification.wrong_value")
@@ -260,7 +260,7 @@ def test_versions_and_job(tmp_path: Path) -> None:
 
 
 def test_blocks_known_by_digest(tmp_path: Path) -> None:
-    """Contract: rows past the row limit count as logged and as kept, and another digest is another value."""
+    """Contract: rows past the row limit count as logged and as kept. Another digest is another value."""
 
     def written(name: str, digest: str, recorded: int) -> Facts:
         job = bundles.healthy()
@@ -293,7 +293,7 @@ def test_another_value(tmp_path: Path) -> None:
 
 
 def test_damage_is_compared_too(tmp_path: Path) -> None:
-    """Contract: a bundle without a manifest, or with half of one, is a side like any other."""
+    """Contract: a bundle without a manifest, or with half of one, can be compared."""
     whole = of(bundles.healthy(), tmp_path / "a")
     for damage in ("", '{"nonce": '):
         path = tmp_path / f"b{len(damage)}"

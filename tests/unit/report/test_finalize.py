@@ -1,4 +1,4 @@
-"""How every run ends: a verdict, and a report that can add nothing to it and take nothing from it."""
+"""The end of every run: a verdict, and a report that cannot change it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECRET = "t0p-s3cret-value"
 
 @pytest.fixture
 def writer(tmp_path: Path) -> BundleWriter:
-    """Of a healthy launch that was recorded to its end."""
+    """A writer of a healthy launch that was recorded to its end."""
     bundle = bundles.healthy().write(tmp_path / "bundle")
     writer = BundleWriter(bundle.path, bundles.NONCE, Redactor([SECRET]))
     assert bundle.manifest is not None
@@ -32,7 +32,7 @@ def writer(tmp_path: Path) -> BundleWriter:
 
 
 def test_a_finished_run_has_a_report_and_is_judged_the_same_afterwards(writer):
-    """Contract: report.html is no evidence; `harness judge` does not see it."""
+    """Contract: report.html is not evidence; `harness judge` does not see it."""
     outcome = finish(RecordedContext(settings=Settings(), progress=pytest.fail, writer=writer))
     assert outcome.report == writer.path / "report.html"
     assert "<title>PASS" in outcome.report.read_text()
@@ -54,7 +54,7 @@ def test_what_is_beside_the_evidence_is_none(writer):
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_report_that_cannot_be_written_changes_no_verdict(writer, name):
-    """Contract: it is said in one line, with what to do; verdict, evidence and the other files stay."""
+    """Contract: one line says so, with what to do. Verdict, evidence and the other files stay."""
     (writer.path / name).mkdir()
     told: list[str] = []
     outcome = finish(RecordedContext(settings=Settings(), progress=told.append, writer=writer))
@@ -62,14 +62,14 @@ def test_a_report_that_cannot_be_written_changes_no_verdict(writer, name):
     assert (outcome.report is None) == (name == "report.html")
     assert Bundle.open(writer.path).recorded_verdict == outcome.verdict
     assert len(told) == 1
-    assert told[0].startswith(f"no {name} (")
+    assert told[0].startswith(f"could not write {name} (")
     assert f"harness report {writer.path}`" in told[0]
     assert all((writer.path / other).is_file() for other in FILES if other != name)
     assert not [path for path in writer.path.iterdir() if path.name.startswith(".")]
 
 
 def test_a_page_that_fails_changes_no_verdict(writer, monkeypatch):
-    """Contract: nor does an error of the report's own, whatever it is."""
+    """Contract: no error of the report changes the verdict."""
 
     def fail(*_):
         raise RecursionError(f"no more, {SECRET}")
@@ -79,7 +79,7 @@ def test_a_page_that_fails_changes_no_verdict(writer, monkeypatch):
     told: list[str] = []
     outcome = finish(RecordedContext(settings=Settings(), progress=told.append, writer=writer))
     assert (outcome.verdict.verdict, outcome.report) == ("PASS", None)
-    assert told[0].startswith("no report.html, ctrf.json, junit.xml (no more, ***)")
+    assert told[0].startswith("could not write report.html, ctrf.json, junit.xml (no more, ***)")
     assert SECRET not in told[0]
 
 
@@ -102,7 +102,9 @@ def test_a_secret_is_in_no_report(tmp_path):
 
 
 def test_what_a_judge_of_the_user_says_is_redacted_everywhere(writer, monkeypatch):
-    """Contract: it may know more than the bundle; the verdict that is returned and printed has no secret."""
+    """Contract: a user's judge may know more than the bundle. The verdict that is returned and printed has
+    no secret.
+    """
     check = Check(name="user.own", result="FAIL", cause="user.own", explanation=f"asked with {SECRET}")
     verdict = Verdict(verdict="FAIL", cause="user.own", explanation=check.explanation, checks=[check])
     monkeypatch.setattr("harness.report.finalize.judge", lambda _: verdict)
@@ -116,14 +118,14 @@ def test_what_a_judge_of_the_user_says_is_redacted_everywhere(writer, monkeypatc
 
 
 def test_a_secret_that_is_a_word_of_ours_ends_no_run(writer):
-    """Contract: redaction decides nothing."""
+    """Contract: redaction changes no decision."""
     writer.redactor.add("PASS")
     outcome = finish(RecordedContext(settings=Settings(), progress=pytest.fail, writer=writer))
     assert (outcome.verdict.verdict, outcome.report) == ("PASS", writer.path / "report.html")
 
 
 def test_where_the_evidence_filled_the_disk_there_is_a_verdict_and_no_report(small_disk):
-    """Contract: the report does not take the room that is left, and no half of it stays."""
+    """Contract: the report does not use the rest of the disk, and leaves no half file."""
     writer = BundleWriter.create(small_disk / "runs", "abcd1234", Redactor())
 
     def fill() -> None:
@@ -142,7 +144,7 @@ def test_where_the_evidence_filled_the_disk_there_is_a_verdict_and_no_report(sma
 
 
 def test_a_report_that_does_not_fit_leaves_nothing_of_itself(small_disk):
-    """Contract: evidence that just fitted is judged as it is; what is small still fits."""
+    """Contract: evidence that just fits is judged. Small files still fit."""
     writer = BundleWriter.create(small_disk / "runs", "abcd1234", Redactor())
     writer.manifest(
         Manifest(nonce="n", started_at="t", expected=Expected(num_nodes=1, ranks=1, run_id="r", project="p"))

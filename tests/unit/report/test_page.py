@@ -55,7 +55,7 @@ def test_it_fetches_nothing_and_is_well_formed(tmp_path):
 
 
 def test_the_verdict_its_cause_and_every_check_are_there(tmp_path):
-    """Contract: what the terminal says, the page says."""
+    """Contract: the page says what the terminal says."""
     job = bundles.healthy()
     bundles.crash(job, 1)
     bundle = job.write(tmp_path / "bundle")
@@ -69,7 +69,7 @@ def test_the_verdict_its_cause_and_every_check_are_there(tmp_path):
 
 
 def test_a_lost_point_is_marked_in_the_matrix_and_in_its_curve(tmp_path):
-    """Contract: metric, rank and step of what is missing can be seen."""
+    """Contract: the page shows metric, rank and step of what is missing."""
     job = bundles.healthy()
     gone = next(point for point in job.points if point.step == 2 and math.isfinite(point.value))
     job.points = [point for point in job.points if (point.metric, point.step) != (gone.metric, gone.step)]
@@ -80,7 +80,7 @@ def test_a_lost_point_is_marked_in_the_matrix_and_in_its_curve(tmp_path):
 
 
 def test_what_misses_points_comes_first(tmp_path):
-    """Contract: of many metrics, the ones to look at are at the top, and never among those left out."""
+    """Contract: among many metrics, those that miss points are at the top and never left out."""
     job = bundles.healthy()
     last = max(point.metric for point in job.points)
     job.points = [point for point in job.points if (point.metric, point.step) != (last, 2)]
@@ -103,7 +103,7 @@ def test_what_a_rank_prints_is_text_not_markup(tmp_path):
 
 @pytest.mark.parametrize("missing", ["manifest.json", "objects", "logs", "truth", "tracker"])
 def test_a_damaged_bundle_still_has_a_page(tmp_path, missing):
-    """Contract: the page shows what there is; it is needed most when something is missing."""
+    """Contract: the page shows what there is, because it is needed most when something is missing."""
     bundle = bundles.healthy().write(tmp_path / "bundle")
     target = bundle.path / missing
     target.rename(tmp_path / "gone")
@@ -126,7 +126,7 @@ def test_lanes_cover_stages_objects_and_pods(tmp_path):
 
 
 def test_long_curves_keep_their_extremes():
-    """Contract: at most some hundred points are drawn, and no peak is lost."""
+    """Contract: a curve has at most some hundred points and keeps every peak."""
     rows = [(step, 0.0) for step in range(100_000)]
     rows[77_777] = (77_777, 9.0)
     metric = Metric("m", truth={0: rows}, recorded=dict(rows))
@@ -148,7 +148,7 @@ def test_steps_are_told_in_few_words(lost, said):
 
 
 def test_values_that_cannot_be_drawn_are_left_out(tmp_path):
-    """Contract: NaN and infinity are no coordinates; a metric of nothing else has no curve."""
+    """Contract: NaN and infinity are not drawn. A metric without other values has no curve."""
     nan = Metric("n", truth={0: [(0, float("nan"))]}, recorded={0: float("nan")})
     assert plot(nan) is None
     assert metrics(bundles.healthy().write(tmp_path / "bundle"), None)

@@ -1,4 +1,4 @@
-"""One launch as a suite of tests: ctrf.json and junit.xml say what the verdict says, and no more."""
+"""One launch as a suite of tests: ctrf.json and junit.xml agree with the verdict."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def verdict(*checks: Check, **changes: Any) -> Verdict:
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Bundle:
-    """Of a launch for which something was tried again."""
+    """A bundle of a launch with a retry."""
     job = bundles.healthy()
     made = job.write(tmp_path / "20261121T050000Z-n0nce7f3a")
     writer = BundleWriter(made.path, bundles.NONCE, Redactor())
@@ -50,7 +50,7 @@ def bundle(tmp_path: Path) -> Bundle:
 
 
 def told(bundle: Bundle, said: Verdict) -> tuple[ET.Element, dict[str, Any]]:
-    """The suite of junit.xml, and ctrf.json, as they are read back."""
+    """Return the suite of junit.xml, and ctrf.json, as they are read back."""
     assert beside.write(bundle, said) == {}
     root = ET.parse(bundle.path / "junit.xml").getroot()
     assert root.tag == "testsuites"
@@ -136,7 +136,9 @@ def test_a_launch_takes_its_time_and_a_check_none(bundle):
 
 @pytest.mark.parametrize("checks", [(UNKNOWN,), (PASS, UNKNOWN), ()])
 def test_unknown_never_looks_like_a_pass(bundle, checks):
-    """Contract: JUnit: an error, nothing skipped. CTRF: `failed`, also for who counts nothing but that."""
+    """Contract: JUnit shows an error and no skipped test. CTRF shows `failed`, also to a reader that counts
+    only failures.
+    """
     said = Verdict(verdict="UNKNOWN", cause="run.evidence_missing", explanation="no log", checks=checks)
     suite, ctrf = told(bundle, said)
     assert cases(suite)["verdict"] == "error"
@@ -148,7 +150,9 @@ def test_unknown_never_looks_like_a_pass(bundle, checks):
 
 
 def test_a_bundle_of_which_nothing_is_known_has_them_too(tmp_path):
-    """Contract: without a manifest there is no job and no time; the verdict is there, and no green suite."""
+    """Contract: without a manifest there is no job and no time. The verdict is there, and the suite is not
+    green.
+    """
     empty = tmp_path / "empty"
     empty.mkdir()
     suite, ctrf = told(Bundle.open(empty), judge(Bundle.open(empty)))

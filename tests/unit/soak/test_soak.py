@@ -36,7 +36,9 @@ def entry(number: int, verdict: str = "PASS", bundle: Path | None = None, second
 def test_bundles_of_launches_that_passed_are_kept_as_asked(
     tmp_path: Path, keep: str, left: list[int]
 ) -> None:
-    """Those of others always; the ledger tells which are there, and is whole at any time."""
+    """Bundles of failed launches always stay. The ledger says which bundles exist, and is complete at any
+    time.
+    """
     ledger = Ledger(tmp_path / "ledger.jsonl", Keep.parse(keep))
     for number in (1, 2, 3, 4):
         ledger.add(entry(number, "FAIL" if number == 2 else "PASS", tmp_path / f"b{number}"))
@@ -47,7 +49,7 @@ def test_bundles_of_launches_that_passed_are_kept_as_asked(
 
 
 def test_the_table_has_every_launch_and_every_measure(tmp_path: Path) -> None:
-    """A launch that did not pass, a retry and a leak are seen in it."""
+    """It shows a failed launch, a retry and a leak."""
     entries = [entry(1), entry(2, "FAIL")]
     entries[0].retries.append(Retry(at="t", what="a watch", reason="cut | off"))
     growth = [Growth(what="namespaces", before="3", after="9", allowed="6", leak="3 more than explained")]

@@ -1,4 +1,4 @@
-"""What the ranks read out of their client's queue."""
+"""What the ranks read from their client's queue."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def store(tmp_path: Path):
 
 
 def test_sent_and_unsent_by_metric(store, tmp_path: Path) -> None:
-    """Contract: only metrics count, steps are ranges, the latest error of what was not sent is told."""
+    """Contract: only metrics count, steps are ranges, and unsent points show their latest error."""
     for step in range(6):
         store.enqueue("id", RecordType.METRIC, {"loss": 1.0, "mean": 2.0}, 1, step)
     store.enqueue("id", RecordType.SYSTEM, {"sys/cpu": 1.0}, 1, 1)
@@ -35,7 +35,7 @@ def test_sent_and_unsent_by_metric(store, tmp_path: Path) -> None:
 
 
 def test_what_was_tidied_away(store, tmp_path: Path) -> None:
-    """Contract: a queue that forgot what it sent is not the whole word."""
+    """Contract: a queue that removed sent points is not whole."""
     for step in range(3):
         store.enqueue("id", RecordType.METRIC, {"loss": 1.0}, 1, step)
     store.mark_completed([1])
