@@ -83,11 +83,14 @@ clean: ## delete the cluster that `harness` made, and everything built in this c
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find harness fixtures tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# pluto-ml is here for tests of the tracker. Its hook imports all of it at every start of Python, also of
+# `harness`, which the tests start hundreds of times: over a second each. Nothing here imports wandb.
 $(MADE): locks/build.txt locks/dev.txt pyproject.toml
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r locks/build.txt
 	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes locks/build.txt locks/dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	rm -f .venv/lib/python3*/site-packages/*_pluto_wandb_hook.pth
 	@touch $@
 
 # Checked against Go's checksum database. A binary of its own version: another version is another file.
