@@ -16,7 +16,7 @@ KIND := $(shell sed -n 's/^kind = "\(v[0-9.]*\)".*/\1/p' harness/versions.toml)
 GO_MISSING := Go 1.26 or newer is needed and not on PATH: HARNESS_IMAGES=source make doctor installs it on Debian as root
 
 .DEFAULT_GOAL := help
-.PHONY: help e2e images test faults soak unit lint workflows format reference doctor kind browser pictures recording lock clean
+.PHONY: help e2e images test nightly faults soak unit lint workflows format reference doctor kind browser pictures recording lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,8 +27,11 @@ e2e: doctor ## a real multinode job on a real cluster, and its verdict
 images: doctor ## build or fetch every image into the cache, with progress (from source the first time: 13 minutes)
 	$(BIN)/harness images build
 
-test: images browser ## unit, integration, e2e on a real cluster, and the faults that are not nightly
+test: images browser ## unit, integration, e2e on a real cluster, and a fault of each kind (docs/tests.md)
 	$(BIN)/pytest -m "not nightly" $(PYTEST_ARGS)
+
+nightly: images browser ## the tests that `make test` leaves to the nightly workflow, without the faults
+	$(BIN)/pytest -m "nightly and not faults" $(PYTEST_ARGS)
 
 faults: images ## every fault on a real cluster (90 minutes), their table and their recorded bundles
 	$(BIN)/harness faults --table docs/faults.md --record tests/recorded

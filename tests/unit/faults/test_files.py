@@ -50,7 +50,7 @@ def test_the_catalogue_can_be_read_and_is_what_the_issue_asks_for():
         ({"at": {"log": "x", "progress": "y"}}, "one of progress and log"),
         ({"inject": [{"docker": "ps", "sh": "true"}]}, "exactly one of"),
         ({"inject": [{}]}, "exactly one of"),
-        ({"undo": [{"hold": 3}]}, "commands only"),
+        ({"undo": [{"sleep": 3}]}, "commands only"),
         ({"scope": "cluster", "inject": [{"docker": "pause x"}]}, "needs an undo"),
         ({"inejct": []}, "inejct"),
     ],
@@ -114,7 +114,7 @@ def test_a_row_is_right_only_if_verdict_cause_and_ranks_are(got, wrong):
 
 def test_a_refusal_is_judged_by_its_exit_code_and_what_it_says():
     """Contract: progress lines do not count as what it said."""
-    refused = fault(expect={"exit": 64, "says": "num_nodes"})
+    refused = fault(expect={"exit": 64, "message_pattern": "num_nodes"})
     assert judge_row(refused, None, 64, "harness: num_nodes must be at least 1\n").right
     assert not judge_row(refused, None, 2, "harness: num_nodes must be at least 1\n").right
     assert not judge_row(refused, None, 64, "[  1.0s] num_nodes\nharness: no\n").right
