@@ -7,11 +7,12 @@ import re
 import secrets
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from harness.evidence.reader import Bundle
 from harness.settings import Settings
@@ -25,6 +26,12 @@ BLOCKS = re.findall(r"^```bash\n(.*?)^```$", TUTORIAL, re.MULTILINE | re.DOTALL)
 MADE = (".git", ".venv", "runs", "build", "*.egg-info", "__pycache__", ".hypothesis", ".*_cache")
 """What is in a working folder and not in a checkout."""
 SECONDS = 600
+
+
+def parameters(commands: Iterable[Typed]) -> list[ParameterSet]:
+    """One test for each command, by its words."""
+    marks = {True: [pytest.mark.nightly], False: []}
+    return [pytest.param(typed, id=typed.words, marks=marks[typed.nightly]) for typed in commands]
 
 
 @dataclass
@@ -127,7 +134,7 @@ def test_the_tutorial(terminal: Reader) -> None:
     assert {"PASS", "FAIL"} <= set(said[("harness runs", False)].split())
 
 
-@pytest.mark.parametrize("typed", reader.WORKBENCH, ids=lambda typed: typed.words)
+@pytest.mark.parametrize("typed", parameters(reader.WORKBENCH))
 def test_the_kept_cluster(terminal: Reader, typed: Typed) -> None:
     """README.md and the how-tos, on the cluster that the tutorial leaves."""
     if not terminal.bundles:
@@ -140,7 +147,7 @@ def test_the_kept_cluster(terminal: Reader, typed: Typed) -> None:
     terminal.follow(typed)
 
 
-@pytest.mark.parametrize("typed", reader.THEIRS, ids=lambda typed: typed.words)
+@pytest.mark.parametrize("typed", parameters(reader.THEIRS))
 def test_a_cluster_of_ones_own(terminal: Reader, typed: Typed) -> None:
     """docs/how-to/own-cluster.md, as if the cluster were the reader's, by their own name for it."""
     if not terminal.bundles:
