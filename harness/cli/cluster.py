@@ -9,10 +9,6 @@ from typing import Annotated
 
 import typer
 
-from harness import run as running
-from harness.cli import logs as reading
-from harness.cli import shell as going
-from harness.cli import status as looking
 from harness.cli.options import (
     ClusterName,
     Context,
@@ -27,8 +23,6 @@ from harness.cli.options import (
 )
 from harness.cli.stdout import left
 from harness.evidence.lookup import opened
-from harness.launch.konduktor.job_file import JobFile
-from harness.provision import attach, lifecycle
 from harness.settings import Settings, load
 
 
@@ -41,6 +35,9 @@ def up(
     as_json: Json = False,
 ) -> int:
     """Make the cluster ready and keep it: the next run installs and builds nothing."""
+    from harness import run as running
+    from harness.cli import status as looking
+
     settings = load(
         cluster_name=cluster_name, workers=workers, kubernetes=kubernetes, images=images, runs_dir=runs_dir
     )
@@ -56,16 +53,22 @@ def up(
 
 def down(cluster_name: ClusterName = None, as_json: Json = False) -> int:
     """Remove the cluster that the harness made, and nothing else."""
+    from harness.provision import lifecycle
+
     return _done(cluster_name, as_json, lifecycle.down, ("removed", "none that the harness made"))
 
 
 def pause(cluster_name: ClusterName = None, as_json: Json = False) -> int:
     """Stop the cluster's nodes; everything in it stays. `harness resume`, or the next run, starts them."""
+    from harness.provision import lifecycle
+
     return _done(cluster_name, as_json, lifecycle.pause, ("paused", "was paused already"))
 
 
 def resume(cluster_name: ClusterName = None, as_json: Json = False) -> int:
     """Start a paused cluster and wait until everything in it serves again."""
+    from harness.provision import lifecycle
+
     return _done(cluster_name, as_json, lifecycle.resume, ("resumed, and serves again", "was not paused"))
 
 
@@ -87,6 +90,8 @@ def status(cluster_name: ClusterName = None, as_json: Json = False) -> int:
 
     Exit code 0: it can be used, 2: there is none, it is paused, or not healthy.
     """
+    from harness.cli import status as looking
+
     found = looking.status(load(cluster_name=cluster_name))
     dump(found) if as_json else print(looking.render(found))
     return 0 if found["healthy"] else 2
@@ -101,6 +106,8 @@ def logs(
     runs_dir: RunsDir = None,
 ) -> int:
     """The ranks' logs, as they are in the bundle; ground-truth frames are left out."""
+    from harness.cli import logs as reading
+
     found = opened(bundle, load(runs_dir=runs_dir).runs_dir)
     if follow:
         print(f"following {found.path}", file=sys.stderr)
@@ -124,6 +131,8 @@ def shell(
     The copy has the rank's image, environment, scripts and node, and waits instead of training.
     RANK and WORLD_SIZE of a worker are torchrun's to set, so they are not there.
     """
+    from harness.cli import shell as going
+
     settings = load(runs_dir=runs_dir)
     found = opened(bundle, settings.runs_dir)
     sys.stdout.flush()
@@ -144,6 +153,9 @@ def preflight(
 
     Exit code 0: nothing lacks, 2: something does.
     """
+    from harness.launch.konduktor.job_file import JobFile
+    from harness.provision import attach
+
     settings = load(kubeconfig=kubeconfig, context=context, tracker=tracker)
     if install:
         attach.install(settings, Progress())

@@ -9,9 +9,7 @@ import typer
 from rich.console import Console
 
 from harness.cli.options import KEEP_RUNS, ClusterName, Images, Json, Keep, Progress, RunsDir, Workers, dump
-from harness.faults import commands as injecting
 from harness.settings import load
-from harness.soak import commands as soaking
 
 
 def faults(
@@ -33,6 +31,8 @@ def faults(
     as_json: Json = False,
 ) -> int:
     """Inject faults into real launches, undo them, and see whether each gets the right verdict and cause."""
+    from harness.faults import commands as injecting
+
     settings = load(cluster_name=cluster_name, runs_dir=runs_dir, keep_cluster=keep_cluster)
     if only_list:
         injecting.show(names or [])
@@ -76,6 +76,8 @@ def soak(
     without an explanation is named. Use a machine that does nothing else: what
     others start meanwhile counts too.
     """
+    from harness.soak import commands as soaking
+
     settings = load(
         cluster_name=cluster_name,
         workers=workers,

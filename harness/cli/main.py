@@ -2,6 +2,9 @@
 
 Exit codes: 0 PASS, 1 FAIL, 2 UNKNOWN or the harness could not do its work, 64 bad usage.
 `--json` prints one JSON document on stdout and nothing else there; progress goes to stderr.
+
+A command imports what it works with when it is called: Kubernetes' client alone takes half a second, and
+`harness show` needs none of it.
 """
 
 from __future__ import annotations
@@ -13,8 +16,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from harness import run as running
-from harness.cli import bundles, cluster, experiments, report, status
+from harness.cli import bundles, cluster, experiments, report
 from harness.cli.live import watching
 from harness.cli.options import (
     ClusterName,
@@ -36,10 +38,6 @@ from harness.core.errors import HarnessError, UsageError
 from harness.evidence.lookup import opened
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
-from harness.judge.users import judge as judge_bundle
-from harness.launch.konduktor.job_file import JobFile
-from harness.provision import doctor as doctoring
-from harness.report import terminal
 from harness.settings import load
 
 _WrongUsage: Any = typer.BadParameter.__mro__[2]
@@ -61,6 +59,8 @@ def _show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
     if as_json:
         print(verdict.model_dump_json(indent=2), flush=True)
     else:
+        from harness.report import terminal
+
         manifest = Bundle(bundle).manifest
         terminal.render(verdict, manifest.stages if manifest else [], bundle, Console())
     return EXIT[verdict.verdict]
@@ -84,6 +84,9 @@ def run(
     as_json: Json = False,
 ) -> int:
     """Launch a job and judge it. Makes a cluster if there is none, and then removes it again."""
+    from harness import run as running
+    from harness.launch.konduktor.job_file import JobFile
+
     settings = load(
         cluster_name=cluster_name,
         workers=workers,
@@ -107,6 +110,8 @@ def judge(
     bundle: Annotated[Path, typer.Argument(help="a bundle folder, e.g. runs/latest")], as_json: Json = False
 ) -> int:
     """Judge a recorded bundle again; touches no cluster and writes nothing."""
+    from harness.judge.users import judge as judge_bundle
+
     found = opened(bundle)
     return _show(judge_bundle(found), found.path, as_json)
 
@@ -131,6 +136,8 @@ def doctor(
     as_json: Json = False,
 ) -> int:
     """Check Docker, its daemon, cgroups, disk, tools and registries, with a fix for each."""
+    from harness.provision import doctor as doctoring
+
     settings = load()
     found = doctoring.fix(settings, Progress()) if fix else doctoring.checks(settings)
     dump(doctoring.as_json(found)) if as_json else Console().print(doctoring.render(found))
@@ -162,6 +169,8 @@ for command in COMMANDS:
 @images_app.command("build")
 def images_build(images: Images = None, as_json: Json = False) -> int:
     """Build or fetch every image of the stack into the cache."""
+    from harness.cli import status
+
     built = status.build_images(load(images=images), Progress())
     dump(built) if as_json else print("\n".join(f"{name:8} {ref}" for name, ref in built.items()))
     return 0
