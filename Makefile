@@ -30,7 +30,8 @@ images: doctor ## build or fetch every image into the cache, with progress (from
 test: images browser ## unit, integration, e2e on a real cluster, and a fault of each kind (docs/tests.md)
 	$(BIN)/pytest -m "not nightly" $(PYTEST_ARGS)
 
-nightly: images browser ## the tests that `make test` leaves to the nightly workflow, without the faults
+nightly: images browser ## the tests that `make test` leaves out, without the faults; more examples of properties
+	$(BIN)/pytest -m "not e2e and not registry and not faults" tests/unit --hypothesis-profile=nightly
 	$(BIN)/pytest -m "nightly and not faults" $(PYTEST_ARGS)
 
 faults: images ## every fault on a real cluster (90 minutes), their table and their recorded bundles
