@@ -21,6 +21,8 @@ ENVIRONMENT = {
     "GOTOOLCHAIN": "local",
     "GOWORK": "off",
 }
+NO_DEBUG_DATA = "-gcflags=all=-dwarf=false"
+"""The linker strips it anyway (-s -w). Compiling etcd without it took 12 % less CPU and 22 % less cache."""
 KUBERNETES = [
     "kubeadm",
     "kubelet",
@@ -157,6 +159,7 @@ class Go:
             [
                 "go",
                 "build",
+                NO_DEBUG_DATA,
                 "-ldflags",
                 linked,
                 "-o",
