@@ -16,7 +16,7 @@ KIND := $(shell sed -n 's/^kind = "\(v[0-9.]*\)".*/\1/p' harness/versions.toml)
 GO_MISSING := Go 1.26 or newer is needed and not on PATH: HARNESS_IMAGES=source make doctor installs it on Debian as root
 
 .DEFAULT_GOAL := help
-.PHONY: help e2e images test faults soak unit lint workflows format reference doctor kind browser pictures recording lock clean
+.PHONY: help e2e images test nightly faults soak unit lint workflows format reference doctor kind browser pictures recording lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,8 +27,12 @@ e2e: doctor ## a real multinode job on a real cluster, and its verdict
 images: doctor ## build or fetch every image into the cache, with progress (from source the first time: 13 minutes)
 	$(BIN)/harness images build
 
-test: images browser ## unit, integration, e2e on a real cluster, and the faults that are not nightly
+test: images browser ## unit, integration, e2e on a real cluster, and a fault of each kind (docs/tests.md)
 	$(BIN)/pytest -m "not nightly" $(PYTEST_ARGS)
+
+nightly: images browser ## the tests that `make test` leaves out, without the faults; more examples of properties
+	$(BIN)/pytest -m "not e2e and not registry and not faults" tests/unit --hypothesis-profile=nightly
+	$(BIN)/pytest -m "nightly and not faults" $(PYTEST_ARGS)
 
 faults: images ## every fault on a real cluster (90 minutes), their table and their recorded bundles
 	$(BIN)/harness faults --table docs/faults.md --record tests/recorded
@@ -83,11 +87,14 @@ clean: ## delete the cluster that `harness` made, and everything built in this c
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find harness fixtures tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# pluto-ml is here for tests of the tracker. Its hook imports all of it at every start of Python, also of
+# `harness`, which the tests start hundreds of times: over a second each. Nothing here imports wandb.
 $(MADE): locks/build.txt locks/dev.txt pyproject.toml
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r locks/build.txt
 	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes locks/build.txt locks/dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	rm -f .venv/lib/python3*/site-packages/*_pluto_wandb_hook.pth
 	@touch $@
 
 # Checked against Go's checksum database. A binary of its own version: another version is another file.

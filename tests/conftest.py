@@ -6,6 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("nightly", max_examples=500)
+"""`make nightly`; what copies whole bundles has a number of its own (tests/unit/sample_jobs.py)."""
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ class Typed:
     stdin: str = ""
     stands_for: tuple[str, str] | None = None
     """A word of the document that stands for a name of the reader's, and that name."""
+    nightly: bool = False
+    """`make test` leaves it out: another test launches the same."""
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -34,9 +36,11 @@ NAMED = ("runs/A", "runs/B")
 
 WORKBENCH = (
     Typed("harness status", says="1 ready"),
-    Typed("harness run PATH/TO/job.yaml", says="✓ PASS"),
-    Typed("harness run job.yaml", says="✓ PASS"),
-    Typed("harness run jobs/multinode.yaml --wait 120", says="✓ PASS"),
+    Typed("harness pause", says="paused"),
+    Typed("harness run PATH/TO/job.yaml", says="was paused; starting its nodes"),
+    Typed("harness resume", says="was not paused"),
+    Typed("harness run job.yaml", says="✓ PASS", nightly=True),
+    Typed("harness run jobs/multinode.yaml --wait 120", says="✓ PASS", nightly=True),
     Typed("harness logs 27a4 --rank 1 --follow", says="done: 60 points", stands_for=("27a4", "latest")),
     Typed(
         "harness shell 27a4 --rank 1", stdin="echo rank $RANK", says="rank 1", stands_for=("27a4", "latest")
@@ -48,7 +52,7 @@ WORKBENCH = (
     Typed("harness diff runs/A runs/B", says="unification.lost_points", code=1),
     Typed("harness doctor", says="ready"),
     Typed("harness doctor --fix", says="ready"),
-    Typed("harness faults rank-killed", says="1 of 1 rows are right"),
+    Typed("harness faults rank-killed", says="1 of 1 rows are right", nightly=True),
     Typed("harness faults --undo", says="nothing"),
 )
 """Commands on the cluster that the tutorial leaves."""
@@ -61,15 +65,17 @@ THEIRS = (
     ),
     Typed("harness preflight jobs/gpu.yaml --kubeconfig F --context C", says="nvidia.com/gpu", code=2),
     Typed("harness preflight --install --kubeconfig ~/.kube/config --context my-cluster", says="✓ tracker"),
-    Typed("harness run jobs/multinode.yaml --kubeconfig ~/.kube/config --context my-cluster", says="✓ PASS"),
+    Typed(
+        "harness run jobs/multinode.yaml --kubeconfig ~/.kube/config --context my-cluster",
+        says="✓ PASS",
+        nightly=True,
+    ),
 )
 """Commands on the same cluster, used as if it were the reader's own, by their kubeconfig and names."""
 
 ELSEWHERE = {
     "harness run jobs/gpu.yaml --kubeconfig F --context C --tracker hosted": "needs GPUs and a hosted Pluto; "
     "tests/k8s/test_gpu.py and test_hosted.py do as much of it as can be done",
-    "harness pause": "tests/k8s/test_workbench.py types it, and `harness resume`",
-    "harness resume": "so it is",
     "harness faults rank-killed tracker": "tests/k8s/test_faults.py injects them",
 }
 """Commands that another test types, or that nobody can type, and why."""

@@ -13,9 +13,6 @@ from harness.evidence import folder
 from harness.evidence.lookup import opened
 from harness.evidence.retention import Keep, prune
 from harness.report import runs as listing
-from harness.report.diff import compare
-from harness.report.diff_text import render
-from harness.report.facts import facts
 from harness.report.terminal import wide
 from harness.settings import load
 
@@ -71,6 +68,10 @@ def diff(
     stage are marked where they differ by more than 1 s and 1.25 times. The nonce
     that the main job logs is another one in each launch, and is left out.
     """
+    from harness.report.diff import compare
+    from harness.report.diff_text import render
+    from harness.report.facts import facts
+
     runs_dir = load().runs_dir
     sides = [facts(opened(path, runs_dir), str(path)) for path in (a, b)]
     found = compare(*sides, any_values=any_values)

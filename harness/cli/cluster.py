@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness import run as running
-from harness.cli import logs as reading
-from harness.cli import shell as going
-from harness.cli import status as looking
 from harness.cli.options import (
     ClusterName,
     Context,
@@ -28,12 +23,11 @@ from harness.cli.options import (
 )
 from harness.cli.stdout import left
 from harness.context import RunContext
-from harness.core.progress import Progress
 from harness.evidence.lookup import opened
-from harness.launch.workload_file import load as load_workload
-from harness.provision.existing import ExistingCluster
-from harness.provision.kind.cluster import KindCluster
 from harness.settings import load
+
+if TYPE_CHECKING:
+    from harness.provision.kind.cluster import KindCluster
 
 
 def up(
@@ -46,6 +40,9 @@ def up(
     as_json: Json = False,
 ) -> int:
     """Create a ready cluster, or reuse it, and keep it. The next run installs and builds nothing."""
+    from harness import run as running
+    from harness.cli import status as looking
+
     settings = load(
         cluster_name=cluster_name, workers=workers, kubernetes=kubernetes, images=images, runs_dir=runs_dir
     )
@@ -61,35 +58,35 @@ def up(
 
 def down(cluster_name: ClusterName = None, quiet: Quiet = False, as_json: Json = False) -> int:
     """Delete the cluster that the harness created, and nothing else."""
-    return _done(cluster_name, quiet, as_json, KindCluster.down, ("removed", "none that the harness made"))
+    kind = _kind(cluster_name)
+    return _done(kind.name, kind.down(progress(quiet)), as_json, ("removed", "none that the harness made"))
 
 
 def pause(cluster_name: ClusterName = None, quiet: Quiet = False, as_json: Json = False) -> int:
     """Stop the cluster's nodes. Everything in it stays; `harness resume`, or the next run, starts them."""
-    return _done(cluster_name, quiet, as_json, KindCluster.pause, ("paused", "was paused already"))
+    kind = _kind(cluster_name)
+    return _done(kind.name, kind.pause(progress(quiet)), as_json, ("paused", "was paused already"))
 
 
 def resume(cluster_name: ClusterName = None, quiet: Quiet = False, as_json: Json = False) -> int:
     """Start a paused cluster and wait until everything in it serves again."""
-    return _done(
-        cluster_name, quiet, as_json, KindCluster.resume, ("resumed, and serves again", "was not paused")
-    )
+    kind = _kind(cluster_name)
+    done = kind.resume(progress(quiet))
+    return _done(kind.name, done, as_json, ("resumed, and serves again", "was not paused"))
 
 
-def _done(
-    name: str | None,
-    quiet: bool,
-    as_json: bool,
-    what: Callable[[KindCluster, Progress], bool],
-    words: tuple[str, str],
-) -> int:
-    """Call `what`, and say whether there was anything to do. In JSON the first of `words` is the field."""
-    settings = load(cluster_name=name)
-    done = what(KindCluster(settings), progress(quiet))
+def _kind(name: str | None) -> KindCluster:
+    from harness.provision.kind.cluster import KindCluster
+
+    return KindCluster(load(cluster_name=name))
+
+
+def _done(cluster: str, done: bool, as_json: bool, words: tuple[str, str]) -> int:
+    """Say whether there was anything to do. In JSON the first of `words` is the field."""
     if as_json:
-        dump({"cluster": settings.cluster_name, words[0].partition(",")[0]: done})
+        dump({"cluster": cluster, words[0].partition(",")[0]: done})
     else:
-        print(f"cluster {settings.cluster_name}: {words[0] if done else words[1]}")
+        print(f"cluster {cluster}: {words[0] if done else words[1]}")
     return 0
 
 
@@ -98,6 +95,8 @@ def status(cluster_name: ClusterName = None, as_json: Json = False) -> int:
 
     Exit code 0: the cluster can be used. 2: there is none, it is paused, or it is not healthy.
     """
+    from harness.cli import status as looking
+
     found = looking.status(load(cluster_name=cluster_name))
     dump(found.document()) if as_json else print(found.text())
     return 0 if found.healthy else 2
@@ -112,6 +111,8 @@ def logs(
     runs_dir: RunsDir = None,
 ) -> int:
     """Print the ranks' logs from the bundle, without the ground-truth frames."""
+    from harness.cli import logs as reading
+
     found = opened(bundle, load(runs_dir=runs_dir).runs_dir)
     if follow:
         print(f"following {found.path}", file=sys.stderr)
@@ -136,6 +137,8 @@ def shell(
     The copy has the rank's image, environment, scripts and node, and waits instead of training.
     It is deleted when you leave. torchrun sets RANK and WORLD_SIZE of a worker, so the shell lacks them.
     """
+    from harness.cli import shell as going
+
     settings = load(runs_dir=runs_dir)
     context = RunContext(settings=settings, progress=progress(quiet))
     found = opened(bundle, settings.runs_dir)
@@ -159,6 +162,9 @@ def preflight(
 
     Exit code 0: nothing is missing. 2: something is.
     """
+    from harness.launch.workload_file import load as load_workload
+    from harness.provision.existing import ExistingCluster
+
     settings = load(kubeconfig=kubeconfig, context=context, tracker=tracker)
     theirs = ExistingCluster(settings)
     if install:

@@ -20,10 +20,7 @@ from harness.cli.options import (
     dump,
     progress,
 )
-from harness.context import RunContext
-from harness.faults import commands as injecting
 from harness.settings import load
-from harness.soak import commands as soaking
 
 
 def faults(
@@ -48,7 +45,11 @@ def faults(
     as_json: Json = False,
 ) -> int:
     """Inject faults into real launches, undo them, and check that each gets the right verdict and cause."""
+    from harness.faults import commands as injecting
+
     settings = load(cluster_name=cluster_name, runs_dir=runs_dir, keep_cluster=keep_cluster)
+    from harness.context import RunContext
+
     context = RunContext(settings=settings, progress=progress(quiet))
     if only_list:
         injecting.show(names or [])
@@ -93,6 +94,8 @@ def soak(
     without an explanation is a leak. Use a machine that does nothing else: what
     other programs start meanwhile counts too.
     """
+    from harness.soak import commands as soaking
+
     settings = load(
         cluster_name=cluster_name,
         workers=workers,
@@ -102,6 +105,8 @@ def soak(
         wait_seconds=wait,
         keep_runs=keep_runs,
     )
+    from harness.context import RunContext
+
     context = RunContext(settings=settings, progress=progress(quiet))
     result = soaking.soak(launches, job, parallel, table, context)
     dump(result.model_dump()) if as_json else soaking.show(result, Console())

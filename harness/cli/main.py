@@ -2,6 +2,9 @@
 
 Exit codes: 0 PASS, 1 FAIL, 2 UNKNOWN or the harness could not do its work, 64 bad usage.
 `--json` prints one JSON document on stdout and nothing else there; progress goes to stderr.
+
+A command imports what it works with when it is called: Kubernetes' client alone takes half a second, and
+`harness show` needs none of it.
 """
 
 from __future__ import annotations
@@ -13,8 +16,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from harness import run as running
-from harness.cli import bundles, cluster, experiments, report, status
+from harness.cli import bundles, cluster, experiments, report
 from harness.cli.live import watching
 from harness.cli.options import (
     ClusterName,
@@ -37,11 +39,6 @@ from harness.core.errors import HarnessError, UsageError
 from harness.evidence.lookup import opened
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
-from harness.judge.users import judge as judge_bundle
-from harness.launch.workload_file import load as load_workload
-from harness.provision import doctor as doctoring
-from harness.report import terminal
-from harness.report.page import REPORT
 from harness.settings import load
 
 _WrongUsage: Any = typer.BadParameter.__mro__[2]
@@ -65,12 +62,14 @@ def _show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
     """
     if as_json:
         path = bundle.resolve()
-        report = path / REPORT
+        report = path / "report.html"
         places = {"bundle": str(path), "report": str(report) if report.is_file() else None}
         dump({**verdict.model_dump(mode="json"), **places})
     else:
         if bundle.is_relative_to(Path.cwd()):
             bundle = bundle.relative_to(Path.cwd())
+        from harness.report import terminal
+
         manifest = Bundle(bundle).manifest
         terminal.render(verdict, manifest.stages if manifest else [], bundle, Console())
     return EXIT[verdict.verdict]
@@ -100,6 +99,10 @@ def run(
 
     With --json, `bundle` and `report` beside the verdict are absolute paths.
     """
+    from harness import run as running
+    from harness.context import RunContext
+    from harness.launch.workload_file import load as load_workload
+
     settings = load(
         cluster_name=cluster_name,
         workers=workers,
@@ -123,6 +126,8 @@ def judge(
     bundle: Annotated[Path, typer.Argument(help="a bundle folder, e.g. runs/latest")], as_json: Json = False
 ) -> int:
     """Judge a recorded bundle again. Touches no cluster and writes nothing."""
+    from harness.judge.users import judge as judge_bundle
+
     found = opened(bundle)
     return _show(judge_bundle(found), found.path, as_json)
 
@@ -148,6 +153,8 @@ def doctor(
     as_json: Json = False,
 ) -> int:
     """Check Docker, cgroups, disk, tools and registries, and say how to fix what is missing."""
+    from harness.provision import doctor as doctoring
+
     settings = load()
     found = (
         doctoring.fix(RunContext(settings=settings, progress=progress(quiet)))
@@ -183,6 +190,9 @@ for command in COMMANDS:
 @images_app.command("build")
 def images_build(images: Images = None, quiet: Quiet = False, as_json: Json = False) -> int:
     """Build or fetch every image of the stack into the cache."""
+    from harness.cli import status
+    from harness.context import RunContext
+
     built = status.build_images(RunContext(settings=load(images=images), progress=progress(quiet)))
     dump(built) if as_json else print("\n".join(f"{name:8} {ref}" for name, ref in built.items()))
     return 0

@@ -11,10 +11,7 @@ from harness.cli.options import Json, dump
 from harness.core.errors import HarnessError
 from harness.evidence.lookup import opened
 from harness.evidence.reader import Bundle
-from harness.judge.users import judge
-from harness.report import beside, github, page
-from harness.report.launched import launched
-from harness.report.summary import Row, launches, of_launch
+from harness.report import github
 
 LATEST = Path("runs/latest")
 
@@ -31,6 +28,9 @@ def report(
 
     In the bundle, ctrf.json and junit.xml are written again with it.
     """
+    from harness.judge.users import judge
+    from harness.report import beside, page
+
     evidence = opened(bundle)
     target = output or _shown(bundle, evidence) / page.REPORT
     verdict = judge(evidence)
@@ -64,6 +64,10 @@ def summary(
     In GitHub Actions the table goes to the job's summary. A bundle that is not a
     PASS, or had retries, becomes an annotation.
     """
+    from harness.judge.users import judge
+    from harness.report.launched import launched
+    from harness.report.summary import Row, launches, of_launch
+
     found = [(path, opened(path)) for path in bundles or [LATEST]]
     rows = [Row(launched(judge(bundle), _shown(path, bundle))) for path, bundle in found]
     if (file := github.summary_file()) is not None:

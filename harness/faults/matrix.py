@@ -1,14 +1,14 @@
 """Every fault on one cluster, with healthy launches between them.
 
 Faults of scope `launch` disturb nothing but their own launch: several run at once, and among them controls.
-The others run alone, each followed by a control. A control that is not a PASS makes the faults before it not
-right: they were not undone, or were not theirs alone.
+The others run alone, and a control follows each, or every few. A control that is not a PASS makes the faults
+before it not right: they were not undone, or were not theirs alone.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
@@ -34,12 +34,20 @@ class Matrix:
     """`start` begins; `row` waits for one fault; `stop` ends what runs, undone."""
 
     def __init__(
-        self, injector: Injector, faults: Sequence[Fault], parallel: int, progress: Progress
+        self,
+        injector: Injector,
+        faults: Sequence[Fault],
+        parallel: int,
+        progress: Progress,
+        *,
+        alone_between_controls: int = 1,
     ) -> None:
+        """`alone_between_controls`: faults that run alone, one after the other, before a control follows."""
         self.faults = [fault for fault in faults if fault.expect is not None]
         self._injector = injector
         injector.started = self._remember
         self._parallel = parallel
+        self._alone_between_controls = alone_between_controls
         self._progress = progress
         self._rows: dict[str, Future[Row]] = {fault.name: Future() for fault in self.faults}
         self._commands: list[Command] = []
@@ -74,9 +82,8 @@ class Matrix:
         alone = [fault for fault in self.faults if fault.scope != "launch"]
         if beside:
             self._beside(beside)
-        for fault in alone:
-            row = self._inject(fault)
-            self._settle([(fault, row)])
+        for few in batched(alone, self._alone_between_controls):
+            self._settle([(fault, self._inject(fault)) for fault in few])
         for fault in self.faults:
             if not self._rows[fault.name].done():
                 self._rows[fault.name].set_exception(HarnessError("the matrix was stopped before this fault"))
@@ -136,6 +143,11 @@ class Matrix:
             with (self._injector.out / "ledger.jsonl").open("a") as ledger:
                 ledger.write(row.model_dump_json() + "\n")
             self._rows[fault.name].set_result(row)
+
+
+def batched(faults: Sequence[Fault], size: int) -> Iterator[Sequence[Fault]]:
+    """In their order, `size` at a time."""
+    return (faults[start : start + size] for start in range(0, len(faults), size))
 
 
 def _taken(queue: SimpleQueue[tuple[Fault, Row | Exception]]) -> list[tuple[Fault, Row | Exception]]:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from harness.evidence.files import replace_file
 from harness.evidence.objects import mapping
 from harness.evidence.reader import Bundle
@@ -38,6 +36,8 @@ class Log:
 
 def render(bundle: Bundle, verdict: Verdict) -> str:
     """Return the page as text. Reads only the bundle."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # for the page alone, and slow to import
+
     manifest = bundle.manifest or Manifest(nonce="", started_at="")
     run_id = manifest.expected.run_id if manifest.expected else None
     found = metrics(bundle, run_id)

@@ -1,7 +1,7 @@
 """Every fault of harness/faults/cases gets the verdict, cause and ranks that its file says, and is undone.
 
-They run beside each other where they can (harness/faults/matrix.py); each test waits for its own. The ledger
-and the bundles are in runs/faults-*/.
+They run beside each other where they can (harness/faults/matrix.py); each test waits for its own. Those that
+`make test` leaves out are marked nightly (docs/tests.md). The ledger and the bundles are in runs/faults-*/.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from harness.settings import Settings
 
 pytestmark = pytest.mark.faults
 FAULTS = {name: fault for name, fault in catalogue().items() if fault.expect is not None}
+ALONE_BETWEEN_CONTROLS = 3
+"""`make faults` has a control after each of them."""
 
 
 def progress(text: str) -> None:
@@ -43,6 +45,7 @@ def matrix(request: pytest.FixtureRequest, cluster: Ready, harness_settings: Set
         [FAULTS[name] for name in names],
         int(os.environ.get("HARNESS_FAULTS_PARALLEL", "2")),
         progress,
+        alone_between_controls=ALONE_BETWEEN_CONTROLS,
     ).start()
     yield started
     started.stop()

@@ -11,7 +11,6 @@ plugin.
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -44,32 +43,34 @@ def real(harness_settings: Settings) -> bool:
 
 
 @pytest.fixture(scope="module")
-def gpus(harness_settings: Settings, real: bool) -> Iterator[Ready]:
-    """The user's cluster as it is, or a kind cluster of its own whose nodes say that they have GPUs."""
-    name = f"{harness_settings.cluster_name}-gpu-{secrets.token_hex(2)}"
-    settings = harness_settings if real else harness_settings.model_copy(update={"cluster_name": name})
-    with running.cluster(RunContext(settings=settings, progress=progress)) as ready:
-        if not real:
-            _advertise(ready)
-        yield ready
+def gpus(cluster: Ready, real: bool) -> Iterator[Ready]:
+    """The user's cluster as it is, or the session's, whose nodes say meanwhile that they have GPUs."""
+    if real:
+        yield cluster
+        return
+    try:
+        amounts = _advertise(cluster, str(ADVERTISED))
+        assert amounts[GPU] == str(ADVERTISED * cluster.schedulable_nodes)
+        yield cluster
+    finally:
+        assert GPU not in _advertise(cluster, None)
 
 
-def _advertise(ready: Ready) -> None:
-    """As a device plugin would: an extended resource of the nodes that take pods, and quota of it."""
+def _advertise(ready: Ready, count: str | None) -> dict[str, str]:
+    """As a device plugin would: an extended resource of the nodes that take pods, and quota of it. None takes
+    both away. Returns the quota."""
     for node in ready.kube.ready_nodes():
         if not node["spec"].get("taints"):
-            ready.kube.core.patch_node_status(
-                node["metadata"]["name"], {"status": {"capacity": {GPU: str(ADVERTISED)}}}
-            )
+            status = {"capacity": {GPU: count}, "allocatable": {GPU: count}}
+            ready.kube.core.patch_node_status(node["metadata"]["name"], {"status": status})
 
     def seen(nodes: dict[str, Object]) -> str | None:
         takers = {name: node["status"] for name, node in nodes.items() if not node["spec"].get("taints")}
-        lacks = [name for name, status in takers.items() if GPU not in status["allocatable"]]
-        return f"no {GPU} allocatable on {lacks}" if lacks else None
+        wrong = [name for name, status in takers.items() if status["allocatable"].get(GPU) != count]
+        return f"{GPU} allocatable is not {count} on {wrong}" if wrong else None
 
-    ready.kube.wait("GPUs to be allocatable", "v1", "Node", seen, seconds=60)
-    amounts = queues.install(ready.kube)
-    assert amounts[GPU] == str(ADVERTISED * ready.schedulable_nodes)
+    ready.kube.wait(f"{GPU} to be allocatable: {count}", "v1", "Node", seen, seconds=60)
+    return queues.install(ready.kube)
 
 
 @pytest.fixture

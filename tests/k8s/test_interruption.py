@@ -72,8 +72,12 @@ def test_interrupted_again_and_again_the_cluster_is_still_known(env: dict[str, s
     gone(run, cluster)
 
 
+@pytest.mark.nightly
 def test_what_a_sigkill_left_does_not_stop_the_next_run(env: dict[str, str]) -> None:
-    """Nobody cleaned up, and the nodes were stopped since, as by a reboot: that cluster makes way."""
+    """Nobody cleaned up, and the nodes were stopped since, as by a reboot: that cluster makes way.
+
+    In every `make test` the fault harness-sigkill-next-run does so with a launch in place of a cluster.
+    """
     cluster = "pluto-e2e-int-e"
     with Harness("run", JOB, *arguments(cluster), env=env) as run:
         run.until_stage("controllers")
@@ -149,6 +153,7 @@ def created_at(env: dict[str, str]) -> str:
     return state.created_at
 
 
+@pytest.mark.nightly
 def test_one_node_is_enough_and_a_kept_cluster_is_reused(kept: dict[str, str]) -> None:
     """Two pods that ask for a whole CPU each share what the control plane leaves of one machine; nothing is
     built, created or installed for it."""
@@ -172,6 +177,7 @@ def test_one_node_is_enough_and_a_kept_cluster_is_reused(kept: dict[str, str]) -
         assert resources["requests"]["cpu"] == (request or "1")
 
 
+@pytest.mark.nightly
 def test_a_job_too_big_for_one_node_is_still_told_so(kept: dict[str, str], tmp_path: Path) -> None:
     """Requests are lowered to share a node, never to hide that a job is larger than any."""
     job = tmp_path / "job.yaml"

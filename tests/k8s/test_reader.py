@@ -7,11 +7,12 @@ import re
 import secrets
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from harness.evidence.reader import Bundle
 from harness.settings import Settings
@@ -25,6 +26,12 @@ BLOCKS = re.findall(r"^```bash\n(.*?)^```$", TUTORIAL, re.MULTILINE | re.DOTALL)
 MADE = (".git", ".venv", "runs", "build", "*.egg-info", "__pycache__", ".hypothesis", ".*_cache")
 """What is in a working folder and not in a checkout."""
 SECONDS = 600
+
+
+def parameters(commands: Iterable[Typed]) -> list[ParameterSet]:
+    """One test for each command, by its words."""
+    marks = {True: [pytest.mark.nightly], False: []}
+    return [pytest.param(typed, id=typed.words, marks=marks[typed.nightly]) for typed in commands]
 
 
 @dataclass
@@ -100,8 +107,10 @@ def terminal(tmp_path_factory: pytest.TempPathFactory, harness_settings: Setting
         one.type("if command -v harness; then harness down; fi")
 
 
-def test_the_tutorial(terminal: Reader) -> None:
-    """Every block but the last line, which removes the cluster: PASS, the lost point by name, PASS."""
+@pytest.fixture(scope="module")
+def tutorial(terminal: Reader) -> dict[tuple[str, bool], str]:
+    """Every block typed but the last line, which removes the cluster. What each line printed, by the line and
+    whether the worker was broken then."""
     lines = [line for block in BLOCKS for line in block.splitlines()]
     assert lines.pop() == "harness down"
     assert lines[:3] == ["make doctor", ". .venv/bin/activate", "harness up"]
@@ -117,7 +126,12 @@ def test_the_tutorial(terminal: Reader) -> None:
             broken = True
         elif line.startswith("git checkout "):
             broken = False
-    run = "harness run jobs/multinode.yaml"
+    return said
+
+
+def test_the_tutorial(tutorial: dict[tuple[str, bool], str]) -> None:
+    """PASS, the lost point by name, PASS: as it promises."""
+    run, said = "harness run jobs/multinode.yaml", tutorial
     assert "✓ PASS" in said[(run, False)]
     (promised,) = re.findall(r"^```text\n(.*)\n```$", TUTORIAL, re.MULTILINE)
     for text in (said[(run, True)], said[("harness show", True)], said[("harness judge runs/latest", True)]):
@@ -127,11 +141,10 @@ def test_the_tutorial(terminal: Reader) -> None:
     assert {"PASS", "FAIL"} <= set(said[("harness runs", False)].split())
 
 
-@pytest.mark.parametrize("typed", reader.WORKBENCH, ids=lambda typed: typed.words)
+@pytest.mark.parametrize("typed", parameters(reader.WORKBENCH))
+@pytest.mark.usefixtures("tutorial")
 def test_the_kept_cluster(terminal: Reader, typed: Typed) -> None:
     """README.md and the how-tos, on the cluster that the tutorial leaves."""
-    if not terminal.bundles:
-        pytest.fail("the tutorial comes first: it makes the cluster")
     newest, failed = terminal.bundles[0], terminal.bundles[-2]
     for name, bundle in zip(reader.NAMED, (newest, failed), strict=True):
         link = terminal.checkout / name
@@ -140,11 +153,10 @@ def test_the_kept_cluster(terminal: Reader, typed: Typed) -> None:
     terminal.follow(typed)
 
 
-@pytest.mark.parametrize("typed", reader.THEIRS, ids=lambda typed: typed.words)
+@pytest.mark.parametrize("typed", parameters(reader.THEIRS))
+@pytest.mark.usefixtures("tutorial")
 def test_a_cluster_of_ones_own(terminal: Reader, typed: Typed) -> None:
     """docs/how-to/own-cluster.md, as if the cluster were the reader's, by their own name for it."""
-    if not terminal.bundles:
-        pytest.fail("the tutorial comes first: it makes the cluster")
     manifest = Bundle.open(terminal.bundles[-1]).manifest
     assert manifest is not None
     text = Path(manifest.cluster["kubeconfig"]).read_text()
@@ -155,5 +167,6 @@ def test_a_cluster_of_ones_own(terminal: Reader, typed: Typed) -> None:
     terminal.follow(typed)
 
 
+@pytest.mark.usefixtures("tutorial")
 def test_the_cluster_goes(terminal: Reader) -> None:
     assert "removed" in terminal.type("harness down")

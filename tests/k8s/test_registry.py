@@ -260,6 +260,7 @@ def theirs(ready: Ready, folder: Path, harness_settings: Settings, tmp_path: Pat
     return harness_settings.model_copy(update=changes)
 
 
+@pytest.mark.nightly
 def test_preflight_installs_what_a_cluster_lacks_and_that_alone(
     ready: Ready, published: Published, theirs: Settings, job: JobFile
 ) -> None:
@@ -310,6 +311,7 @@ def private(
         yield f"{PRIVATE}/{public.partition('/')[2]}", "default/private"
 
 
+@pytest.mark.nightly
 def test_a_private_image_needs_its_secret(theirs: Settings, private: tuple[str, str], job: JobFile) -> None:
     """Without it the pull is refused, and that is the cause; with it the job passes. No file has the key."""
     reference, secret = private

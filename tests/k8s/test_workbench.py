@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import run as running
 from harness.cli import logs, shell, status
 from harness.context import RunContext
 from harness.core.errors import UsageError
@@ -41,6 +42,13 @@ def edited(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def launched(cluster: Ready, harness_settings: Settings) -> Path:
+    """The bundle of a healthy launch, for what only looks at it."""
+    job = JobFile.load(Path("jobs/multinode.yaml"))
+    return running.launch(job, harness_settings, cluster, print).bundle
+
+
 def test_an_edited_worker_runs_without_a_new_image(
     launch: Launch, job: JobFile, cluster: Ready, edited: Path
 ) -> None:
@@ -54,11 +62,10 @@ def test_an_edited_worker_runs_without_a_new_image(
 
 
 def test_a_shell_in_a_copy_of_a_rank_that_has_ended(
-    launch: Launch, job: JobFile, cluster: Ready, harness_settings: Settings
+    launched: Path, cluster: Ready, harness_settings: Settings
 ) -> None:
     """It has the rank's environment, gives the program's exit code back, and leaves nothing."""
-    outcome = launch(job)
-    bundle = Bundle.open(outcome.bundle)
+    bundle = Bundle.open(launched)
     namespace = bundle.manifest.launch.namespace  # type: ignore[union-attr]
     told: list[str] = []
     look = 'test "$RANK" = 1 && test -f multinode.py && exit 7'
@@ -76,13 +83,10 @@ def test_a_shell_in_a_copy_of_a_rank_that_has_ended(
     )
 
 
-def test_status_says_what_a_launch_waits_for(
-    launch: Launch, job: JobFile, harness_settings: Settings
-) -> None:
+def test_status_says_what_a_launch_waits_for(launched: Path, harness_settings: Settings) -> None:
     """A rank's pod, its node, and what Kueue says; how much room all of it takes."""
-    outcome = launch(job)
     found = status.status(harness_settings)
-    mine = outcome.bundle.name.rpartition("-")[2]
+    mine = launched.name.rpartition("-")[2]
     (entry,) = [row for row in found.launches if row.namespace.endswith(mine)]
     assert entry.state == "Completed"
     assert entry.workload.startswith("Finished: ")
@@ -115,8 +119,12 @@ def test_a_cluster_in_use_is_not_paused(cluster: Ready, harness_settings: Settin
     assert not cluster.kind.paused()
 
 
+@pytest.mark.nightly
 def test_a_paused_cluster_is_started_by_the_next_run(tmp_path: Path, job: JobFile) -> None:
-    """up, pause, a run that starts it again, down: nothing is installed twice, and nothing is left."""
+    """up, pause, a run that starts it again, down: nothing is installed twice, and nothing is left.
+
+    In every `make test` the reader of tests/reader.py types the same on a cluster that is there already.
+    """
     name = f"e2e-pause-{time.time_ns() % 10**6}"
 
     def harness(*arguments: str) -> str:

@@ -62,7 +62,10 @@ JOBS: dict[str, Callable[[], bundles.Job]] = {
 }
 ROOT = tempfile.TemporaryDirectory(prefix="bundles-")
 """Removed when the interpreter ends."""
-slow = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+NIGHTLY = settings.get_current_profile_name() == "nightly"
+slow = settings(
+    max_examples=300 if NIGHTLY else 40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 @cache

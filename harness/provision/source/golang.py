@@ -23,6 +23,8 @@ ENVIRONMENT = {
     "GOTOOLCHAIN": "local",
     "GOWORK": "off",
 }
+NO_DEBUG_DATA = "-gcflags=all=-dwarf=false"
+"""The linker strips it anyway (-s -w). Compiling etcd without it took 12 % less CPU and 22 % less cache."""
 KUBERNETES = [
     "kubeadm",
     "kubelet",
@@ -99,14 +101,22 @@ def modules(versions: Versions) -> dict[str, Module]:
 
 @dataclass(frozen=True)
 class Go:
-    """The Go on PATH, not older than `oldest`, with its own proxy and caches."""
+    """The Go on PATH, not older than `oldest`, with its own proxy and module cache.
+
+    What it compiles is cached in `cache`, not in the user's: a build of everything leaves 7 GB there.
+    """
 
     shell: Shell
     oldest: str
+    cache: Path
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {**ENVIRONMENT, "GOCACHE": str(self.cache.absolute())}
 
     def check(self) -> None:
         """Raises HarnessError when the Go on PATH is too old."""
-        seen = self.shell.run(["go", "env", "GOVERSION"], env=ENVIRONMENT).strip()
+        seen = self.shell.run(["go", "env", "GOVERSION"], env=self._environment).strip()
         if _numbers(seen) < _numbers(self.oldest):
             raise HarnessError(
                 f"Go {self.oldest} or newer was expected, {seen} was seen",
@@ -118,7 +128,7 @@ class Go:
         """Return a module's folder in Go's own cache: read-only, checked against the checksum database."""
         (work / "go.mod").write_text(f"module download\n\ngo {self.oldest}\n")
         out = self.shell.run(
-            ["go", "mod", "download", "-json", f"{path}@{version}"], cwd=work, env=ENVIRONMENT
+            ["go", "mod", "download", "-json", f"{path}@{version}"], cwd=work, env=self._environment
         )
         return Path(json.loads(out)["Dir"])
 
@@ -129,7 +139,9 @@ class Go:
             folder = self.download(module.path, module.version, work)
             required = [(module.path, module.version)]
             if module.staging:
-                listed = self.shell.run(["go", "mod", "edit", "-json", folder / "go.mod"], env=ENVIRONMENT)
+                listed = self.shell.run(
+                    ["go", "mod", "edit", "-json", folder / "go.mod"], env=self._environment
+                )
                 version = re.sub(r"^v1\.", "v0.", module.version)
                 parts = [
                     part["Path"] for part in json.loads(listed)["Require"] if part["Version"] == "v0.0.0"
@@ -149,6 +161,7 @@ class Go:
             [
                 "go",
                 "build",
+                NO_DEBUG_DATA,
                 "-ldflags",
                 linked,
                 "-o",
@@ -156,7 +169,7 @@ class Go:
                 *packages,
             ],
             cwd=work,
-            env=ENVIRONMENT,
+            env=self._environment,
         )
 
 

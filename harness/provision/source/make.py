@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,7 +90,8 @@ class _Making:
     def everything(self) -> None:
         """Run each missing step. A step whose result nothing missing needs is left out."""
         images.remove_leftovers(self.shell)
-        go = Go(self.shell, self.plan.versions.go)
+        compiled = self.plan.store.root / "go-build"  # a build that was cut off goes on from it
+        go = Go(self.shell, self.plan.versions.go, compiled)
         go.check()
         if self.plan.node_image in self.missing:
             self._root()
@@ -99,7 +101,8 @@ class _Making:
             self._node(go)
         controllers = replace(self, shell=replace(self.shell, cause="controllers.image_failed"))
         for name in CONTROLLERS:
-            controllers._controller(Go(controllers.shell, go.oldest), name)
+            controllers._controller(replace(go, shell=controllers.shell), name)
+        shutil.rmtree(compiled, ignore_errors=True)
 
     @contextmanager
     def _step(self, what: str) -> Iterator[Path]:

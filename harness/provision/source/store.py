@@ -3,6 +3,7 @@ there.
 
 <cache>/source/<name>-<version>-<key>/    one step's files
 <cache>/source/unfinished/                what a build works in; emptied by the next one
+<cache>/source/go-build/                  what Go compiled, until the build is done
 <cache>/source/logs/                      what the tools printed, one file a build
 """
 

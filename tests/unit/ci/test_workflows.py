@@ -86,7 +86,7 @@ def test_it_runs_when_it_is_asked_for() -> None:
     for event in ("push", "pull_request"):
         assert events[event]["branches"] == ["main", "releases/**"]
     assert set(events) == {"push", "pull_request", "workflow_dispatch", "schedule"}
-    assert jobs()["nightly"]["strategy"]["matrix"]["target"] == ["faults", "soak"]
+    assert jobs()["nightly"]["strategy"]["matrix"]["target"] == ["faults", "nightly", "soak"]
     launching = set(jobs()) - {"plan", "lint", "nightly"}
     assert all("github.event_name != 'schedule'" in jobs()[name]["if"] for name in launching)
 
@@ -128,7 +128,7 @@ def test_its_make_targets_are_those_of_the_makefile() -> None:
     text = "\n".join(step["run"] for path in FILES for step in steps(path) if "run" in step)
     used = set(re.findall(r'\bmake (?:-C "\$HARNESS" )?(\S+)', text)) - {'"$TARGET"', ".venv/.made"}
     used |= set(jobs()["nightly"]["strategy"]["matrix"]["target"])
-    assert used == {"e2e", "test", "lint", "kind", "faults", "soak"}
+    assert used == {"e2e", "test", "lint", "kind", "faults", "nightly", "soak"}
     assert used <= targets
 
 

@@ -1,0 +1,48 @@
+"""How a fault is injected, in words that can be counted.
+
+A way is a kind of command at a moment, a signal, a change of the job, a scope, a target. `make test` injects
+at least one fault for each way, family of causes and kind of verdict: tests/unit/faults/test_ways.py.
+"""
+
+from __future__ import annotations
+
+from harness.faults.fault import Fault, When
+
+COMMANDS = ("docker", "kubectl", "sh")
+CHANGES = ("worker", "replace", "before", "set", "text")
+
+
+def moment(fault: Fault) -> str:
+    """When it is injected, as docs/tests.md says it."""
+    if not isinstance(fault.at, When):
+        return "before the run"
+    when = "at a log line" if fault.at.log is not None else "at a stage"
+    return f"{when}, the harness frozen" if fault.freeze else when
+
+
+def ways(fault: Fault) -> set[str]:
+    """Each way in which it is injected. What changes a job counts where nothing else is injected."""
+    found = {f"scope {fault.scope}", f"{fault.target}: {'injected' if fault.inject else 'changed'}"}
+    for step in fault.inject:
+        found |= {f"{name} {moment(fault)}" for name in COMMANDS if getattr(step, name)}
+        if step.signal:
+            found.add(f"SIG{step.signal} {moment(fault)}")
+        if step.sleep:
+            found.add("lasts for a time")
+    if not fault.inject:
+        changes = {f"job: {name}" for name in CHANGES if getattr(fault.job, name)}
+        found |= changes or {"environment of the harness"}
+    return found
+
+
+def family(fault: Fault) -> str | None:
+    """Of the cause that it must get; None for a PASS and for what is refused."""
+    cause = fault.expect.cause if fault.expect else None
+    return cause.partition(".")[0] if cause else None
+
+
+def outcome(fault: Fault) -> str:
+    """PASS, FAIL, UNKNOWN, refused; or that it cannot be injected."""
+    if fault.expect is None:
+        return "cannot be injected"
+    return fault.expect.verdict or "refused"

@@ -1,0 +1,64 @@
+"""Where each fault is injected and where it is judged, as a document: docs/reference/faults.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.faults.fault import Fault, catalogue
+from harness.faults.rows import expected
+from harness.faults.ways import moment, ways
+from harness.reference.note import WRITTEN
+
+RECORDED = Path(__file__).parents[2] / "tests" / "recorded"
+
+
+def runs(fault: Fault) -> str:
+    """The first command that injects it into a real launch."""
+    if fault.expect is None:
+        return f"nowhere: {fault.cannot}"
+    return "`make faults`" if fault.nightly else "`make test`"
+
+
+def judged(fault: Fault) -> str:
+    """What `make test` judges of it without a cluster."""
+    if (RECORDED / f"{fault.name}.tar.xz").is_file():
+        return "recorded bundle"
+    if fault.expect is not None and fault.expect.exit == 64:
+        return "no bundle; its job file is refused by tests/unit/faults/test_refused.py"
+    return "no recorded bundle"
+
+
+def markdown() -> str:
+    """docs/reference/faults.md."""
+    faults = list(catalogue().values())
+    here = [fault for fault in faults if fault.expect is not None and not fault.nightly]
+    lines = [
+        "# Where each fault runs",
+        "",
+        WRITTEN,
+        "",
+        f"{len(faults)} faults. `make test` injects {len(here)} of them into real launches: at least one for",
+        "each target, way of injecting, family of causes and kind of verdict. `make faults`, in the nightly",
+        "workflow, injects all. The bundle that a fault left when it was recorded is judged again in every",
+        "`make test` ([which test runs where](../tests.md), [what came of each](../faults.md)).",
+        "",
+        "| fault | injected by | when | expected | judged without a cluster |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| {fault.name} | {runs(fault)} | {moment(fault)} | {expected(fault)} | {judged(fault)} |"
+        for fault in faults
+    ]
+    lines += [
+        "",
+        "## Ways of injecting",
+        "",
+        "| way | in `make test` | more in `make faults` |",
+        "| --- | --- | --- |",
+    ]
+    every = sorted({way for fault in faults if fault.expect for way in ways(fault)})
+    for way in every:
+        mine = [fault for fault in faults if fault.expect and way in ways(fault)]
+        tested = [fault.name for fault in mine if not fault.nightly]
+        lines.append(f"| {way} | {', '.join(tested)} | {len(mine) - len(tested)} |")
+    return "\n".join(lines) + "\n"
