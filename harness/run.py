@@ -168,6 +168,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext) -> None:
             writer.update(launch=launch)
             observer = LaunchObserver(ready.kube, launch, workload.watched, writer, budget)
             undo.callback(observer.stop)
+        with writer.stage("watches"), reached():
             progress(f"watching namespace {launching.namespace}")
             observer.start()
         try:
