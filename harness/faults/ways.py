@@ -16,7 +16,7 @@ def moment(fault: Fault) -> str:
     """When it is injected, as docs/tests.md says it."""
     if not isinstance(fault.at, When):
         return "before the run"
-    when = "at a log line" if fault.at.log is not None else "at a stage"
+    when = "at a stage" if fault.at.stage is not None else "at a log line"
     return f"{when}, the harness frozen" if fault.freeze else when
 
 

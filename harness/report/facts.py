@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from harness.evidence.objects import mapping
 from harness.evidence.reader import Bundle
-from harness.evidence.schema import Manifest, TruthBlock, Verdict
+from harness.evidence.schema import Manifest, TruthBlock, TruthStart, Verdict
 from harness.judge.case import seconds
 from harness.judge.users import judge
 from harness.report.points import Metric, metrics
@@ -73,7 +73,7 @@ def facts(bundle: Bundle, name: str) -> Facts:
         checks={check: ", ".join(results) for check, results in checks.items()},
         causes={cause: ", ".join(named) for cause, named in causes.items()},
         versions=manifest.versions,
-        job=_job(manifest),
+        job={**_job(manifest), **_attempts(bundle, manifest)},
         stages=_stages(manifest),
         series=_series(bundle, manifest),
         mark=_mark(manifest.nonce),
@@ -90,6 +90,14 @@ def _job(manifest: Manifest) -> dict[str, str]:
         told |= {"launcher": manifest.launch.launcher, "kind": manifest.launch.kind}
     told |= {f"cluster {name}": manifest.cluster.get(name) for name in ("name", "cpu_request")}
     return {name: str(value) for name, value in told.items() if value is not None}
+
+
+def _attempts(bundle: Bundle, manifest: Manifest) -> dict[str, str]:
+    """How often each rank lived, where one lived more than once."""
+    ranks = range(manifest.expected.ranks if manifest.expected else 0)
+    lives = {rank: sum(isinstance(line, TruthStart) for _, line in bundle.truth(rank)) or 1 for rank in ranks}
+    told = ", ".join(f"rank {rank}: {count}" for rank, count in lives.items())
+    return {"attempts": told} if any(count > 1 for count in lives.values()) else {}
 
 
 def _stages(manifest: Manifest) -> dict[str, float]:

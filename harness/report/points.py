@@ -54,15 +54,23 @@ def metrics(bundle: Bundle, run_id: str | None) -> dict[str, Metric]:
                 times[point.metric, point.step] = point.time_ms
     ranks = bundle.manifest.expected.ranks if bundle.manifest and bundle.manifest.expected else 0
     for rank in range(ranks):
-        for _, line in bundle.truth(rank):
-            if isinstance(line, TruthRow):
-                metric = found.setdefault(line.metric, Metric(line.metric))
-                cell = metric.cells.setdefault(rank, Cell())
-                cell.logged += 1
-                metric.truth.setdefault(rank, []).append((line.step, line.value))
-                if line.step not in metric.recorded:
-                    cell.lost.append(line.step)
+        for name, rows in _latest(bundle, rank).items():
+            metric = found.setdefault(name, Metric(name))
+            metric.truth[rank] = list(rows.items())
+            lost = [step for step in rows if step not in metric.recorded]
+            metric.cells[rank] = Cell(logged=len(rows), lost=lost)
     return dict(sorted(found.items(), key=lambda item: (not item[1].lost, item[0])))
+
+
+def _latest(bundle: Bundle, rank: int) -> dict[str, dict[int, float]]:
+    """Metric → step → value of what a rank logged. Of what it logged again, the latest."""
+    times: dict[tuple[str, int], int] = {}
+    found: dict[str, dict[int, float]] = {}
+    for _, line in bundle.truth(rank):
+        if isinstance(line, TruthRow) and line.time_ms >= times.get((line.metric, line.step), 0):
+            found.setdefault(line.metric, {})[line.step] = line.value
+            times[line.metric, line.step] = line.time_ms
+    return found
 
 
 def steps(lost: Sequence[int], limit: int = 6) -> str:

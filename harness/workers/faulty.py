@@ -115,6 +115,14 @@ def raise_during() -> int:
 
 
 @fault
+def raise_once() -> int:
+    """Fails in its first life only: torchrun may start it again."""
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
+        return int(multinode.main())
+    return raise_during()
+
+
+@fault
 def raise_after() -> int:
     multinode.main()
     _fail("after the last log")()

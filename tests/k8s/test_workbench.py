@@ -46,7 +46,8 @@ def edited(tmp_path: Path) -> Path:
 def launched(cluster: Ready, harness_settings: Settings) -> Path:
     """The bundle of a healthy launch, for what only looks at it."""
     job = JobFile.load(Path("jobs/multinode.yaml"))
-    return running.launch(job, harness_settings, cluster, print).bundle
+    context = RunContext(settings=harness_settings, progress=print)
+    return running.launch(job, context, cluster).bundle
 
 
 def test_an_edited_worker_runs_without_a_new_image(

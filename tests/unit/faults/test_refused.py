@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from harness import run as running
+from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.faults.fault import Fault, catalogue
 from harness.faults.inject import variant
 from harness.faults.rows import judge_row
 from harness.launch.konduktor.job_file import JobFile
+from harness.launch.workload_file import load as load_workload
 from harness.settings import load
 
 REFUSED = {name: fault for name, fault in catalogue().items() if fault.expect and fault.expect.exit == 64}
@@ -25,7 +27,7 @@ def refusal(fault: Fault, folder: Path) -> UsageError:
         path.write_text(variant(JobFile.load(Path("jobs/multinode.yaml")), fault.job))
     settings = load(runs_dir=folder / "runs", state_dir=folder / "state", versions_file=folder / "none.toml")
     with pytest.raises(UsageError) as refused:
-        running.run(JobFile.load(path), settings, lambda _: None)
+        running.run(load_workload(path), RunContext(settings=settings, progress=lambda _: None))
     return refused.value
 
 

@@ -35,7 +35,7 @@ def test_make_test_stays_small():
         ({"inject": [{"kubectl": "get pods"}]}, {"rank: injected", "kubectl before the run"}),
         ({"at": {"log": "x"}, "inject": [{"signal": "KILL"}]}, {"rank: injected", "SIGKILL at a log line"}),
         (
-            {"at": {"progress": "x"}, "freeze": True, "inject": [{"sh": "true"}, {"sleep": 3}]},
+            {"at": {"stage": "observe"}, "freeze": True, "inject": [{"sh": "true"}, {"sleep": 3}]},
             {"rank: injected", "sh at a stage, the harness frozen", "lasts for a time"},
         ),
         ({"job": {"worker": "faulty.py"}}, {"rank: changed", "job: worker"}),

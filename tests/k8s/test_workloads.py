@@ -1,0 +1,80 @@
+"""manifests/*.yaml on a real cluster: StatefulSet, Indexed Job and DaemonSet, judged as konduktor's jobs are.
+
+Each kind runs healthy, and with a rank that dies, that hangs and that is silent. `make test` has one fault of
+each kind; the others are nightly.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness.evidence.reader import Bundle
+from harness.evidence.schema import Verdict
+from harness.fixtures.plugin import Launch
+from harness.launch.plain import PlainWorkload
+from harness.launch.workload_file import load, of_manifest
+from harness.provision.cluster import Ready
+
+pytestmark = pytest.mark.e2e
+KINDS = ("statefulset", "indexed-job", "daemonset")
+FAULTS = {
+    "exit3": ("FAIL", "rank.crashed", "exited with code 3"),
+    "hang_at_step": ("FAIL", "rank.hung", "made no progress"),
+    "silent": ("FAIL", "unification.rank_silent", "logged nothing"),
+}
+WAIT_SECONDS = 150.0
+"""From launch to verdict: a rank that hangs gives up after a part of it."""
+EVERY_TIME = {("statefulset", "exit3"), ("indexed-job", "hang_at_step"), ("daemonset", "silent")}
+
+
+def manifest(kind: str, worker: str | None = None) -> PlainWorkload:
+    """manifests/<kind>.yaml, with another worker in place of multinode.py."""
+    path = Path(f"manifests/{kind}.yaml")
+    text = path.read_text()
+    if worker is not None:
+        assert "/workspace/multinode.py" in text.split("---")[1]
+        text = text.replace("                /workspace/multinode.py", f"                /workspace/{worker}")
+        assert worker in text
+    return of_manifest(list(yaml.safe_load_all(text)), str(path))
+
+
+def checks(verdict: Verdict) -> dict[str, str]:
+    return {check.name: check.explanation for check in verdict.checks}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_healthy_workload_passes(launch: Launch, cluster: Ready, kind: str) -> None:
+    """Every rank ran once, every point is in the one run; nothing of it is left running."""
+    outcome = launch(load(Path(f"manifests/{kind}.yaml")), wait_seconds=WAIT_SECONDS)
+    assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
+    assert all(check.result == "PASS" for check in outcome.verdict.checks)
+    assert checks(outcome.verdict)["restarts"] == "every rank ran once"
+    bundle = Bundle.open(outcome.bundle)
+    assert bundle.manifest is not None
+    assert bundle.manifest.launch is not None
+    assert bundle.manifest.launch.object_name == "trainer"
+    assert sorted(bundle.pods()) == [0, 1]
+    if bundle.manifest.launch.held:
+        assert [one.exit_code for _, one in bundle.exits()] == [0, 0]
+        left = cluster.kube.objects("apps/v1", bundle.manifest.launch.kind, bundle.manifest.launch.namespace)
+        assert left == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        pytest.param(kind, fault, marks=[] if (kind, fault) in EVERY_TIME else [pytest.mark.nightly])
+        for kind in KINDS
+        for fault in FAULTS
+    ],
+)
+def test_a_rank_that_fails_is_named(launch: Launch, kind: str, fault: str) -> None:
+    """Contract: verdict, cause and rank are those that a konduktor job gets for the same worker."""
+    outcome = launch(manifest(kind, f"faulty.py {fault} 1"), wait_seconds=WAIT_SECONDS)
+    verdict, cause, said = FAULTS[fault]
+    seen = outcome.verdict
+    assert (seen.verdict, seen.cause, seen.ranks) == (verdict, cause, [1]), seen.explanation
+    assert said in seen.explanation
