@@ -145,8 +145,9 @@ def main(log: Log = plain_log) -> int:
     at_most(math.inf)
     stacks_on_sigterm()
     rank, world, device = init_distributed()
-    attempt = os.environ.get("RESTART_ATTEMPT") or "0"
-    os.environ["PLUTO_DIR"] = f"/tmp/pluto/rank{rank}-{attempt}"  # noqa: S108 - one per process, never shared
+    # Of this process alone: two clients of one queue lose points, also those of two attempts of a rank.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT") or "0"
+    os.environ["PLUTO_DIR"] = f"/tmp/pluto/rank{rank}-{attempt}"  # noqa: S108
     Path(os.environ["PLUTO_DIR"]).mkdir(parents=True, exist_ok=True)
 
     import pluto
