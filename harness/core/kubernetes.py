@@ -107,9 +107,11 @@ class Kube:
                 self.apply(document)
 
     def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
-        """Delete an object. A missing one is not an error."""
+        """Delete an object, and through the garbage collector what it owns. A missing one is not an error."""
+        # By default the API keeps the pods of a Job that is deleted.
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         try:
-            self.resource(api_version, kind).delete(name=name, namespace=namespace)
+            self.resource(api_version, kind).delete(name=name, namespace=namespace, body=options)
         except dynamic.exceptions.NotFoundError:
             return
 

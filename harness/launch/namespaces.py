@@ -13,13 +13,19 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from harness.core.errors import WaitError
-from harness.core.kubernetes import NOT_SERVED, Kube, Object
+from harness.core.kubernetes import NOT_SERVED, Kube, Object, condition
 from harness.core.locks import Hold, in_use, take
 from harness.core.progress import Progress
 from harness.launch.names import NONCE_LABEL
 from harness.provision.controllers.queues import MANAGED
 
-JOBSET_API = "jobset.x-k8s.io/v1alpha2"
+LAUNCHED = (
+    ("jobset.x-k8s.io/v1alpha2", "JobSet"),
+    ("apps/v1", "StatefulSet"),
+    ("apps/v1", "DaemonSet"),
+    ("batch/v1", "Job"),
+)
+"""API version and kind of what a launch makes."""
 KEPT = 3
 """Namespaces of launches that are over stay, the newest few, for whoever wants to look."""
 ENDING_SECONDS = 45
@@ -78,17 +84,12 @@ def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
     """
     try:
         free = set(leases.free(_launches(kube)))
-        left = [
-            jobset["metadata"]
-            for jobset in kube.objects(JOBSET_API, "JobSet")
-            if jobset["metadata"]["namespace"] in free
-            and not (jobset.get("status") or {}).get("terminalState")
-        ]
-        for metadata in left:
+        left = [(kind, item["metadata"]) for kind in LAUNCHED for item in _open(kube, kind, free)]
+        for (api_version, kind), metadata in left:
             name, namespace = metadata["name"], metadata["namespace"]
             progress(f"ending {namespace}/{name}, left by a harness that was killed")
-            kube.delete(JOBSET_API, "JobSet", name, namespace)
-        for namespace in {metadata["namespace"] for metadata in left}:
+            kube.delete(api_version, kind, name, namespace)
+        for namespace in {metadata["namespace"] for _, metadata in left}:
             kube.wait(
                 "pods of a job that was left to end",
                 "v1",
@@ -97,8 +98,24 @@ def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
                 seconds=ENDING_SECONDS,
                 namespace=namespace,
             )
-    except (ApiException, NOT_SERVED, WaitError) as error:
+    except (ApiException, WaitError) as error:
         progress(f"what killed harnesses left was not all ended: {error}")
+
+
+def _open(kube: Kube, kind: tuple[str, str], namespaces: set[str]) -> list[Object]:
+    """Launched objects of a kind in these namespaces that have not ended; what JobSet made goes with it."""
+    try:
+        found = kube.objects(*kind)
+    except NOT_SERVED:
+        return []
+    return [
+        item
+        for item in found
+        if item["metadata"]["namespace"] in namespaces
+        and not item["metadata"].get("ownerReferences")
+        and not (item.get("status") or {}).get("terminalState")
+        and not any(condition(item, ended).get("status") == "True" for ended in ("Complete", "Failed"))
+    ]
 
 
 def prune(kube: Kube, leases: NamespaceLeases) -> None:

@@ -218,14 +218,8 @@ class PlainWorkload(ABC):
 
     def cancel(self, surroundings: Surroundings) -> None:
         """Its pods go with it, by the garbage collector, each with its grace to end."""
-        api_version, name = self.document["apiVersion"], self.name
-        resource = surroundings.kube.resource(api_version, self.kind)
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-        try:
-            resource.delete(name=name, namespace=surroundings.namespace, body=body)
-        except ApiException as error:
-            if error.status != 404:
-                raise
+        kube, kind = surroundings.kube, self.kind
+        kube.delete(self.document["apiVersion"], kind, self.name, surroundings.namespace)
 
     def clean(self, surroundings: Surroundings) -> None:  # noqa: B027 - not every kind needs it
         """Nothing is left on this machine."""
