@@ -35,15 +35,20 @@ class Follow:
     def _write(self, pod: str, container: str, text: str) -> None:
         self.text += text
 
-    def _tell(self, state: dict[str, Any]) -> None:
+    def _tell(self, state: dict[str, Any], uid: str = "1", restarts: int = 0) -> None:
         pod = {
-            "metadata": {"name": "p", "namespace": "n"},
-            "status": {"containerStatuses": [{"name": "c", "state": state}]},
+            "metadata": {"name": "p", "namespace": "n", "uid": uid},
+            "status": {"containerStatuses": [{"name": "c", "state": state, "restartCount": restarts}]},
         }
         self._follower.observe("pod", Observation(received_at="t", type="MODIFIED", object=pod))
 
     def ends(self) -> None:
         self._tell({"terminated": {"exitCode": 0}})
+
+    def again(self, uid: str = "1", restarts: int = 0) -> None:
+        """The container lives once more and ends: in a new pod of the same name, or started by the kubelet."""
+        self._tell({"running": {}}, uid, restarts)
+        self._tell({"terminated": {"exitCode": 0}}, uid, restarts)
 
     def finish(self) -> tuple[list[str], list[str]]:
         """Lines without their times, and gaps."""
@@ -116,3 +121,11 @@ def test_a_log_comes_back_after_the_kubelet_could_not_read_it(follow: Start) -> 
 @pytest.mark.parametrize("answer", [body(GONE), "reset"])
 def test_a_log_that_cannot_be_read_is_a_gap(follow: Start, answer: bytes | str) -> None:
     assert follow(answer).finish() == ([], ["p-c: could not be read to its end"])
+
+
+@pytest.mark.parametrize("life", [{"uid": "2"}, {"restarts": 1}])
+def test_each_life_of_a_container_is_followed(follow: Start, life: dict[str, Any]) -> None:
+    """Contract: a pod made again under its name is read too, and a container that was started again."""
+    log = follow(body(b"2026-11-21T05:00:01Z a line\n"))
+    log.again(**life)
+    assert log.finish() == (["a line", "a line"], [])
