@@ -65,7 +65,7 @@ def _against_tracker(
 
 
 def _without_tracker(finding: Finding, tracker: Finding) -> Finding:
-    """With half of the tracker's rows, what is not there proves nothing."""
+    """Incomplete tracker data cannot prove that a point was lost."""
     if finding.check.result == "UNKNOWN":
         return finding
     text = f"not judged, the tracker's evidence is not whole ({finding.check.explanation})"
@@ -94,11 +94,13 @@ def tracker_evidence(
 
 
 def truth_complete(case: Case, truths: list[Truth], ends: dict[int, End]) -> Finding:
-    """Whether each rank's word is whole: no gap, an end, and digests that fit."""
+    """Check `ground-truth-complete`: no frame is missing, each rank told its end, and the digests fit."""
     bad = [truth for truth in truths if truth.incomplete]
     if not bad:
         rows = sum(truth.count for truth in truths)
-        return passed("ground-truth-complete", f"the word of all {len(truths)} ranks is whole: {rows} rows")
+        return passed(
+            "ground-truth-complete", f"the ground truth of {_all(len(truths))} is complete: {rows} rows"
+        )
     parts = []
     for one in bad[:4]:
         end = ends.get(one.rank // case.per_node)
@@ -111,6 +113,11 @@ def truth_complete(case: Case, truths: list[Truth], ends: dict[int, End]) -> Fin
         ranks=[one.rank for one in bad],
         evidence=[one.path for one in bad],
     )
+
+
+def _all(count: int) -> str:
+    """ "rank 0", "both ranks", "all 4 ranks"."""
+    return {1: "rank 0", 2: "both ranks"}.get(count, f"all {count} ranks")
 
 
 def ranks_logged(truths: list[Truth]) -> Finding:

@@ -46,7 +46,7 @@ class Follow:
         self._tell({"terminated": {"exitCode": 0}})
 
     def again(self, uid: str = "1", restarts: int = 0) -> None:
-        """The container lives once more and ends: in a new pod of the same name, or started by the kubelet."""
+        """The container lives once more and ends: in a new pod of its name, or started by the kubelet."""
         self._tell({"running": {}}, uid, restarts)
         self._tell({"terminated": {"exitCode": 0}}, uid, restarts)
 
