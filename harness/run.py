@@ -164,6 +164,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext) -> None:
                 kind=workload.kind,
                 container=workload.container,
                 held=workload.held,
+                job_name=workload.job_name(nonce),
             )
             writer.update(launch=launch)
             observer = LaunchObserver(ready.kube, launch, workload.watched, writer, budget)

@@ -68,8 +68,15 @@ class Launch(Record):
     object_name: str | None = None
     uid: str | None = None
     container: str = "konduktor-container"
+    job_name: str | None = None
+    """What the ranks' clients tell the tracker as the name of their job; None: `object_name`."""
     held: bool = False
     """Its controller starts again what ends: containers stay when their command has ended (exits.jsonl)."""
+
+    @property
+    def tracked_as(self) -> str | None:
+        """The job's name on the tracker."""
+        return self.job_name or self.object_name
 
 
 class Expected(Record):

@@ -36,14 +36,15 @@ class Attached:
 
     def node_of(self, attachment: Attachment) -> int | None:
         """The node of this launch that an attachment came from."""
+        if attachment.job_name not in {None, self.case.launch.tracked_as}:
+            return None  # another launch may have pods of the same names
         for index, pod in self.case.pods.items():
             if attachment.hostname and attachment.hostname in {pod.hostname, pod.name}:
                 return index
         if attachment.hostname and self.case.pods and attachment.job_name is None:
             return None
-        own_job = attachment.job_name in {None, self.case.launch.object_name}
         rank = attachment.rank
-        return rank if own_job and rank is not None and 0 <= rank < self.case.expected.num_nodes else None
+        return rank if rank is not None and 0 <= rank < self.case.expected.num_nodes else None
 
     @cached_property
     def by_node(self) -> dict[int, dict[int, list[tuple[int, Attachment]]]]:

@@ -93,6 +93,10 @@ class PlainWorkload(ABC):
         found = _NPROC.search(text)
         return int(found[1]) if found else 1
 
+    def job_name(self, nonce: str, /) -> str:
+        """The manifest's own name is the same in every launch, and one tracker may have all of them."""
+        return f"{self.name}-{nonce}"
+
     @property
     def queue(self) -> str | None:
         return (self.document["metadata"].get("labels") or {}).get(QUEUE_LABEL)
@@ -183,7 +187,7 @@ class PlainWorkload(ABC):
         """The manifest's own, less secrets, and over them what every rank of a launch is told."""
         given = {
             # Pluto's client names the job that a process belongs to by this variable alone.
-            "KONDUKTOR_JOB_NAME": self.name,
+            "KONDUKTOR_JOB_NAME": self.job_name(surroundings.nonce),
             "HARNESS_NODES": str(surroundings.nodes),
             "HARNESS_HOLD": "1" if self.held else "0",
             **surroundings.envs,

@@ -86,7 +86,7 @@ class Launching:
                 self.reader(),
                 external_id=self.expected.run_id,
                 project=self.expected.project,
-                job_name=launch.object_name if launch else None,
+                job_name=launch.tracked_as if launch else None,
                 write=self.writer.tracker,
             )
         except Exception as error:

@@ -87,6 +87,9 @@ class Workload(Protocol):
     def watched(self) -> tuple[WatchedKind, ...]:
         """Objects to watch beside pods, nodes and events."""
 
+    def job_name(self, nonce: str, /) -> str | None:
+        """What its ranks tell the tracker as the name of their job; None: the name of what is launched."""
+
     def members(self, kube: Kube, /) -> int:
         """How many pods must come: one for each node of the job."""
 
