@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Launch, Manifest, Verdict
-from harness.judge import completion, launching, unification, user_checks
+from harness.judge import completion, launching, restarts, unification, user_checks
 from harness.judge.admission import ever_admitted
 from harness.judge.case import END, Case, Finding, found, passed, unknown
 from harness.judge.causes import CAUSES
@@ -149,6 +149,8 @@ def _praise(checks: list[Check]) -> str:
         said[name] for name in ("completed", "rank-exit", "run-exists", "no-lost-points") if name in said
     ]
     parts = [part.partition("; ")[0] for part in parts]  # what more there is to say is said by the check
+    again = said.get(restarts.CHECK, restarts.ONCE)
+    parts += [] if again == restarts.ONCE else [again]
     return "; ".join(parts) or "every check passed"
 
 

@@ -22,6 +22,10 @@ _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 """As torchrun's agent logs the end of one of its ranks."""
 
 
+CHECK = "restarts"
+ONCE = "every rank ran once"
+
+
 @dataclass(frozen=True)
 class Restart:
     """One node's ranks, or all of them, started again. `at`: seconds since the epoch."""
@@ -37,13 +41,13 @@ def check(case: Case, truths: list[Truth]) -> Finding:
     """Check `restarts`."""
     seen = sorted([*_by_torchrun(case, truths), *_of_pods(case), *_of_containers(case)], key=lambda r: r.at)
     if not seen:
-        return passed("restarts", "every rank ran once")
+        return passed(CHECK, ONCE)
     told = "; ".join(dict.fromkeys(restart.text for restart in seen))
     bad = [restart for restart in seen if not restart.allowed]
     if not bad:
-        return passed("restarts", told, [ref for restart in seen for ref in restart.evidence])
+        return passed(CHECK, told, [ref for restart in seen for ref in restart.evidence])
     return found(
-        "restarts",
+        CHECK,
         "rank.restarted",
         f"Nothing in the job allows it, and {names(r for one in bad for r in one.ranks)} ran again: {told}",
         ranks=[rank for one in bad for rank in one.ranks],

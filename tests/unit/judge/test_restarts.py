@@ -65,6 +65,7 @@ def test_torchrun_starts_the_ranks_again(judged: Judged) -> None:
     assert "torchrun started ranks 0 and 1 again at 2026-11-21T" in said
     assert "(restart 1 of at most 1)" in said
     assert f"in pod {job.pod_name(1)} local rank 0 failed with exit code 1" in said
+    assert said in verdict.explanation
 
 
 def test_the_run_must_hold_the_union_of_the_attempts(judged: Judged) -> None:
