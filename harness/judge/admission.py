@@ -1,4 +1,4 @@
-"""Did Kueue let the job run, and go on running."""
+"""Judge whether Kueue admitted the job and let it keep its quota."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def _is(state: ObjectState, kind: str) -> bool:
 
 
 def ever_admitted(case: Case) -> bool:
-    """Whether any state of the job's Workload says so."""
+    """Return whether any recorded state of the job's Workload shows that it was admitted."""
     return any(_is(state, "Admitted") for state in case.workload)
 
 
 def queue_and_admission(case: Case) -> list[Finding]:
-    """Checks `queue` and `admission`."""
+    """Check `queue` and `admission`."""
     if not case.queue:
         if case.jobset is None:
             missing = found("admission", "run.evidence_missing", "no state of the job was recorded")
@@ -44,7 +44,7 @@ def queue_and_admission(case: Case) -> list[Finding]:
 
 
 def _refused(case: Case, last: ObjectState) -> list[Finding]:
-    """Both checks of a Workload that was never admitted, by what Kueue says of it."""
+    """Return both checks for a Workload that was never admitted. The cause is what Kueue says of it."""
     reserved = condition(last, "QuotaReserved")
     message, reason = str(reserved.get("message", "")), str(reserved.get("reason", ""))
     if reserved.get("status") == "True":
@@ -73,7 +73,8 @@ def _refused(case: Case, last: ObjectState) -> list[Finding]:
 
 
 def _inactive(case: Case, message: str) -> str:
-    """Why the queue that Kueue names is inactive, by the queue's own word."""
+    """Return why the queue that Kueue names is inactive, as the end of a sentence from the queue's own
+    status."""
     for kind in ("clusterqueue", "localqueue"):
         for queue in case.bundle.last(kind).values():
             active = condition(queue, "Active")
@@ -93,7 +94,10 @@ def _no_workload(case: Case) -> Finding:
 
 
 def eviction(case: Case) -> Finding:
-    """Whether Kueue took the job's quota away before it ended. A job that completed all the same passes."""
+    """Check whether Kueue took the job's quota away before the job ended.
+
+    A job that still completed passes.
+    """
     if not case.queue and case.jobset is not None:
         return passed("eviction", "the job is in no queue")
     if not case.workload:
@@ -125,7 +129,7 @@ def eviction(case: Case) -> Finding:
 
 
 def _allowed(case: Case, workload: ObjectState) -> str:
-    """How long the job was allowed to run, and whether the harness said so or the job file."""
+    """Return how long the job was allowed to run, and whether the harness or the job file set that limit."""
     limit = mapping(workload.object, "spec").get("maximumExecutionTimeSeconds")
     if not limit:
         return ""
@@ -136,7 +140,10 @@ def _allowed(case: Case, workload: ObjectState) -> str:
 
 
 def _said(case: Case, evicted: Mapping[str, object]) -> str:
-    """Kueue's message; the workload that it names by its UID alone also by name, where it was seen."""
+    """Return Kueue's message.
+
+    A workload that it names only by UID is also given by name, where it was seen.
+    """
     message = str(evicted.get("message", "no message"))
     names = [seen.name for uid, seen in case.bundle.last("workload").items() if uid in message]
     return message + (f"; that is Workload {', '.join(names)}" if names else "")

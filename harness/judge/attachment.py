@@ -1,4 +1,5 @@
-"""Which run is the shared one, did every rank attach to it and to no other, and how does it say it ended."""
+"""Judge which run is the shared one, whether every rank attached to it alone, and which status it ended
+with."""
 
 from __future__ import annotations
 
@@ -12,18 +13,22 @@ from harness.judge.points import Comparison, Recorded, compact, same
 from harness.judge.truth import Truth
 
 CLOCK_ERROR = 2.0
-"""Seconds by which the tracker's clock may be behind the harness's. A run that an earlier launch made
-is older than that: between two launches lie submission, scheduling and the start of a container."""
+"""Seconds by which the tracker's clock may be behind the harness's.
+
+A run of an earlier launch is older than that, because submission, scheduling and the start of a container lie
+between two launches.
+"""
 
 
 @dataclass
 class Attached:
-    """The tracker's runs and attachments, told apart: of this launch or not, to the shared run or not."""
+    """The tracker's runs and attachments, sorted by this launch or another, and by the shared run or
+    another."""
 
     case: Case
     runs: list[tuple[int, TrackerRun]]
     attachments: list[tuple[int, Attachment]] | None
-    """None: this tracker keeps none."""
+    """None when this tracker keeps no attachments."""
     shared: list[tuple[int, TrackerRun]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -35,9 +40,9 @@ class Attached:
         ]
 
     def node_of(self, attachment: Attachment) -> int | None:
-        """The node of this launch that an attachment came from."""
+        """Return the node of this launch that an attachment came from, or None."""
         if attachment.job_name not in {None, self.case.launch.tracked_as}:
-            return None  # another launch may have pods of the same names
+            return None  # Another launch may have pods of the same names.
         for index, pod in self.case.pods.items():
             if attachment.hostname and attachment.hostname in {pod.hostname, pod.name}:
                 return index
@@ -48,7 +53,7 @@ class Attached:
 
     @cached_property
     def by_node(self) -> dict[int, dict[int, list[tuple[int, Attachment]]]]:
-        """run → node of this launch → its attachments."""
+        """Map each run to its attachments by node of this launch."""
         found_: dict[int, dict[int, list[tuple[int, Attachment]]]] = {}
         for line, attachment in self.attachments or []:
             node = self.node_of(attachment)
@@ -57,7 +62,8 @@ class Attached:
         return found_
 
     def label(self, run_id: int) -> str:
-        """How a run is called: its display id, and its id and project where they are not as expected."""
+        """Return how messages name a run: its display id, and its id and project where they are not as
+        expected."""
         run = next((run for _, run in self.runs if run.run_id == run_id), None)
         if run is None:
             return f"run {run_id}"
@@ -84,7 +90,7 @@ def run_exists(attached: Attached) -> Finding:
 
 
 def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compared: Comparison) -> Finding:
-    """Check `one-run`: no rank of this launch is in another run, by attachment or by its points."""
+    """Check `one-run`: no rank of this launch attached to another run or has points in another run."""
     case = attached.case
     shared = [run.run_id for _, run in attached.shared]
     astray: dict[int, str] = {}
@@ -118,7 +124,8 @@ def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compare
 
 
 def _steps_elsewhere(truth: Truth, rows: dict[str, dict[int, float]], compared: Comparison) -> list[int]:
-    """Steps that the rank logged, that the shared run lacks, and that another run has with the same value."""
+    """Return the steps that the rank logged, that the shared run lacks, and that another run has with the
+    same value."""
     for (rank, metric), steps in compared.lost.items():
         series = rows.get(metric, {})
         here = [s for s in steps if s in series and same(series[s], truth.rows.get(metric, {}).get(s, s + 1))]
@@ -128,7 +135,10 @@ def _steps_elsewhere(truth: Truth, rows: dict[str, dict[int, float]], compared: 
 
 
 def run_fresh(attached: Attached) -> Finding:
-    """Check `run-not-stale`: the run was created during this launch; attachments settle a close call."""
+    """Check `run-not-stale`: the run was created during this launch.
+
+    Within CLOCK_ERROR the attachments decide.
+    """
     case = attached.case
     line, run = attached.shared[0]
     created, launched = seconds(run.created_at), seconds(case.manifest.launched_at)
@@ -191,7 +201,7 @@ def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) ->
 
 
 def status(attached: Attached, ends: dict[int, End]) -> Finding:
-    """Check `status`: the run's last word fits the pods'."""
+    """Check `status`: the run's last status on the tracker fits how the pods ended."""
     line, run = attached.shared[0]
     refs = [f"tracker/runs.jsonl:{line}"]
     states = {end.state for end in ends.values()}

@@ -1,4 +1,4 @@
-"""What the judges look at: one bundle, with the questions that several of them ask."""
+"""What the judges read: one bundle, with the questions that several judges ask of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.judge.causes import CAUSES
 
 PROVISION, START, RUNNING, END, TRACKER, UNIFICATION = 0.0, 1.0, 2.0, 3.0, 4.0, 5.0
 OBSERVE_STAGE = "observe"
-"""The stage that ends when the harness stops waiting; what dies after it, dies by the harness."""
+"""The stage that ends when the harness stops waiting. Whatever ends after it was ended by the harness."""
 _PHASE = {"queue": START, "admission": START, "image": START, "scheduling": START}
 _PHASE |= {"rendezvous": RUNNING, "rank": RUNNING, "run": END, "tracker": TRACKER, "unification": UNIFICATION}
 LATE = float("inf")
@@ -26,12 +26,12 @@ LATE = float("inf")
 
 @dataclass(frozen=True)
 class Finding:
-    """A check's result, and where in the course of a run its cause lies."""
+    """A check's result, and the phase of a run in which its cause lies."""
 
     check: Check
     phase: float = END
     at: float = LATE
-    """Seconds since the epoch when it showed, for causes that race with each other."""
+    """Seconds since the epoch when the cause showed. It orders causes that race with each other."""
 
 
 def passed(name: str, explanation: str, evidence: Iterable[str] = ()) -> Finding:
@@ -48,7 +48,7 @@ def found(
     phase: float | None = None,
     at: float | None = None,
 ) -> Finding:
-    """A check that did not pass, FAIL or UNKNOWN as its cause says."""
+    """Return a check that did not pass: FAIL or UNKNOWN, as its cause says."""
     entry = CAUSES[cause]
     check = Check(
         name=name,
@@ -65,7 +65,7 @@ def found(
 def unknown(
     name: str, explanation: str, *, ranks: Iterable[int] = (), evidence: Iterable[str] = ()
 ) -> Finding:
-    """A check that could not be made because of what another check already names."""
+    """Return a check that could not be made because of something that another check already names."""
     return Finding(
         Check(
             name=name, result="UNKNOWN", ranks=sorted(ranks), explanation=explanation, evidence=list(evidence)
@@ -74,7 +74,7 @@ def unknown(
 
 
 def seconds(text: object) -> float | None:
-    """RFC 3339 → seconds since the epoch, None if it is none."""
+    """Return the seconds since the epoch of an RFC 3339 time, or None for any other text."""
     try:
         moment = datetime.fromisoformat(str(text))
     except ValueError:
@@ -83,13 +83,13 @@ def seconds(text: object) -> float | None:
 
 
 def condition(seen: ObjectState | None, kind: str) -> dict[str, Any]:
-    """The condition of a type in an object's status, or {}."""
+    """Return the condition of this type from an object's status, or {}."""
     states = items(seen.object, "status", "conditions") if seen else []
     return next((state for state in states if state.get("type") == kind), {})
 
 
 def names(ranks: Iterable[int]) -> str:
-    """ "rank 1", "ranks 0 and 2"."""
+    """Return ranks as text: "rank 1", "ranks 0 and 2"."""
     texts = [str(rank) for rank in sorted(set(ranks))]
     if len(texts) == 1:
         return f"rank {texts[0]}"
@@ -100,7 +100,7 @@ def names(ranks: Iterable[int]) -> str:
 
 @dataclass
 class Case:
-    """A bundle whose manifest says what was launched and expected."""
+    """A bundle whose manifest says what was launched and what was expected."""
 
     bundle: Bundle
     manifest: Manifest
@@ -109,7 +109,7 @@ class Case:
 
     @cached_property
     def pods(self) -> dict[int, Pod]:
-        """Node index → its pod, as it was while the harness waited."""
+        """Map each node index to its pod, as it was while the harness waited."""
         pods = self.bundle.pods()
         if self.launch.held:
             return {index: held.as_it_ended(self.bundle, self.launch, pod) for index, pod in pods.items()}
@@ -120,12 +120,13 @@ class Case:
 
     @cached_property
     def pod_attempts(self) -> dict[int, list[Pod]]:
-        """Node index → every pod that it had, the oldest first: more than one when it was started again."""
+        """Map each node index to every pod that it had, oldest first. A restarted node has more than one."""
         return self.bundle.pod_attempts()
 
     @cached_property
     def stopped_at(self) -> float | None:
-        """When the harness stopped waiting for a job that had not ended, and so began to end it itself."""
+        """Return when the harness stopped waiting for a job that had not ended, and so began to end it
+        itself."""
         stages = [stage for stage in self.manifest.stages if stage.name == OBSERVE_STAGE]
         start = seconds(stages[-1].started_at) if stages and self.terminal is None else None
         return None if start is None else start + stages[-1].seconds
@@ -141,36 +142,39 @@ class Case:
         return max(1, self.expected.ranks // max(1, self.expected.num_nodes))
 
     def ranks_of(self, index: int) -> list[int]:
-        """The ranks of a node."""
+        """Return the ranks of a node."""
         return [index * self.per_node + local for local in range(self.per_node)]
 
     def place(self, index: int) -> str:
-        """ "rank 1 (pod x on node y)"."""
+        """Return where a node ran: "rank 1 (pod x on node y)"."""
         pod = self.pods.get(index)
         who = names(self.ranks_of(index))
         return who if pod is None else f"{who} (pod {pod.name} on node {pod.node or 'none'})"
 
     def broken(self, *paths: str) -> bool:
-        """Whether one of these files is missing or damaged: then what is not in it proves nothing."""
+        """Return whether one of these files is missing or damaged.
+
+        Its missing content then proves nothing.
+        """
         damaged = self.bundle.damaged
         return any(not self.bundle.has(p) or any(d.startswith(p) for d in damaged) for p in paths)
 
     @cached_property
     def jobsets(self) -> list[ObjectState]:
-        """Every state of the launched object, oldest first, also after the wait."""
+        """Return every state of the launched object, oldest first, including those after the wait."""
         return self.bundle.objects(kinds.FILES.get(self.launch.kind, "jobset")).get(self.launch.uid or "", [])
 
     @cached_property
     def jobset(self) -> ObjectState | None:
-        """The last state of the launched object, as it was while the harness waited."""
+        """Return the last state of the launched object, as it was while the harness waited."""
         states = self._awaited(self.jobsets)
         return states[-1] if states else None
 
     @cached_property
     def terminal(self) -> str | None:
-        """ "Completed" or "Failed" as the launched object says it, None while it says neither.
+        """Return "Completed" or "Failed" as the launched object says it, or None while it says neither.
 
-        What is started again when it ends says neither: there the ranks' own ends count.
+        An object whose controller restarts what ends says neither. For it, the ends of the ranks count.
         """
         if self.launch.held:
             return held.terminal(self.bundle, self.expected.num_nodes)
@@ -184,7 +188,7 @@ class Case:
 
     @cached_property
     def workload(self) -> list[ObjectState]:
-        """The states of the job's Workload, oldest first."""
+        """Return the states of the job's Workload, oldest first."""
         prefix = f"jobset-{self.launch.object_name}-"
         for states in self.bundle.objects("workload").values():
             owners = items(states[-1].object, "metadata", "ownerReferences")
@@ -196,19 +200,19 @@ class Case:
 
     @cached_property
     def queue(self) -> str | None:
-        """The LocalQueue that the job was sent to."""
+        """Return the LocalQueue that the job was sent to."""
         labels = mapping(self.jobset.object, "metadata", "labels") if self.jobset else {}
         return self.expected.queue or labels.get("kueue.x-k8s.io/queue-name")
 
     @property
     def timed_out(self) -> bool:
-        """The harness stopped waiting because of a deadline, not because of a user."""
+        """Return whether the harness stopped waiting because of a deadline, and not because of a user."""
         stages = any(stage.cause == "run.timed_out" for stage in self.manifest.stages)
         return stages or (bool(self.manifest.interrupted) and not self.by_signal)
 
     @property
     def deadline(self) -> str:
-        """What the harness said when it stopped waiting."""
+        """Return what the harness recorded when it stopped waiting."""
         errors = [stage.error for stage in self.manifest.stages if stage.cause == "run.timed_out"]
         return self.manifest.interrupted or next((error for error in errors if error), "the deadline passed")
 
@@ -218,12 +222,12 @@ class Case:
 
     @property
     def cut_short(self) -> bool:
-        """The harness went before the job had ended, and not because the job took too long."""
+        """Return whether the harness stopped before the job had ended, for another reason than a deadline."""
         failed = any(not stage.ok and stage.cause != "run.timed_out" for stage in self.manifest.stages)
         return (self.by_signal or failed or self.manifest.ended_at is None) and self.terminal is None
 
     def started(self, index: int) -> bool:
-        """Whether the rank container of a node ever ran."""
+        """Return whether the rank container of a node ever ran."""
         pod = self.pods.get(index)
         if pod is None:
             return False

@@ -1,4 +1,7 @@
-"""The catalogue of causes, read from causes.toml in the order in which things go wrong."""
+"""The catalogue of causes, read from causes.toml.
+
+Its order is the order in which things go wrong in a run.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ class Cause:
 
 
 def _causes(catalogue: dict[str, Any]) -> dict[str, Cause]:
-    """Raises ValueError when the catalogue, its families and CauseId do not agree."""
+    """Read the catalogue. Raises ValueError when the catalogue, its families and CauseId do not agree."""
     causes = {id_: Cause(id=id_, **fields) for id_, fields in catalogue["causes"].items()}
     unwritten = set(get_args(CauseId)) - set(causes)
     homeless = [id_ for id_, cause in causes.items() if cause.family not in catalogue["families"]]

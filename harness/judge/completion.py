@@ -1,4 +1,4 @@
-"""Did the job complete."""
+"""Judge whether the job completed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.judge.ends import End
 
 
 def completed(case: Case, ends: dict[int, End]) -> Finding:
-    """What the JobSet itself says, or why it came to no end."""
+    """Check `completed`: what the launched object says, or why it did not come to an end."""
     jobset = case.jobset
     if jobset is None and not case.launch.uid:
         return unknown("completed", "there was no job")
@@ -34,7 +34,7 @@ def completed(case: Case, ends: dict[int, End]) -> Finding:
 
 
 def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
-    """Why the harness stopped waiting for a job that says neither that it completed nor that it failed."""
+    """Return why the harness stopped waiting for a job that is neither Completed nor Failed."""
     refs = [jobset.ref]
     if jobset.type == "DELETED" and not case.by_signal:
         return found(
@@ -62,14 +62,14 @@ def _what(case: Case, launched: ObjectState) -> str:
 
 
 def _how(case: Case) -> str:
-    """How it is known that the job completed."""
+    """Return how it is known that the job completed."""
     if not case.launch.held:
         return "is Completed"
     return "ran to its end: the command of every rank ended with 0, and none was started again"
 
 
 def checks(case: Case, ends: dict[int, End]) -> list[Finding]:
-    """All of them, in the order in which a job goes through them."""
+    """Return all checks of the job's course, in the order in which a job goes through them."""
     return [
         *queue_and_admission(case),
         starting.scheduling(case),

@@ -1,4 +1,4 @@
-"""Did JobSet and Kueue do their part: what follows at once when they serve, and did not."""
+"""Judge whether JobSet and Kueue took the steps that they take at once when they serve."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ _TITLES: dict[Controller, str] = {"jobset": "JobSet", "kueue": "Kueue"}
 
 
 def waited(case: Case) -> bool:
-    """The harness waited until nothing more could come, and was not stopped: what is not there is missing."""
+    """Return whether the harness waited to the end and was not stopped.
+
+    Only then is an absent object missing.
+    """
     stages = [stage for stage in case.manifest.stages if stage.name == OBSERVE_STAGE]
     whole = bool(stages) and (stages[-1].ok or stages[-1].cause == "run.timed_out")
     return whole and not case.cut_short
 
 
 def down(case: Case, controller: Controller) -> ObjectState | None:
-    """The last state of a controller's Deployment, when no pod of it was available at the end of the wait."""
+    """Return the last state of a controller's Deployment if none of its pods was available at the end of
+    the wait."""
     limit = case.stopped_at or float("inf")
     states = [s for s in case.bundle.history(f"{controller}-controller") if _at(s) <= limit]
     if not states:
@@ -35,7 +39,10 @@ def not_followed(
     evidence: list[str],
     phase: float = PROVISION,
 ) -> Finding:
-    """Something did not come that this controller, or the other one on its way, should have brought."""
+    """Return the finding for a step that did not come.
+
+    This controller, or another one on its way, failed to take it.
+    """
     other: Controller = "kueue" if controller == "jobset" else "jobset"
     title, ranks = _TITLES[controller], range(case.expected.ranks)
     for name in (controller, other):
@@ -51,7 +58,7 @@ def not_followed(
 
 
 def no_job(case: Case) -> Finding | None:
-    """A resumed JobSet that no Job came of: its controller does nothing."""
+    """Return a finding for a resumed JobSet that has no Job: the JobSet controller does nothing."""
     jobset = case.jobset
     if case.launch.kind != "JobSet" or jobset is None or case.pods or case.terminal or not waited(case):
         return None

@@ -1,4 +1,4 @@
-"""Who deleted a pod: its controllers, because the job was to end, or somebody else before that."""
+"""Find who deleted a pod: its controllers, because the job was to end, or somebody else before that."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from harness.judge.case import LATE, Case, condition, seconds
 
 
 def leaving(seen: ObjectState) -> bool:
-    """Whether the object was being deleted in this state, or was gone."""
+    """Return whether the object was being deleted in this state, or was gone."""
     return bool(mapping(seen.object, "metadata").get("deletionTimestamp")) or seen.type == "DELETED"
 
 
 def removed(pod: Pod) -> ObjectState | None:
-    """The first state in which the pod was being deleted."""
+    """Return the first state in which the pod was being deleted, or None."""
     return next(filter(leaving, pod.history), None)
 
 
 def while_it_ran(case: Case, pod: Pod) -> ObjectState | None:
-    """The same, unless its container had ended before."""
+    """Return the first state in which the pod was being deleted, unless its container had ended before."""
     seen = removed(pod)
     return None if seen is None or seen.version > _first_ended(case, pod).version else seen
 
 
 def evicted(pod: Pod) -> str | None:
-    """Why its node or the scheduler took the pod away; None: they did not."""
+    """Return why the pod's node or the scheduler evicted the pod, or None when they did not."""
     disruption = pod.condition("DisruptionTarget")
     status = mapping(pod.last.object, "status")
     if disruption is None and status.get("reason") != "Evicted":
@@ -35,7 +35,10 @@ def evicted(pod: Pod) -> str | None:
 
 
 def asked(removed: ObjectState) -> float:
-    """When somebody asked for a pod to be deleted: its deletionTimestamp is the end of its grace."""
+    """Return when the deletion was requested.
+
+    A deletionTimestamp is the end of the grace period, so it is later.
+    """
     metadata = mapping(removed.object, "metadata")
     limit, grace = seconds(metadata.get("deletionTimestamp")), metadata.get("deletionGracePeriodSeconds")
     if limit is not None and isinstance(grace, int):
@@ -44,8 +47,11 @@ def asked(removed: ObjectState) -> float:
 
 
 def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
-    """Whether a pod was deleted before anything else of the job had ended or was to end: then it is no
-    consequence. Versions of one cluster's objects are in the order in which they were written."""
+    """Return whether a pod was deleted before anything else of the job had ended or was to end.
+
+    Such a deletion is no consequence. Resource versions of one cluster give the order in which its objects
+    were written.
+    """
     born = pod.history[0].version
     return removed.version >= 0 and not any(
         born < seen.version < removed.version for seen in _signs_of_an_end(case, pod)
@@ -53,14 +59,15 @@ def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
 
 
 def with_the_job(case: Case, removed: ObjectState) -> bool:
-    """Whether the JobSet was deleted before the pod was: the garbage collector took the pod away."""
+    """Return whether the JobSet was deleted before the pod, so that the garbage collector took the pod
+    away."""
     return case.terminal is None and any(
         0 <= seen.version < removed.version for seen in filter(leaving, case.jobsets)
     )
 
 
 def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[ObjectState]:
-    """States of other objects after which the controllers delete a pod."""
+    """Yield the states of other objects after which the controllers delete a pod."""
     for other in case.pods.values():
         for seen in other.history:
             phase = mapping(seen.object, "status").get("phase")
@@ -78,7 +85,7 @@ def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[ObjectState]:
 
 
 def _first_ended(case: Case, pod: Pod) -> ObjectState:
-    """The first state in which its container had ended."""
+    """Return the first state in which the pod's container had ended."""
     for seen in pod.history:
         for status in items(seen.object, "status", "containerStatuses"):
             if status.get("name") == case.launch.container and mapping(status, "state", "terminated"):

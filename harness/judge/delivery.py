@@ -1,4 +1,4 @@
-"""What became of points that are not in the run, as far as the ranks' own clients tell."""
+"""Explain what became of points that are not in the run, as far as the ranks' own clients tell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _KEY = re.compile(r"401 Unauthorized|API key|HTTP 401")
 
 
 def fate(client: TruthClient | None, metric: str, step: int) -> str:
-    """Of one lost point: still in the client's queue, acknowledged to it, never given to it, or not known."""
+    """Return the fate of one lost point: still in the client's queue, acknowledged, never given to it, or
+    unknown."""
     if client is None:
         return UNTOLD
     if _within(client.unsent.get(metric, []), step):
@@ -38,7 +39,7 @@ def _within(ranges: Iterable[tuple[int, int]], step: int) -> bool:
 
 
 def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Comparison) -> str:
-    """One sentence for each fate that lost points have, "" when no client tells."""
+    """Return one sentence for each fate that lost points have, or "" when no client tells."""
     counts: dict[str, Counter[int]] = {}
     by_rank = {truth.rank: truth for truth in truths}
     for (rank, metric), steps in compared.lost.items():
@@ -72,7 +73,7 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Compa
 
 
 def senders(case: Case, points: Mapping[str, Iterable[int]]) -> str:
-    """The end of a sentence: who sent these points (metric → steps), "" where that is not known."""
+    """Return the end of a sentence that names who sent these points (metric → steps), or "" when unknown."""
     wanted = {metric: set(steps) for metric, steps in points.items()}
     shared = {run.run_id for _, run in case.bundle.runs() if run.external_id == case.expected.run_id}
     told: dict[str, None] = {}
@@ -83,7 +84,7 @@ def senders(case: Case, points: Mapping[str, Iterable[int]]) -> str:
 
 
 def rejected(truths: list[Truth]) -> list[int]:
-    """Ranks whose client says that its key was refused."""
+    """Return the ranks whose client says that its key was refused."""
     return [truth.rank for truth in truths if any(_KEY.search(client.error) for client in truth.clients)]
 
 
@@ -93,7 +94,7 @@ def _counted(counts: Counter[int]) -> str:
 
 
 def _cut_off(case: Case, ranks: Iterable[int]) -> str:
-    """The upload process says in the rank's log when it starts and when it ends."""
+    """Name the ranks whose upload process was cut off. It logs a line when it starts and when it ends."""
     cut = []
     for rank in sorted(ranks):
         pod = case.pods.get(rank // case.per_node)

@@ -1,4 +1,4 @@
-"""How each node's pod came to its end, and which end was the first."""
+"""Find how each node's pod ended, and which end came first."""
 
 from __future__ import annotations
 
@@ -16,17 +16,23 @@ from harness.judge.log_clues import Clues
 from harness.judge.stacks import Stack
 
 SAME_MOMENT = 5.0
-"""Kubernetes' times are whole seconds, and ranks that lose a peer end within moments of it."""
+"""Seconds within which two ends count as one moment.
+
+Kubernetes gives whole seconds, and ranks that lose a peer end within moments of it.
+"""
 
 _TAKEN_DOWN = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
-"""Exit codes of a container that its kubelet ends. torchrun's own report of a worker goes before it."""
+"""Exit codes of a container that its kubelet ended.
+
+Where torchrun reports a failed worker, its report counts instead.
+"""
 
 State = Literal["succeeded", "failed", "deleted", "running", "waiting", "unknown"]
 
 
 @dataclass(frozen=True)
 class End:
-    """The end of one pod. `follows` marks an end that another rank's end or a deletion brings about."""
+    """The end of one pod. `follows` is set when another rank's end or a deletion caused it."""
 
     index: int
     state: State
@@ -37,11 +43,11 @@ class End:
     exit_code: int | None = None
     follows: bool = False
     in_vain: bool = False
-    """It waited for a peer that did not take part."""
+    """Whether it waited for a peer that did not take part."""
     stack: Stack | None = None
-    """Where its main thread stood, if the log tells."""
+    """Where its main thread stood, if the log shows it."""
     clue: CauseId | None = None
-    """A cause that its log speaks of, also when another ended it."""
+    """A cause that its log names, also when something else ended it."""
     evidence: tuple[str, ...] = ()
 
 
@@ -53,7 +59,7 @@ def _signal_name(number: int) -> str:
 
 
 def _logged(case: Case, ranks: Iterable[int]) -> bool:
-    """Whether a rank of these got as far as recording a row: then it was past the rendezvous."""
+    """Return whether one of these ranks recorded a row. It was then past the rendezvous."""
     return any(isinstance(line, TruthRow) for rank in ranks for _, line in case.bundle.truth(rank))
 
 
@@ -62,7 +68,7 @@ def _told_all(case: Case, rank: int) -> bool:
 
 
 def end_of(case: Case, index: int) -> End:
-    """The end of a node's pod, as far as the evidence tells."""
+    """Return how a node's pod ended, as far as the evidence tells."""
     ranks = case.ranks_of(index)
     pod = case.pods.get(index)
     if pod is None:
@@ -78,7 +84,7 @@ def end_of(case: Case, index: int) -> End:
 
 
 def _deleted(case: Case, pod: Pod) -> End:
-    """A pod that went, and its container was not seen to end."""
+    """Return the end of a pod that was deleted before its container was seen to end."""
     seen = deletion.removed(pod) or pod.last
     end = End(pod.index, "deleted", case.ranks_of(pod.index), deletion.asked(seen), evidence=(seen.ref,))
     why = deletion.evicted(pod)
@@ -136,14 +142,15 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     if clues.stack is not None and clues.stack.after:
         stack = clues.stack
         text = f"{place} made no progress for {stack.after} and stood in {stack.place}{clues.said}"
-        refs = (f"{clues.log}:{stack.number}", end.evidence[0])  # its last line is of long before
+        # The last line of the log is older than the end.
+        refs = (f"{clues.log}:{stack.number}", end.evidence[0])
         end = replace(end, cause="rank.hung", text=text, evidence=refs)
         return replace(end, follows=stack.in_collective, in_vain=stack.in_collective)
     return _exited(case, end, clues, terminated)
 
 
 def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -> End:
-    """By itself, with a code that is not 0."""
+    """Return the end of a container that exited by itself with a code other than 0."""
     place, code = case.place(end.index), terminated.get("exitCode")
     text = f"{place} exited with code {end.exit_code}"
     if clues.exit_code and code not in (None, 0, clues.exit_code):
@@ -159,7 +166,7 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
 
 
 def _taken_down(case: Case, pod: Pod, end: End, removed: ObjectState, clues: Clues) -> End:
-    """Its pod was deleted while it ran."""
+    """Return the end of a container whose pod was deleted while it ran."""
     place, why, number = case.place(pod.index), deletion.evicted(pod), _signal_of(end.exit_code)
     how = f"ended by {_signal_name(number)}" if number else f"ended with exit code {end.exit_code}"
     end = replace(end, at=min(end.at, deletion.asked(removed)), evidence=(removed.ref, *end.evidence))
@@ -176,18 +183,18 @@ def _taken_down(case: Case, pod: Pod, end: End, removed: ObjectState, clues: Clu
 
 
 def _signal_of(exit_code: int | None) -> int:
-    """The signal behind an exit code, as a shell (128 + n) or torchrun (-n) writes it; 0 for none."""
+    """Return the signal in an exit code, as a shell (128 + n) or torchrun (-n) writes it, or 0 for none."""
     exit_code = exit_code or 0
     return -exit_code if exit_code < 0 else exit_code - 128 if 128 < exit_code <= 192 else 0
 
 
 def ends(case: Case) -> dict[int, End]:
-    """Node index → its end, for every node that is expected."""
+    """Map the index of every expected node to its end."""
     return {index: end_of(case, index) for index in range(case.expected.num_nodes)}
 
 
 def first(bad: list[End]) -> End:
-    """The end that explains the others: among the earliest, one that follows from no other."""
+    """Return the end that explains the others: among the earliest, one that follows from no other."""
     earliest = min(end.at for end in bad)
     near = [end for end in bad if end.at <= earliest + SAME_MOMENT] or bad
 
@@ -199,10 +206,10 @@ def first(bad: list[End]) -> End:
 
 
 def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
-    """Who did not take part, when the first end is only that of a rank that lost a peer or waited for one.
+    """Return who did not take part, when the first end is only that of a rank that lost or awaited a peer.
 
-    A rank that had left with exit code 0 and had not told the end of its truth; or one that stood elsewhere
-    than in a collective operation when it was taken down.
+    That is a rank that exited with code 0 without the end of its ground truth, or a rank that was outside a
+    collective operation when it was taken down.
     """
     if not cause.follows:
         return None

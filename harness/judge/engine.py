@@ -1,4 +1,4 @@
-"""From a bundle to one verdict with one primary cause. Pure: reads the bundle, touches nothing else."""
+"""Turn a bundle into one verdict with one primary cause. Pure: it reads the bundle and changes nothing."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from harness.judge.ends import End, ends
 
 
 def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
-    """PASS only if every check passed, those of the user's `judges` too; never raises.
+    """Judge a bundle: PASS only if every check passed, those of the user's `judges` too. Never raises.
 
-    Theirs decide where ours all passed; elsewhere they stand beside the verdict and change nothing.
+    The user's checks decide only where all of the harness's checks passed. Elsewhere they are listed beside
+    the verdict and do not change it.
     """
     findings = _findings(bundle)
     theirs = user_checks.findings(bundle.path, judges) if _had_a_job(findings) else []
@@ -42,7 +43,7 @@ def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
 
 
 def _decisive(findings: list[Finding]) -> list[Finding]:
-    """What did not pass, the one that names the verdict first."""
+    """Return the findings that did not pass. The one that gives the verdict comes first."""
     return sorted(
         (f for f in findings if f.check.result != "PASS"),
         key=lambda f: (f.check.result != "FAIL", f.check.cause is None, f.phase, f.at),
@@ -54,7 +55,7 @@ def _had_a_job(findings: list[Finding]) -> bool:
 
 
 def _guard(name: str, make: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """A judge that fails is an UNKNOWN of its own, and the others go on."""
+    """Run one judge. A judge that raises becomes an UNKNOWN of its own, and the others go on."""
     try:
         return list(make())
     except Exception as error:
@@ -109,7 +110,7 @@ def _of_case(case: Case) -> list[Finding]:
 
 
 def _not_reached(finding: Finding) -> Finding:
-    """What could not be told of a job that was not admitted needs no more words than that."""
+    """Shorten a check that could not be made because the job was not admitted."""
     check = finding.check
     if check.result != "UNKNOWN" or check.cause or check.name in {"queue", "admission"}:
         return finding

@@ -1,4 +1,4 @@
-"""Did the harness do its part: stages, the launch, and the evidence itself."""
+"""Judge whether the harness did its part: its stages, the launch, and the evidence itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SIGNALS = {"KeyboardInterrupt", "SIGINT", "SIGTERM", "SIGHUP"}
 
 
 def stages(manifest: Manifest) -> Finding:
-    """Every stage that the harness itself had to do."""
+    """Check every stage that the harness itself had to complete."""
     for stage in manifest.stages:
         if stage.ok:
             continue
@@ -30,7 +30,7 @@ def stages(manifest: Manifest) -> Finding:
 
 
 def ended(manifest: Manifest) -> Finding:
-    """Whether the harness watched until the end."""
+    """Check whether the harness watched until the end."""
     word = (manifest.interrupted or "").upper()
     if word.startswith(("SIG", "KEYBOARDINTERRUPT", "CTRL")):
         return found(
@@ -51,20 +51,26 @@ def ended(manifest: Manifest) -> Finding:
 
 
 def _retries(manifest: Manifest) -> str:
-    """What infrastructure lost and the harness asked for again; it changes no verdict, and is not hidden."""
+    """Return what infrastructure lost and the harness requested again.
+
+    It changes no verdict, but it is shown.
+    """
     told = [f"{retry.what}: {retry.reason}" for retry in manifest.retries]
     more = f"; and {len(told) - 3} more" if len(told) > 3 else ""
     return f", with retries: {'; '.join(told[:3])}{more}" if told else ""
 
 
 def _where(manifest: Manifest) -> str:
-    """Every stage that a signal ended: some run side by side, and a second signal ends a second one."""
+    """Return every stage that a signal ended.
+
+    Some run side by side, and a second signal ends a second one.
+    """
     ended_ = [stage.name for stage in manifest.stages if (stage.error or "") in _SIGNALS]
     return f" in the stage{'s' if ended_[1:] else ''} {' and '.join(ended_)}" if ended_ else ""
 
 
 def launched(case: Case) -> Finding:
-    """The launcher's word is no proof: the object was read back from the cluster."""
+    """Check that the launch made an object. Only an object read back from the cluster proves it."""
     launch = case.launch
     if launch.object_name and launch.uid:
         return passed("launched", f"{launch.kind} {launch.object_name} exists", ["manifest.json"])
@@ -81,7 +87,10 @@ def launched(case: Case) -> Finding:
 
 
 def evidence(case: Case) -> Finding:
-    """Nothing that was read is cut or strange. Made last, when the others have read what they need."""
+    """Check that nothing that was read is cut off or malformed.
+
+    Call it last, when all other checks have read their part.
+    """
     damaged = case.bundle.damaged
     if damaged:
         more = f" and {len(damaged) - 3} more" if len(damaged) > 3 else ""

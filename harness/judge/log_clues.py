@@ -1,6 +1,6 @@
 """What a rank's last log lines say about its end. Logs only explain: no verdict rests on them alone.
 
-The patterns are those of torch 2.6, gloo, torchrun, faulthandler and konduktor, as recorded jobs have them.
+The patterns are those of torch 2.6, gloo, torchrun, faulthandler and konduktor, as seen in recorded jobs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _REPORT = re.compile(
 _EXIT = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
 _BEGINS = "===== KONDUKTOR: Running task ====="
-"""What comes before is the shell's own."""
+"""Lines before this one are the shell's own."""
 _SHELL_ENDED = re.compile(r"^===== KONDUKTOR: .* finished with exit code: (\d+)")
 _AFTER_REPORT = re.compile(
     r"^={20,}$|^-{20,}$|^\s|^\[\d+\]:$|^Failures:$|^Root Cause|FAILED$|^===== KONDUKTOR: |^$"
@@ -80,22 +80,22 @@ class Clues:
     line: str = ""
     line_number: int = 0
     last: str = ""
-    """The last error that the rank itself printed, or its last line."""
+    """The last error that the rank itself printed, or else its last line."""
     last_number: int = 0
     rank: int | None = None
     exit_code: int | None = None
     of_a_peer: bool = False
-    """It lost a peer, or waited for one in vain."""
+    """Whether it lost a peer, or waited for one in vain."""
     in_vain: bool = False
-    """A collective operation did not end in time: a peer did not take part."""
+    """Whether a collective operation timed out because a peer did not take part."""
     stack: Stack | None = None
     """Where it stood when its deadline passed or it was ended."""
     report_is_last: bool = False
-    """The log ends with torchrun's report of a failure."""
+    """Whether the log ends with torchrun's report of a failure."""
 
     @property
     def said(self) -> str:
-        """Its last line, as the end of a sentence."""
+        """Return its last line, as the end of a sentence."""
         return f"; last log line: {self.last}" if self.last else "; it logged nothing"
 
     @property
@@ -104,7 +104,7 @@ class Clues:
 
 
 def read(tail: Lines, log: str = "") -> Clues:
-    """Clues from numbered last lines of a log, a file of the bundle."""
+    """Return the clues in the numbered last lines of a log. `log` is its file in the bundle."""
     lines = [
         (number, _TIME.sub("", text)) for number, text in tail if MARK not in text and EXIT_MARK not in text
     ]
@@ -142,7 +142,7 @@ def read(tail: Lines, log: str = "") -> Clues:
 
 
 def _ends_with(lines: Lines) -> bool:
-    """Whether nothing follows torchrun's report but the word of konduktor's shell that all is well."""
+    """Return whether only the success message of konduktor's shell follows torchrun's report."""
     for _, text in reversed(lines):
         if text.startswith("Root Cause"):
             return True
@@ -153,7 +153,7 @@ def _ends_with(lines: Lines) -> bool:
 
 
 def _last_own(lines: Lines) -> tuple[str, int]:
-    """The last error before torchrun's own report, or the last line that says something."""
+    """Return the last error before torchrun's own report, or the last line that is not noise."""
     begins = [position for position, (_, text) in enumerate(lines) if text.startswith(_BEGINS)]
     own = lines = lines[begins[-1] :] if begins else lines
     for position, (_, text) in enumerate(lines):

@@ -1,4 +1,4 @@
-"""Did the nodes of the job go on answering while ranks ran on them."""
+"""Judge whether the nodes of the job kept answering while ranks ran on them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from harness.judge.case import RUNNING, Case, Finding, condition, found, names, 
 from harness.judge.ends import End
 
 SILENT_SECONDS = 50.0
-"""Kubernetes calls a node Unknown so long after its last sign of life (node-monitor-grace-period)."""
+"""Seconds after a node's last sign of life when Kubernetes calls it Unknown (node-monitor-grace-period)."""
 
 
 def _lost(case: Case, node: str, until: float) -> ObjectState | None:
-    """The first state in which a node was not Ready, or gone, before `until` (seconds since the epoch)."""
+    """Return the first state before `until` (seconds since the epoch) in which a node was not Ready or was
+    gone."""
     for states in case.bundle.objects("node").values():
         for seen in states:
             ready = condition(seen, "Ready")
@@ -22,7 +23,7 @@ def _lost(case: Case, node: str, until: float) -> ObjectState | None:
 
 
 def checks(case: Case, ends: dict[int, End]) -> Finding:
-    """Check `nodes`. A node that was away for a while is no failure of a job that completed all the same."""
+    """Check `nodes`. A node that was away for a while does not fail a job that still completed."""
     if case.terminal == "Completed":
         return passed("nodes", "the job completed on them")
     lost: dict[str, tuple[ObjectState, list[int]]] = {}
@@ -53,7 +54,7 @@ def checks(case: Case, ends: dict[int, End]) -> Finding:
 
 
 def _since(seen: ObjectState) -> float:
-    """When the node was last known to serve, seconds since the epoch."""
+    """Return when the node was last known to serve, in seconds since the epoch."""
     ready = condition(seen, "Ready")
     moment = seconds(ready.get("lastTransitionTime")) or seconds(seen.received_at) or 0.0
     return moment - SILENT_SECONDS if ready.get("status") == "Unknown" else moment

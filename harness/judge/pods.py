@@ -1,4 +1,4 @@
-"""From admission to the end of every rank: images, scheduling, exit codes, logs."""
+"""Judge the pods from admission to the end of every rank: images, scheduling, exit codes, logs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ from harness.judge.ends import End, absent, first
 from harness.judge.rendezvous import diagnose_rendezvous, too_many
 
 OF_THE_TRACKER = ("rank.tracker_unreachable", "tracker.key_rejected")
-"""Causes that strike every rank that tells of them, not only the first one to end."""
+"""Causes that can apply to several ranks at once.
+
+Every rank that reports one is named, not only the first to end.
+"""
 
 
 def rank_pods(case: Case) -> Finding:
-    """Whether every expected rank had a pod, of the last attempt of the job."""
+    """Check whether every expected rank had a pod in the last attempt of the job."""
     missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     ranks = [rank for index in missing for rank in case.ranks_of(index)]
     restarts = mapping(case.jobset.object, "status").get("restarts", 0) if case.jobset else 0
@@ -54,7 +57,7 @@ def rank_pods(case: Case) -> Finding:
 
 
 def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
-    """Checks `rendezvous` and `rank-exit`: the first end that was not good, and what followed it."""
+    """Check `rendezvous` and `rank-exit`: find the first end that was not good, and what followed it."""
     bad = [end for end in ends.values() if end.state in {"failed", "deleted"}]
     unstarted = [end for end in bad if not case.started(end.index)]
     bad = [end for end in bad if end not in unstarted]
@@ -120,7 +123,7 @@ def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
 
 
 def spread(case: Case) -> Finding:
-    """Whether the ranks ran on as many nodes as the test asks for."""
+    """Check whether the ranks ran on as many nodes as the test asks for."""
     nodes = {pod.node for pod in case.pods.values() if pod.node}
     text = f"{len(nodes)} nodes used ({', '.join(sorted(map(str, nodes))) or 'none'})"
     if len(nodes) >= case.expected.min_nodes_used:
@@ -139,7 +142,7 @@ def spread(case: Case) -> Finding:
 
 
 def logs(case: Case) -> Finding:
-    """Whether each rank's log is there from its first line to its last."""
+    """Check whether each rank's log is complete from its first line to its last."""
     for index in range(case.expected.num_nodes):
         pod = case.pods.get(index)
         if pod is None or not case.started(index):
@@ -161,7 +164,8 @@ def logs(case: Case) -> Finding:
 
 
 def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], str]:
-    """The ranks still running at the end of the wait, the most silent one first, and its last line."""
+    """Return the ranks still running at the end of the wait, the longest silent first, and that rank's
+    last line."""
     silent: list[tuple[float, str, End]] = []
     for end in ends.values():
         if end.state in {"running", "waiting"}:

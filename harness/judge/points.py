@@ -1,4 +1,4 @@
-"""The ranks' rows against the tracker's, after Pluto's own deduplication: one pass over each."""
+"""Compare the ranks' rows with the tracker's after Pluto's own deduplication, in one pass over each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.judge.truth import Rows, Truth
 from harness.workers.truth_frames import row_bytes
 
 OWN_METRICS = "sys/"
-"""The client logs these by itself; no rank's truth holds them."""
+"""Prefix of metrics that the client logs by itself. No rank's ground truth holds them."""
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Recorded:
 
     shared: Rows = field(default_factory=dict)
     elsewhere: dict[int, Rows] = field(default_factory=dict)
-    """The same for every other run."""
+    """The same rows for every other run."""
     raw: int = 0
     raw_shared: int = 0
 
@@ -31,7 +31,7 @@ class Recorded:
 
 
 def read(bundle: Bundle, shared_run: int | None) -> Recorded:
-    """One pass over tracker/points.jsonl."""
+    """Read tracker/points.jsonl in one pass."""
     recorded = Recorded()
     times: dict[tuple[int, str], dict[int, int]] = {}
     for _, point in bundle.points():
@@ -60,11 +60,11 @@ class Wrong:
 
 @dataclass
 class Comparison:
-    """Where the ground truth and the run differ."""
+    """The differences between the ground truth and the run."""
 
     compared: int = 0
     lost: dict[tuple[int, str], list[int]] = field(default_factory=dict)
-    """(rank, metric) → steps."""
+    """(rank, metric) → steps that the run lacks."""
     lost_in_blocks: list[tuple[int, TruthBlock, int]] = field(default_factory=list)
     """(rank, block, points that the run has of it)."""
     wrong: list[Wrong] = field(default_factory=list)
@@ -72,19 +72,19 @@ class Comparison:
     collisions: dict[tuple[str, int], dict[int, float]] = field(default_factory=dict)
     """(metric, step) → rank → value, where ranks differ."""
     undecided: list[tuple[int, TruthBlock]] = field(default_factory=list)
-    """Blocks that share a metric and steps with another rank: their digest cannot be compared."""
+    """Blocks that share a metric and steps with another rank, so that their digest cannot be compared."""
     foreign: dict[str, list[int]] = field(default_factory=dict)
     arrived: dict[int, int] = field(default_factory=dict)
-    """rank → rows of it that are in the run."""
+    """Number of each rank's rows that are in the run."""
 
 
 def same(one: float, other: float) -> bool:
-    """Exactly the same double; NaN is the same as NaN."""
+    """Return whether two values are exactly the same double. NaN is the same as NaN."""
     return one == other or (one != one and other != other)  # noqa: PLR0124
 
 
 def compare(truths: Iterable[Truth], recorded: Recorded) -> Comparison:
-    """Every rank's rows and blocks against the shared run."""
+    """Compare every rank's rows and blocks with the shared run."""
     truths = list(truths)
     result = Comparison()
     claims: dict[str, list[Truth]] = {}
@@ -142,7 +142,7 @@ def _compare_block(
 ) -> None:
     own = truth.rows.get(block.metric, {})
     if len(truth.attempts) > 1 and any(block.first <= step <= block.last for step in own):
-        result.undecided.append((truth.rank, block))  # of which attempt a row in the run is cannot be told
+        result.undecided.append((truth.rank, block))  # A row in the run does not say which attempt logged it.
         return
     for other in truths:
         steps = other.rows.get(block.metric, {}) if other is not truth else {}
@@ -173,7 +173,7 @@ def _key(block: TruthBlock) -> tuple[int, int, int, str]:
 
 
 def compact(steps: Iterable[int], limit: int = 8) -> str:
-    """ "step 7", "steps 7, 9–12 (5 points)"."""
+    """Return steps as short text: "step 7", "steps 7, 9–12 (5 points)"."""
     ordered = sorted(set(steps))
     ranges: list[tuple[int, int]] = []
     for step in ordered:

@@ -1,4 +1,4 @@
-"""Why the ranks never met: what was seen inside their containers when their time for it was over."""
+"""Diagnose why the ranks never met, from what was seen inside their containers at the rendezvous deadline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.workers import truth_frames
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the job as it was seen. No agent: no torchrun ran in its pod."""
+    """A node of the job as it was seen. Without an agent, no torchrun ran in its pod."""
 
     index: int
     ranks: list[int]
@@ -32,17 +32,18 @@ class Node:
 
     @property
     def where(self) -> str:
-        """The address of the rendezvous, as this node was told."""
+        """Return the rendezvous address that this node was given."""
         return f"{self.host}:{self.agent.port}" if self.agent else ""
 
     @property
     def addresses(self) -> list[str] | None:
-        """Those of the host; [] when it does not resolve, None when it is not known."""
+        """Return the addresses of the rendezvous host: [] when it does not resolve, None when that is not
+        known."""
         return self.seen.resolved.get(self.host) if self.seen else None
 
     @property
     def reached(self) -> bool:
-        """Whether it had a connection to the port at which it was to meet the others."""
+        """Return whether it had a connection to the port of the rendezvous."""
         if self.agent is None or self.seen is None:
             return False
         return any(other.endswith(f":{self.agent.port}") for other in self.seen.connected)
@@ -50,21 +51,24 @@ class Node:
 
 @dataclass(frozen=True)
 class Scene:
-    """All nodes; `waiting` are those whose torchrun had started no rank yet."""
+    """All nodes of the job. `waiting` are those whose torchrun had started no rank yet."""
 
     nodes: list[Node]
     waiting: list[Node]
     ends: dict[int, End]
     size: int
-    """Nodes that the job has."""
+    """Number of nodes of the job."""
 
 
 Told = tuple[CauseId, list[Node], str] | None
-"""Cause, the nodes that it is about, and a sentence."""
+"""A cause, the nodes that it is about, and a sentence."""
 
 
 def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
-    """Check `rendezvous`, when a torchrun was seen waiting; None when none was, or nobody looked."""
+    """Check `rendezvous` when a torchrun was seen waiting.
+
+    Returns None when no torchrun waited, or when the containers were not looked into.
+    """
     nodes = _nodes(case)
     waiting = [node for node in nodes if node.agent and not node.agent.started]
     if not waiting:
@@ -101,7 +105,7 @@ def _places(nodes: list[Node]) -> str:
 
 
 def _process(scene: Scene) -> Told:
-    """A pod in which no torchrun runs."""
+    """Detect a pod in which no torchrun runs."""
     gone = [node for node in scene.nodes if node.agent is None and not (node.seen and node.seen.error)]
     if not gone:
         return None
@@ -113,7 +117,7 @@ def _process(scene: Scene) -> Told:
 
 
 def _instead(scene: Scene, node: Node) -> str:
-    """What a pod does in place of torchrun."""
+    """Return what a pod does in place of torchrun."""
     if node.seen is None:
         end = scene.ends.get(node.index)
         over = end is not None and end.state == "succeeded"
@@ -126,7 +130,7 @@ def _instead(scene: Scene, node: Node) -> str:
 
 
 def _dns(scene: Scene) -> Told:
-    """The host of the rendezvous has no address in a container."""
+    """Detect that a container cannot resolve the rendezvous host."""
     blind = [node for node in scene.waiting if node.addresses == [] and not node.reached]
     if not blind:
         return None
@@ -135,7 +139,7 @@ def _dns(scene: Scene) -> Told:
 
 
 def _tcp(scene: Scene) -> Told:
-    """No connection to the port of the rendezvous."""
+    """Detect that a node has no connection to the port of the rendezvous."""
     apart = [node for node in scene.waiting if not node.reached]
     if not apart:
         return None
@@ -148,9 +152,10 @@ def _tcp(scene: Scene) -> Told:
 
 
 def _id(scene: Scene) -> Told:
-    """They reach one place and look for others under different names."""
+    """Detect nodes that reach the same address but use different rendezvous ids."""
     ids = {node.index: node.agent.rendezvous_id for node in scene.waiting if node.agent}
-    common = Counter(ids.values()).most_common(1)[0][0]  # of several, that of the first node: the host
+    # Of several ids, take that of the first node, which is the rendezvous host.
+    common = Counter(ids.values()).most_common(1)[0][0]
     odd = [node for node in scene.waiting if ids[node.index] != common]
     if not odd:
         return None
@@ -159,7 +164,7 @@ def _id(scene: Scene) -> Told:
 
 
 def _size(scene: Scene) -> Told:
-    """torchrun expects other nodes than the job has."""
+    """Detect that torchrun expects another number of nodes than the job has."""
     sizes = {node.index: node.agent.nodes for node in scene.waiting if node.agent}
     odd = [node for node in scene.waiting if sizes[node.index] != str(scene.size)]
     if not odd:
@@ -169,7 +174,7 @@ def _size(scene: Scene) -> Told:
 
 
 def too_many(case: Case) -> Finding | None:
-    """Check `rendezvous`, when ranks took part that the job does not have."""
+    """Check `rendezvous` when more ranks took part than the job has."""
     path = f"truth/{case.expected.ranks}.jsonl"
     if not case.bundle.has(path):
         return None

@@ -1,8 +1,8 @@
-"""Which ranks lived more than once, who started them again, and whether that was allowed.
+"""Find which ranks lived more than once, who restarted them, and whether that was allowed.
 
-Allowed is what the job asked for: torchrun's --max-restarts, the JobSet's maxRestarts, the Job's backoffLimit
-and the pod's restartPolicy. Kueue may take quota away and give it back. Anything else is somebody who
-disturbed the job: the points may all be there, and the run is still not what was launched.
+A restart is allowed when the job asked for it: torchrun's --max-restarts, the JobSet's maxRestarts, the Job's
+backoffLimit or the pod's restartPolicy. Kueue may also take quota away and give it back. Any other restart
+means that somebody disturbed the job. All points may be there, and the run is still not what was launched.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harness.judge.case import RUNNING, Case, Finding, condition, found, names, 
 from harness.judge.truth import Truth
 
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
-"""As torchrun's agent logs the end of one of its ranks."""
+"""The line in which torchrun's agent logs how one of its ranks ended."""
 
 
 CHECK = "restarts"
@@ -28,7 +28,7 @@ ONCE = "every rank ran once"
 
 @dataclass(frozen=True)
 class Restart:
-    """One node's ranks, or all of them, started again. `at`: seconds since the epoch."""
+    """A restart of one node's ranks or of all ranks. `at` is in seconds since the epoch."""
 
     at: float
     ranks: list[int]
@@ -58,7 +58,7 @@ def check(case: Case, truths: list[Truth]) -> Finding:
 
 
 def _by_torchrun(case: Case, truths: list[Truth]) -> Iterator[Restart]:
-    """One for each time that torchrun started its ranks again, by the ranks' own word."""
+    """Yield one restart for each time that torchrun restarted its ranks, from the ranks' own ground truth."""
     by_time: dict[int | None, list[tuple[int, int, str, int | None]]] = {}
     for truth in truths:
         for before, after in pairwise(attempt.start for attempt in truth.attempts):
@@ -79,7 +79,7 @@ def _by_torchrun(case: Case, truths: list[Truth]) -> Iterator[Restart]:
 
 
 def _failures(case: Case, pods: set[str], before: float) -> str:
-    """What torchrun said of the ranks that failed before it started them again."""
+    """Return what torchrun logged of the failed ranks before it restarted them."""
     told: dict[str, None] = {}
     for pod in sorted(pods):
         path = case.bundle.log(pod, case.launch.container)
@@ -92,7 +92,7 @@ def _failures(case: Case, pods: set[str], before: float) -> str:
 
 
 def _of_pods(case: Case) -> Iterator[Restart]:
-    """One for each pod that took the place of another of the same node of the job."""
+    """Yield one restart for each pod that replaced another pod of the same node of the job."""
     for index, pods in case.pod_attempts.items():
         for before, after in pairwise(pods):
             yield _replaced(case, index, before, after)
@@ -134,7 +134,7 @@ def _replaced(case: Case, index: int, before: Pod, after: Pod) -> Restart:
 
 
 def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
-    """Whether the job was suspended between two pods, by whom, and whether that was Kueue."""
+    """Return whether the job was suspended between two pods: by whom, and whether that was Kueue."""
     born, again = before.history[0].version, after.history[0].version
     states = [state for state in case.jobsets if state.version < again]
     for previous, state in pairwise(states):
@@ -159,7 +159,7 @@ def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
 
 
 def _of_containers(case: Case) -> Iterator[Restart]:
-    """One for each time that a kubelet started the container of a pod again."""
+    """Yield one restart for each time that a kubelet restarted the container of a pod."""
     for index, pods in case.pod_attempts.items():
         for pod in pods:
             for before, after in pairwise(pod.history):
@@ -187,7 +187,7 @@ def _restart_count(case: Case, seen: ObjectState) -> int:
 
 
 def _ended(case: Case, pod: Pod) -> str:
-    """How the container of a pod ended, as the end of a sentence."""
+    """Return how the container of a pod ended, as the end of a sentence."""
     ended = pod.container(case.launch.container, "terminated")
     if ended is None:
         return ""
@@ -206,5 +206,5 @@ def _backoff_limit(case: Case, job: str) -> int:
 
 
 def _clock(at: float) -> str:
-    """As the bundle writes a time, to the second."""
+    """Return a time as the bundle writes it, to the second."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

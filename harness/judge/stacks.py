@@ -18,7 +18,10 @@ _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$')
 _REST = re.compile(r"^  <no Python frame>$|^  \.\.\.$|^Extension modules: |^$")
 _COLLECTIVE = ("/torch/distributed/", "/torch/nn/parallel/", "/torch/autograd/")
-"""A backward pass under DistributedDataParallel waits for its all-reduce inside the autograd engine."""
+"""Paths of torch's collective code.
+
+A backward pass under DistributedDataParallel waits for its all-reduce inside the autograd engine.
+"""
 _LIBRARY = re.compile(r"/lib(64)?/python3[^/]*/|/(site|dist)-packages/")
 
 
@@ -34,18 +37,19 @@ class Frame:
 
 @dataclass(frozen=True)
 class Stack:
-    """The main thread's frames, innermost first, and where the dump begins in the log."""
+    """The main thread's frames, innermost first, and the line of the log at which the dump begins."""
 
     frames: tuple[Frame, ...]
     number: int
     after: str | None = None
-    """The deadline that passed, as faulthandler writes it; None: something else asked for the dump."""
+    """The deadline that passed, as faulthandler writes it. None when something else asked for the dump."""
     fatal: str | None = None
     """A fatal error of the interpreter, e.g. "Segmentation fault"."""
 
     @property
     def in_collective(self) -> bool:
-        """Whether it waited for its peers: the innermost frames up to the rank's own code are torch's."""
+        """Return whether it waited for its peers: the innermost frames, up to the rank's own code, are
+        torch's."""
         for frame in self.frames:
             if any(part in frame.file for part in _COLLECTIVE):
                 return True
@@ -55,7 +59,10 @@ class Stack:
 
     @property
     def place(self) -> str:
-        """ "wait (faulty.py line 70), under on_step (multinode.py line 121)": the rank's own code first."""
+        """Return where it stood, the rank's own code first.
+
+        For example "wait (faulty.py line 70), under on_step (multinode.py line 121)".
+        """
         own = [frame for frame in self.frames if not _LIBRARY.search(frame.file)]
         shown = own[:2] or list(self.frames[:2])
         if self.frames and own and self.frames[0] is not own[0]:
@@ -64,7 +71,8 @@ class Stack:
 
 
 def last(lines: list[tuple[int, str]]) -> tuple[Stack | None, set[int]]:
-    """The stack of the last dump in numbered lines, and the numbers of all lines that belong to dumps."""
+    """Return the stack of the last dump in numbered lines, and the numbers of all lines that belong to
+    dumps."""
     found: Stack | None = None
     dumped: set[int] = set()
     after = fatal = None

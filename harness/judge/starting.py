@@ -1,4 +1,4 @@
-"""From a pod to a running container: did every pod get a node, and could its image be run there."""
+"""Judge whether every pod got a node and its container could start from its image."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.judge.case import START, Case, Finding, found, names, passed, unkno
 
 @dataclass(frozen=True)
 class Blocked:
-    """A container that could not start, in the state that says most about it."""
+    """A container that could not start, in the recorded state that says most about it."""
 
     seen: ObjectState
     reason: str
@@ -33,7 +33,7 @@ class Blocked:
 
 
 def blocked(case: Case, index: int) -> Blocked | None:
-    """Why the container of a node's pod did not start, as the kubelet says."""
+    """Return why the container of a node's pod did not start, as the kubelet says it, or None."""
     best: Blocked | None = None
     for seen in case.pods[index].history:
         for status in items(seen.object, "status", "containerStatuses"):
@@ -56,7 +56,7 @@ def _container(case: Case, pod: ObjectState) -> dict[str, object]:
 
 
 def image(case: Case) -> Finding:
-    """Whether every rank's container could be started from its image."""
+    """Check `image`: every rank's container could be started from its image."""
     stuck = {
         index: why
         for index in case.pods
@@ -81,7 +81,7 @@ def image(case: Case) -> Finding:
 
 
 def scheduling(case: Case) -> Finding:
-    """Whether every pod got a node, and its kubelet took it."""
+    """Check `scheduling`: every pod got a node, and the node's kubelet accepted it."""
     homeless = {
         index: scheduled
         for index, pod in case.pods.items()

@@ -1,4 +1,4 @@
-"""Is the tracker itself the reason for what the run lacks: its disk, its database, its key, its absence."""
+"""Judge whether the tracker caused what the run lacks: by its disk, its database, its key or its absence."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _LACKS = {
     *("unification.no_run", "unification.not_attached", "unification.lost_points"),
     *("unification.wrong_status", "unification.split_runs"),
 }
-"""What a tracker brings about that keeps nothing, or forgets."""
+"""Causes that a tracker produces when it stores nothing or forgets what it stored."""
 _FULL = "disk is full"
 
 
 @dataclass(frozen=True)
 class Absence:
-    """A time in which no pod of the tracker was ready; `until` is "" when it has not ended."""
+    """A time in which no pod of the tracker was ready. `until` is "" when it has not ended."""
 
     since: str
     until: str
@@ -36,7 +36,7 @@ class Absence:
 
 
 def absences(case: Case) -> list[Absence]:
-    """From the launch to the end of the wait, out of what the watch of the tracker's pods saw."""
+    """Return the tracker's absences from the launch to the end of the wait, as its watched pods show them."""
     launched = seconds(case.manifest.launched_at) or 0.0
     ready: dict[str, bool] = {}
     found_: list[Absence] = []
@@ -53,14 +53,16 @@ def absences(case: Case) -> list[Absence]:
 
 
 def told_absence(case: Case) -> str:
-    """The end of a sentence: when the tracker was away, "" when it was not."""
+    """Return the end of a sentence that says when the tracker was away, or ""."""
     told = absences(case)
     return "; " + "; ".join(absence.text for absence in told[:3]) if told else ""
 
 
 def replaced(case: Case) -> ObjectState | None:
-    """The first state of a tracker's pod that took the place of another after the launch. Its database is in
-    a volume of the pod: the new one began with none."""
+    """Return the first state of a tracker pod that replaced another one after the launch, or None.
+
+    The database is in a volume of the pod, so the new pod began with an empty one.
+    """
     launched = seconds(case.manifest.launched_at)
     first: dict[str, ObjectState] = {}
     for seen in case.bundle.history(KIND):
@@ -75,7 +77,7 @@ def replaced(case: Case) -> ObjectState | None:
 
 
 def kept(case: Case, summary: TrackerSummary | None, truths: list[Truth], rest: Iterable[Finding]) -> Finding:
-    """Check `tracker-kept`: the tracker's own part in what `rest` finds missing."""
+    """Check `tracker-kept`: whether the tracker caused what `rest` finds missing."""
     lacking = [f.check for f in rest if f.check.result == "FAIL" and f.check.cause in _LACKS]
     launched = seconds(case.manifest.launched_at) or 0.0
     failures = [f for f in summary.failures if (seconds(f.last) or 0.0) >= launched] if summary else []

@@ -1,4 +1,4 @@
-"""A rank's ground truth over all its attempts, and whether it is all that the rank logged."""
+"""A rank's ground truth over all its attempts, and whether it holds everything that the rank logged."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from harness.workers.truth_frames import row_bytes
 Rows = dict[str, dict[int, float]]
 """metric → step → value."""
 DENSE_ROWS, DENSE_MS = 20, 30
-"""A rank that recorded so many rows within so few milliseconds may have held some back for a longer frame."""
+"""A rank that recorded this many rows within this many milliseconds may have held some back for a longer
+frame."""
 
 
 @dataclass
 class Attempt:
-    """One life of a rank: what it recorded from its start to its end, or to where it was cut."""
+    """One attempt of a rank: what it recorded from its start to its end, or until it was cut off."""
 
     start: TruthStart | None = None
-    """None: of a recorder that told no attempts."""
+    """None when the recorder wrote no attempts."""
     end: TruthEnd | None = None
     client: TruthClient | None = None
     row_count: int = 0
@@ -41,7 +42,7 @@ class Attempt:
         return self.row_count + sum(block.count for block in self.blocks)
 
     def take(self, row: TruthRow) -> None:
-        """Count and digest one row, in the order in which the rank recorded it."""
+        """Count and digest one row. Rows must come in the order in which the rank recorded them."""
         data = row_bytes(row.metric, row.step, row.value)
         self._root.update(data)
         self._digests.setdefault(row.metric, hashlib.sha256()).update(data)
@@ -53,12 +54,13 @@ class Attempt:
 
     @property
     def dense(self) -> bool:
-        """Whether its last rows came so fast that a cut may have taken some of them."""
+        """Return whether its last rows came so fast that a cut-off may have lost some of them."""
         return len(self._times) == DENSE_ROWS and self._times[-1] - self._times[0] <= DENSE_MS
 
     @property
     def fits(self) -> bool:
-        """Whether its rows are those that its end tells: by the root digest, or with blocks by metric."""
+        """Return whether its rows match its end line: by the root digest, or by metric where there are
+        blocks."""
         assert self.end is not None
         if not self.blocks:
             return self._root.hexdigest() == self.end.sha256
@@ -75,19 +77,22 @@ class Attempt:
 
 @dataclass
 class Truth:
-    """What one rank logged in all its attempts. `incomplete` says why this may not be all of it."""
+    """What one rank logged in all its attempts. `incomplete` says why rows may be missing from it."""
 
     rank: int
     attempts: list[Attempt] = field(default_factory=list)
     rows: Rows = field(default_factory=dict)
-    """The rows that the run must hold: of a metric and step that was logged again, the latest."""
+    """The rows that the run must hold. Where a metric and step was logged twice, the latest counts."""
     overwritten: int = 0
-    """Rows that the rank itself logged again, for the same metric and step: Pluto keeps the latest."""
+    """Number of rows that the rank itself logged again for the same metric and step.
+
+    Pluto keeps the latest.
+    """
     incomplete: str = ""
     known_silent: bool = False
     """The termination message says that the rank logged nothing."""
     _owner: dict[tuple[str, int], int] = field(default_factory=dict)
-    """(metric, step) → its attempt, of rows of other attempts than the first."""
+    """(metric, step) → its attempt, for rows of other attempts than the first."""
 
     @property
     def count(self) -> int:
@@ -99,11 +104,14 @@ class Truth:
 
     @property
     def end(self) -> TruthEnd | None:
-        """Of the last attempt: what came before it was not the end."""
+        """Return the end line of the last attempt.
+
+        The end of an earlier attempt does not end the ground truth.
+        """
         return self.attempts[-1].end if self.attempts else None
 
     def client(self, metric: str, step: int) -> TruthClient | None:
-        """What the client told that was given this row."""
+        """Return the report of the client that was given this row."""
         attempt = self._owner.get((metric, step), 0)
         return self.attempts[attempt].client if self.attempts else None
 
@@ -117,7 +125,7 @@ class Truth:
 
 
 def read(case: Case, rank: int) -> Truth:
-    """One pass over truth/<rank>.jsonl."""
+    """Read truth/<rank>.jsonl in one pass."""
     truth = Truth(rank)
     times: dict[str, dict[int, int]] = {}
     damaged_before = len(case.bundle.damaged)
@@ -148,7 +156,7 @@ def read(case: Case, rank: int) -> Truth:
 
 
 def _last_write(truth: Truth, row: TruthRow, times: dict[int, int]) -> None:
-    """Keep a row as the tracker does: of two for one metric and step, the one with the later client time."""
+    """Keep a row as the tracker does: of two rows for one metric and step, the later client time wins."""
     rows = truth.rows.setdefault(row.metric, {})
     if row.step in rows:
         truth.overwritten += 1
@@ -160,9 +168,9 @@ def _last_write(truth: Truth, row: TruthRow, times: dict[int, int]) -> None:
 
 
 def _in_message(case: Case, truth: Truth) -> dict[str, object]:
-    """The rank's digest in the termination message of the pod that its last attempt ran in, or {}.
+    """Return the rank's digest from the termination message of its last attempt's pod, or {}.
 
-    torchrun may give a rank to another node when it starts again, so the pod is looked up by the attempt.
+    torchrun may give a rank to another node when it restarts, so the attempt says which pod to look up.
     """
     start = truth.attempts[-1].start if truth.attempts else None
     pods: list[Pod] = [pod for pods in case.pod_attempts.values() for pod in pods]
@@ -175,7 +183,7 @@ def _in_message(case: Case, truth: Truth) -> dict[str, object]:
 
 
 def _why_incomplete(case: Case, truth: Truth, damage: bool, said: dict[str, object]) -> str:
-    """One clause, "" when the ground truth is complete."""
+    """Return in one clause why the ground truth is incomplete, or "" when it is complete."""
     if not case.bundle.has(truth.path):
         return "nothing of what it recorded reached the harness"
     reasons = ["its file is damaged"] * damage
@@ -205,11 +213,11 @@ def _why_attempt(truth: Truth, number: int, attempt: Attempt, said: dict[str, ob
 
 
 def _cut(truth: Truth, number: int, attempt: Attempt) -> str:
-    """Why the rows of an attempt that was cut may not all be known, "" when they are.
+    """Return why rows of an attempt that was cut off may be unknown, or "" when all are known.
 
     Its frames have no gap, and a rank writes a frame for each row before it logs the row. So only a rank that
-    recorded very fast can have had rows that it had not told yet. These are known all the same when the next
-    attempt goes on at a step that the cut one had told, and so logs them again.
+    recorded very fast can have logged rows without a frame. These rows are still known when the next attempt
+    starts at a step that the cut-off attempt had recorded, because it then logs them again.
     """
     if not attempt.dense and not attempt.blocks:
         return ""
@@ -227,7 +235,7 @@ def _which(truth: Truth, number: int) -> str:
 
 
 def restarted(truths: list[Truth]) -> Iterator[tuple[int, Attempt, Attempt]]:
-    """(rank, attempt, the next one) of every rank that lived more than once."""
+    """Yield (rank, attempt, next attempt) for every restart of every rank."""
     for truth in truths:
         for before, after in zip(truth.attempts, truth.attempts[1:], strict=False):
             yield truth.rank, before, after

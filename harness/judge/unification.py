@@ -1,4 +1,4 @@
-"""Is every point that every rank logged in one run."""
+"""Judge whether every point that every rank logged is in one run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from harness.judge.truth import Truth
 
 
 def checks(case: Case, ends: dict[int, End]) -> list[Finding]:
-    """All of them; one UNKNOWN when no rank ever ran, for then there is nothing to judge."""
+    """Return all checks of the points.
+
+    When no rank ever ran, return one UNKNOWN: there is nothing to judge.
+    """
     if not any(case.started(index) for index in range(case.expected.num_nodes)):
         return [unknown("unification", "not judged: no rank was seen running")]
     truths = [truth.read(case, rank) for rank in range(case.expected.ranks)]
@@ -75,7 +78,7 @@ def _without_tracker(finding: Finding, tracker: Finding) -> Finding:
 def tracker_evidence(
     case: Case, summary: TrackerSummary | None, runs: int, attachments: int, raw: int
 ) -> Finding:
-    """Whether all that the tracker has is in the bundle."""
+    """Check whether the bundle holds everything that the tracker has of this launch."""
     refs = ["tracker/summary.json"]
     if summary is None or summary.error:
         why = summary.error if summary else "no summary of its rows was written"
@@ -94,7 +97,8 @@ def tracker_evidence(
 
 
 def truth_complete(case: Case, truths: list[Truth], ends: dict[int, End]) -> Finding:
-    """Check `ground-truth-complete`: no frame is missing, each rank told its end, and the digests fit."""
+    """Check `ground-truth-complete`: no frame is missing, each rank recorded its end, and the digests
+    match."""
     bad = [truth for truth in truths if truth.incomplete]
     if not bad:
         rows = sum(truth.count for truth in truths)
@@ -116,12 +120,12 @@ def truth_complete(case: Case, truths: list[Truth], ends: dict[int, End]) -> Fin
 
 
 def _all(count: int) -> str:
-    """ "rank 0", "both ranks", "all 4 ranks"."""
+    """Return a number of ranks as text: "rank 0", "both ranks", "all 4 ranks"."""
     return {1: "rank 0", 2: "both ranks"}.get(count, f"all {count} ranks")
 
 
 def ranks_logged(truths: list[Truth]) -> Finding:
-    """Whether every rank logged at all. A rank that logs nothing is no part of the run."""
+    """Check whether every rank logged at all. A rank that logs nothing takes no part in the run."""
     silent = [
         t.rank for t in truths if not t.count and (t.known_silent or (not t.incomplete and t.end is not None))
     ]
@@ -150,7 +154,7 @@ def _open(truths: list[Truth]) -> list[int]:
 def points_kept(
     case: Case, truths: list[Truth], recorded: Recorded, compared: Comparison, label: str
 ) -> Finding:
-    """Check `no-lost-points`: every row of the truth is in the run."""
+    """Check `no-lost-points`: every row of the ground truth is in the run."""
     blocks = [(rank, block, have) for rank, block, have in compared.lost_in_blocks if have < block.count]
     if compared.lost or blocks:
         parts, ranks, refs = list[str](), set[int](), list[str]()
@@ -225,7 +229,7 @@ def values(case: Case, truths: list[Truth], compared: Comparison, label: str) ->
 
 
 def collisions(truths: list[Truth], compared: Comparison, label: str) -> Finding:
-    """Check `collisions`: no two ranks said different things of one metric and step."""
+    """Check `collisions`: no two ranks logged different values for one metric and step."""
     if compared.collisions:
         (metric, step), said = next(iter(sorted(compared.collisions.items())))
         told = ", ".join(f"rank {rank} logged {value!r}" for rank, value in sorted(said.items()))

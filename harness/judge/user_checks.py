@@ -1,7 +1,8 @@
-"""Judges of users: checks beside the harness's own. They can make no verdict better.
+"""Judges of users: checks beside the harness's own. They cannot improve a verdict.
 
-A judge is called with a bundle of its own when there was a job to judge, and yields checks that `passed`,
-`failed` and `unknown` make. Names and causes are in the family `user.*`, which docs/causes.md leaves to them.
+A judge is called with its own bundle when there was a job to judge. It yields checks made by `passed`,
+`failed` and `unknown`. Their names and causes are in the family `user.*`, which docs/causes.md reserves for
+them.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from harness.judge.case import Finding, found
 
 Judge = Callable[[Bundle], Iterable[Check]]
 Named = tuple[str, Judge]
-"""A judge and what it is called in messages."""
+"""A judge and its name in messages."""
 FAMILY = "user"
 _SHAPE = re.compile(rf"{FAMILY}\.[a-z0-9]+([-_][a-z0-9]+)*")
 
 
 def passed(name: str, explanation: str, *, evidence: Iterable[str] = ()) -> Check:
-    """What the judge looked for is so. `name`: e.g. loss-falls; `evidence`: file:line in the bundle."""
+    """Return a check that passed. `name` is e.g. loss-falls; `evidence` is file:line in the bundle."""
     return _made("PASS", name, None, explanation, (), evidence)
 
 
@@ -37,7 +38,7 @@ def failed(
     ranks: Iterable[int] = (),
     evidence: Iterable[str] = (),
 ) -> Check:
-    """It is not so, and the cause is `user.<cause>`, or `user.<name>`."""
+    """Return a check that failed, with cause `user.<cause>`, or `user.<name>` without `cause`."""
     return _made("FAIL", name, cause or name, explanation, ranks, evidence)
 
 
@@ -49,7 +50,7 @@ def unknown(
     ranks: Iterable[int] = (),
     evidence: Iterable[str] = (),
 ) -> Check:
-    """The evidence does not tell. A PASS becomes UNKNOWN."""
+    """Return a check that the evidence cannot decide. It turns a PASS into UNKNOWN."""
     return _made("UNKNOWN", name, cause or name, explanation, ranks, evidence)
 
 
@@ -74,14 +75,18 @@ def _made(
 
 
 def findings(path: Path, judges: Iterable[Named]) -> list[Finding]:
-    """What each judge says of the bundle at `path`; one that fails is an UNKNOWN that names it."""
+    """Return what each judge finds in the bundle at `path`.
+
+    A judge that fails becomes an UNKNOWN that names it.
+    """
     return [finding for name, judge in judges for finding in _asked(name, judge, Bundle(path))]
 
 
 def _asked(name: str, judge: Judge, bundle: Bundle) -> list[Finding]:
-    """What it said before it failed counts too. Of BaseException pytest's fail() is one, and sys.exit().
+    """Run one judge and keep the checks that it yielded before it failed.
 
-    What it prints goes to stderr: stdout is for the verdict.
+    It catches BaseException, because pytest's fail() and sys.exit() raise one. What the judge prints goes to
+    stderr, because stdout is for the verdict.
     """
     said: list[Finding] = []
     try:
@@ -103,7 +108,10 @@ def _asked(name: str, judge: Judge, bundle: Bundle) -> list[Finding]:
 
 
 def _checked(check: object) -> Check:
-    """Raises TypeError or ValueError for what is no check of a user's judge."""
+    """Return the check as a finding.
+
+    Raises TypeError or ValueError for anything that a user's judge may not yield.
+    """
     if not isinstance(check, Check):
         raise TypeError(f"expected checks, made by passed(), failed() or unknown(); seen {check!r:.80}")
     whole = Check.model_validate(check.model_dump())

@@ -55,18 +55,18 @@ GROUP = "pluto_e2e_harness.judges"
 
 
 def installed() -> list[Named]:
-    """The judges of every installed package by name. None is imported before it is asked."""
+    """Return the judges of every installed package by name. A judge is imported only when it is asked."""
     entries = sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value))
     return [(entry.name, _loading(entry)) for entry in entries]
 
 
 def judge(bundle: Bundle) -> Verdict:
-    """The harness's judges and yours; never raises."""
+    """Judge a bundle by the harness's judges and the installed ones. Never raises."""
     return engine.judge(bundle, installed())
 
 
 def _loading(entry: EntryPoint) -> Judge:
-    """A judge whose package is broken is one that raises."""
+    """Load a judge when it is called, so that a broken package becomes a judge that raises."""
 
     def judge(bundle: Bundle) -> Iterable[Check]:
         found: Judge = entry.load()
