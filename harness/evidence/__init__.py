@@ -1,4 +1,4 @@
-"""The evidence bundle: what was seen, on disk, between everything that acts and everything that judges."""
+"""The evidence bundle: the record on disk between the code that runs a launch and the code that judges it."""
 
 from harness.evidence.files import LogFile
 from harness.evidence.objects import ObjectState, Pod

@@ -1,4 +1,7 @@
-"""A disk that fills up while evidence is written: room for the last words is kept from the beginning."""
+"""Handle a disk that fills up while evidence is written.
+
+Room for the last documents is reserved at the start.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from harness.evidence.files import DISK_FULL, on_disk, replace_file
 
 RESERVE = ".reserve"
 RESERVE_BYTES = 256 * 1024
-"""For the manifest that says what happened, and the verdict."""
+"""Reserved for the manifest that says what happened, and for the verdict."""
 
 
 class Disk:
-    """The one that a bundle lies on. `full`: the error of the first record that did not fit, None before."""
+    """The disk that a bundle is on. `full` is the error of the first record that did not fit, None before."""
 
     def __init__(self, bundle: Path) -> None:
         self.full: HarnessError | None = None
@@ -24,17 +27,17 @@ class Disk:
         self._lock = threading.Lock()
 
     def reserve(self) -> None:
-        """Raises HarnessError, cause run.evidence_disk_full, as everything here does."""
+        """Reserve the room. As all methods here, it raises HarnessError, cause run.evidence_disk_full."""
         with on_disk(self._reserve.parent):
             self._reserve.write_bytes(bytes(RESERVE_BYTES))
 
     def free(self) -> None:
-        """Give back the room that is kept for the last words."""
+        """Free the reserved room for the last documents."""
         self._reserve.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def taking(self) -> Iterator[None]:
-        """Around every record: the first one that finds the disk full is the last one."""
+        """Guard the writing of one record. After the first record that finds the disk full, none is taken."""
         if self.full is not None:
             raise self.full
         try:
@@ -46,12 +49,15 @@ class Disk:
             raise
 
     def replace(self, path: Path, text: str) -> None:
-        """A file that is no record but one document."""
+        """Write a file that is one whole document and not a list of records."""
         with self._lock:
             replace_file(path, text)
 
     def last_words(self, path: Path, text: str) -> None:
-        """Written into the room kept for it when the disk is full; `full` tells when that was not enough."""
+        """Write one of the last documents, into the reserved room when the disk is full.
+
+        `full` tells when that was not enough.
+        """
         try:
             self.replace(path, text)
         except HarnessError as error:

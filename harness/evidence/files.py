@@ -1,4 +1,4 @@
-"""Files that grow: whole records, whole lines, and a full disk that says so."""
+"""Files that grow by whole records or whole lines, and report a full disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST_LINE = 64 * 1024
 
 @contextlib.contextmanager
 def on_disk(path: Path) -> Iterator[None]:
-    """Turn a full disk into a HarnessError; other errors pass."""
+    """Turn the error of a full disk into a HarnessError. Other errors pass."""
     try:
         yield
     except OSError as error:
@@ -36,7 +36,7 @@ def on_disk(path: Path) -> Iterator[None]:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a file whole or not at all: nobody ever reads half of it, also not on a full disk."""
+    """Write a file whole or not at all, also on a full disk, so that nobody reads half of it."""
     temporary = path.with_name(f".{path.name}.tmp")
     with on_disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,12 +48,12 @@ def replace_file(path: Path, text: str) -> None:
 
 
 class Appender:
-    """A file that grows by whole records: a record that does not fit leaves no half of itself behind."""
+    """A file that grows by whole records. A record that does not fit is removed again whole."""
 
     def __init__(
         self, path: Path, guard: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
     ) -> None:
-        """`guard` is entered around everything that is written."""
+        """Open the file. `guard` is entered around every write."""
         self.path = path
         self._guard = guard
         with guard(), on_disk(path):
@@ -74,7 +74,7 @@ class Appender:
                 raise
 
     def close(self) -> None:
-        """Close the file; closing twice is fine."""
+        """Close the file. Closing it twice is fine."""
         with self._lock:
             if self._fd >= 0:
                 os.close(self._fd)
@@ -82,7 +82,7 @@ class Appender:
 
 
 class LogFile:
-    """One container's log. Whole lines are written at once; the start of a line waits for its end."""
+    """One container's log. Whole lines are written at once. The start of a line waits for its end."""
 
     def __init__(self, appender: Appender, redactor: Redactor) -> None:
         self._appender = appender
@@ -91,7 +91,10 @@ class LogFile:
         self._lock = threading.Lock()
 
     def write(self, chunk: str | bytes) -> None:
-        """Append a chunk as it came from the kubelet. No secret escapes by straddling two chunks."""
+        """Append a chunk as it came from the kubelet.
+
+        A secret that is split over two chunks is still redacted.
+        """
         text = chunk.decode(errors="replace") if isinstance(chunk, bytes) else chunk
         with self._lock:
             whole, newline, self._pending = (self._pending + text).rpartition("\n")

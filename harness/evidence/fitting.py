@@ -1,7 +1,7 @@
-"""What keeps a pod off every node, however empty: resources, labels, taints, cordons.
+"""Find what keeps a pod off every node, however empty: resources, labels, taints, cordons.
 
-By the objects alone, as the scheduler filters. Affinities, spreading and what other pods use are left out:
-another pod may end.
+Only the recorded objects count, by the rules of the scheduler's filters. Affinities, spreading and the usage
+of other pods are left out, because another pod may end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ _CORDON = "node.kubernetes.io/unschedulable"
 
 
 def never_fits(pod: dict[str, Any], nodes: Iterable[dict[str, Any]]) -> str | None:
-    """Why no node could take the pod even if nothing else ran; None when one could, or none is known."""
+    """Return why no node could take the pod even if nothing else ran.
+
+    Returns None when a node could take it, or when no node is known.
+    """
     nodes = list(nodes)
     if not nodes or not all(_obstacles(pod, node) for node in nodes):
         return None
@@ -36,12 +39,12 @@ def never_fits(pod: dict[str, Any], nodes: Iterable[dict[str, Any]]) -> str | No
 
 
 def accepts(pod: dict[str, Any], node: dict[str, Any]) -> bool:
-    """Whether a node's labels and taints let a DaemonSet's pod onto it, whatever room there is."""
+    """Return whether a node's labels and taints let a DaemonSet's pod onto it, whatever room there is."""
     return not _kept_away(pod, node)
 
 
 def requests(pod: dict[str, Any]) -> dict[str, Decimal]:
-    """What the pod's containers ask for together: cores, bytes, numbers of devices."""
+    """Return what the pod's containers request together: cores, bytes, numbers of devices."""
     total: dict[str, Decimal] = {}
     for container in items(pod, "spec", "containers"):
         resources = mapping(container, "resources")
@@ -51,7 +54,8 @@ def requests(pod: dict[str, Any]) -> dict[str, Decimal]:
 
 
 def quantity(text: object) -> Decimal:
-    """A Kubernetes quantity: "500m" is 0.5, "1Ki" is 1024; 0 for what is none."""
+    """Return a Kubernetes quantity as a number: "500m" is 0.5, "1Ki" is 1024, and 0 stands for no
+    quantity."""
     found = _QUANTITY.fullmatch(str(text))
     if not found or found[2] not in _UNITS | _BINARY:
         return Decimal(0)
@@ -61,7 +65,7 @@ def quantity(text: object) -> Decimal:
 
 
 def _obstacles(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
-    """Each as the end of a sentence about the node."""
+    """Return what keeps the pod off this node, each as the end of a sentence about the node."""
     has = mapping(node, "status", "allocatable")
     no_room = [
         f"has {_amount(name, quantity(has.get(name, 0)))}"
@@ -73,7 +77,7 @@ def _obstacles(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
 
 
 def _kept_away(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
-    """The node's labels and taints that the pod does not fit."""
+    """Return the node's labels and taints that the pod does not fit."""
     labels = mapping(node, "metadata", "labels")
     wanted = mapping(pod, "spec", "nodeSelector")
     found = [f"has no label {key}={value}" for key, value in wanted.items() if labels.get(key) != value]
@@ -115,7 +119,7 @@ def _no_label(pod: dict[str, Any], nodes: list[dict[str, Any]]) -> Iterable[str]
 
 
 def _amount(name: str, amount: Decimal, *, unit: bool = True) -> str:
-    """ "2.5 cpu", "29Gi memory", "8 nvidia.com/gpu"."""
+    """Return an amount as text: "2.5 cpu", "29Gi memory", "8 nvidia.com/gpu"."""
     text = f"{amount.normalize():f}"
     if name in ("memory", "ephemeral-storage") or name.startswith("hugepages-"):
         text = f"{(amount / 2**30).quantize(Decimal('0.1')).normalize():f}Gi"

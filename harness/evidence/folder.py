@@ -1,7 +1,7 @@
-"""A folder of bundles: which are there, what `latest` names, how much each takes, and removing one.
+"""A folder of bundles: list them, keep the link `latest`, measure their size, and remove one.
 
-A bundle is locked by who writes it (`BundleWriter.create` … `done`): one without an end that nobody holds was
-cut off.
+Whoever writes a bundle locks it (`BundleWriter.create` … `done`). A bundle without an end that nobody locks
+was cut off.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from harness.evidence.schema import Manifest, Verdict
 LATEST = "latest"
 State = Literal["judged", "running", "cut off", "damaged", "not judged"]
 _NAME = re.compile(r"(\d{8}T\d{6}Z)-(\w+)", re.ASCII)
-"""As `BundleWriter.create` names them: time and nonce."""
+"""Names as `BundleWriter.create` gives them: time and nonce."""
 _DOOMED = ".removing-"
 
 
 @dataclass(frozen=True)
 class Past:
-    """One bundle, also one that is damaged or still written."""
+    """One bundle of the folder. It may be damaged, or still be written."""
 
     path: Path
 
@@ -43,12 +43,12 @@ class Past:
 
     @property
     def verdict(self) -> Verdict | None:
-        """As it was recorded."""
+        """Return the recorded verdict, None where there is none."""
         return self._bundle.recorded_verdict
 
     @cached_property
     def state(self) -> State:
-        """What became of it. It is damaged when its manifest or its verdict cannot be read."""
+        """Return what became of it. It is damaged when its manifest or its verdict cannot be read."""
         if self.verdict is None and self.held:
             return "running"
         if self.manifest is None or (self.verdict is None and self._bundle.has("verdict.json")):
@@ -59,7 +59,10 @@ class Past:
 
     @property
     def held(self) -> bool:
-        """Whether somebody still writes it. One that may not be looked into is somebody else's."""
+        """Return whether somebody still writes it.
+
+        A bundle that may not be opened counts as somebody else's.
+        """
         try:
             return in_use(self.path)
         except PermissionError:
@@ -67,7 +70,7 @@ class Past:
 
     @property
     def started(self) -> datetime:
-        """By its manifest; else by its name, or when its folder was changed."""
+        """Return when it started: by its manifest, else by its name, else by when its folder was changed."""
         if self.manifest is not None and (moment := _moment(self.manifest.started_at)) is not None:
             return moment
         if (named := _NAME.fullmatch(self.path.name)) and (moment := _moment(named[1])) is not None:
@@ -76,13 +79,16 @@ class Past:
 
     @property
     def seconds(self) -> float | None:
-        """From its start to its end, None when it has none."""
+        """Return the seconds from its start to its end, None when it has no end."""
         ended = _moment(self.manifest.ended_at or "") if self.manifest else None
         return (ended - self.started).total_seconds() if ended else None
 
     @property
     def job(self) -> str:
-        """Its name in the job file, or, in an older bundle, that of the launched object; "" for no launch."""
+        """Return the job's name in the job file, or "" for no launch.
+
+        An older bundle has only the name of the launched object.
+        """
         if self.manifest is None:
             return ""
         launch = self.manifest.launch
@@ -90,14 +96,16 @@ class Past:
 
     @property
     def own(self) -> bool:
-        """Whether the harness made it and it still has the name that it got: somebody who gives it another
-        one wants to keep it."""
+        """Return whether the harness made it and it still has its first name.
+
+        A user who renames a bundle wants to keep it.
+        """
         named = _NAME.fullmatch(self.path.name)
         return bool(named and self.manifest is not None and named[2] == self.manifest.nonce)
 
 
 def past(runs_dir: Path) -> list[Past]:
-    """Every bundle of the folder, oldest first. Links to bundles are none."""
+    """Return every bundle of the folder, oldest first. Links to bundles are left out."""
     found = [Past(path) for path in _folders(runs_dir)]
     return sorted(found, key=lambda one: (one.started, one.path.name))
 
@@ -111,7 +119,7 @@ def _folders(runs_dir: Path) -> Iterator[Path]:
 
 
 def size(path: Path) -> int:
-    """Bytes that a folder takes on the disk, as `du` counts them. Links are not followed."""
+    """Return the bytes that a folder takes on the disk, as `du` counts them. Links are not followed."""
     total = 0
     for each in (path, *path.rglob("*")):
         try:
@@ -122,7 +130,7 @@ def size(path: Path) -> int:
 
 
 def remove(bundle: Path) -> int:
-    """Remove a bundle, at once for whoever looks: nobody sees a half of it. Returns the bytes it took.
+    """Remove a bundle and return the bytes it took. Nobody ever sees half of it.
 
     Raises HarnessError when the system does not allow it.
     """
@@ -142,14 +150,17 @@ def remove(bundle: Path) -> int:
 
 
 def sweep(runs_dir: Path) -> None:
-    """Finish what a `remove` that was killed had begun."""
+    """Finish the removals that a killed process had begun."""
     for doomed in runs_dir.glob(f"{_DOOMED}*"):
         if not doomed.is_symlink() and _NAME.fullmatch(doomed.name.removeprefix(_DOOMED)):
             shutil.rmtree(doomed, ignore_errors=True)
 
 
 def name_latest(bundle: Path) -> None:
-    """`latest` beside the bundle leads to it; it leads somewhere at any moment."""
+    """Point `latest` beside the bundle to it.
+
+    The link is replaced atomically, so it always leads somewhere.
+    """
     link = bundle.with_name(f".{LATEST}-{bundle.name}")
     link.unlink(missing_ok=True)
     link.symlink_to(bundle.name)
@@ -157,7 +168,7 @@ def name_latest(bundle: Path) -> None:
 
 
 def mend_latest(runs_dir: Path) -> None:
-    """When what `latest` named is gone, it names the newest of the others, or is gone too."""
+    """Point `latest` to the newest bundle when its own is gone. Remove it when no bundle is left."""
     latest = runs_dir / LATEST
     if latest.is_symlink() and not latest.exists():
         others = past(runs_dir)

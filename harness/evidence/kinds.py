@@ -1,4 +1,4 @@
-"""Which kinds of objects are watched and recorded, and the file that each has below objects/."""
+"""The kinds of objects that are watched and recorded, and the file below objects/ for each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class WatchedKind:
-    """`name` is the evidence file. `namespaced`: one namespace counts, `namespace` or the launch's own."""
+    """A watched kind.
+
+    `name` is its evidence file. A namespaced kind is watched in `namespace`, or in the launch's own.
+    """
 
     name: str
     api_version: str
@@ -38,4 +41,4 @@ JOBSET = (
     *QUEUED,
 )
 FILES = {"JobSet": "jobset", "Job": "job", "StatefulSet": "statefulset", "DaemonSet": "daemonset"}
-"""Kind of a launched object → its file."""
+"""Kind of a launched object → its file below objects/."""

@@ -1,4 +1,7 @@
-"""Whoever wants to see a launch while its evidence is written, e.g. a terminal. Decides nothing."""
+"""The interface for whoever shows a launch while its evidence is written, e.g. a terminal.
+
+It decides nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from harness.evidence.schema import Manifest, Observation
 
 
 class ProgressListener(Protocol):
-    """Called from any thread; must return at once and never raise."""
+    """A listener is called from any thread. It must return at once and never raise."""
 
     def manifest(self, manifest: Manifest) -> None:
-        """It has changed: a stage began or ended, the job was launched."""
+        """Take a changed manifest: a stage began or ended, or the job was launched."""
 
     def observed(self, kind: str, observation: Observation) -> None:
-        """One watch delivery."""
+        """Take one watch delivery."""
 
     def logged(self, pod: str, text: str) -> None:
-        """Whole lines of a pod's log, redacted: "<RFC 3339 time> <line>"."""
+        """Take whole lines of a pod's log, redacted: "<RFC 3339 time> <line>"."""

@@ -1,4 +1,4 @@
-"""Bundles by what a user calls them: a folder, its name, or a part of it."""
+"""Find a bundle by what a user calls it: a folder, its name, or a part of its name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MANIFEST = "manifest.json"
 
 
 def opened(path: Path, runs_dir: Path = Path("runs")) -> Bundle:
-    """Raises UsageError when there is none, or more than one."""
+    """Open the bundle. Raises UsageError when none or more than one fits."""
     for folder in (path, runs_dir / path):
         if (folder / MANIFEST).is_file():
             return Bundle.open(folder)

@@ -1,4 +1,4 @@
-"""Which pods belong to the launched workload, and which node of the job each of them is."""
+"""Find which pods belong to the launched workload, and which node of the job each of them is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ States = list[ObjectState]
 
 
 def members(launch: Launch, pods: Iterable[States]) -> dict[int, list[Pod]]:
-    """Node index → its pods, the oldest first. `pods`: the states of each pod that was seen, oldest first."""
+    """Map each node index to its pods, oldest first.
+
+    `pods` holds the states of each pod that was seen, oldest first.
+    """
     own = [states for states in pods if _belongs(launch, states)]
     index = _by_address(own) if launch.kind == "DaemonSet" else _by_label
     found: dict[int, list[tuple[tuple[int, str, int], Pod]]] = {}
@@ -23,14 +26,18 @@ def members(launch: Launch, pods: Iterable[States]) -> dict[int, list[Pod]]:
             continue
         pod = Pod(at, tuple(states))
         created = str(mapping(states[-1].object, "metadata").get("creationTimestamp", ""))
-        # Creation times are whole seconds: of two pods of one second, the one written later is the later.
+        # Creation times are whole seconds. Of two pods of one second, the one written last is the later.
         found.setdefault(at, []).append(((pod.attempt, created, states[0].version), pod))
     ordered = {at: sorted(found[at], key=lambda entry: entry[0]) for at in sorted(found)}
     return {at: [pod for _, pod in entries] for at, entries in ordered.items()}
 
 
 def _belongs(launch: Launch, states: States) -> bool:
-    """konduktor's pods by the JobSet's label, since a Job stands between them; others by their owner."""
+    """Return whether a pod belongs to the launch.
+
+    konduktor's pods have the JobSet's label, because a Job stands between them and the JobSet. Other pods
+    belong by their owner.
+    """
     metadata = mapping(states[-1].object, "metadata")
     if launch.kind == "JobSet":
         return bool(launch.object_name) and mapping(metadata, "labels").get(JOBSET_NAME) == launch.object_name
@@ -45,9 +52,9 @@ def _by_label(states: States) -> int | None:
 
 
 def _by_address(pods: list[States]) -> Callable[[States], int | None]:
-    """A DaemonSet's pods have no numbers: as manifests/daemonset.yaml does, they are counted by address.
+    """Return how to number a DaemonSet's pods: by address, as manifests/daemonset.yaml does.
 
-    A pod that took the place of another on the same node counts as that one.
+    A pod that replaced another one on the same node gets the number of that pod.
     """
     first: dict[str, tuple[int, str]] = {}
     for states in sorted(pods, key=lambda states: states[0].version):

@@ -1,7 +1,7 @@
-"""What Kueue's and the kubelet's messages mean: the cause, and whether waiting can still change it.
+"""What messages of Kueue and the kubelet mean: the cause, and whether waiting can still change it.
 
-The one table of these texts: the observer stops waiting by it, the judges name causes by it.
-Messages are those of Kueue 0.19, and of the kubelet and containerd of Kubernetes 1.36.
+This is the only table of these texts. The observer uses it to stop waiting, and the judges use it to name
+causes. The messages are those of Kueue 0.19, and of the kubelet and containerd of Kubernetes 1.36.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Literal
 from harness.core.causes import CauseId
 
 Prospect = Literal["final", "retried", "open"]
-"""final: waiting changes nothing. retried: it is tried again, mostly in vain. open: it may change."""
+"""final: waiting changes nothing. retried: it is tried again, mostly in vain. open: it may still change."""
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """What is behind a message."""
+    """The meaning of a message."""
 
     cause: CauseId
     prospect: Prospect = "open"
@@ -25,7 +25,10 @@ class Meaning:
 
 @dataclass(frozen=True)
 class _Text:
-    """A message that holds each of `parts`. `cause` None: the reason beside the message tells it."""
+    """A message that contains each of `parts`.
+
+    When `cause` is None, the reason beside the message gives it.
+    """
 
     parts: tuple[str, ...]
     cause: CauseId | None
@@ -54,9 +57,9 @@ _REFUSALS = (
     _Text(("not found",), None, "final"),
     _Text(("unavailable in ClusterQueue",), None, "final"),
 )
-"""Of the condition QuotaReserved. The first text that fits names the cause."""
+"""Messages of the condition QuotaReserved. The first text that fits gives the cause."""
 _UNTIL_QUOTA = "insufficient unused quota"
-"""One flavor is full for now: it may still take the job, whatever the message says of the others."""
+"""One flavor is full for now. It may still take the job, whatever the message says of the other flavors."""
 _REFUSAL_REASONS: dict[str, CauseId] = {
     "ExceedsMaxQuota": "admission.quota_exceeded",
     "NoMatchingFlavor": "admission.no_flavor",
@@ -74,7 +77,7 @@ _EVICTIONS: tuple[tuple[str, CauseId], ...] = (
     ("NodeFailures", "cluster.node_lost"),
     ("Deactivated", "admission.deactivated"),
 )
-"""Of the condition Evicted: a part of its reason."""
+"""Parts of the reason of the condition Evicted."""
 _CONTAINER_REASONS = {
     "ErrImagePull": Meaning("image.pull_failed", "retried"),
     "ImagePullBackOff": Meaning("image.pull_failed", "retried"),
@@ -88,9 +91,9 @@ _CONTAINER_REASONS = {
     "StartError": Meaning("image.entrypoint"),
     "ContainerCannotRun": Meaning("image.entrypoint"),
 }
-"""Of a container that waits or has ended without a start."""
+"""Reasons of a container that waits, or that has ended without a start."""
 _PULLS = (
-    # Registries say "does not exist or may require authorization": a refusal comes before an absence.
+    # Registries say "does not exist or may require authorization", so a refusal is tested before an absence.
     _Text(("pull access denied",), "image.pull_denied", "final"),
     _Text(("authorization failed",), "image.pull_denied"),
     _Text(("unauthorized",), "image.pull_denied"),
@@ -106,15 +109,15 @@ _PULLS = (
     _Text(("no such host",), None, "final"),
     _Text(("lookup",), None, "final"),
 )
-"""Of a pull that failed, in lower case. The first text that fits names the cause."""
+"""Messages of a pull that failed, in lower case. The first text that fits gives the cause."""
 _WRONG_ARCHITECTURE = ("exec format error", "no match for platform")
 _NO_IMAGE = ("image.pull_failed", "image.not_found")
 PULL_REASONS = tuple(reason for reason, means in _CONTAINER_REASONS.items() if means.cause in _NO_IMAGE)
-"""Reasons of a container whose image could not be had."""
+"""Reasons of a container whose image could not be pulled."""
 
 
 def refusal(message: str, reason: str = "") -> Meaning:
-    """Why Kueue reserves no quota: message and reason of QuotaReserved=False."""
+    """Return why Kueue reserves no quota, from message and reason of QuotaReserved=False."""
     said = [text for text in _REFUSALS if text.within(message)]
     named = next((text.cause for text in said if text.cause), None)
     final = any(text.prospect == "final" for text in said) and _UNTIL_QUOTA not in message
@@ -123,12 +126,12 @@ def refusal(message: str, reason: str = "") -> Meaning:
 
 
 def eviction(reason: str) -> CauseId:
-    """The cause behind the reason of Evicted=True."""
+    """Return the cause for the reason of Evicted=True."""
     return next((cause for part, cause in _EVICTIONS if part in reason), "admission.evicted")
 
 
 def not_started(reason: str, message: str) -> Meaning | None:
-    """Why a container did not start; None for a reason that is no failure to start."""
+    """Return why a container did not start, or None for a reason that is no failure to start."""
     meaning = _CONTAINER_REASONS.get(reason)
     if meaning is None:
         return None

@@ -1,4 +1,4 @@
-"""Kubernetes objects as they were recorded: read with tolerance, for any of their fields may be missing."""
+"""Kubernetes objects as they were recorded. Any field may be missing, so reading them never raises."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 def mapping(value: Any, *keys: str) -> dict[str, Any]:
-    """The mapping at a path of keys, or {} where there is none: objects are judged as they were recorded."""
+    """Return the mapping at a path of keys, or {} where there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
 
 
 def items(value: Any, *keys: str) -> list[dict[str, Any]]:
-    """The list of mappings at a path of keys, or []."""
+    """Return the list of mappings at a path of keys, or []."""
     found = mapping(value, *keys[:-1]).get(keys[-1])
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
 @dataclass(frozen=True)
 class ObjectState:
-    """One state of one object, and where it stands in the bundle."""
+    """One state of one object, and its line in the bundle."""
 
     ref: str
     type: str
@@ -48,7 +48,7 @@ class ObjectState:
 
 
 def changed_by(before: ObjectState, after: ObjectState) -> list[str]:
-    """Field managers that wrote the object, not its status, between two of its states."""
+    """Return the field managers that wrote the object, not its status, between two of its states."""
 
     def writes(state: ObjectState) -> set[tuple[str, str]]:
         entries = items(state.object, "metadata", "managedFields")
@@ -61,7 +61,7 @@ def changed_by(before: ObjectState, after: ObjectState) -> list[str]:
 
 @dataclass(frozen=True)
 class Pod:
-    """The pod of one node of the job: its history by resource version, the last state last."""
+    """The pod of one node of the job. Its history is ordered by resource version, the last state last."""
 
     index: int
     history: tuple[ObjectState, ...]
@@ -89,7 +89,8 @@ class Pod:
         return str(mapping(self.last.object, "spec").get("hostname") or self.name.rpartition("-")[0])
 
     def container(self, name: str, state: str) -> tuple[ObjectState, dict[str, Any]] | None:
-        """The latest time that a container was seen in a state (waiting, running, terminated)."""
+        """Return the latest state in which a container was waiting, running or terminated, as `state`
+        says."""
         for seen in reversed(self.history):
             for status in items(seen.object, "status", "containerStatuses"):
                 if status.get("name") == name and isinstance(mapping(status, "state").get(state), dict):
@@ -97,7 +98,7 @@ class Pod:
         return None
 
     def condition(self, kind: str) -> tuple[ObjectState, dict[str, Any]] | None:
-        """The last state's condition of a type."""
+        """Return the last state's condition of this type."""
         for condition in items(self.last.object, "status", "conditions"):
             if condition.get("type") == kind:
                 return self.last, condition
@@ -105,7 +106,10 @@ class Pod:
 
 
 def termination(terminated: dict[str, Any]) -> tuple[int | None, dict[str, Any]]:
-    """konduktor's termination message: its own exit code, and the worker's value ({} where there is none)."""
+    """Return konduktor's exit code and the worker's value from a termination message.
+
+    The worker's value is {} where there is none.
+    """
     try:
         message = json.loads(str(terminated.get("message") or ""))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Reads a bundle, also one that was cut off: what cannot be read is listed in `damaged`, never raised."""
+"""Read a bundle, also one that was cut off. What cannot be read is listed in `damaged` and never raised."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _EXIT: TypeAdapter[ContainerExit] = TypeAdapter(ContainerExit)
 
 
 class Bundle:
-    """A bundle on disk. Nothing is read before it is asked for."""
+    """A bundle on disk. Files are read only when they are asked for."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,22 +48,25 @@ class Bundle:
 
     @classmethod
     def open(cls, path: Path) -> Bundle:
-        """Raises UsageError when `path` is no directory."""
+        """Open a bundle. Raises UsageError when `path` is no directory."""
         if not path.is_dir():
             raise UsageError(f"no evidence bundle at {path}", hint="`harness runs` lists the bundles")
         return cls(path.resolve())
 
     @property
     def damaged(self) -> list[str]:
-        """`file:line reason` of everything read so far that could not be understood."""
+        """Return `file:line reason` for everything read so far that could not be understood."""
         return list(self._damaged)
 
     def has(self, relative_path: str) -> bool:
-        """Whether a file is there."""
+        """Return whether a file is there."""
         return (self.path / relative_path).is_file()
 
     def lines(self, relative_path: str) -> Iterator[tuple[int, bytes]]:
-        """Numbered lines of a file, none if it is missing. A last line without its end is damage."""
+        """Yield the numbered lines of a file, none if it is missing.
+
+        A last line without its end counts as damage.
+        """
         try:
             with (self.path / relative_path).open("rb") as file:
                 for number, line in enumerate(file, 1):
@@ -104,11 +107,11 @@ class Bundle:
 
     @cached_property
     def recorded_verdict(self) -> Verdict | None:
-        """What the harness judged at the time; judges never look at it."""
+        """Return what the harness judged at the time. Judges never look at it."""
         return self._document("verdict.json", Verdict)
 
     def history(self, kind: str) -> list[ObjectState]:
-        """Every state seen of a kind of object ("event" too), in the order it was received."""
+        """Return every state seen of a kind of object ("event" too), in the order it was received."""
         path = "events.jsonl" if kind == "event" else f"objects/{kind}.jsonl"
         if path not in self._seen:
             self._seen[path] = [
@@ -118,27 +121,27 @@ class Bundle:
         return self._seen[path]
 
     def objects(self, kind: str) -> dict[str, list[ObjectState]]:
-        """uid → its states, oldest first by resource version, each version once."""
+        """Map each uid to its states, oldest first by resource version, each version once."""
         found: dict[str, dict[tuple[int, bool], ObjectState]] = {}
         for seen in self.history(kind):
             found.setdefault(seen.uid, {})[(seen.version, seen.type == "DELETED")] = seen
         return {uid: [states[key] for key in sorted(states)] for uid, states in found.items()}
 
     def last(self, kind: str) -> dict[str, ObjectState]:
-        """uid → its last state."""
+        """Map each uid to its last state."""
         return {uid: states[-1] for uid, states in self.objects(kind).items()}
 
     def pods(self) -> dict[int, Pod]:
-        """Node index → the latest pod of that node of the launched job."""
+        """Map each node index of the launched job to its latest pod."""
         return {index: pods[-1] for index, pods in self.pod_attempts().items()}
 
     def pod_attempts(self) -> dict[int, list[Pod]]:
-        """Node index → every pod that the node of the launched workload had, the oldest first."""
+        """Map each node index of the launched workload to every pod that it had, oldest first."""
         launch = self.manifest.launch if self.manifest else None
         return members(launch, self.objects("pod").values()) if launch else {}
 
     def ranks(self) -> dict[int, Pod]:
-        """Rank → its pod: with p processes per node, node i holds ranks i·p to i·p+p-1."""
+        """Map each rank to its pod: with p processes per node, node i holds ranks i·p to i·p+p-1."""
         expected = self.manifest.expected if self.manifest else None
         if expected is None or expected.num_nodes < 1:
             return {}
@@ -148,35 +151,35 @@ class Bundle:
         }
 
     def inspections(self) -> list[tuple[int, RendezvousSnapshot]]:
-        """How containers looked from inside, with line numbers, in order."""
+        """Return how containers looked from inside, with line numbers, in order."""
         return list(self._records("inspections.jsonl", _INSPECTION))
 
     def exits(self) -> list[tuple[int, ContainerExit]]:
-        """How commands of held containers ended, with line numbers, in order."""
+        """Return how commands of held containers ended, with line numbers, in order."""
         return list(self._records("exits.jsonl", _EXIT))
 
     def truth(self, rank: int) -> Iterator[tuple[int, TruthLine]]:
-        """A rank's ground truth with line numbers."""
+        """Yield a rank's ground truth with line numbers."""
         return self._records(f"truth/{rank}.jsonl", _TRUTH)
 
     def runs(self) -> list[tuple[int, TrackerRun]]:
-        """The tracker's runs with line numbers."""
+        """Return the tracker's runs with line numbers."""
         return list(self._records("tracker/runs.jsonl", _RUN))
 
     def attachments(self) -> list[tuple[int, Attachment]]:
-        """Who attached to which run, with line numbers, in order."""
+        """Return which process attached to which run, with line numbers, in order."""
         return list(self._records("tracker/attachments.jsonl", _ATTACHMENT))
 
     def points(self) -> Iterator[tuple[int, Point]]:
-        """Every raw row the tracker has, in arrival order."""
+        """Yield every raw row that the tracker has, in arrival order."""
         return self._records("tracker/points.jsonl", _POINT)
 
     def log(self, pod: str, container: str) -> str:
-        """Where a container's log is in the bundle."""
+        """Return the path of a container's log in the bundle."""
         return f"logs/{pod}-{container}.log"
 
     def tail(self, relative_path: str, count: int = 200) -> list[tuple[int, str]]:
-        """The last lines of a log, numbered. A cut last line is damage here too."""
+        """Return the last lines of a log, numbered. A cut-off last line counts as damage here too."""
         kept: list[tuple[int, bytes]] = []
         for entry in self.lines(relative_path):
             kept.append(entry)

@@ -1,8 +1,8 @@
-"""Secrets are replaced by *** before anything is written.
+"""Replace secrets by *** before anything is written.
 
 A secret is found as it is, URL-quoted, as a JSON string (also one inside another) and in base64, at each of
-the three offsets it can have inside a longer base64 text. Common shapes of secrets are found without
-being known: bearer tokens, Pluto keys, `..._API_KEY=value`, passwords in URLs.
+the three offsets it can have inside a longer base64 text. Secrets of common shapes are found without being
+known: bearer tokens, Pluto keys, `..._API_KEY=value`, passwords in URLs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from urllib.parse import quote, quote_plus
 MASK = "***"
 MIN_LENGTH = 4
 _MIN_SHIFTED = 8
-"""Base64 at an offset loses its edges; shorter remains would hit innocent text."""
+"""Fewest characters of a base64 form to look for.
+
+At an offset base64 loses its edges, and shorter rests would match innocent text.
+"""
 
 _NAME = r"[A-Za-z0-9_]*(?:API_?KEY|API_?TOKEN|ACCESS_?KEY|SECRET_?KEY|AUTH_?TOKEN|PASSWORD|PASSWD)"
 _SHAPES: tuple[tuple[re.Pattern[str], str], ...] = (
@@ -41,7 +44,7 @@ _HINTS = (
     "secret",
     "credential",
 )
-"""Text without any of these, in lower case, has none of the shapes: most of the evidence."""
+"""Text without any of these, in lower case, contains none of the shapes. That is most of the evidence."""
 _SENSITIVE_NAME = re.compile(rf"(?i){_NAME}$")
 _VARIABLE = r"(?:[-.\w]*[-._])?(?:token|key)|[-.\w]*(?:password|passwd|secret|credential)[-.\w]*"
 _SECRET_VARIABLE = re.compile(rf"(?ai){_VARIABLE}")
@@ -49,7 +52,8 @@ _NAMED_VALUE = re.compile(rf'(?ai)"name":\s*"(?:{_VARIABLE}|{_NAME})"')
 
 
 def secret_variable(name: str) -> bool:
-    """Whether an environment variable of this name holds a secret: *_TOKEN, *_KEY, *PASSWORD*, *SECRET*, …"""
+    """Return whether an environment variable of this name holds a secret: *_TOKEN, *_KEY, *PASSWORD*,
+    *SECRET*, …"""
     return bool(_SECRET_VARIABLE.fullmatch(name) or _SENSITIVE_NAME.match(name))
 
 
@@ -58,8 +62,11 @@ _ASSIGNMENT = re.compile(rf"(?ai)(?<![-\w])({_VARIABLE}|{_NAME})=(\"[^\"]*\"|'[^
 
 
 def secrets_in(text: str) -> set[str]:
-    """Secrets that somebody wrote into a text: passwords of URLs, and what a shell line gives to a variable
-    whose name says that it holds one. What is only a reference (`$TOKEN`) is none."""
+    """Return the secrets that somebody wrote into a text.
+
+    These are passwords of URLs, and values that a shell line assigns to a variable whose name marks a secret.
+    A mere reference (`$TOKEN`) does not count.
+    """
     found = set(_URL_PASSWORD.findall(text))
     found |= {value.strip("\"'") for _, value in _ASSIGNMENT.findall(text)}
     return {secret for secret in found if secret and "$" not in secret}
@@ -91,7 +98,7 @@ def _hinted(text: str) -> bool:
 
 
 class Redactor:
-    """Replaces secrets in text and in JSON-like values. Thread-safe; secrets can be added at any time."""
+    """Replaces secrets in text and in JSON-like values. Thread-safe. Secrets can be added at any time."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._lock = threading.Lock()
@@ -101,7 +108,7 @@ class Redactor:
             self.add(secret)
 
     def add(self, secret: str) -> None:
-        """Redact this from now on. Shorter than MIN_LENGTH is no secret and is ignored."""
+        """Redact this secret from now on. Text shorter than MIN_LENGTH is ignored."""
         if len(secret) < MIN_LENGTH:
             return
         with self._lock:
@@ -111,11 +118,11 @@ class Redactor:
 
     @property
     def longest(self) -> int:
-        """Characters of the longest known form: what a writer of chunks must hold back."""
+        """Return the characters of the longest known form. A writer of chunks must hold back that many."""
         return max((len(form) for form in self._known), default=0)
 
     def text(self, text: str) -> str:
-        """The text with every secret replaced."""
+        """Return the text with every secret replaced."""
         if self._pattern is not None:
             text = self._pattern.sub(MASK, text)
         if _hinted(text):
@@ -124,13 +131,13 @@ class Redactor:
         return text
 
     def clean(self, encoded: str) -> bool:
-        """Whether JSON text holds nothing to replace: the fast way past `value`."""
+        """Return whether JSON text holds nothing to replace. This is faster than `value`."""
         if self._pattern is not None and self._pattern.search(encoded):
             return False
         return not _hinted(encoded) or (self.text(encoded) == encoded and not _NAMED_VALUE.search(encoded))
 
     def value(self, value: Any) -> Any:
-        """A JSON-like value with every string in it redacted, keys included; numbers stay numbers.
+        """Return a JSON-like value with every string in it redacted, keys included. Numbers stay numbers.
 
         Kubernetes' `{"name": "..._TOKEN", "value": x}` loses its value.
         """

@@ -1,4 +1,4 @@
-"""Ids of causes and checks that schema version 2 renamed, so that bundles of version 1 are still shown."""
+"""Ids of causes and checks that schema version 2 renamed. With them, bundles of version 1 are still shown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ CHECKS = {
 
 
 def upgraded(document: Any) -> Any:
-    """A manifest or verdict of schema version 1 with the ids of version 2; anything else as it is."""
+    """Return a manifest or verdict of schema version 1 with the ids of version 2, and any other document
+    as it is."""
     if not isinstance(document, dict) or document.get("schema_version") != 1:
         return document
     stages = [_renamed(stage, "cause", CAUSES) for stage in _list(document, "stages")]

@@ -1,4 +1,4 @@
-"""Which bundles stay: those of launches that did not pass always do, those that passed as the user says."""
+"""Decide which bundles stay: all of launches that did not pass, and as many PASSes as the user says."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _T = TypeVar("_T")
 
 
 class Keep(BaseModel):
-    """How many of the bundles that passed stay, the newest ones."""
+    """How many of the newest bundles that passed stay."""
 
     last: int | None
-    """None: all."""
+    """None keeps all."""
 
     @classmethod
     def parse(cls, text: str) -> Keep:
-        """`all`, `failed` (none of those that passed) or `last:N`. Raises UsageError."""
+        """Parse `all`, `failed` (keep no bundle that passed) or `last:N`. Raises UsageError."""
         if not re.fullmatch(KEEP_RUNS, text, re.ASCII):
             raise UsageError(f"all, failed or last:N is expected for the bundles to keep, seen {text!r}")
         if text == "all":
@@ -34,7 +34,7 @@ class Keep(BaseModel):
         return cls(last=int(text.partition(":")[2] or 0))
 
     def surplus(self, passed: Sequence[_T]) -> list[_T]:
-        """Those of the bundles that passed, oldest first, that are not to be kept."""
+        """Return the bundles to remove. `passed` are those that passed, oldest first."""
         return [] if self.last is None else list(passed[: max(0, len(passed) - self.last)])
 
 
@@ -45,10 +45,10 @@ class Removed:
 
 
 def prune(runs_dir: Path, keep: Keep, spare: Collection[Path] = ()) -> list[Removed]:
-    """Remove what is not to be kept; what `latest` names and `spare` stay.
+    """Remove what is not to be kept. The bundle that `latest` names and `spare` stay.
 
-    Only a bundle of the harness's own making, judged PASS, that nobody is still writing is removed: nothing
-    that is renamed, damaged, cut off or a link. Raises HarnessError where the system does not allow it.
+    Only a bundle that the harness made, judged PASS and no longer written is removed. Bundles that were
+    renamed, damaged or cut off, and links, stay. Raises HarnessError where the system does not allow it.
     """
     if keep.last is None:
         return []

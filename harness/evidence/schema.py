@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 SCHEMA_VERSION = 2
-"""2: causes and checks have other ids (harness/evidence/renamed.py); attempts and members are recorded."""
+"""Version 2 renamed causes and checks (harness/evidence/renamed.py) and added attempts and members."""
 
 
 def _number(value: float) -> float | str:
@@ -40,7 +40,7 @@ def _number(value: float) -> float | str:
 
 
 Value = Annotated[float, BeforeValidator(float), PlainSerializer(_number)]
-"""A metric value: a double; non-finite ones are the strings NaN, Infinity, -Infinity in JSON."""
+"""A metric value: a double. In JSON, non-finite values are the strings NaN, Infinity, -Infinity."""
 
 
 class Record(BaseModel):
@@ -69,13 +69,13 @@ class Launch(Record):
     uid: str | None = None
     container: str = "konduktor-container"
     job_name: str | None = None
-    """What the ranks' clients tell the tracker as the name of their job; None: `object_name`."""
+    """The job name that the ranks' clients give the tracker. None: `object_name`."""
     held: bool = False
-    """Its controller starts again what ends: containers stay when their command has ended (exits.jsonl)."""
+    """Its controller restarts what ends, so containers stay when their command has ended (exits.jsonl)."""
 
     @property
     def tracked_as(self) -> str | None:
-        """The job's name on the tracker."""
+        """Return the job's name on the tracker."""
         return self.job_name or self.object_name
 
 
@@ -104,10 +104,10 @@ class Manifest(Record):
     nonce: str
     command: list[str] = []
     job: str | None = None
-    """The name in the job file; what was launched is called `launch.object_name`."""
+    """The name in the job file. The name of the launched object is `launch.object_name`."""
     started_at: str
     launched_at: str | None = None
-    """Just before the job was submitted: a run created earlier is a stale run."""
+    """Just before the job was submitted. A run that was created earlier is a stale run."""
     ended_at: str | None = None
     """Set last. None: the harness itself was cut off."""
     interrupted: str | None = None
@@ -119,7 +119,7 @@ class Manifest(Record):
     launch: Launch | None = None
     stages: list[Stage] = []
     in_stage: str | None = None
-    """The stage under way: where a harness that was cut off had come to."""
+    """The stage under way. It shows how far a harness that was cut off had come."""
     retries: list[Retry] = []
     log_gaps: list[str] = []
     """Logs known to be incomplete: "<pod>-<container>: reason"."""
@@ -134,7 +134,7 @@ class Observation(Record):
 
 
 class ContainerExit(Record):
-    """The end of a rank container's command, by its own word: the container may still be there."""
+    """The end of a rank container's command, as its init reported it. The container may still be there."""
 
     at: str
     pod: str
@@ -146,15 +146,15 @@ class Process(Record):
     pid: int
     parent: int
     command: list[str]
-    """Empty of one that is ending."""
+    """Empty for a process that is ending."""
     ticks: int = 0
-    """CPU time that it took while it was looked at for two seconds, in hundredths of a second."""
+    """CPU time that it used during the two seconds of the look, in hundredths of a second."""
     reaped: int = 0
     """CPU time of its children that have ended, in hundredths of a second."""
 
 
 class RendezvousSnapshot(Record):
-    """A running container from inside. `error`: why it could not be told."""
+    """A running container from inside. `error` says why it could not be inspected."""
 
     at: str
     pod: str
@@ -162,14 +162,17 @@ class RendezvousSnapshot(Record):
     listening: list[int] = []
     """TCP ports."""
     connected: list[str] = []
-    """The other ends of established TCP connections, "address:port"."""
+    """Remote ends of established TCP connections, "address:port"."""
     resolved: dict[str, list[str] | None] = {}
-    """Name → its addresses, as the container resolves it; [] when it does not, None when it is not known."""
+    """Name → its addresses in the container. [] when it does not resolve, None when that is not known."""
     error: str | None = None
 
 
 class TruthStart(Record):
-    """The first line of an attempt: a rank that is started again begins a new one. Without it, attempt 0."""
+    """The first line of an attempt.
+
+    A rank that is restarted begins a new attempt. Rows without this line are of attempt 0.
+    """
 
     kind: Literal["start"] = "start"
     attempt: str
@@ -180,9 +183,9 @@ class TruthStart(Record):
     pod: str | None = None
     """Name of the pod whose log holds it."""
     restart: int | None = None
-    """How often torchrun had started the ranks of this pod again before; None without torchrun."""
+    """How often torchrun had restarted the ranks of this pod before. None without torchrun."""
     max_restarts: int | None = None
-    """How often torchrun may (--max-restarts)."""
+    """How often torchrun may restart them (--max-restarts)."""
 
 
 class TruthRow(Record):
@@ -194,7 +197,7 @@ class TruthRow(Record):
 
 
 class TruthBlock(Record):
-    """Rows past the row limit, by digest only (harness/workers/truth_frames.py)."""
+    """Rows past the row limit, as a digest only (harness/workers/truth_frames.py)."""
 
     kind: Literal["block"] = "block"
     metric: str
@@ -205,7 +208,7 @@ class TruthBlock(Record):
 
 
 class TruthEnd(Record):
-    """The rank's own last word: it recorded `count` rows with this root digest, and ended."""
+    """The rank's last line: it recorded `count` rows with this root digest, and ended."""
 
     kind: Literal["end"] = "end"
     count: int
@@ -214,9 +217,10 @@ class TruthEnd(Record):
 
 
 class TruthClient(Record):
-    """What the rank's Pluto client believes (harness/workers/client_state.py): ranges of steps by metric.
+    """What the rank's Pluto client reports (harness/workers/client_state.py): ranges of steps by metric.
 
-    A point that is in neither was never given to the client if `whole`, else it may have been sent.
+    If `whole`, a point that is in neither range was never given to the client. Otherwise it may have been
+    sent.
     """
 
     kind: Literal["client"] = "client"
@@ -225,7 +229,7 @@ class TruthClient(Record):
     """Acknowledged by the tracker."""
     unsent: dict[str, list[tuple[int, int]]] = {}
     error: str = ""
-    """Why the latest of the unsent was not."""
+    """Why the latest of the unsent points was not sent."""
 
 
 class TruthGap(Record):
@@ -284,7 +288,7 @@ class Point(Record):
 
 
 class TrackerFailure(Record):
-    """Requests that the tracker could not serve, by its own account."""
+    """Requests that the tracker could not serve, as it reports itself."""
 
     reason: str
     count: int
@@ -302,7 +306,7 @@ class TrackerSummary(Record):
     truncated: bool = False
     error: str | None = None
     failures: list[TrackerFailure] = []
-    """Since the tracker started, so maybe of other launches too."""
+    """Since the tracker started, so they may belong to other launches too."""
 
 
 VerdictWord = Literal["PASS", "FAIL", "UNKNOWN"]

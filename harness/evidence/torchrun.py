@@ -1,7 +1,7 @@
-"""torchrun's agents in a container's process list: how each was called, and whether it has started its ranks.
+"""Find torchrun's agents in a container's process list: their options, and whether they started their ranks.
 
-An agent starts the processes of its ranks when all agents have met: one that never had a child waits for
-others. One whose ranks have ended has none any more: it waits for the others' end, or says what failed.
+An agent starts its ranks when all agents have met, so one that never had a child waits for others. An agent
+whose ranks have ended has no child left either: it waits for the other agents' end, or reports a failure.
 """
 
 from __future__ import annotations
@@ -15,21 +15,24 @@ _MODULES = {"torch.distributed.run", "torch.distributed.launch"}
 _FLAGS = {"standalone", "no_python", "run_path", "m", "module", "use_env", "virtual_local_rank"}
 DEFAULT_PORT = "29500"
 IDLE_TICKS = 20
-"""Of the 200 of two seconds. One that waits polls: 0 to 3 here, several times that on a slower core; one that
-starts takes what it can get."""
+"""CPU ticks, of the 200 in two seconds, below which an agent counts as idle.
+
+One that waits polls: 0 to 3 ticks here, several times that on a slower core. One that starts uses all the CPU
+it can get.
+"""
 RANK_TICKS = 5
-"""Of children that ended: those of ranks took more. One that waits for others had none here."""
+"""CPU ticks of ended children. Ranks used more. An agent that waits for others had none here."""
 
 
 @dataclass(frozen=True)
 class Agent:
-    """One torchrun. Options as they were given, with torchrun's own defaults."""
+    """One torchrun agent. Options are as they were given, with torchrun's own defaults."""
 
     options: dict[str, str]
     started: bool
-    """It has started its ranks: they run, or have ended."""
+    """Whether it has started its ranks. They run, or have ended."""
     busy: bool = False
-    """It works on something: it may still be starting, and does not wait for others yet."""
+    """Whether it uses CPU. It may then still be starting, and does not wait for others yet."""
 
     @property
     def host(self) -> str:
@@ -46,12 +49,12 @@ class Agent:
 
     @property
     def nodes(self) -> str:
-        """How many nodes it expects: the upper end of a range."""
+        """Return how many nodes it expects: the upper end of a range."""
         return self.options.get("nnodes", "1").rpartition(":")[2]
 
 
 def _arguments(command: list[str]) -> list[str] | None:
-    """What follows torchrun in a command line; None: it is none."""
+    """Return the arguments after torchrun in a command line, or None when it is no torchrun."""
     for position, word in enumerate(command[:4]):
         if word.rpartition("/")[2] == "torchrun" or (word in _MODULES and command[position - 1] == "-m"):
             return command[position + 1 :]
@@ -59,7 +62,7 @@ def _arguments(command: list[str]) -> list[str] | None:
 
 
 def _options(arguments: list[str]) -> dict[str, str]:
-    """Up to the script: `--master-port=1`, `--master_port 1`."""
+    """Return the options before the script, spelt `--master-port=1` or `--master_port 1`."""
     found: dict[str, str] = {}
     words = iter(arguments)
     for word in words:
@@ -73,7 +76,7 @@ def _options(arguments: list[str]) -> dict[str, str]:
 
 
 def agents(inspection: RendezvousSnapshot) -> list[Agent]:
-    """Every torchrun of a container, but for what it forked of itself."""
+    """Return every torchrun of a container, without the copies that one forks of itself."""
     found = []
     ours = {
         process.pid: arguments
@@ -90,5 +93,5 @@ def agents(inspection: RendezvousSnapshot) -> list[Agent]:
 
 
 def without_ranks(inspections: Iterable[RendezvousSnapshot]) -> dict[str, bool]:
-    """Pods in which a torchrun has started no rank yet → whether it is busy."""
+    """Map each pod in which a torchrun has started no rank yet to whether that torchrun is busy."""
     return {one.pod: agent.busy for one in inspections for agent in agents(one) if not agent.started}

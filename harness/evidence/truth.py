@@ -1,4 +1,5 @@
-"""From log lines to ground truth: what each rank says it logged, by attempt, and where frames are missing."""
+"""Turn log lines into ground truth: what each rank says it logged, by attempt, and where frames are
+missing."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def _lines(frame: dict[str, Any], pod: str) -> list[TruthLine]:
 
 @dataclass
 class _Attempt:
-    """The frames of one attempt by sequence, and the pod in whose log they were."""
+    """The frames of one attempt by sequence number, and the pod in whose log they were."""
 
     pod: str = ""
     frames: dict[int, list[TruthLine]] = field(default_factory=dict)
@@ -63,14 +64,15 @@ class _Attempt:
             last = seq
         if not id_:
             return lines
-        # An attempt whose first frame was lost begins all the same: its rows belong to no other attempt.
+        # An attempt whose first frame was lost still begins, because its rows belong to no other attempt.
         first = [line for line in lines if isinstance(line, TruthStart)]
         start = first[0] if first else TruthStart(attempt=id_, time_ms=self.began, pod=self.pod or None)
         return [start, *(line for line in lines if not isinstance(line, TruthStart))]
 
     @property
     def began(self) -> int:
-        """Milliseconds since the epoch, by the earliest that it told; 0 when it told no time."""
+        """Return the earliest time that it recorded, in milliseconds since the epoch, or 0 when it
+        recorded none."""
         told = [
             line.time_ms
             for lines in self.frames.values()
@@ -81,14 +83,17 @@ class _Attempt:
 
 
 class TruthCollector:
-    """Take log lines in any order, any number of times; keep each frame once, by rank, attempt, sequence."""
+    """Takes log lines in any order, any number of times.
+
+    Keeps each frame once, by rank, attempt and sequence.
+    """
 
     def __init__(self, nonce: str) -> None:
         self._nonce = nonce
         self._attempts: dict[int, dict[str, _Attempt]] = {}
 
     def feed(self, line: str, pod: str = "") -> None:
-        """Keep the frames of one line of a pod's log. One that is not well-formed is a gap."""
+        """Keep the frames of one line of a pod's log. A malformed frame counts as a gap."""
         try:
             frames = list(truth_frames.decode(self._nonce, [line]))
         except ValueError:
@@ -105,7 +110,7 @@ class TruthCollector:
                 attempt.conflicts.add(seq)
 
     def result(self) -> dict[int, list[TruthLine]]:
-        """Rank → its lines, attempt after attempt as they began, each by sequence.
+        """Map each rank to its lines: attempts in the order in which they began, each by sequence.
 
         A TruthGap stands where frames are missing. Two different frames of one number are a gap too.
         """
@@ -118,7 +123,7 @@ class TruthCollector:
 
 
 def extract(lines: Iterable[str], nonce: str) -> dict[int, list[TruthLine]]:
-    """The ground truth in log lines, before redaction, of any number of containers: rank → lines."""
+    """Map each rank to its ground truth in the log lines of any number of containers, before redaction."""
     collector = TruthCollector(nonce)
     for line in lines:
         collector.feed(line)

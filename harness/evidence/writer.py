@@ -1,4 +1,4 @@
-"""Writes the bundle as it happens, redacted, flushed line by line, from any thread."""
+"""Write the bundle as events happen: redacted, flushed line by line, from any thread."""
 
 from __future__ import annotations
 
@@ -39,16 +39,17 @@ TrackerKind = Literal["runs", "attachments", "points"]
 
 
 class BundleWriter:
-    """The only way into a bundle.
+    """The only way to write a bundle.
 
-    A full disk raises HarnessError(cause="run.evidence_disk_full"), `full` from then on: records with a hole
-    among them prove nothing, so no more are taken; the manifest and the verdict still are.
+    A full disk raises HarnessError(cause="run.evidence_disk_full"), and `full` is set from then on. Records
+    with a hole among them prove nothing, so no more are taken. The manifest and the verdict are still
+    written.
     """
 
     def __init__(
         self, path: Path, nonce: str, redactor: Redactor, hold: Hold | None = None, clock: Clock = CLOCK
     ) -> None:
-        """`hold` is released by `done`."""
+        """Open a bundle for writing. `done` releases `hold`."""
         self.path = path
         self._hold = hold
         self._clock = clock
@@ -59,7 +60,7 @@ class BundleWriter:
         self._files: dict[str, Appender] = {}
         self._stages: list[Stage] = []
         self._open: list[str] = []
-        """Stages that have begun and not ended, of all threads."""
+        """Stages of all threads that have begun and not ended."""
         self._current = Manifest(nonce=nonce, started_at=clock.now())
 
     @classmethod
@@ -88,12 +89,15 @@ class BundleWriter:
 
     @property
     def current(self) -> Manifest:
-        """The manifest as last written: copy it with changes, then hand it to `manifest`."""
+        """Return the manifest as last written. To change it, pass a changed copy to `manifest`."""
         with self._lock:
             return self._current
 
     def manifest(self, manifest: Manifest) -> None:
-        """Replace manifest.json atomically. Stages recorded by `stage` are kept if `manifest` lacks them."""
+        """Replace manifest.json atomically.
+
+        Stages that `stage` recorded are kept if `manifest` lacks them.
+        """
         with self._lock:
             stages = manifest.stages + [s for s in self._stages if s not in manifest.stages]
             self._current = manifest.model_copy(update={"stages": stages})
@@ -102,7 +106,7 @@ class BundleWriter:
                 self.listener.manifest(self._current)
 
     def update(self, **changes: Any) -> Manifest:
-        """Change fields of the manifest by name, atomically among threads; returns the new one."""
+        """Change fields of the manifest by name, atomically among threads, and return the new manifest."""
         with self._lock:
             self.manifest(self._current.model_copy(update=changes))
             return self._current
@@ -116,7 +120,7 @@ class BundleWriter:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time a stage. What ends it early is recorded with its cause, and raised on."""
+        """Time a stage. An error that ends it early is recorded with its cause, and raised again."""
         started_at, start, failed = self._clock.now(), self._clock.monotonic(), None
         with self._lock:
             self._open.append(name)
@@ -144,7 +148,7 @@ class BundleWriter:
                 self.update(in_stage=self._open[-1] if self._open else None, **changes)
 
     def observe(self, kind: str, observation: Observation) -> None:
-        """Append one watch delivery. `kind` is lower-case and singular; events have their own file."""
+        """Append one watch delivery. `kind` is lower-case and singular. Events have their own file."""
         self._append("events.jsonl" if kind == "event" else f"objects/{kind}.jsonl", observation)
         if self.listener is not None:
             self.listener.observed(kind, observation)
@@ -162,7 +166,7 @@ class BundleWriter:
         self._file(f"logs/{pod}-{container}.log").append((self.redactor.text(line) + "\n").encode())
 
     def log_file(self, pod: str, container: str) -> LogFile:
-        """A container's log to write chunks to. Close it to keep an unfinished last line."""
+        """Open a container's log for chunks. Close it to keep an unfinished last line."""
         return LogFile(
             Appender(self._inside(f"logs/{pod}-{container}.log"), self._disk.taking), self.redactor
         )
@@ -176,11 +180,14 @@ class BundleWriter:
         self._append(f"tracker/{kind}.jsonl", record)
 
     def tracker_summary(self, summary: TrackerSummary) -> None:
-        """How much of it there is, written last: a file cut short is noticed by it."""
+        """Write how many records the tracker has.
+
+        It is written last, so that a file that was cut short is noticed.
+        """
         self._replace("tracker/summary.json", self._json(summary, indent=2))
 
     def text(self, relative_path: str, text: str) -> None:
-        """Write any other text of the bundle, whole."""
+        """Write any other text of the bundle as one whole file."""
         self._replace(relative_path, self.redactor.text(text))
 
     def clean(self, relative_path: str) -> None:
@@ -201,13 +208,13 @@ class BundleWriter:
         self._disk.free()
 
     def discard(self) -> None:
-        """Remove the bundle: what it was to record was no launch. `latest` is the newest of the others."""
+        """Remove the bundle of a run that launched nothing. `latest` then names the newest of the others."""
         self.done()
         shutil.rmtree(self.path, ignore_errors=True)
         folder.mend_latest(self.path.parent)
 
     def done(self) -> None:
-        """Nothing more is written: from now on the bundle is one of the past, which may be removed."""
+        """End the writing and release the lock. From now on the bundle may be removed."""
         self.close()
         if self._hold is not None:
             self._hold.release()

@@ -1,9 +1,9 @@
-"""When is a launch over? Decides only when to stop waiting; what it means is for the judges to say.
+"""Detect when a launch is over. This decides only when to stop waiting. The judges say what it means.
 
-A launch is over when its object (a JobSet, a Job) and all its pods have ended; where the controller starts
-again what ends (a StatefulSet, a DaemonSet), when the command of every rank has ended. Or when it can be
-seen that it never will be: an image that cannot be had, a queue or quota that will not admit it, no node that
-fits, a node that was lost, a controller that does nothing.
+A launch is over when its object (a JobSet, a Job) and all its pods have ended. Where the controller restarts
+what ends (a StatefulSet, a DaemonSet), it is over when the command of every rank has ended. It is also over
+when it can be seen that it will never end: an image that cannot be pulled, a queue or quota that will not
+admit it, no node that fits, a node that was lost, or a controller that does nothing.
 """
 
 from __future__ import annotations
@@ -29,30 +29,32 @@ GRACE = {
     "controller": 5.0,
     "idle": 45.0,
 }
-"""Seconds that a state must last before it counts as the end; transient ones pass by within it.
-`image`: less than the kubelet's 10 s to its second try; `image, surely`: for other ranks to show the same;
-`never`: of a pod that no node could take, however empty.
-`controller`: of nothing happening while a controller is scaled to 0; `idle`: otherwise."""
+"""Seconds that a state must last before it counts as the end. Transient states pass within it.
+
+`image`: less than the kubelet's 10 s before its second try. `image, surely`: time for other ranks to show the
+same. `never`: for a pod that no node could take, however empty. `controller`: nothing happens while a
+controller is scaled to 0. `idle`: nothing happens otherwise.
+"""
 CONTROLLERS = ("jobset-controller", "kueue-controller")
 
 
 @dataclass
 class CompletionDetector:
-    """Fed with every watch delivery; `reason()` is None while the launch may still go on."""
+    """Takes every watch delivery. `reason()` is None while the launch may still go on."""
 
     launched: str = "jobset"
-    """The file of the launched object (harness/evidence/kinds.py)."""
+    """The evidence file of the launched object (harness/evidence/kinds.py)."""
     kind: str = "JobSet"
     held: bool = False
-    """Containers stay when their command has ended: `exited` tells of the ends."""
+    """Whether containers stay when their command has ended. Their ends then come through `exited`."""
     members: int = 0
-    """How many pods must come; counts where they are held."""
+    """How many pods must come. It is used only where containers are held."""
     admission_seconds: float = 300.0
-    """A job that Kueue has not admitted by then has no time left to run in."""
+    """Seconds that a job may wait for Kueue to admit it. After that it has no time left to run in."""
     clock: Clock = CLOCK
     _objects: dict[str, dict[str, Object]] = field(default_factory=dict)
     _since: dict[tuple[str, str, str], float] = field(default_factory=dict)
-    """When each state of each object, or of a part of it, began: by rule, uid and part."""
+    """When each state of an object, or of a part of it, began. Keys are rule, uid and part."""
     _awaited: dict[str, str] = field(default_factory=dict)
     """What is missing of each launched object, by uid."""
     _deleted: bool = False
@@ -72,19 +74,19 @@ class CompletionDetector:
         self._changed.set()
 
     def exited(self, pod: str, exit_code: int) -> None:
-        """The command of a rank has ended; its container may stay."""
+        """Note that the command of a rank has ended. Its container may stay."""
         for item in self._all("pod"):
             if item["metadata"]["name"] == pod:
                 self._exits.setdefault(item["metadata"]["uid"], exit_code)
         self._changed.set()
 
     def wait(self, seconds: float) -> None:
-        """Until something changed, or `seconds` are over."""
+        """Wait until something changed, or until `seconds` are over."""
         self._changed.wait(seconds)
         self._changed.clear()
 
     def reason(self) -> str | None:
-        """One sentence why nothing more will come."""
+        """Return in one sentence why nothing more will come, or None."""
         return (
             self._finished()
             or self._image()
@@ -95,12 +97,12 @@ class CompletionDetector:
         )
 
     def finished(self) -> bool:
-        """Whether every launched object has ended by itself, so that nothing of it must be ended."""
+        """Return whether every launched object has ended by itself, so that none must be deleted."""
         launched = self._all(self.launched)
         return bool(launched) and all(_state(item) for item in launched)
 
     def summary(self) -> str:
-        """What was last seen, for progress lines and deadlines."""
+        """Return what was last seen, for progress lines and deadlines."""
         phases = sorted(f"{self._short(p)} {self._doing(p)}" for p in self._all("pod"))
         if self.launched != "jobset":
             return f"pods: {', '.join(phases) or 'none'}"
@@ -108,7 +110,7 @@ class CompletionDetector:
         return f"workload {'admitted' if admitted else 'not admitted'}; pods: {', '.join(phases) or 'none'}"
 
     def out_of_reach(self) -> set[str]:
-        """Names of pods on nodes that are not Ready: nothing more comes of them."""
+        """Return the names of pods on nodes that are not Ready. Nothing more comes of them."""
         lost = {n["metadata"]["name"] for n in self._all("node") if _not_ready(n)}
         return {p["metadata"]["name"] for p in self._running() if p.get("spec", {}).get("nodeName") in lost}
 
@@ -119,7 +121,8 @@ class CompletionDetector:
         return [p for p in self._all("pod") if p["status"].get("phase") not in ("Succeeded", "Failed")]
 
     def _short(self, pod: Object) -> str:
-        """Of a JobSet's pod <replicated job>-<job index>-<completion index>, else its name."""
+        """Return a short name of a pod: <replicated job>-<job index>-<completion index> for a JobSet's
+        pod, else its name."""
         name = str(pod["metadata"]["name"])
         return "-".join(name.split("-")[-4:-1]) if self.launched == "jobset" else name
 
@@ -128,13 +131,16 @@ class CompletionDetector:
         return str(pod["status"].get("phase", "?")) if code is None else f"ended with {code}"
 
     def _workloads(self) -> list[Object]:
-        """Those of launched objects: others in the namespace are somebody else's."""
+        """Return the Workloads of launched objects.
+
+        Other Workloads in the namespace belong to somebody else.
+        """
         return [w for w in self._all("workload") if w["metadata"]["name"].startswith(f"{self.launched}-")]
 
     def _lasts(
         self, item: Object, rule: str, holds: bool, seconds: float | None = None, part: str = ""
     ) -> bool:
-        """Whether a state of an object or its part has held for the rule's grace, or for `seconds`."""
+        """Return whether a state of an object or its part has held for the rule's grace, or for `seconds`."""
         key = (rule, item["metadata"]["uid"], part)
         if not holds:
             self._since.pop(key, None)
@@ -157,7 +163,10 @@ class CompletionDetector:
         return None
 
     def _every_command_ended(self) -> str | None:
-        """A command that failed leaves the others some time to say what they make of it."""
+        """Return why all commands have ended.
+
+        After a command that failed, the others get some time to report it.
+        """
         if 0 < self.members <= len(self._exits):
             return "the command of every rank has ended"
         for pod in self._all("pod"):
@@ -217,12 +226,12 @@ class CompletionDetector:
         return None
 
     def _idle(self) -> str | None:
-        """Nothing follows what a controller should follow up at once."""
+        """Return which step a controller should take at once and does not take."""
         down = [name for name in CONTROLLERS for d in self._all(name) if _down(d)]
         for jobset in self._all(self.launched):
             what = self._missing(jobset)
             uid = jobset["metadata"]["uid"]
-            if what != self._awaited.get(uid, ""):  # another step is awaited: its time begins now
+            if what != self._awaited.get(uid, ""):  # Another step is awaited, so its time begins now.
                 self._awaited[uid] = what
                 self._since.pop(("idle", uid, ""), None)
             late = self._lasts(jobset, "idle", bool(what))
@@ -231,7 +240,7 @@ class CompletionDetector:
         return None
 
     def _missing(self, jobset: Object) -> str:
-        """What has not come of the launched object, "" when everything has."""
+        """Return what has not come of the launched object, or "" when everything has."""
         pods, workloads = self._all("pod"), self._workloads()
         if self.launched != "jobset":
             return "" if pods or _state(jobset) else f"the {self.kind} has no pods"
@@ -249,7 +258,7 @@ class CompletionDetector:
 
 
 def _state(item: Object) -> str | None:
-    """How a JobSet or a Job says that it ended; None while it does not."""
+    """Return how a JobSet or a Job says that it ended, or None while it does not."""
     ended = next((word for word in ("Complete", "Failed") if _true(item, word)), None)
     return (item.get("status") or {}).get("terminalState") or ended
 
@@ -259,7 +268,7 @@ def _not_ready(node: Object) -> bool:
 
 
 def _down(deployment: Object) -> bool:
-    """For good: one that merely restarts is back soon."""
+    """Return whether a Deployment is down for good. One that merely restarts is back soon."""
     none_available = not (deployment.get("status") or {}).get("availableReplicas")
     return none_available and (deployment.get("spec") or {}).get("replicas") == 0
 

@@ -1,4 +1,7 @@
-"""Does the API server answer? Watches cannot tell: one of a frozen server just says nothing."""
+"""Ask whether the API server answers.
+
+Watches cannot tell, because those of a frozen server are just silent.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ ANSWER_SECONDS = 5.0
 
 
 class Heartbeat:
-    """Asks again and again until stopped. Each gap is told to `on_gap` when it is over, or at `stop`."""
+    """Asks again and again until stopped. Each gap is passed to `on_gap` when it is over, or at `stop`."""
 
     def __init__(self, kube: Kube, on_gap: Callable[[str], None]) -> None:
         self._kube = kube
@@ -29,12 +32,12 @@ class Heartbeat:
 
     @property
     def silent(self) -> float:
-        """Seconds since the API server was first found not to answer; 0.0 while it answers."""
+        """Return the seconds since the API server was first found not to answer, or 0.0 while it answers."""
         since = self._since
         return 0.0 if since is None else time.monotonic() - since
 
     def ask(self) -> bool:
-        """Ask now. Whether it answers."""
+        """Ask the API server now and return whether it answers."""
         start = time.monotonic()
         reason = self._kube.silence(ANSWER_SECONDS)
         with self._lock:
@@ -45,7 +48,7 @@ class Heartbeat:
         return reason is None
 
     def stop(self) -> None:
-        """A gap that is not over is told now."""
+        """Stop asking, and report a gap that is not over."""
         self._stop.set()
         with self._lock:
             self._end("; it did not come back")

@@ -1,11 +1,11 @@
-"""Logs of every container, live and complete, also of a pod that another rank's failure deletes.
+"""Logs of every container, live and complete, also of a pod that is deleted because another rank failed.
 
 A follower starts when the container first runs (or has ended) and reads with the kubelet's timestamps. A
-connection that breaks is taken up again from the last timestamp, without repeating lines; a log that cannot
-be read to its end is told to `on_gap`. A line without a timestamp is the kubelet's own: it answers with 200
-and "unable to retrieve container logs" for a container that it removed, or while containerd starts again.
+connection that breaks is resumed from the last timestamp, without repeating lines. A log that cannot be read
+to its end is passed to `on_gap`. A line without a timestamp is the kubelet's own. The kubelet answers with
+200 and "unable to retrieve container logs" for a container that it removed, or while containerd restarts.
 
-The kubelet sends a log that is followed line by line, several times slower than one that is only read. So a
+The kubelet sends a followed log line by line, several times slower than a log that is only read. So a
 follower that is behind when its container has ended (a flood of lines) reads the rest without following.
 """
 
@@ -26,34 +26,40 @@ from harness.evidence.schema import Observation
 
 RETRY_SECONDS = 0.3
 MAX_RETRIES = 20
-"""In a row."""
+"""Retries in a row."""
 BEHIND_SECONDS = 3.0
-"""After the end of a container a follower is done within this, unless it is behind."""
+"""Seconds after the end of a container within which a follower is done, unless it is behind."""
 _STAMPED = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 
 
 @dataclass(frozen=True)
 class _Life:
-    """One life of a container: a pod may be made again under its name, and a kubelet may start it again."""
+    """One life of a container.
+
+    A pod may be made again under its name, and a kubelet may restart its container.
+    """
 
     pod: str
     container: str
     uid: str
     number: int
-    """How often the kubelet had started it again before."""
+    """How often the kubelet had restarted it before."""
 
 
 class _Unread(Exception):
-    """The kubelet said something in place of the log."""
+    """The kubelet answered with a message of its own instead of the log."""
 
 
 class LogFollower:
-    """Follows each container of each pod it is told of by `observe`."""
+    """Follows each container of each pod that is passed to `observe`."""
 
     def __init__(
         self, kube: Kube, write: Callable[[str, str, str], None], on_gap: Callable[[str], None]
     ) -> None:
-        """`write(pod, container, text)` gets whole lines, each "<RFC 3339 time> <line>"."""
+        """Create a follower.
+
+        `write(pod, container, text)` gets whole lines, each "<RFC 3339 time> <line>".
+        """
         self.kube = kube
         self._write = write
         self._on_gap = on_gap
@@ -63,7 +69,7 @@ class LogFollower:
         self._stop = threading.Event()
 
     def observe(self, kind: str, observation: Observation) -> None:
-        """A watch delivery: starts a follower for each container of a pod that has started."""
+        """Take a watch delivery, and start a follower for each container of a pod that has started."""
         if kind != "pod":
             return
         pod = observation.object
@@ -88,8 +94,10 @@ class LogFollower:
                 thread.start()
 
     def finish(self, seconds: float, lost: Collection[str] = ()) -> None:
-        """Wait until every log was read to its end; what is still being read then is a gap. Pods that are
-        `lost` are not waited for."""
+        """Wait until every log was read to its end. What is still being read after `seconds` is a gap.
+
+        Pods that are `lost` are not waited for.
+        """
         deadline = Deadline.after(seconds)
         for life, thread in list(self._threads.items()):
             pod, container = life.pod, life.container
@@ -113,7 +121,7 @@ class LogFollower:
                 whole = True
             except ApiException as error:
                 if error.status == 404:
-                    if not whole:  # else it was followed to where its container ended
+                    if not whole:  # otherwise it was followed to the end of its container
                         self._on_gap(f"{pod}-{container}: the pod was gone before its log was read")
                     return
             except _Unread:
@@ -129,12 +137,18 @@ class LogFollower:
         self._on_gap(f"{pod}-{container}: could not be read to its end")
 
     def _behind(self, life: _Life) -> bool:
-        """Whether lines still come long after the end. A pod that is being deleted may not be asked again."""
+        """Return whether lines still come long after the end.
+
+        A pod that is being deleted may not be asked again.
+        """
         ended = self._ended.get(life)
         return ended is not None and time.monotonic() - ended > BEHIND_SECONDS and life not in self._leaving
 
     def _read(self, namespace: str, life: _Life, known: _Known, follow: bool) -> bool:
-        """Read once, from the first line; write those that are not known. Whether it gave up following."""
+        """Read the log once from its first line, and write lines that are not known.
+
+        Returns whether it stopped following.
+        """
         response = self.kube.core.read_namespaced_pod_log(
             name=life.pod,
             namespace=namespace,
@@ -163,23 +177,23 @@ class LogFollower:
 
 
 class _Known:
-    """How far a log has been written: the newest timestamp, and how many lines carried it."""
+    """How far a log has been written: the newest timestamp, and how many lines had it."""
 
     def __init__(self) -> None:
         self._last, self._lines = b"", 0
         self._skipping, self._skipped = False, 0
         self.tail = b""
-        """What came last and did not end its line: written when nothing more can come."""
+        """The last bytes, without the end of their line. They are written when nothing more can come."""
         self.strange = False
-        """Whether there was a line that is none of the log."""
+        """Whether there was a line that does not belong to the log."""
 
     def again(self) -> None:
-        """The log is read from its first line."""
+        """Start again: the log is read from its first line."""
         self.strange = False
         self._skipping, self._skipped = bool(self._last), 0
 
     def new(self, line: bytes, whole: bool = True) -> bool:
-        """Whether this line was not read before. If it is whole, now it was."""
+        """Return whether this line was not read before. A whole line counts as read from now on."""
         if not _STAMPED.match(line):
             self.strange = True
             return False

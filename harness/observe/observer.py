@@ -1,4 +1,5 @@
-"""Sees one launch: objects, logs, ground truth, and whether the API server answers; all of it evidence."""
+"""Observe one launch and record it as evidence: objects, logs, ground truth, and whether the API server
+answers."""
 
 from __future__ import annotations
 
@@ -23,22 +24,28 @@ from harness.observe.watcher import Watcher
 from harness.workers.truth_frames import EXIT_MARK, MARK
 
 LOG_SECONDS = 50.0
-"""For logs to be read to their end: longer than the grace that a pod gets to end (30 s)."""
+"""Seconds for logs to be read to their end. It is longer than the grace of a pod that ends (30 s)."""
 GONE_SECONDS = 45.0
-"""An API server that restarts or is cut off for a moment is back by then; the job goes on without it."""
+"""Seconds until a silent API server counts as gone.
+
+One that restarts or is cut off for a moment is back by then, and the job goes on without it.
+"""
 SHOWN_BYTES = 64 * 1024
-"""Of one read, for a listener: nobody reads a flood as it comes."""
+"""Bytes of one read that a listener gets. Nobody can read a flood as it comes."""
 UNREACHABLE: Final = "cluster.unreachable"
 _EXIT = re.compile(rf"(?P<at>\S+) {EXIT_MARK}(?P<nonce>\w+) (?P<code>\d+)$")
 
 
 class LaunchObserver:
-    """`start`, `wait_for_completion`, `finish`; then `stop`, always."""
+    """Call `start`, `wait_for_completion` and `finish`, and always `stop`."""
 
     def __init__(
         self, kube: Kube, launch: Launch, kinds: Sequence[WatchedKind], writer: BundleWriter, budget: Budget
     ) -> None:
-        """`kinds`: the launched objects, and what else to watch beside pods, nodes and events."""
+        """Create an observer.
+
+        `kinds` are the launched objects, and what else to watch beside pods, nodes and events.
+        """
         expected = writer.current.expected
         self.completion = CompletionDetector(
             launched=FILES[launch.kind],
@@ -64,12 +71,12 @@ class LaunchObserver:
         )
 
     def start(self) -> None:
-        """Returns when everything was listed once, so that nothing can happen unseen from here on."""
+        """Start to watch. Returns when everything was listed once, so that from here on nothing is missed."""
         self._heartbeat.start()
         self._watcher.start()
 
     def wait_for_completion(self, progress: Progress) -> None:
-        """Until the launch is over, or nothing can be known of it any more.
+        """Wait until the launch is over, or until nothing can be known of it any more.
 
         Raises HarnessError: run.timed_out, cluster.unreachable, run.evidence_disk_full.
         """
@@ -93,7 +100,7 @@ class LaunchObserver:
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """What fails in the block while the API server does not answer, fails because of that."""
+        """Blame the API server for an error in the block if it does not answer at that time."""
         try:
             with reached():
                 yield
@@ -103,11 +110,11 @@ class LaunchObserver:
             raise
 
     def answered(self) -> bool:
-        """Whether the API server answers now."""
+        """Return whether the API server answers now."""
         return self._heartbeat.ask()
 
     def finish(self) -> None:
-        """Logs to their end, or to where they can be read, and the ground truth out of them."""
+        """Read the logs to their end, or as far as they can be read, and write the ground truth in them."""
         lost = self.completion.out_of_reach()
         self._logs.finish(0 if self._heartbeat.silent else LOG_SECONDS, lost)
         self.stop()
@@ -119,7 +126,7 @@ class LaunchObserver:
             self._writer.retry("a watch", text)
 
     def stop(self) -> None:
-        """Stopping twice is fine."""
+        """Stop observing. Stopping twice is fine."""
         self._watcher.stop()
         self._heartbeat.stop()
 
@@ -132,7 +139,7 @@ class LaunchObserver:
             cause=UNREACHABLE,
         )
 
-    # -- told by other threads: the first write that fails is kept by the writer, and ends the wait ----------
+    # -- called by other threads: the writer keeps its first error, and that error ends the wait -----------
     def _state(self, kind: str, observation: Observation) -> None:
         with suppress(HarnessError):
             self._writer.observe(kind, observation)
@@ -155,7 +162,8 @@ class LaunchObserver:
             self._writer.listener.logged(pod, self._writer.redactor.text(text[-SHOWN_BYTES:]))
 
     def _exited(self, pod: str, container: str, line: str) -> None:
-        """The last line of a rank container's init: the command has ended, the container may stay."""
+        """Take the last line of a rank container's init: the command has ended, and the container may
+        stay."""
         found = _EXIT.match(line)
         if not self._launch.held or container != self._launch.container or not found:
             return
@@ -167,6 +175,6 @@ class LaunchObserver:
         self.completion.exited(pod, exit_.exit_code)
 
     def _silence(self, text: str) -> None:
-        """A watch may have died without a word meanwhile."""
+        """Note a gap, and renew the watches. A watch may have died silently meanwhile."""
         self._writer.retry("the API server", text)
         self._watcher.resume()

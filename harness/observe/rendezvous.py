@@ -1,8 +1,8 @@
-"""Whether the ranks ever meet: looked at from inside their containers, when their time for it is over.
+"""Find out whether the ranks ever meet, by a look inside their containers at the rendezvous deadline.
 
 torchrun says nothing while it waits for others, and waits for ten minutes. So when every pod of the job has
 run for the deadline of the rendezvous, the processes, connections and name service of each container are
-written down; where a torchrun still waits, nothing more will come. What was wrong is for the judges to say.
+recorded. Where a torchrun still waits, nothing more will come. The judges say what was wrong.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ EXEC_SECONDS = 15
 RESOLVE_SECONDS = 6
 LOOK_SECONDS = 30
 LONG = 300
-"""Longer arguments are left out: they are scripts and settings."""
+"""Longest argument that is recorded. Longer ones are scripts and settings."""
 AGAIN_SECONDS = 5
 PATIENCE = 1.5
-"""Times the deadline: then one that is still starting is late for good. The job's own end is later: it would
-say no more than that time was over."""
+"""Multiple of the deadline after which a torchrun that is still starting counts as late for good.
+
+The job's own end comes later, and would only say that time was over.
+"""
 _LOOK = """declare -A was parent
 each() {
   for d in /proc/[0-9]*; do
@@ -55,7 +57,7 @@ _ESTABLISHED, _LISTEN = "01", "0A"
 
 
 class RendezvousMonitor:
-    """Fed with watch deliveries of pods; `reason()` is None while the ranks may still meet, or have met."""
+    """Takes watch deliveries of pods. `reason()` is None while the ranks may still meet, or have met."""
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class RendezvousMonitor:
         record: Callable[[RendezvousSnapshot], None],
         clock: Clock = CLOCK,
     ) -> None:
-        """`seconds` from when the last of the pods of `nodes` nodes began to run."""
+        """Create a monitor. `seconds` count from when the last pod of the `nodes` nodes began to run."""
         self._kube = kube
         self._nodes = nodes
         self._seconds = seconds
@@ -91,14 +93,19 @@ class RendezvousMonitor:
                 self._began.setdefault(uid, self._clock.monotonic())
 
     def reason(self) -> str | None:
-        """One sentence why the ranks will not meet. Looks, when it is time: that takes some seconds."""
+        """Return in one sentence why the ranks will not meet, or None.
+
+        The look inside takes some seconds, when it is due.
+        """
         if self._next is not None and self._clock.monotonic() >= self._next and (pods := self._due()):
             self._judge(self._look(pods))
         return self._reason
 
     def _look(self, pods: list[Object]) -> list[RendezvousSnapshot]:
-        """Into all at once, by threads that die with the process: the client of `exec` has no timeout, and
-        one that speaks to a frozen API server never comes back."""
+        """Look into all containers at once, by threads that die with the process.
+
+        The client of `exec` has no timeout, and one that speaks to a frozen API server never comes back.
+        """
         seen: dict[str, RendezvousSnapshot] = {}
 
         def look(pod: Object) -> None:
@@ -115,7 +122,10 @@ class RendezvousMonitor:
         return [seen.get(name) or RendezvousSnapshot(at=now(), pod=name, error=late) for name in names]
 
     def _judge(self, seen: list[RendezvousSnapshot]) -> None:
-        """A torchrun that is busy is still starting: looked at again."""
+        """Decide what the look inside shows.
+
+        A torchrun that is busy is still starting, and is looked at again.
+        """
         waiting = torchrun.without_ranks(seen)
         if any(waiting.values()) and not self._past(PATIENCE * self._seconds):
             self._next = self._clock.monotonic() + AGAIN_SECONDS
@@ -128,7 +138,7 @@ class RendezvousMonitor:
             self._reason = f"the ranks did not meet within {self._seconds:.0f} s: torchrun waits in {where}"
 
     def _due(self) -> list[Object]:
-        """The running pods, once every pod has had its time."""
+        """Return the running pods, once every pod has had its time."""
         with self._lock:
             if len(self._began) < self._nodes or len(self._began) < len(self._pods):
                 return []
@@ -137,7 +147,7 @@ class RendezvousMonitor:
             return [pod for pod in self._pods.values() if pod["status"].get("phase") == "Running"]
 
     def _past(self, seconds: float) -> bool:
-        """Whether all pods have run for so long."""
+        """Return whether all pods have run for so many seconds."""
         with self._lock:
             return self._clock.monotonic() - max(self._began.values(), default=math.inf) >= seconds
 
@@ -152,7 +162,10 @@ class RendezvousMonitor:
             return RendezvousSnapshot(at=now(), pod=name, error=f"{type(error).__name__}: {str(error)[:300]}")
 
     def _exec(self, pod: Object, script: str, *arguments: str) -> str:
-        """The output of a bash script in the pod's container. By a client of its own: `stream` changes it."""
+        """Return the output of a bash script in the pod's container.
+
+        It uses a client of its own, because `stream` changes its client.
+        """
         core = client.CoreV1Api(client.ApiClient(self._kube.configuration))
         return str(
             stream(
@@ -169,7 +182,7 @@ class RendezvousMonitor:
 
 
 def parse(pod: str, output: str) -> RendezvousSnapshot:
-    """What the script in the container printed."""
+    """Parse what the script in the container printed."""
     processes, listening, connected = [], set[int](), set[str]()
     for line in output.splitlines():
         words = line.split()
@@ -188,7 +201,10 @@ def parse(pod: str, output: str) -> RendezvousSnapshot:
 
 
 def _endpoint(text: str) -> str:
-    """ "0100007F:04D2" → "127.0.0.1:1234": words of 32 bits, little-endian as the machine is."""
+    """Return an address as text: "0100007F:04D2" → "127.0.0.1:1234".
+
+    Words have 32 bits in the machine's little-endian order.
+    """
     address, _, port = text.partition(":")
     raw = b"".join(bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, len(address), 8))
     ip = ipaddress.ip_address(raw)

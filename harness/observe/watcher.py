@@ -1,8 +1,8 @@
-"""Watches: every state of every object of a launch, from before it starts to after it ends, as evidence.
+"""Watch every state of every object of a launch, from before it starts to after it ends, as evidence.
 
-One thread per kind lists and then watches; a watch that ends is resumed, a resource version that is too old
-starts again with a list, and what could not be reached is told to `on_gap`. Each delivery is written first
-and then offered to the listener, so a decision is never made on what is not in the bundle.
+One thread per kind lists and then watches. A watch that ends is resumed. A resource version that is too old
+starts again with a list. What could not be reached is passed to `on_gap`. Each delivery is written first and
+then offered to the listener, so no decision rests on anything that is not in the bundle.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Watcher:
         ]
 
     def start(self, seconds: float = 30) -> None:
-        """Returns when every kind was listed once, so that nothing can happen unseen from here on."""
+        """Start to watch. Returns when every kind was listed once, so that from here on nothing is missed."""
         for thread in self._threads:
             thread.start()
         deadline = Deadline.after(seconds)
@@ -60,12 +60,12 @@ class Watcher:
                 self._on_gap(f"objects/{name}: not listed within {seconds:.0f} s")
 
     def resume(self) -> None:
-        """Watch anew: a connection that was cut may be dead without knowing it."""
+        """Watch anew. A connection that was cut may be dead without a sign."""
         for each in list(self._watches):
             each.stop()
 
     def stop(self) -> None:
-        """Ends the watches; a thread that waits for the API server is left to die with the process."""
+        """End the watches. A thread that waits for the API server is left to die with the process."""
         self._stop.set()
         self.resume()
 
@@ -133,7 +133,10 @@ class Watcher:
 
 
 def _managers(item: Object) -> list[Object]:
-    """Who changed the object and when, without the long list of which fields: a verdict names them."""
+    """Return who changed the object and when, because a verdict names them.
+
+    The long list of fields is dropped.
+    """
     entries = item["metadata"].get("managedFields") or []
     return [
         {name: value for name, value in entry.items() if not name.startswith("fields")} for entry in entries
@@ -141,5 +144,5 @@ def _managers(item: Object) -> list[Object]:
 
 
 def _whole(kind: WatchedKind, item: Object) -> Object:
-    """An item of a list carries neither apiVersion nor kind; one of a watch does."""
+    """Return an object with apiVersion and kind. An item of a list has neither, one of a watch has both."""
     return {"apiVersion": kind.api_version, "kind": kind.kind, **item}
