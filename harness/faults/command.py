@@ -1,4 +1,4 @@
-"""The `harness` command as users run it: a process group of its own, its progress read as it comes."""
+"""The `harness` command as users run it, in a process group of its own. Its progress is read as it comes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ HARNESS = Path(sys.executable).with_name("harness")
 
 
 class Command:
-    """`harness ARGUMENTS`, started. Use as a context manager: nothing of it is left behind."""
+    """A running `harness ARGUMENTS`. Use it as a context manager, so that no process of it is left behind."""
 
     def __init__(self, *arguments: str, env: Mapping[str, str]) -> None:
-        """In the current folder, with nothing but `env` as its environment."""
+        """Start it in the current folder, with nothing but `env` as its environment."""
         self.env = dict(env)
         self.lines: list[str] = []
         self.stdout = ""
@@ -38,7 +38,7 @@ class Command:
     def _errors(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.lines.append(line)  # one by one: a caller reads it while the harness runs
+            self.lines.append(line)  # Line by line, because a caller reads it while the harness runs.
 
     def _output(self) -> None:
         assert self.process.stdout is not None
@@ -49,11 +49,11 @@ class Command:
         return "".join(self.lines)
 
     def interrupt(self, signum: signal.Signals = signal.SIGINT) -> None:
-        """To the whole process group, as a terminal does."""
+        """Send a signal to the whole process group, as a terminal does."""
         os.killpg(self.process.pid, signum)
 
     def end(self, seconds: float = 180) -> int:
-        """Its exit code."""
+        """Wait for its end and return its exit code."""
         code = self.process.wait(seconds)
         for reader in self._readers:
             reader.join(10)
@@ -69,5 +69,5 @@ class Command:
 
 
 def _interruptible() -> None:
-    """As in a terminal, also where this process ignores SIGINT because it runs in the background."""
+    """Restore SIGINT as in a terminal. A process that runs in the background ignores it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

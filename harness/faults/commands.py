@@ -25,7 +25,10 @@ from harness.settings import Settings
 
 
 def chosen(names: list[str]) -> list[Fault]:
-    """By name, by what they strike, or by file; all when nothing is named. Raises UsageError."""
+    """Return the faults that match the given names, targets or files, or all without names.
+
+    Raises UsageError.
+    """
     known = catalogue()
     if not names:
         return list(known.values())
@@ -41,13 +44,13 @@ def chosen(names: list[str]) -> list[Fault]:
 
 
 def show(names: list[str]) -> None:
-    """One line for each."""
+    """Print one line for each fault."""
     for fault in chosen(names):
         print(f"{fault.name:36} {expected(fault):52} {fault.about}")
 
 
 def undo_left(context: RunContext) -> bool:
-    """What killed runs left injected. False when something could not be undone."""
+    """Undo what killed runs left injected. Return False when something could not be undone."""
     problems = []
     for journal in sorted(journals(context.settings).glob("*.json")):
         context.progress(f"undoing {journal.stem}")
@@ -58,7 +61,7 @@ def undo_left(context: RunContext) -> bool:
 
 
 def folder(settings: Settings) -> Path:
-    """For the ledger and the bundles of one matrix."""
+    """Return the folder for the ledger and the bundles of one matrix."""
     name = f"faults-{CLOCK.stamp()}-{secrets.token_hex(2)}"
     return settings.runs_dir.absolute() / name
 
@@ -66,9 +69,10 @@ def folder(settings: Settings) -> Path:
 def inject(
     faults: list[Fault], parallel: int, job: Path, context: RunContext
 ) -> tuple[list[Row], dict[str, str]]:
-    """Every fault on one cluster, which is made if need be, and stays if it was there.
+    """Inject every fault on one cluster. The cluster is created if needed, and stays if it was there before.
 
-    Returns the rows and the versions of the stack. An interruption ends what runs, and undoes it.
+    Returns the rows and the versions of the stack. An interruption ends running launches and undoes their
+    faults.
     """
     settings = context.settings
     undo_left(context)
@@ -83,7 +87,8 @@ def inject(
 
 
 def recorded(ledgers: list[Path]) -> tuple[list[Row], dict[str, str]]:
-    """The rows of matrices that were run before, in the catalogue's order; of a fault in several, its last.
+    """Return the rows of earlier matrices in the catalogue's order. Of a fault in several, the last row
+    counts.
 
     Raises UsageError for a file that is no ledger.
     """
@@ -110,7 +115,7 @@ def report(
     records: Path | None,
     as_json: bool,
 ) -> int:
-    """Show rows, write the table and small bundles if asked for. 0 when every row is right, else 1."""
+    """Show rows, and write the table and small bundles if asked. Return 0 when every row is right, else 1."""
     if table_file is not None:
         table_file.write_text(table.markdown(rows, list(catalogue().values()), versions))
     if records is not None:

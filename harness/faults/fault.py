@@ -38,8 +38,8 @@ Target = Literal[
     "harness",
 ]
 Scope = Literal["launch", "cluster", "machine", "own"]
-"""launch: its own launch only, so others may run beside it. cluster, machine: it runs alone. own: it runs
-alone and on a cluster of its own, which it makes and removes."""
+"""launch: it disturbs only its own launch, so others may run beside it. cluster, machine: it runs alone.
+own: it runs alone, on a cluster of its own that it creates and removes."""
 
 
 class Strict(BaseModel):
@@ -47,7 +47,7 @@ class Strict(BaseModel):
 
 
 class Step(Strict):
-    """One thing to do: exactly one of the fields, `stdin` beside a command."""
+    """One thing to do. Exactly one of the fields is set, and `stdin` may stand beside a command."""
 
     docker: str | None = None
     kubectl: str | None = None
@@ -69,7 +69,7 @@ class Step(Strict):
 
 
 class Job(Strict):
-    """How the job differs from jobs/multinode.yaml."""
+    """The differences of the job from jobs/multinode.yaml."""
 
     worker: str | None = Field(
         None, description="in place of multinode.py: a file of /workspace, and arguments"
@@ -81,7 +81,10 @@ class Job(Strict):
 
 
 class When(Strict):
-    """The moment to strike, as the bundle that is being written shows it. With both: the stage first."""
+    """When to strike, as the bundle that is being written shows it.
+
+    With both fields, the stage comes first.
+    """
 
     stage: str | None = Field(None, description="a stage of the manifest that has begun")
     log: str | None = Field(None, description="a regex over the lines of the ranks' logs")
@@ -94,7 +97,10 @@ class When(Strict):
 
 
 class Expect(Strict):
-    """What the harness must say. `exit` alone: it must refuse with this code before it judges anything."""
+    """What the harness must report.
+
+    With `exit` alone, it must refuse with this code before it judges anything.
+    """
 
     verdict: Literal["PASS", "FAIL", "UNKNOWN"] | None = None
     cause: str | None = None
@@ -116,7 +122,10 @@ class Expect(Strict):
 
 
 class Fault(Strict):
-    """`name` is the file's; `cannot` says why a fault cannot be injected on this kind of machine."""
+    """A fault.
+
+    `name` is that of its file. `cannot` says why it cannot be injected on this kind of machine.
+    """
 
     name: str
     about: str
@@ -150,7 +159,7 @@ class Fault(Strict):
 
 
 def load(path: Path) -> Fault:
-    """Raises UsageError that names the file and each field that does not fit."""
+    """Load a fault. Raises UsageError that names the file and each field that does not fit."""
     try:
         document = yaml.safe_load(path.read_text())
         return Fault(**{"name": path.stem, **document})
@@ -162,7 +171,7 @@ def load(path: Path) -> Fault:
 
 
 def catalogue(folder: Path = CASES) -> dict[str, Fault]:
-    """Every fault by name, in the order in which things can go wrong: by what they strike, then by name."""
+    """Return every fault by name, in the order in which things can go wrong: by target, then by name."""
     order = list(Target.__args__)  # type: ignore[attr-defined]
     found = [load(path) for path in sorted(folder.glob("*.yaml"))]
     return {fault.name: fault for fault in sorted(found, key=lambda f: (order.index(f.target), f.name))}

@@ -1,4 +1,4 @@
-"""One fault, injected once into one real `harness run`, undone, and compared with what must come of it."""
+"""Inject one fault once into one real `harness run`, undo it, and compare the result with what it expects."""
 
 from __future__ import annotations
 
@@ -29,27 +29,33 @@ from harness.settings import Settings
 
 AT_SECONDS = 180.0
 LOOK_SECONDS = 0.02
-"""Between two looks at files that the harness writes: nothing to watch without more tools. The shortest stage
-that a fault strikes in, the start of the watches, takes a tenth of a second."""
+"""Seconds between two looks at files that the harness writes.
+
+Watching them would need more tools. The shortest stage that a fault strikes in, the start of the watches,
+takes a tenth of a second.
+"""
 RUN_SECONDS = 600.0
 WAIT_SECONDS = "150"
 CPU_REQUEST = "150m"
-"""Of each pod, so that several launches fit beside each other."""
+"""CPU request of each pod, so that several launches fit beside each other."""
 
 
 @dataclass
 class Injector:
-    """What all injections share: the cluster, the healthy job, and where evidence goes."""
+    """What all injections share: the cluster, the healthy job, and the folder of the evidence."""
 
     ready: Ready
     job: JobFile
     settings: Settings
     out: Path
     started: Callable[[Command], None] = lambda _: None
-    """Told of every harness that is started, so that an interruption can end it."""
+    """Called with every harness that is started, so that an interruption can end it."""
 
     def row(self, fault: Fault) -> Row:
-        """Never raises for what goes wrong with the fault: that is a row which is not right."""
+        """Inject a fault and return its row.
+
+        An error of the fault never raises: it gives a row that is not right.
+        """
         folder = self.out / fault.name
         folder.mkdir(parents=True, exist_ok=True)
         start = time.monotonic()
@@ -75,7 +81,7 @@ class Injector:
         return row.model_copy(update=changes)
 
     def _run(self, fault: Fault, folder: Path) -> tuple[int, str]:
-        """Exit code and stderr of the harness."""
+        """Run the harness with the fault and return its exit code and stderr."""
         job = folder / "job.yaml"
         job.write_text(variant(self.job, fault.job))
         env = self._environment(fault, folder)
@@ -97,7 +103,7 @@ class Injector:
         return code, run.stderr
 
     def _environment(self, fault: Fault, folder: Path) -> dict[str, str]:
-        """The user's, without what chooses a cluster or a run; then the fault's own."""
+        """Return the user's environment without what chooses a cluster or a run, and with the fault's own."""
         settings = self.settings
         own = fault.scope == "own"
         changes: dict[str, str | None] = {
@@ -131,12 +137,15 @@ class Injector:
 
 
 def journals(settings: Settings) -> Path:
-    """Where undo commands lie that have not been run yet: of one cluster, for others may run their own."""
+    """Return the folder of undo commands that have not run yet.
+
+    It is one per cluster, because others may run faults on clusters of their own.
+    """
     return settings.state_dir.absolute() / "faults" / settings.cluster_name
 
 
 def variant(job: JobFile, change: Job) -> str:
-    """The job file of a fault. Raises UsageError for a change that changes nothing."""
+    """Return the job file of a fault. Raises UsageError for a change that changes nothing."""
     if change.text is not None:
         return change.text
     document = yaml.safe_load(yaml.safe_dump(job.document))
@@ -175,7 +184,7 @@ def _signal(run: Command, which: signal.Signals) -> None:
 
 
 def _await(when: When, run: Command, runs: Path) -> None:
-    """Until the moment to strike. Raises WaitError when the harness ends or time passes before."""
+    """Wait until the moment to strike. Raises WaitError when the harness ends or time passes before."""
     if (stage := when.stage) is not None:
         _look(f"the stage {stage}", run, lambda: begun(runs / "latest", stage))
     if when.log is not None:
@@ -198,7 +207,7 @@ def _look(awaited: str, run: Command, seen: Callable[[], bool]) -> None:
 
 
 def begun(bundle: Path, stage: str) -> bool:
-    """Whether a stage of a bundle that is being written has begun, also when it has ended since."""
+    """Return whether a stage of a bundle that is being written has begun, even when it has ended since."""
     manifest = Bundle.open(bundle).manifest if bundle.exists() else None
     if manifest is None:
         return False
@@ -211,7 +220,10 @@ def _launched(runs: Path) -> dict[str, Any]:
 
 
 def _recorded(runs: Path) -> tuple[Bundle | None, Verdict | None]:
-    """The bundle that the harness left and its verdict; one that was killed is judged now, as by a user."""
+    """Return the bundle that the harness left and its verdict.
+
+    The bundle of a harness that was killed is judged now, as a user would do it.
+    """
     latest = runs / "latest"
     if not latest.exists():
         return None, None

@@ -1,8 +1,8 @@
-"""Every fault on one cluster, with healthy launches between them.
+"""Run every fault on one cluster, with healthy launches between them.
 
-Faults of scope `launch` disturb nothing but their own launch: several run at once, and among them controls.
-The others run alone, and a control follows each, or every few. A control that is not a PASS makes the faults
-before it not right: they were not undone, or were not theirs alone.
+Faults of scope `launch` disturb only their own launch, so several run at once, with controls among them. The
+others run alone, and a control follows each, or every few. When a control is not a PASS, the faults before it
+are not right: either they were not undone, or they disturbed other launches.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ CONTROL = Fault(
 
 
 CONTROL_EVERY = 6
-"""Faults that run beside others between two controls."""
+"""How many faults that run beside others come between two controls."""
 
 
 class Matrix:
-    """`start` begins; `row` waits for one fault; `stop` ends what runs, undone."""
+    """All faults of one matrix.
+
+    `start` begins, `row` waits for one fault, `stop` ends and undoes what runs.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,10 @@ class Matrix:
         *,
         alone_between_controls: int = 1,
     ) -> None:
-        """`alone_between_controls`: faults that run alone, one after the other, before a control follows."""
+        """Create a matrix.
+
+        `alone_between_controls` is how many faults that run alone come before a control.
+        """
         self.faults = [fault for fault in faults if fault.expect is not None]
         self._injector = injector
         injector.started = self._remember
@@ -60,11 +66,14 @@ class Matrix:
         return self
 
     def row(self, name: str) -> Row:
-        """When it and the control after it are done. Raises what the injection raised."""
+        """Wait until a fault and the control after it are done, and return its row.
+
+        Raises what the injection raised.
+        """
         return self._rows[name].result()
 
     def stop(self) -> None:
-        """No more faults; harnesses that run are ended as by Ctrl-C, and what was injected is undone."""
+        """Start no more faults. End running harnesses as by Ctrl-C, and undo what was injected."""
         self._stopped.set()
         for command in self._commands:
             if command.process.poll() is None:
@@ -89,7 +98,7 @@ class Matrix:
                 self._rows[fault.name].set_exception(HarnessError("the matrix was stopped before this fault"))
 
     def _beside(self, faults: list[Fault]) -> None:
-        """Several at a time; each control vouches for the faults that were over when it began."""
+        """Run several faults at a time. Each control covers the faults that had ended when it began."""
         todo: SimpleQueue[Fault | None] = SimpleQueue()
         for number, fault in enumerate(faults):
             if number and number % CONTROL_EVERY == 0:
@@ -122,7 +131,7 @@ class Matrix:
             return error
 
     def _settle(self, results: list[tuple[Fault, Row | Exception]]) -> None:
-        """A control after them, and their rows."""
+        """Run a control after these faults, and complete their rows."""
         if not results:
             return
         control = CONTROL.model_copy(update={"name": f"control-{next(self._controls):03}"})
@@ -146,7 +155,7 @@ class Matrix:
 
 
 def batched(faults: Sequence[Fault], size: int) -> Iterator[Sequence[Fault]]:
-    """In their order, `size` at a time."""
+    """Yield the faults in their order, `size` at a time."""
     return (faults[start : start + size] for start in range(0, len(faults), size))
 
 

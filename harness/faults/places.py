@@ -32,7 +32,7 @@ _templates = Environment(undefined=StrictUndefined, autoescape=False, keep_trail
 
 
 def of_cluster(ready: Ready, folder: Path) -> dict[str, Any]:
-    """What is known before a launch."""
+    """Return what is known before a launch."""
     kind = ready.kind
     tracker = ready.kube.get("apps/v1", "Deployment", "tracker", "harness-system")
     images = {"worker_image": ready.worker.tag}
@@ -54,7 +54,7 @@ def of_cluster(ready: Ready, folder: Path) -> dict[str, Any]:
 
 
 def of_launch(bundle: Bundle) -> dict[str, Any]:
-    """What a bundle that is being written already knows of its launch."""
+    """Return what a bundle that is being written already knows of its launch."""
     manifest = bundle.manifest
     known: dict[str, Any] = {}
     if manifest is not None and manifest.launch is not None:
@@ -69,7 +69,7 @@ def of_launch(bundle: Bundle) -> dict[str, Any]:
 
 
 def render(text: str, places: dict[str, Any], fault: str) -> str:
-    """Raises UsageError for a variable that is not known."""
+    """Render a template. Raises UsageError for an unknown variable."""
     try:
         return _templates.from_string(text).render(places)
     except UndefinedError as error:
@@ -77,7 +77,7 @@ def render(text: str, places: dict[str, Any], fault: str) -> str:
 
 
 def command(step: Step, places: dict[str, Any], fault: str) -> Command:
-    """A step as the program that does it."""
+    """Return a step as the program that carries it out."""
     stdin = None if step.stdin is None else render(step.stdin, places, fault)
     if step.sh is not None:
         return Command(["bash", "-ceu", render(step.sh, places, fault)], stdin)

@@ -1,7 +1,7 @@
-"""Small copies of bundles, fit to be kept beside the code: what a fault left becomes a test of the judges.
+"""Make small copies of bundles to keep beside the code: what a fault left becomes a test of the judges.
 
-Left out is what no judge reads (reports, kind's export, the launcher's own files, a node's list of images,
-who manages which field); the middle of a long log is left out too. Folders of this machine get placeholder
+Everything that no judge reads is left out (reports, kind's export, the launcher's own files, a node's list of
+images, the managed fields), and so is the middle of a long log. Folders of this machine get placeholder
 names.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 KEPT = ("manifest.json", "verdict.json", "*.jsonl", "objects/*", "logs/*", "truth/*", "tracker/*")
 LOG_LINES = 600
-"""Of a log's end, more than any judge reads; with them go its first ones."""
+"""How many last lines of a log stay, more than any judge reads. Its first lines stay too."""
 
 
 def record(bundle: Path, archive: Path, places: Mapping[str, str]) -> int:
@@ -39,7 +39,7 @@ def record(bundle: Path, archive: Path, places: Mapping[str, str]) -> int:
 
 
 def extract(archive: Path, folder: Path) -> Path:
-    """The bundle again, in `folder`."""
+    """Unpack the bundle into `folder`."""
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
     return folder
@@ -57,7 +57,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _slim(line: bytes) -> bytes:
-    """A watch delivery without what no judge reads; a line that is damaged stays as it is."""
+    """Return a watch delivery without what no judge reads. A damaged line stays as it is."""
     try:
         delivery = json.loads(line)
         delivery["object"]["metadata"].pop("managedFields", None)

@@ -1,4 +1,4 @@
-"""What came of a fault, as a row of a ledger: what was expected, what was got, and how long it took."""
+"""The result of a fault as a row of a ledger: what was expected, what was got, and how long it took."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.judge.case import seconds
 
 
 class Row(BaseModel):
-    """One fault, injected once. `right` is what counts."""
+    """One fault, injected once. `right` says whether the harness gave what the fault expects."""
 
     fault: str
     target: str
@@ -22,7 +22,7 @@ class Row(BaseModel):
     got: str
     right: bool
     wrong: str = ""
-    """Why it is not right."""
+    """Why the row is not right."""
     cause: str | None = None
     ranks: list[int] = []
     explanation: str = ""
@@ -30,15 +30,15 @@ class Row(BaseModel):
     seconds: float = 0.0
     """From the start of the harness to its end."""
     visible_seconds: float | None = None
-    """From the first state that shows the fault to the verdict; None where the cluster showed none."""
+    """From the first state that shows the fault to the verdict. None where the cluster showed none."""
     bundle: str | None = None
     control: str | None = None
-    """What the healthy launch after it got."""
+    """The verdict of the healthy launch after it."""
     control_bundle: str | None = None
 
 
 def expected(fault: Fault) -> str:
-    """What the fault must lead to, in a few words."""
+    """Return in a few words what the fault must lead to."""
     expect = fault.expect
     if expect is None:
         return "cannot be injected"
@@ -53,7 +53,7 @@ def _words(verdict: str, cause: str | None, ranks: list[int]) -> str:
 
 
 def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, said: str) -> Row:
-    """Compare what was got with what was expected. `said`: the harness's stderr."""
+    """Compare what was got with what was expected. `said` is the harness's stderr."""
     expect = fault.expect
     assert expect is not None
     if verdict is None:
@@ -91,10 +91,10 @@ def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, said
 
 
 def visible_seconds(bundle: Bundle, verdict: Verdict) -> float | None:
-    """From the earliest of the verdict's evidence that the cluster showed to the end of the run.
+    """Return the seconds from the earliest evidence that the cluster showed to the end of the run.
 
-    Evidence from the tracker and the ground truth counts from the end of the job: before it, a point that is
-    missing may still come. None for a PASS and for what no object or log line shows.
+    Evidence from the tracker and the ground truth counts from the end of the job: before it, a missing point
+    may still come. Returns None for a PASS, and for a fault that no object or log line shows.
     """
     manifest = bundle.manifest
     ended = seconds(manifest.ended_at) if manifest else None

@@ -1,9 +1,9 @@
-"""Undoing a fault, whatever becomes of who injected it.
+"""Undo a fault, even when the process that injected it dies.
 
-Before anything is injected, the undo commands are written to a journal and a watchdog is started that holds
-one end of a pipe. Whoever injects undoes the fault itself and removes the journal; when it dies instead, the
-pipe closes and the watchdog does it. A journal that outlives both (a reboot) is undone by the next
-`harness faults`.
+Before anything is injected, the undo commands are written to a journal, and a watchdog is started that holds
+one end of a pipe. The injecting process undoes the fault itself and removes the journal. When it dies
+instead, the pipe closes and the watchdog undoes the fault. A journal that outlives both (a reboot) is undone
+by the next `harness faults`.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Command:
     stdin: str | None = None
 
     def run(self) -> str:
-        """Its output. Raises ToolError."""
+        """Run it and return its output. Raises ToolError."""
         done = processes.run(self.argv, timeout=STEP_SECONDS, stdin=self.stdin)
         return done.stdout + done.stderr
 
 
 def undo_all(commands: list[Command]) -> list[str]:
-    """Every command, each tried for a minute, also after one that failed. What failed, as text."""
+    """Run every command, each tried for a minute, also after one that failed. Return the failures as text."""
     failed = []
     for command in commands:
         try:
@@ -57,7 +57,10 @@ def undo_all(commands: list[Command]) -> list[str]:
 
 @contextmanager
 def undone(commands: list[Command], journal: Path) -> Iterator[None]:
-    """The block may inject; at its end, however it ends, all is undone. Raises HarnessError when not."""
+    """Inject inside the block.
+
+    However the block ends, all is undone. Raises HarnessError when an undo fails.
+    """
     journal.parent.mkdir(parents=True, exist_ok=True)
     partial = journal.with_suffix(".partial")
     partial.write_text(json.dumps([asdict(command) for command in commands]))
@@ -85,7 +88,10 @@ def undone(commands: list[Command], journal: Path) -> Iterator[None]:
 
 
 def replay(journal: Path) -> list[str]:
-    """Undo what a journal says, and remove it. What failed, as text; the journal stays then."""
+    """Undo what a journal says and remove it.
+
+    Return the failures as text. The journal stays when there are any.
+    """
     try:
         commands = [Command(**entry) for entry in json.loads(journal.read_text())]
     except FileNotFoundError:
@@ -97,7 +103,7 @@ def replay(journal: Path) -> list[str]:
 
 
 def main() -> None:
-    """The watchdog: waits for the other end of its standard input to close."""
+    """Run the watchdog: wait for the other end of its standard input to close, then undo."""
     sys.stdin.buffer.read()
     replay(Path(sys.argv[1]))
 

@@ -1,7 +1,8 @@
-"""How a fault is injected, in words that can be counted.
+"""The ways in which faults are injected, in words that can be counted.
 
-A way is a kind of command at a moment, a signal, a change of the job, a scope, a target. `make test` injects
-at least one fault for each way, family of causes and kind of verdict: tests/unit/faults/test_ways.py.
+A way is a kind of command at a moment, a signal, a change of the job, a scope or a target. `make test`
+injects at least one fault for each way, family of causes and kind of verdict
+(tests/unit/faults/test_ways.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ CHANGES = ("worker", "replace", "before", "set", "text")
 
 
 def moment(fault: Fault) -> str:
-    """When it is injected, as docs/tests.md says it."""
+    """Return when the fault is injected, in the terms of docs/tests.md."""
     if not isinstance(fault.at, When):
         return "before the run"
     when = "at a stage" if fault.at.stage is not None else "at a log line"
@@ -21,7 +22,10 @@ def moment(fault: Fault) -> str:
 
 
 def ways(fault: Fault) -> set[str]:
-    """Each way in which it is injected. What changes a job counts where nothing else is injected."""
+    """Return each way in which a fault is injected.
+
+    A change of the job counts where nothing else is injected.
+    """
     found = {f"scope {fault.scope}", f"{fault.target}: {'injected' if fault.inject else 'changed'}"}
     for step in fault.inject:
         found |= {f"{name} {moment(fault)}" for name in COMMANDS if getattr(step, name)}
@@ -36,13 +40,13 @@ def ways(fault: Fault) -> set[str]:
 
 
 def family(fault: Fault) -> str | None:
-    """Of the cause that it must get; None for a PASS and for what is refused."""
+    """Return the family of the cause that it must get, or None for a PASS and for a refusal."""
     cause = fault.expect.cause if fault.expect else None
     return cause.partition(".")[0] if cause else None
 
 
 def outcome(fault: Fault) -> str:
-    """PASS, FAIL, UNKNOWN, refused; or that it cannot be injected."""
+    """Return the expected result: PASS, FAIL, UNKNOWN, refused, or that it cannot be injected."""
     if fault.expect is None:
         return "cannot be injected"
     return fault.expect.verdict or "refused"

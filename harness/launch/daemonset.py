@@ -13,7 +13,7 @@ from harness.launch.plain import PlainWorkload
 
 
 class DaemonSetWorkload(PlainWorkload):
-    """Its controller starts again what ends, so its containers are held when their command has ended."""
+    """Its controller restarts what ends, so its containers are held when their command has ended."""
 
     kind: ClassVar[str] = "DaemonSet"
     held: ClassVar[bool] = True
@@ -21,7 +21,7 @@ class DaemonSetWorkload(PlainWorkload):
     watched_kind: ClassVar[kinds.WatchedKind] = kinds.DAEMONSET
 
     def members(self, kube: Kube, /) -> int:
-        """The nodes that its labels and tolerations fit. Raises UsageError when there is none."""
+        """Return how many nodes its labels and tolerations fit. Raises UsageError when there is none."""
         nodes: list[Object] = kube.objects("v1", "Node")
         count = sum(accepts(self.template, node) for node in nodes)
         if count == 0:

@@ -1,4 +1,4 @@
-"""An Indexed Job: pods with a completion index each, which end for good."""
+"""An Indexed Job: each pod has a completion index and ends for good."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ class IndexedJobWorkload(PlainWorkload):
     watched_kind: ClassVar[kinds.WatchedKind] = kinds.JOB
 
     def members(self, _kube: Kube, /) -> int:
-        """Its completions."""
+        """Return its completions."""
         return int(self.document["spec"]["completions"])
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """The cluster ends it when its time is over, also when the harness is gone by then."""
+        """Set the deadline by which the cluster itself ends the job, also when the harness is gone by
+        then."""
         limit = int(surroundings.max_seconds)
         spec = document["spec"]
         spec["activeDeadlineSeconds"] = min(int(spec.get("activeDeadlineSeconds") or limit), limit)

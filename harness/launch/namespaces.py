@@ -1,7 +1,7 @@
-"""Namespaces of launches on one cluster: which are in use, what killed harnesses left, which may go.
+"""Namespaces of launches on one cluster: which are in use, which killed harnesses left, which may be deleted.
 
 A launch holds a lock on <state>/clusters/<cluster>/launches/<nonce> for as long as it needs its namespace.
-The kernel releases it also when the harness is killed: a namespace without a holder is left over.
+The kernel releases the lock also when the harness is killed, so a namespace without a holder is left over.
 """
 
 from __future__ import annotations
@@ -25,29 +25,32 @@ LAUNCHED = (
     ("apps/v1", "DaemonSet"),
     ("batch/v1", "Job"),
 )
-"""API version and kind of what a launch makes."""
+"""API version and kind of the objects that launches make."""
 KEPT = 3
-"""Namespaces of launches that are over stay, the newest few, for whoever wants to look."""
+"""How many of the newest namespaces of finished launches stay, for users who want to look at them."""
 ENDING_SECONDS = 45
-"""Pods get 30 s of grace."""
+"""Seconds for pods to end. Their grace is 30 s."""
 
 
 def namespace_of(nonce: str) -> str:
-    """Of the launch with this nonce."""
+    """Return the namespace of the launch with this nonce."""
     return f"e2e-{nonce}"
 
 
 class NamespaceLeases:
-    """Who uses the namespaces of a cluster."""
+    """Leases that tell which namespaces of a cluster are in use."""
 
     def __init__(self, folder: Path, mine_only: bool = False) -> None:
-        """`mine_only`: a namespace that was never leased here is somebody else's, and not free."""
+        """Use leases in this folder. With `mine_only`, a namespace that was never leased here is not free.
+
+        Such a namespace belongs to somebody else.
+        """
         self._folder = folder
         self._mine_only = mine_only
         self._mine: dict[str, Hold] = {}
 
     def acquire(self, nonce: str) -> None:
-        """Lease a namespace, before it is made."""
+        """Lease a namespace before it is made."""
         self._mine[nonce] = take(self._folder / nonce)
 
     def release(self, nonce: str) -> None:
@@ -57,15 +60,16 @@ class NamespaceLeases:
             (self._folder / nonce).unlink(missing_ok=True)
 
     def forget(self, namespaces: list[Object]) -> None:
-        """Remove what killed harnesses left of their leases of namespaces that are gone."""
+        """Remove the leases that killed harnesses left for namespaces that are gone."""
         there = {item["metadata"]["labels"][NONCE_LABEL] for item in namespaces}
         for path in self._folder.glob("*"):
-            old = time.time() - path.stat().st_mtime > ENDING_SECONDS  # a lease that is being taken is new
+            # A new file is a lease that is just being taken.
+            old = time.time() - path.stat().st_mtime > ENDING_SECONDS
             if old and path.name not in there and not in_use(path):
                 path.unlink(missing_ok=True)
 
     def free(self, namespaces: list[Object]) -> list[str]:
-        """Names of those that nobody uses, oldest first."""
+        """Return the names of namespaces that nobody uses, oldest first."""
         namespaces = sorted(namespaces, key=lambda item: str(item["metadata"]["creationTimestamp"]))
         return [
             item["metadata"]["name"]
@@ -78,9 +82,9 @@ class NamespaceLeases:
 
 
 def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
-    """End the jobs of harnesses that were killed, for they hold quota, and wait until their pods have ended.
+    """End the jobs of killed harnesses, because they hold quota, and wait until their pods have ended.
 
-    What cannot be ended now is told, and is no reason not to launch.
+    A job that cannot be ended now is reported, and does not stop the launch.
     """
     try:
         free = set(leases.free(_launches(kube)))
@@ -103,7 +107,10 @@ def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
 
 
 def _open(kube: Kube, kind: tuple[str, str], namespaces: set[str]) -> list[Object]:
-    """Launched objects of a kind in these namespaces that have not ended; what JobSet made goes with it."""
+    """Return launched objects of a kind in these namespaces that have not ended.
+
+    What JobSet made is left out, because it is deleted with its JobSet.
+    """
     try:
         found = kube.objects(*kind)
     except NOT_SERVED:
@@ -119,9 +126,9 @@ def _open(kube: Kube, kind: tuple[str, str], namespaces: set[str]) -> list[Objec
 
 
 def prune(kube: Kube, leases: NamespaceLeases) -> None:
-    """Delete namespaces of launches that are over, all but the newest few: a kept cluster stays small.
+    """Delete namespaces of finished launches, all but the newest few, so that a kept cluster stays small.
 
-    What cannot be deleted now is deleted by a later launch.
+    A namespace that cannot be deleted now is deleted by a later launch.
     """
     try:
         there = _launches(kube)

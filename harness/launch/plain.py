@@ -1,8 +1,8 @@
-"""What StatefulSets, Indexed Jobs and DaemonSets have in common: a manifest with a pod template.
+"""What StatefulSets, Indexed Jobs and DaemonSets share: a manifest with a pod template.
 
-It is applied as it is, but for what a launch adds: labels, image, environment, secrets by reference, changed
-scripts, and an init around the command (files/worker_init.sh) that passes SIGTERM on and writes the command's
-exit code into the log.
+The manifest is applied as it is, with what a launch adds: labels, image, environment, secrets by reference,
+changed scripts, and an init around the command (files/worker_init.sh). The init passes SIGTERM on and writes
+the command's exit code into the log.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from harness.settings import Settings
 
 INIT = (Path(__file__).parent / "files" / "worker_init.sh").read_text()
 BESIDE = {"Service", "ConfigMap", "ServiceAccount"}
-"""Kinds that a manifest may bring for its workload."""
+"""Kinds of objects that a manifest may bring beside its workload."""
 _NPROC = re.compile(r"--nproc[_-]per[_-]node[= ](\S+)")
 
 
 @dataclass(frozen=True)
 class PlainWorkload(ABC):
-    """One object with a pod template. `beside`: the other objects of its file."""
+    """One object with a pod template. `beside` holds the other objects of its file."""
 
     document: Object
     beside: tuple[Object, ...]
@@ -47,7 +47,7 @@ class PlainWorkload(ABC):
     kind: ClassVar[str]
     held: ClassVar[bool]
     spreads: ClassVar[bool] = False
-    """The manifest's own matter, where it is no DaemonSet."""
+    """Whether the harness asks for different nodes. Here the manifest decides that."""
     watched_kind: ClassVar[kinds.WatchedKind]
     launcher: ClassVar[str] = "apply"
 
@@ -61,7 +61,7 @@ class PlainWorkload(ABC):
 
     @abstractmethod
     def mistakes(self) -> Iterable[str]:
-        """What is wrong with a manifest of this kind: "field: what is expected; seen …"."""
+        """Yield what is wrong with a manifest of this kind: "field: what is expected; seen …"."""
 
     @abstractmethod
     def members(self, kube: Kube, /) -> int: ...
@@ -80,7 +80,7 @@ class PlainWorkload(ABC):
 
     @cached_property
     def _container(self) -> Object:
-        """The one that the ranks run in: the first."""
+        """Return the container that the ranks run in: the first one."""
         return dict(self.template["spec"]["containers"][0])
 
     @property
@@ -94,7 +94,10 @@ class PlainWorkload(ABC):
         return int(found[1]) if found else 1
 
     def job_name(self, nonce: str, /) -> str:
-        """The manifest's own name is the same in every launch, and one tracker may have all of them."""
+        """Return the name of this launch's job on the tracker.
+
+        The manifest's own name is the same in every launch, and one tracker may have all of them.
+        """
         return f"{self.name}-{nonce}"
 
     @property
@@ -143,7 +146,7 @@ class PlainWorkload(ABC):
         return {*self.secret_envs.values()}.union(*map(secrets_in, texts))
 
     def check(self, settings: Settings) -> None:
-        """A konduktor config is for konduktor's jobs alone."""
+        """Refuse a konduktor config, which is for konduktor's jobs alone."""
         if settings.konduktor_config is not None:
             raise UsageError(
                 f"manifest {self.source} is not launched by konduktor, and HARNESS_KONDUKTOR_CONFIG is set",
@@ -151,11 +154,11 @@ class PlainWorkload(ABC):
             )
 
     def provide(self, context: RunContext) -> None:  # noqa: B027 - not every kind needs it
-        """It is applied by the harness itself."""
+        """Provide nothing: the harness itself applies the manifest."""
 
     # -- what a launch does -------------------------------------------------------------------------------
     def render(self, surroundings: Surroundings) -> list[Object]:
-        """What is applied: the objects beside the workload, then the workload."""
+        """Return what is applied: the objects beside the workload, then the workload."""
         document = copy.deepcopy(self.document)
         label = {NONCE_LABEL: surroundings.nonce}
         template = document["spec"]["template"]
@@ -184,9 +187,10 @@ class PlainWorkload(ABC):
         return documents
 
     def _env(self, surroundings: Surroundings) -> list[Object]:
-        """The manifest's own, less secrets, and over them what every rank of a launch is told."""
+        """Return the manifest's own environment without secrets, overridden by what every rank of a launch
+        is given."""
         given = {
-            # Pluto's client names the job that a process belongs to by this variable alone.
+            # Pluto's client takes the name of the job that a process belongs to from this variable alone.
             "KONDUKTOR_JOB_NAME": self.job_name(surroundings.nonce),
             "HARNESS_NODES": str(surroundings.nodes),
             "HARNESS_HOLD": "1" if self.held else "0",
@@ -204,7 +208,7 @@ class PlainWorkload(ABC):
         return [*plain, *held, *own]
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
-        """Apply it, and read the workload back. Raises HarnessError, cause launch.rejected."""
+        """Apply the manifest and read the workload back. Raises HarnessError, cause launch.rejected."""
         documents = self.render(surroundings)
         record("launch/manifest.yaml", yaml.safe_dump_all(documents, sort_keys=False))
         for document in documents:
@@ -221,12 +225,12 @@ class PlainWorkload(ABC):
         return Handle(metadata["name"], metadata["uid"])
 
     def cancel(self, surroundings: Surroundings) -> None:
-        """Its pods go with it, by the garbage collector, each with its grace to end."""
+        """Delete the workload. The garbage collector deletes its pods, each with its grace to end."""
         kube, kind = surroundings.kube, self.kind
         kube.delete(self.document["apiVersion"], kind, self.name, surroundings.namespace)
 
     def clean(self, surroundings: Surroundings) -> None:  # noqa: B027 - not every kind needs it
-        """Nothing is left on this machine."""
+        """Clean nothing: this kind leaves nothing on this machine."""
 
     # -- what is wrong with it -----------------------------------------------------------------------------
     def _mistakes(self) -> Iterable[str]:
@@ -258,7 +262,7 @@ class PlainWorkload(ABC):
 
 
 def _message(error: ApiException) -> str:
-    """The API server's own sentence."""
+    """Return the API server's own sentence."""
     try:
         return str(yaml.safe_load(error.body or "")["message"])
     except (yaml.YAMLError, TypeError, KeyError):

@@ -1,4 +1,4 @@
-"""What belongs to one launch alone: its namespace, queue, key, environment; made, used, removed."""
+"""Prepare what belongs to one launch alone: its namespace, queue, key and environment."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SECRET = "pluto"  # noqa: S105 - the Secret's name
 
 @dataclass
 class Launching:
-    """A launch that is prepared; `clean` undoes what is not evidence."""
+    """A launch that is prepared. `clean` removes everything that is not evidence."""
 
     kube: Kube
     namespace: str
@@ -52,9 +52,10 @@ class Launching:
     reader: Callable[[], AuditReader]
 
     def submit(self) -> Handle:
-        """Once more when a webhook failed that serves again, its controller having been restarted.
+        """Submit the workload. Try once more when a webhook failed because its controller restarted and
+        serves again.
 
-        Raises HarnessError; where a controller or its API is the reason, with its cause.
+        Raises HarnessError. Where a controller or its API is the reason, the error has its cause.
         """
         try:
             return self._submit()
@@ -79,7 +80,7 @@ class Launching:
         self.workload.cancel(self.surroundings)
 
     def collect_tracker(self) -> None:
-        """What the tracker has of this launch; a tracker that does not answer is evidence too."""
+        """Record what the tracker has of this launch. A tracker that does not answer is recorded too."""
         launch = self.writer.current.launch
         try:
             summary = collect(
@@ -95,7 +96,7 @@ class Launching:
         self.writer.tracker_summary(summary)
 
     def no_tracker(self, reason: str) -> None:
-        """Nothing of the tracker is known, and why."""
+        """Record that nothing is known of the tracker, and why."""
         self.writer.tracker_summary(
             TrackerSummary(
                 source=self.tracker, fetched_at=now(), runs=0, attachments=None, points=0, error=reason
@@ -115,9 +116,10 @@ def prepare(
     budget: Budget,
     undo: ExitStack,
 ) -> Launching:
-    """Namespace, LocalQueue, the key and the workload's own secrets as a Secret, and all that a launch adds.
+    """Prepare the namespace, LocalQueue, Secret of the key and the workload's own secrets, and all that a
+    launch adds.
 
-    What killed harnesses left running is ended first. `undo` gives up the namespace.
+    Jobs that killed harnesses left running are ended first. `undo` gives up the namespace.
     """
     kube, settings, nonce = ready.kube, context.settings, context.nonce
     namespace = _namespace(ready, context, undo)
@@ -158,7 +160,10 @@ def prepare(
 
 
 def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack) -> str:
-    """The launch's own, leased; its name. What others left behind is swept before."""
+    """Lease and create the launch's own namespace and return its name.
+
+    Leftovers of killed harnesses are removed first.
+    """
     kube, cluster, nonce = ready.kube, ready.cluster, context.nonce
     namespace = namespaces.namespace_of(nonce)
     leases = namespaces.NamespaceLeases(cluster.dir / "launches", mine_only=not cluster.owns_namespaces)
@@ -174,14 +179,17 @@ def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack) -> str:
 
 
 def _secret(kube: Kube, namespace: str, held: dict[str, str]) -> dict[str, tuple[str, str]]:
-    """A Secret with what the ranks are not to be told in plain text; for each variable where it lies."""
+    """Create a Secret with what ranks must not get in plain text. Return each variable's (Secret, key)."""
     metadata = {"name": SECRET, "namespace": namespace}
     kube.apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": held})
     return {name: (SECRET, name) for name in held}
 
 
 def _cpu_request(kube: Kube, workload: Workload, nodes: int, context: RecordedContext) -> str | None:
-    """CPU that each pod is to ask for where it is not what its file says; told and kept as evidence."""
+    """Return the CPU that each pod requests where its file's value is changed.
+
+    The change is reported and recorded.
+    """
     request = context.settings.cpu_request
     if request is None and workload.cpus is not None:
         request = queues.single_node_request(kube, workload.cpus, nodes)
@@ -193,7 +201,7 @@ def _cpu_request(kube: Kube, workload: Workload, nodes: int, context: RecordedCo
 
 
 def _pull_secret(kube: Kube, settings: Settings, namespace: str) -> str | None:
-    """The user's own for images, brought into the launch's namespace; its name there."""
+    """Copy the user's pull secret into the launch's namespace, and return its name there."""
     found = preflight.pull_secret(kube, settings)
     if found is None:
         return None
@@ -204,7 +212,7 @@ def _pull_secret(kube: Kube, settings: Settings, namespace: str) -> str | None:
 
 
 def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], AuditReader]]:
-    """Key, address for the ranks, and how to read it: the embedded tracker, or hosted Pluto."""
+    """Return the key, the ranks' address and the reader of the tracker: the embedded one, or hosted Pluto."""
     if settings.tracker == "hosted":
         assert settings.pluto_api_key is not None
         key = settings.pluto_api_key.get_secret_value()
@@ -215,7 +223,10 @@ def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], Aud
 
 
 def _environment(expected: Expected, nonce: str, budget: Budget, url: str) -> dict[str, str]:
-    """What every rank is told. An empty `url` leaves Pluto's own addresses as they are."""
+    """Return the environment that every rank gets.
+
+    An empty `url` leaves Pluto's own addresses as they are.
+    """
     urls = {f"PLUTO_URL_{part}": url for part in ("APP", "API", "INGEST", "PY")} if url else {}
     return {
         "HARNESS_NONCE": nonce,
@@ -231,7 +242,7 @@ def _environment(expected: Expected, nonce: str, budget: Budget, url: str) -> di
 
 
 def _home(state_dir: Path) -> Path:
-    """A folder of this process alone; those of processes that were killed are removed now."""
+    """Return a folder of this process alone, and remove those of processes that were killed."""
     state_dir.mkdir(parents=True, exist_ok=True)
     for left in state_dir.glob("launch-*"):
         if not processes.alive(left.name.split("-")[1]):

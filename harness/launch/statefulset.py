@@ -1,4 +1,4 @@
-"""A StatefulSet: pods with names and numbers that stay, NAME-0 to NAME-(n-1)."""
+"""A StatefulSet: pods with stable names and numbers, NAME-0 to NAME-(n-1)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from harness.launch.plain import PlainWorkload
 
 
 class StatefulSetWorkload(PlainWorkload):
-    """Its controller starts again what ends, so its containers are held when their command has ended."""
+    """Its controller restarts what ends, so its containers are held when their command has ended."""
 
     kind: ClassVar[str] = "StatefulSet"
     held: ClassVar[bool] = True
     watched_kind: ClassVar[kinds.WatchedKind] = kinds.STATEFULSET
 
     def members(self, _kube: Kube, /) -> int:
-        """Its replicas."""
+        """Return its replicas."""
         return int(self.document["spec"].get("replicas", 1))
 
     def mistakes(self) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""From a file to a workload: a konduktor job file, or a manifest of Kubernetes objects."""
+"""Turn a file into a workload: a konduktor job file, or a manifest of Kubernetes objects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ PLAIN: dict[tuple[str, str], type[PlainWorkload]] = {
 
 
 def load(path: Path) -> Workload:
-    """Raises UsageError for a file that is missing, no YAML, or nothing that can be launched."""
+    """Load a workload.
+
+    Raises UsageError for a file that is missing, not YAML, or nothing that can be launched.
+    """
     documents = _documents(path)
     if documents is None or not any("apiVersion" in each and "kind" in each for each in documents):
         return KonduktorWorkload(JobFile.load(path))
@@ -32,7 +35,7 @@ def load(path: Path) -> Workload:
 
 
 def of_manifest(documents: list[Any], source: str) -> PlainWorkload:
-    """Raises UsageError where not exactly one workload is among the documents."""
+    """Return the workload of a manifest. Raises UsageError where the documents hold none or more than one."""
     named = [(each, PLAIN.get((str(each.get("apiVersion")), str(each.get("kind"))))) for each in documents]
     found = [(each, made) for each, made in named if made is not None]
     if len(found) != 1:
@@ -51,7 +54,10 @@ def of_manifest(documents: list[Any], source: str) -> PlainWorkload:
 
 
 def _documents(path: Path) -> list[dict[str, Any]] | None:
-    """None for what JobFile.load has the better words for: no file, no YAML, no mappings."""
+    """Return the file's documents.
+
+    Returns None for errors that JobFile.load explains better: no file, no YAML, no mappings.
+    """
     try:
         documents = [each for each in yaml.safe_load_all(path.read_text()) if each is not None]
     except (OSError, UnicodeDecodeError, yaml.YAMLError):

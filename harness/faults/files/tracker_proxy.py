@@ -28,7 +28,7 @@ HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length",
 
 
 class Trouble:
-    """Whether a request is struck."""
+    """Decides whether a request is struck."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
@@ -37,7 +37,10 @@ class Trouble:
         self._begun: float | None = None
 
     def strikes(self, path: str, body: bytes) -> bool:
-        """Counts the request; not posts of the client's system metrics, which begin before any point."""
+        """Count the request and return whether it is struck.
+
+        Posts of the client's system metrics are not counted, because they begin before any point.
+        """
         with self._lock:
             if self._begun is None and self._posts >= self._arguments.after:
                 self._begun = time.monotonic()
@@ -107,7 +110,7 @@ class Proxy(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
-        """Only what is struck is told."""
+        """Log nothing by default: only struck requests are printed."""
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""What one launch hands to konduktor besides its job file: konduktor's config.yaml.
+"""konduktor's config.yaml: what one launch gives konduktor besides its job file.
 
-konduktor takes node selectors, pull policies and the like from its config alone (a job file's
-experimental.config_overrides is read and not used), so a user's own config goes under the harness's.
+konduktor takes node selectors, pull policies and the like from its config alone. It reads a job file's
+experimental.config_overrides and does not use them. So a user's own config is merged below the harness's.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from harness.provision.images import scripts
 
 _TAKEN = ("pod_config", "jobset_config")
 
-# konduktor's script would be PID 1 as bash, which neither forwards nor obeys SIGTERM: ranks would be killed
-# 30 s later without a word. This init passes SIGTERM on to every process and then waits until all have ended.
+# Without this init, konduktor's script would be PID 1 as bash, which neither forwards nor obeys SIGTERM.
+# Ranks would be killed 30 s later without a log line. The init passes SIGTERM on to every process and then
+# waits until all have ended.
 _INIT = """trap 'kill -TERM -1' TERM
 bash -c "$0" & wait $!; code=$?
 if [ $code -gt 128 ]; then while kill -0 -1 2>/dev/null; do sleep 0.1; done; fi
@@ -30,26 +31,29 @@ exit $code
 
 @dataclass(frozen=True)
 class Submission:
-    """What one launch hands to konduktor."""
+    """What one launch gives konduktor."""
 
     namespace: str
     nonce: str
     job_yaml: str
     secret_env: dict[str, tuple[str, str]]
-    """Environment of the ranks by reference: name → (Secret, key)."""
+    """The ranks' environment by reference: name → (Secret, key)."""
     cpu_request: str | None = None
-    """CPU that each pod asks for, in place of the job's own; its limit stays."""
+    """CPU that each pod requests in place of the job's own. Its limit stays."""
     users: Object = field(default_factory=dict)
-    """Of `users_config`."""
+    """The user's config, as `users_config` returns it."""
     files: list[Object] = field(default_factory=list)
     """volumeMounts of changed scripts (harness/provision/images/scripts.py)."""
     pull_secret: str | None = None
-    """Of the launch's namespace, for the image."""
+    """The pull secret for the image, in the launch's namespace."""
 
 
 def users_config(path: Path | None) -> Object:
-    """kubernetes.pod_config and kubernetes.jobset_config of a user's konduktor config; the rest of it could
-    send the job to another cluster. Raises UsageError when it is no such file."""
+    """Return kubernetes.pod_config and kubernetes.jobset_config of a user's konduktor config.
+
+    The rest of it could send the job to another cluster, so it is left out. Raises UsageError when it is no
+    such file.
+    """
     if path is None:
         return {}
     try:
@@ -64,7 +68,8 @@ def users_config(path: Path | None) -> Object:
 
 
 def konduktor_config(submission: Submission) -> Object:
-    """konduktor's config.yaml for one launch: label, secrets by reference, spread over nodes, the init."""
+    """Return konduktor's config.yaml for one launch: label, secrets by reference, spread over nodes, and
+    the init."""
     env = [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
         for name, (secret, key) in submission.secret_env.items()
@@ -101,7 +106,8 @@ def konduktor_config(submission: Submission) -> Object:
 
 
 def _over(below: Any, above: Any, key: str = "") -> Any:
-    """As konduktor merges: mappings by field, the first containers with each other, other lists joined."""
+    """Merge as konduktor does: mappings by field, the first containers with each other, other lists
+    joined."""
     if isinstance(below, dict) and isinstance(above, dict):
         return {**below, **{name: _over(below.get(name), value, name) for name, value in above.items()}}
     if isinstance(below, list) and isinstance(above, list):

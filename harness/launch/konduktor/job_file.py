@@ -1,4 +1,4 @@
-"""konduktor's job file: read, checked before anything is created, and rendered for one launch."""
+"""Read konduktor's job file, check it before anything is created, and render it for one launch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class JobFile:
 
     @classmethod
     def load(cls, path: Path) -> JobFile:
-        """Raises UsageError for a file that is missing, not YAML, or not a konduktor job."""
+        """Read a job file. Raises UsageError for a file that is missing, not YAML, or not a konduktor job."""
         try:
             document = yaml.safe_load(path.read_text())
         except FileNotFoundError:
@@ -47,7 +47,7 @@ class JobFile:
 
     @classmethod
     def of(cls, document: Any, source: str = "job") -> JobFile:
-        """Raises UsageError that names every mistake."""
+        """Check a job file's content. Raises UsageError that names every mistake."""
         problems = list(mistakes(document))
         if problems:
             raise UsageError(
@@ -57,7 +57,7 @@ class JobFile:
         return cls(copy.deepcopy(document), source)
 
     def with_(self, **changes: Any) -> JobFile:
-        """A variant: top-level fields replaced, `resources` and `envs` merged."""
+        """Return a variant: top-level fields are replaced, `resources` and `envs` are merged."""
         document = copy.deepcopy(self.document)
         for field, value in changes.items():
             if field in ("resources", "envs"):
@@ -72,7 +72,7 @@ class JobFile:
 
     @property
     def ranks(self) -> int:
-        """World size. torchrun's --nproc_per_node must be a number to be known before launch."""
+        """Return the world size. torchrun's --nproc_per_node must be a number, to be known before launch."""
         found = _NPROC.search(self.document["run"])
         if not found:
             return self.num_nodes
@@ -90,12 +90,12 @@ class JobFile:
 
     @property
     def cpus(self) -> Decimal:
-        """CPUs that each node asks for."""
+        """Return the CPUs that each node requests."""
         return Decimal(str(self.document["resources"]["cpus"]))
 
     @property
     def resources(self) -> set[str]:
-        """Names of the resources that each pod asks for, as Kubernetes has them."""
+        """Return the names of the resources that each pod requests, as Kubernetes spells them."""
         devices = {"nvidia.com/gpu"} if self.document["resources"].get("accelerators") else set()
         return {"cpu", "memory", *devices}
 
@@ -105,7 +105,7 @@ class JobFile:
 
     @property
     def takes_ours(self) -> bool:
-        """Whether its ranks are to run in the worker image that the harness builds."""
+        """Return whether its ranks are to run in the worker image that the harness builds."""
         return self.image == LOCAL_IMAGE
 
     @property
@@ -114,22 +114,24 @@ class JobFile:
 
     @property
     def secret_envs(self) -> dict[str, str]:
-        """Those of `envs` that hold a secret: by their name, or a URL with a password. Ranks get them out of
-        a Secret."""
+        """Return the variables of `envs` that hold a secret. Ranks get them out of a Secret.
+
+        A variable holds one by its name, or when its value is a URL with a password.
+        """
         return {
             name: value for name, value in self.envs.items() if secret_variable(name) or secrets_in(value)
         }
 
     @property
     def secrets(self) -> set[str]:
-        """Every secret that the file holds, also those written into its scripts."""
+        """Return every secret that the file holds, also those written into its scripts."""
         texts = [*self.envs.values(), str(self.document.get("run")), str(self.document.get("setup"))]
         return {*self.secret_envs.values()}.union(*map(secrets_in, texts))
 
     def render(self, *, image: str, envs: dict[str, str], max_seconds: float) -> str:
-        """The YAML that konduktor gets: image, environment and run duration of this launch.
+        """Return the YAML that konduktor gets: with image, environment and run duration of this launch.
 
-        Secrets are left out of it: konduktor would put them into its log and into the JobSet.
+        It leaves secrets out, because konduktor would put them into its log and into the JobSet.
         """
         document = copy.deepcopy(self.document)
         plain = {name: value for name, value in self.envs.items() if name not in self.secret_envs}
@@ -143,7 +145,7 @@ class JobFile:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Scripts stay readable: text of several lines is written as a block."""
+    """A YAML dumper that keeps scripts readable: text of several lines is written as a block."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

@@ -1,7 +1,7 @@
 """The kubeconfig that a launcher is given: one context, the launch's namespace, nothing to look up.
 
-A launcher runs with a HOME of its own, in another folder. So paths are made absolute, and where the user's
-kubeconfig runs a program for its credentials (a cloud's), the token that it gave the harness is handed on.
+A launcher runs with its own HOME in another folder, so paths are made absolute. Where the user's kubeconfig
+runs a program for its credentials (a cloud's), the token that the program gave the harness is handed on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _PROGRAMS = ("exec", "auth-provider")
 
 
 def for_launch(kube: Kube, namespace: str) -> Object:
-    """Raises HarnessError, cause cluster.kubeconfig, when it has not what `kube` was made of."""
+    """Return the kubeconfig for a launch.
+
+    Raises HarnessError, cause cluster.kubeconfig, when the user's file lacks what `kube` was made from.
+    """
     document = yaml.safe_load(kube.kubeconfig.read_text())
     wanted = kube.context or document["current-context"]
     context = dict(_named(document, "contexts", wanted)["context"])
@@ -54,8 +57,8 @@ def _absolute(entry: Object, folder: Path) -> Object:
 
 
 def _token(kube: Kube) -> str:
-    """What the program of the kubeconfig gave."""
-    keys = kube.configuration.api_key  # "authorization" in older clients
+    """Return the token that the kubeconfig's program gave."""
+    keys = kube.configuration.api_key  # Older clients use "authorization".
     said = str(keys.get("BearerToken") or keys.get("authorization") or "")
     if not said.startswith("Bearer "):
         raise HarnessError(

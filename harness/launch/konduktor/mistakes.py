@@ -1,8 +1,8 @@
-"""What is wrong with a job file, one sentence for each mistake, told before anything is created.
+"""Find what is wrong with a job file, one sentence for each mistake, before anything is created.
 
-konduktor itself answers most of these with a traceback; others it takes without a word and they fail later in
-the cluster (names of more than 40 characters, `A_b`), or are never used (`setup`, `experimental`).
-Fields as in konduktor-nightly 0.1.0.dev20261027031956: utils/schemas.py, resource.py, task.py.
+konduktor itself answers most of these mistakes with a traceback. It accepts others silently, and they fail
+later in the cluster (names of more than 40 characters, `A_b`) or are never used (`setup`, `experimental`).
+The fields are those of konduktor-nightly 0.1.0.dev20261027031956: utils/schemas.py, resource.py, task.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", r
 
 
 def mistakes(document: Any) -> Iterator[str]:
-    """One text for each, "field: what is expected; seen …"; none for a job file that can work."""
+    """Yield one text for each mistake, "field: what is expected; seen …".
+
+    Yields none for a job file that can work.
+    """
     if document is None:
         yield "it is empty; name, run and resources are expected"
         return
@@ -59,7 +62,7 @@ def mistakes(document: Any) -> Iterator[str]:
 
 
 def _kind(value: Any) -> str:
-    """A value's kind in YAML's words."""
+    """Return a value's type in YAML's terms."""
     if value is None:
         return "nothing"
     kinds = {dict: "a mapping", list: "a list", str: "text", bool: "true or false"}

@@ -1,8 +1,8 @@
 """Launch through the konduktor CLI, and read back what it made.
 
-konduktor runs with a HOME, a config and a schema file of its own (it fetches the schema from the internet
-otherwise), its image check skipped. Exit code 0 proves nothing (the JobSet CRD may be missing), and the name
-it prints is only a claim: the JobSet is looked up by the launch's label.
+konduktor runs with its own HOME, config and schema file (otherwise it fetches the schema from the internet),
+and without its image check. Exit code 0 proves nothing, because the JobSet CRD may be missing. The name that
+konduktor prints is not proof either, so the JobSet is looked up by the launch's label.
 """
 
 from __future__ import annotations
@@ -27,27 +27,28 @@ from harness.launch.workload import Handle
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
 CONTAINER = "konduktor-container"
 SUBMIT_SECONDS = 60
-"""konduktor takes 1 s, on a machine that does much else 20 s."""
+"""konduktor takes 1 s, and up to 20 s on a busy machine."""
 _JOB_ID = re.compile(r"^Job ID: (\S+)", re.MULTILINE)
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _REFUSED = re.compile(r"ApiException: \((4\d\d)\).*?^HTTP response body: (.*?)$", re.DOTALL | re.MULTILINE)
-"""As the Kubernetes client's exception prints itself."""
+"""Matches an exception of the Kubernetes client as it is printed."""
 
 
 class KonduktorLauncher:
-    """One protocol for every launcher: submit → handle, cancel."""
+    """Launches through konduktor. Every launcher has `submit`, which returns a handle, and `cancel`."""
 
     name = "konduktor"
     kind = "JobSet"
 
     def __init__(self, kube: Kube, program: Path, home: Path) -> None:
-        """`home` is a folder of this launch alone; it is removed by `clean`."""
+        """Create a launcher. `home` is a folder of this launch alone, and `clean` removes it."""
         self.kube = kube
         self.program = program
         self.home = home
 
     def submit(self, submission: Submission, record: Callable[[str, str], None]) -> Handle:
-        """Run `konduktor launch` and find its JobSet. `record(file, text)` keeps what it was given and said.
+        """Run `konduktor launch` and find its JobSet. `record(file, text)` keeps konduktor's input and
+        output.
 
         Raises HarnessError: launch.rejected, launch.timed_out, launch.konduktor_failed,
         launch.jobset_not_found.
@@ -83,7 +84,7 @@ class KonduktorLauncher:
         return Handle(metadata["name"], metadata["uid"])
 
     def cancel(self, submission: Submission) -> None:
-        """Delete the launch's JobSets; none is no error."""
+        """Delete the launch's JobSets. It is no error when there are none."""
         group, _, version = JOBSET_API.partition("/")
         self.kube.custom.delete_collection_namespaced_custom_object(
             group=group,
@@ -97,7 +98,7 @@ class KonduktorLauncher:
         shutil.rmtree(self.home, ignore_errors=True)
 
     def _prepare(self, submission: Submission, record: Callable[[str, str], None]) -> Path:
-        """HOME with config, schema and kubeconfig."""
+        """Write HOME with config, schema and kubeconfig, and return it."""
         schemas = self.home / ".konduktor" / "schemas"
         schemas.mkdir(parents=True, exist_ok=True, mode=0o700)
         (schemas / "podspec.json").write_text("{}")
@@ -110,7 +111,8 @@ class KonduktorLauncher:
         return kubeconfig
 
     def _environment(self, kubeconfig: Path) -> dict[str, str]:
-        """Nothing of the caller's environment but what a program needs: no key reaches konduktor's logs."""
+        """Return only what a program needs of the caller's environment, so that no key reaches konduktor's
+        logs."""
         own = {
             "HOME": str(self.home),
             "KUBECONFIG": str(kubeconfig),
@@ -128,7 +130,7 @@ class KonduktorLauncher:
 
 
 def reason(returncode: int, output: str) -> tuple[CauseId, str]:
-    """Cause and sentence of a `konduktor launch` that failed, out of what it printed."""
+    """Return the cause and a sentence for a `konduktor launch` that failed, from what it printed."""
     lines = [line.strip() for line in _ANSI.sub("", output).splitlines() if line.strip()]
     last = lines[-1] if lines else "it printed nothing"
     if last.startswith("still running after "):

@@ -1,4 +1,4 @@
-"""A konduktor job file as a workload: konduktor makes a JobSet of it, which Kueue admits."""
+"""A konduktor job file as a workload: konduktor makes a JobSet from it, which Kueue admits."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class KonduktorWorkload:
         return str(self.job.document["name"])
 
     def job_name(self, _nonce: str, /) -> None:
-        """konduktor appends to the name, and no two jobs have the same."""
+        """Return None: konduktor appends to the name, so no two jobs have the same one."""
 
     def members(self, _kube: Kube, /) -> int:
-        """Its num_nodes."""
+        """Return its num_nodes."""
         return self.job.num_nodes
 
     @property
@@ -78,16 +78,19 @@ class KonduktorWorkload:
         return self.job.secrets
 
     def check(self, settings: Settings) -> None:
-        """The number of ranks must be known, and a konduktor config must be one."""
+        """Check that the number of ranks is known, and that a named konduktor config is one.
+
+        Raises UsageError.
+        """
         self.job.ranks  # noqa: B018 - raises UsageError
         users_config(settings.konduktor_config)
 
     def provide(self, context: RunContext) -> None:
-        """konduktor, in an environment of its own."""
+        """Install konduktor in an environment of its own."""
         konduktor_bin(context)
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
-        """`konduktor launch`; see KonduktorLauncher.submit."""
+        """Run `konduktor launch`. See KonduktorLauncher.submit."""
         return self._launcher(surroundings).submit(self._submission(surroundings), record)
 
     def cancel(self, surroundings: Surroundings) -> None:
@@ -95,11 +98,11 @@ class KonduktorWorkload:
         try:
             self._launcher(surroundings).cancel(self._submission(surroundings))
         except ApiException as error:
-            if error.status != 404:  # no such API: nothing of it is there either
+            if error.status != 404:  # Without this API there is no JobSet to delete either.
                 raise
 
     def clean(self, surroundings: Surroundings) -> None:
-        """konduktor's HOME goes."""
+        """Remove konduktor's HOME."""
         self._launcher(surroundings).clean()
 
     def _launcher(self, surroundings: Surroundings) -> KonduktorLauncher:
@@ -123,5 +126,5 @@ class KonduktorWorkload:
 
 
 def as_workload(job: Workload | JobFile) -> Workload:
-    """A job file as the workload that it is; anything else as it is."""
+    """Return a job file as a workload, and any other value as it is."""
     return KonduktorWorkload(job) if isinstance(job, JobFile) else job
