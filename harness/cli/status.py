@@ -1,4 +1,4 @@
-"""What is there: a cluster, its controllers, queues and launches, and the room that all of it takes."""
+"""Report what is there: a cluster, its controllers, queues and launches, and the disk space they take."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ class LaunchStatus(Record):
 
 
 class Status(Record):
-    """`healthy`: the cluster can be used. What a cluster that is not healthy cannot tell stays unset."""
+    """The state of a cluster.
+
+    `healthy`: it can be used. Fields that an unhealthy cluster cannot fill stay unset.
+    """
 
     cluster: str
     created_by_harness: bool
@@ -49,7 +52,7 @@ class Status(Record):
     healthy: bool
     trouble: str | None
     others: list[str]
-    """Other clusters of the harness on this machine, and this one."""
+    """All clusters of the harness on this machine, this one included."""
     disk: dict[str, int]
     """Bytes: free where Docker lies, and what the harness's own folders take."""
     nodes: dict[str, str] = {}
@@ -61,11 +64,11 @@ class Status(Record):
     launches: list[LaunchStatus] = []
 
     def document(self) -> dict[str, Any]:
-        """For --json, without what could not be asked."""
+        """Return the document for --json, without fields that could not be asked."""
         return self.model_dump(exclude_unset=True)
 
     def text(self) -> str:
-        """For a person, on one screen."""
+        """Return the text for a person, on one screen."""
         lines = [f"cluster      {self.cluster}: {self._condition()}"]
         lines += [f"kubeconfig   {self.kubeconfig}"] if self.kubeconfig else []
         lines += [f"node         {name}  {version}" for name, version in self.nodes.items()]
@@ -132,7 +135,7 @@ def status(settings: Settings) -> Status:
 
 
 def launches(kube: Kube) -> list[LaunchStatus]:
-    """Each JobSet, the oldest first, with its state, what Kueue says of it, and its pods."""
+    """Return each JobSet, oldest first, with its state, what Kueue says of it, and its pods."""
     workloads = kube.objects("kueue.x-k8s.io/v1beta2", "Workload")
     pods = kube.objects("v1", "Pod", selector=NONCE_LABEL)
     jobsets = kube.objects("jobset.x-k8s.io/v1alpha2", "JobSet")
@@ -149,7 +152,7 @@ def launches(kube: Kube) -> list[LaunchStatus]:
 
 
 def _said(workloads: list[Object]) -> str:
-    """Why Kueue has not let it run, or that it has."""
+    """Return why Kueue has not admitted it, or that it has."""
     for workload in workloads:
         for kind in ("Finished", "Evicted", "Admitted", "QuotaReserved"):
             said = condition(workload, kind)
@@ -160,7 +163,7 @@ def _said(workloads: list[Object]) -> str:
 
 
 def _pod(pod: Object) -> str:
-    """Where it is and what it waits for."""
+    """Return where a pod is and what it waits for."""
     status, node = pod["status"], pod["spec"].get("nodeName", "no node")
     waiting = [
         f"{c['state']['waiting'].get('reason')}: {c['state']['waiting'].get('message', '')}".rstrip(": ")
@@ -173,7 +176,7 @@ def _pod(pod: Object) -> str:
 
 
 def _disk(settings: Settings) -> dict[str, int]:
-    """Bytes: free where Docker and the bundles lie, and what the harness's own folders take."""
+    """Return bytes: free where Docker and the bundles are, and what the harness's own folders take."""
     rows = {"cache": settings.cache_dir, "runs": settings.runs_dir, "state": settings.state_dir}
     taken = {name: folder.size(path) for name, path in rows.items()}
     docker = Path("/var/lib/docker")
@@ -181,7 +184,7 @@ def _disk(settings: Settings) -> dict[str, int]:
 
 
 def build_images(context: RunContext) -> dict[str, str]:
-    """Everything a cluster needs, without making one."""
+    """Build every image that a cluster needs, without making a cluster."""
     stack = resolve(context)
     worker = build_worker(stack, context, exact=True)
     tracker = build_tracker(stack, context)

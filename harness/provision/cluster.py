@@ -1,4 +1,4 @@
-"""What every cluster can do for a launch, whoever made it; and what a cluster that is ready is known by."""
+"""The interface of every cluster that a launch can use, and the description of one that is ready."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.provision.images.build import ImageRef
 
 
 class Cluster(Protocol):
-    """Made ready, used, left. Nothing outside of `provision` asks which implementation it is."""
+    """A cluster that is made ready, used and left. Only `provision` knows which implementation it is."""
 
     name: str
     context: str
@@ -24,64 +24,69 @@ class Cluster(Protocol):
 
     @property
     def owns_namespaces(self) -> bool:
-        """Whether every launch there is of this machine's harnesses, so that none is somebody else's."""
+        """Return whether every launch there comes from this machine's harnesses, so that no namespace is
+        somebody else's."""
 
     @property
     def keeps_namespaces(self) -> bool:
-        """Whether the namespace of a launch stays when the launch is over."""
+        """Return whether the namespace of a launch stays when the launch is over."""
 
     def kube(self) -> Kube:
-        """A client. Raises HarnessError, cause cluster.kubeconfig."""
+        """Return a client. Raises HarnessError, cause cluster.kubeconfig."""
 
     def use(self) -> Hold:
-        """Until it is released, nobody else removes the cluster as no longer used."""
+        """Mark the cluster as used. Until the hold is released, nobody else removes it as unused."""
 
     def ready(self, context: RecordedContext) -> Ready:
-        """Create, reuse or attach; returns when the cluster serves.
+        """Create, reuse or attach the cluster, and return when it serves.
 
-        What fails is in the writer's stages with its cause. A cluster that this call began is deleted then,
-        unless it is to be kept.
+        A failure is recorded in the writer's stages with its cause. A cluster that this call began is then
+        deleted, unless it is to be kept.
         """
 
     def removable(self, ready: Ready | None, owner: str) -> bool:
-        """Whether `leave` is to remove the cluster once nobody uses it."""
+        """Return whether `leave` is to remove the cluster once nobody uses it."""
 
     def leave(self, context: RunContext, ready: Ready | None = None, owner: str = "") -> bool:
-        """Release the cluster. The last one that used it removes it, unless somebody wants it kept.
+        """Release the cluster. The last user removes it, unless somebody wants it kept. Return False when it
+        stays.
 
         Without `ready`, the cluster never came to be used: only the run that began it (`owner`) removes it.
-        False when it stays. May be called again after an interruption.
+        It may be called again after an interruption.
         """
 
     def owned(self) -> OwnedCluster:
-        """The same cluster with what needs nodes of the harness's own. Raises UsageError for somebody's."""
+        """Return the same cluster with access to its nodes.
+
+        Raises UsageError for a cluster of the user's own.
+        """
 
 
 class OwnedCluster(Cluster, Protocol):
-    """A cluster that the harness made: its nodes may be looked into, stopped and filled with images."""
+    """A cluster that the harness made. Its nodes may be inspected, stopped and filled with images."""
 
     def exists(self) -> bool:
-        """Whether it has nodes, stopped ones too."""
+        """Return whether it has nodes, stopped ones too."""
 
     def nodes(self) -> list[str]:
-        """Names of the nodes, control plane first."""
+        """Return the names of the nodes, control plane first."""
 
     def keep(self) -> None:
-        """From now on only `harness down` removes it."""
+        """Keep the cluster: from now on only `harness down` removes it."""
 
     def paused(self) -> bool:
-        """Whether every node is there and none of them runs."""
+        """Return whether every node is there and none of them runs."""
 
     def pause(self, progress: Progress) -> bool:
-        """Stop every node; everything in the cluster stays. False when they were stopped already."""
+        """Stop every node. Everything in the cluster stays. Return False when they were stopped already."""
 
     def resume(self, progress: Progress) -> bool:
-        """Start the nodes and wait until everything serves again. False when it was not paused."""
+        """Start the nodes and wait until everything serves again. Return False when it was not paused."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A cluster that was proved to serve: what a launch needs to know of it."""
+    """A cluster that was proved to serve, with what a launch needs to know of it."""
 
     cluster: Cluster
     kube: Kube
@@ -89,9 +94,12 @@ class Ready:
     schedulable_nodes: int
     versions: dict[str, str]
     use: Hold
-    """Until `leave`, or until this process ends, nobody else removes the cluster as no longer used."""
+    """Until `leave`, or until this process ends, nobody else removes the cluster as unused."""
 
     @property
     def kind(self) -> OwnedCluster:
-        """Raises UsageError for somebody's own cluster: what needs this would disturb it."""
+        """Return the cluster with access to its nodes.
+
+        Raises UsageError for the user's own cluster, because whatever needs this would disturb it.
+        """
         return self.cluster.owned()

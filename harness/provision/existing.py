@@ -1,7 +1,8 @@
-"""Somebody's own cluster, named by --kubeconfig and --context: used as it is, never created, never deleted.
+"""An existing cluster of the user's, named by --kubeconfig and --context. The harness never creates or
+deletes it.
 
-What a launch needs there is looked at first, and nothing is installed unasked. Only locks of this machine's
-harnesses are kept for it, below <state>/existing/.
+What a launch needs there is checked first, and nothing is installed unasked. On this machine only the locks
+of its harnesses are kept for it, below <state>/existing/.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ HINT = "`harness preflight` shows all of it; with --install it installs what is 
 
 
 class ExistingCluster:
-    """A cluster that was there before: what a launch lacks is named, and the cluster is left as it was."""
+    """A cluster that was there before. What a launch lacks is named, and the cluster is left as it was."""
 
     owns_namespaces = False
     """Other people launch there too: a namespace without a lock of this machine is theirs."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises UsageError where there is no such kubeconfig, or no such context in it."""
+        """Read the kubeconfig. Raises UsageError where there is no such file, or no such context in it."""
         if settings.kubeconfig is None:
             raise UsageError("a kubeconfig is expected", hint="--kubeconfig FILE --context NAME")
         self.settings = settings
@@ -48,19 +49,22 @@ class ExistingCluster:
 
     @property
     def keeps_namespaces(self) -> bool:
-        """Nothing of a launch stays on somebody's cluster, unless it was asked for."""
+        """Return whether the user asked to keep namespaces.
+
+        Otherwise nothing of a launch stays on the cluster.
+        """
         return self.settings.keep_cluster
 
     def kube(self) -> Kube:
-        """Raises HarnessError, cause cluster.kubeconfig."""
+        """Return a client. Raises HarnessError, cause cluster.kubeconfig."""
         return Kube(self.kubeconfig, self.context, self.dir / "discovery.json")
 
     def use(self) -> Hold:
-        """As a cluster of the harness's own; nobody removes this one."""
+        """Mark the cluster as used, as a cluster of the harness's own. Nobody removes this one."""
         return take(self.dir / "users", shared=True)
 
     def removable(self, ready: Ready | None, owner: str) -> bool:
-        """Never."""
+        """Return False: it is never removed."""
         del ready, owner
         return False
 
@@ -72,13 +76,13 @@ class ExistingCluster:
         return False
 
     def owned(self) -> OwnedCluster:
-        """Raises UsageError: what needs this would disturb somebody's cluster."""
+        """Raise UsageError: whatever needs this would disturb the user's cluster."""
         raise UsageError(
             "this needs a kind cluster of the harness's own", hint="leave out --kubeconfig and --context"
         )
 
     def ready(self, context: RecordedContext) -> Ready:
-        """The cluster as it is.
+        """Return the cluster as it is.
 
         Raises HarnessError that names everything it lacks, with the cause of the first.
         """
@@ -111,7 +115,7 @@ class ExistingCluster:
         )
 
     def _refuse_lacks(self, found: list[Requirement]) -> None:
-        """The image is the job file's to name, so it is no lack of the cluster."""
+        """Raise for what the cluster lacks. The image does not count, because the job file names it."""
         lacks = [requirement for requirement in missing(found) if requirement.what != "image"]
         if lacks:
             told = "; ".join(f"{requirement.what}: {requirement.seen}" for requirement in lacks)
@@ -120,13 +124,16 @@ class ExistingCluster:
             raise HarnessError(f"cluster {self.name} lacks: {told}", hint=HINT, cause=problem.cause)
 
     def look(self, job: Asking | None = None) -> tuple[str, list[Requirement]]:
-        """Kubernetes version, and everything that a launch needs there. Changes nothing."""
+        """Return the Kubernetes version and everything that a launch needs there. Changes nothing."""
         with reached():
             kube = self.kube()
             return _version(kube), requirements(kube, self.settings, job)
 
     def install(self, context: RunContext) -> None:
-        """Whatever of JobSet, Kueue, queue and tracker the cluster lacks; what is there is left as it is."""
+        """Install what the cluster lacks of JobSet, Kueue, queue and tracker.
+
+        What is there is left as it is.
+        """
         settings, progress = self.settings, context.progress
         with reached():
             kube = self.kube()

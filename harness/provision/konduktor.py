@@ -1,7 +1,8 @@
-"""konduktor in an environment of its own, made from its own lock.
+"""Install konduktor in an environment of its own, from its own lock.
 
 konduktor-nightly pins kubernetes < 31 and other libraries below what the harness uses, and a nightly can
-break silently: so one exact nightly, every dependency by hash, and its program called, never imported.
+break silently. So the lock names one exact nightly and every dependency by hash, and konduktor's program is
+called, never imported.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ INSTALL_SECONDS = 900
 
 
 def environment_dir(settings: Settings, lock: Path = LOCK) -> Path:
-    """<cache>/konduktor-<hash>: another lock or another Python is another environment."""
+    """Return <cache>/konduktor-<hash>. Another lock or another Python gets another environment."""
     if not lock.is_file():
         raise HarnessError(f"{lock} is missing", hint="install the harness again", cause=MISSING)
     made_of = lock.read_bytes() + sys.implementation.cache_tag.encode()
@@ -35,17 +36,17 @@ def environment_dir(settings: Settings, lock: Path = LOCK) -> Path:
 
 
 def konduktor_version(lock: Path = LOCK) -> str:
-    """The one nightly that the lock names."""
+    """Return the one nightly that the lock names."""
     pinned = [line for line in lock.read_text().splitlines() if line.startswith("konduktor-nightly==")]
     return pinned[0].removeprefix("konduktor-nightly==").rstrip(" \\")
 
 
 def konduktor_bin(context: RunContext) -> Path:
-    """The path of the `konduktor` program; the first call makes its environment (10–60 s).
+    """Return the path of the `konduktor` program. The first call makes its environment (10–60 s).
 
-    Later calls return at once. Among processes one makes it, the others wait. One that was cut off is made
-    again.
-    Raises HarnessError (launch.konduktor_missing) when a package cannot be installed.
+    Later calls return at once. Of several processes, one makes the environment and the others wait. An
+    environment whose creation was cut off is made again. Raises HarnessError (launch.konduktor_missing) when
+    a package cannot be installed.
     """
     home = environment_dir(context.settings)
     program = home / "bin" / "konduktor"
@@ -69,7 +70,10 @@ def konduktor_bin(context: RunContext) -> Path:
 
 
 def _complete(home: Path) -> bool:
-    """The marker is written last; the interpreter may have gone since, with the Python that it links to."""
+    """Return whether the environment is complete.
+
+    The marker is written last. The interpreter may be gone since, with the Python that it links to.
+    """
     return (home / MARKER).is_file() and (home / "bin" / "python").exists()
 
 
@@ -95,7 +99,10 @@ def _install(home: Path) -> None:
 
 
 def _uv() -> str | None:
-    """uv beside this interpreter or on PATH: it installs several times faster than pip."""
+    """Return the path of uv, beside this interpreter or on PATH.
+
+    It installs several times faster than pip.
+    """
     beside = Path(sys.executable).with_name("uv")
     return str(beside) if beside.is_file() else shutil.which("uv")
 

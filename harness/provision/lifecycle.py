@@ -1,4 +1,4 @@
-"""Which cluster a run is on, and its way from ready to left."""
+"""Choose the cluster of a run, and use it from ready to left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.settings import Settings
 
 
 def cluster_of(settings: Settings) -> Cluster:
-    """The user's own where a kubeconfig is named, else a kind cluster of the harness's.
+    """Return the user's own cluster where a kubeconfig is named, else a kind cluster of the harness's.
 
     Raises UsageError where that kubeconfig cannot be used.
     """
@@ -18,9 +18,9 @@ def cluster_of(settings: Settings) -> Cluster:
 
 
 class ClusterUse:
-    """One run's use of one cluster: `up` makes it ready, and one of the ways to leave it ends the use.
+    """One run's use of one cluster. `up` makes it ready, and `leave` or `leave_recorded` ends the use.
 
-    The last one that leaves a cluster removes it, unless somebody wants it kept.
+    The last run that leaves a cluster removes it, unless somebody wants it kept.
     """
 
     def __init__(self, cluster: Cluster, context: RecordedContext) -> None:
@@ -29,12 +29,12 @@ class ClusterUse:
         self._ready: Ready | None = None
 
     def up(self) -> Ready:
-        """A cluster that serves, in use from now on. Raises as `Cluster.ready`."""
+        """Return a cluster that serves, in use from now on. Raises as `Cluster.ready`."""
         self._ready = self._cluster.ready(self._context)
         return self._ready
 
     def leave(self) -> None:
-        """Leave without evidence. The first interruption does not end a deletion, the second one does.
+        """Leave without evidence. A first Ctrl-C does not stop the deletion, a second one does.
 
         The state file of a cluster that could not be deleted stays, so that `harness down` finds it.
         """
@@ -45,7 +45,7 @@ class ClusterUse:
             self._leave()
 
     def leave_recorded(self) -> None:
-        """Leave, and record the deletion in the bundle as a stage. Raises nothing: what fails is told."""
+        """Leave, and record the deletion in the bundle as a stage. Raises nothing: failures are reported."""
         if not self._cluster.removable(self._ready, self._context.nonce):
             self._leave()
             return

@@ -1,4 +1,4 @@
-"""What a cluster must have before a launch can go there, looked at one by one; nothing is changed."""
+"""Check one by one what a cluster must have before a launch can go there. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _RIGHTS = (
     ("kueue.x-k8s.io", "clusterqueues", "get"),
     ("apiextensions.k8s.io", "customresourcedefinitions", "get"),
 )
-"""(API group, resource, verb), cluster-wide: every launch has a namespace of its own."""
+"""(API group, resource, verb), cluster-wide, because every launch has a namespace of its own."""
 
 
 class Asking(Protocol):
@@ -42,15 +42,15 @@ class Asking(Protocol):
 
     @property
     def image(self) -> str:
-        """Of its ranks."""
+        """Return the image of its ranks."""
 
     @property
     def takes_ours(self) -> bool:
-        """Whether `image` stands for the worker image that the harness builds."""
+        """Return whether `image` stands for the worker image that the harness builds."""
 
     @property
     def resources(self) -> set[str]:
-        """Names of the resources that each pod asks for."""
+        """Return the names of the resources that each pod requests."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class Requirement:
 
 
 def requirements(kube: Kube, settings: Settings, job: Asking | None = None) -> list[Requirement]:
-    """All of them, in the order of a launch; `job` says which resources and image it asks for.
+    """Return all requirements in the order of a launch. `job` says which resources and image it requests.
 
-    A look that is forbidden is a problem of its own, not an error.
+    A forbidden look becomes a problem of its own, and not an error.
     """
     looks: list[tuple[str, Callable[[], str]]] = [
         ("nodes", lambda: _nodes(kube)),
@@ -180,7 +180,10 @@ def _image(kube: Kube, settings: Settings, job: Asking | None) -> str:
 
 
 def pull_secret(kube: Kube, settings: Settings) -> Object | None:
-    """The user's own for images; None when none is named. Raises HarnessError, cause image.pull_failed."""
+    """Return the user's pull secret, or None when none is named.
+
+    Raises HarnessError, cause image.pull_failed.
+    """
     if settings.image_pull_secret is None:
         return None
     namespace, _, name = settings.image_pull_secret.partition("/")
@@ -195,7 +198,7 @@ def pull_secret(kube: Kube, settings: Settings) -> Object | None:
 
 
 def image(job: Asking | None, worker: str | None) -> str:
-    """The job's own, or `worker` where it names the one that is built here.
+    """Return the job's own image, or `worker` where it names the image that is built here.
 
     Raises HarnessError, cause image.not_found, when there is none.
     """

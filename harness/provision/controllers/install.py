@@ -1,9 +1,9 @@
-"""JobSet and Kueue: installed in that order, and proved to serve.
+"""Install JobSet and Kueue in that order, and prove that they serve.
 
 Ready means more than Available (Kueue issues 1649, 2073, 12008): the Deployment is Available at its latest
 generation, the EndpointSlices of every webhook Service have a ready endpoint, and a server-side dry-run
-create passes through each webhook. JobSet must be Available before Kueue is applied: Kueue's own webhooks
-block pods in every namespace until Kueue serves.
+create passes through each webhook. JobSet must be Available before Kueue is applied, because Kueue's own
+webhooks block pods in every namespace until Kueue serves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from harness.evidence.messages import PULL_REASONS
 from harness.provision.controllers.readiness import CONTROLLERS, serves, standing
 
 LOOK_SECONDS = 5.0
-"""How often is looked why a Deployment is not Available. An image not had at two looks is given up."""
+"""Seconds between two looks at why a Deployment is not Available.
+
+An image that is missing at two looks is given up.
+"""
 
 
 def install(
@@ -42,8 +45,10 @@ def install(
 def wait_available(
     kube: Kube, namespace: str, seconds: float, cause: CauseId, *, endpoints: bool = True
 ) -> None:
-    """Every Deployment of the namespace Available at its latest generation, with `endpoints` every
-    EndpointSlice filled."""
+    """Wait until every Deployment of the namespace is Available at its latest generation.
+
+    With `endpoints`, also wait until every EndpointSlice has an endpoint that is ready.
+    """
 
     def available(deployments: dict[str, Object]) -> str | None:
         late = {name: _why_not_available(d) for name, d in deployments.items()}
@@ -96,7 +101,10 @@ def wait_available(
 
 
 def _waiting(kube: Kube, namespace: str, reasons: tuple[str, ...] = ()) -> list[str]:
-    """Why containers of the namespace do not run, e.g. an image that cannot be pulled; of `reasons` only."""
+    """Return why containers of the namespace do not run, e.g. an image that cannot be pulled.
+
+    Only `reasons` count.
+    """
     found = []
     for pod in kube.objects("v1", "Pod", namespace):
         for status in pod["status"].get("containerStatuses") or []:
@@ -122,9 +130,9 @@ def _why_not_available(deployment: Object) -> str:
 
 
 def prove_again(kube: Kube, seconds: float = 60) -> None:
-    """That controllers which served before still do. What cannot come back by itself is an error at once.
+    """Prove that controllers which served before still do.
 
-    Raises HarnessError with cause controllers.*.
+    Raises HarnessError with cause controllers.*, at once for what cannot come back by itself.
     """
     standing(kube)
     for name, namespace in CONTROLLERS.items():
@@ -133,7 +141,7 @@ def prove_again(kube: Kube, seconds: float = 60) -> None:
 
 
 def prove(kube: Kube, seconds: float = 60) -> None:
-    """A dry-run create through each webhook; retried, for a webhook cannot be watched.
+    """Send a dry-run create through each webhook. It is retried, because a webhook cannot be watched.
 
     Raises WaitError naming the probe and the API server's last answer.
     """
@@ -157,7 +165,7 @@ def prove(kube: Kube, seconds: float = 60) -> None:
 
 
 def _said(error: BaseException | None) -> str:
-    """The API server's own sentence."""
+    """Return the API server's own sentence."""
     try:
         return str(json.loads(getattr(error, "body", ""))["message"])
     except (ValueError, TypeError, KeyError):
@@ -165,14 +173,15 @@ def _said(error: BaseException | None) -> str:
 
 
 def _webhook_not_serving(error: BaseException) -> bool:
-    """500 for an unreachable webhook, 404 for a kind that discovery does not show yet."""
+    """Return whether a webhook does not serve yet: 500 when it is unreachable, 404 when discovery lacks
+    the kind."""
     if isinstance(error, NOT_SERVED):
         return True
     return isinstance(error, ApiException) and error.status in (404, 500, 503)
 
 
 def _probes() -> list[Object]:
-    """One object per webhook; none is ever created."""
+    """Return one object per webhook. None is ever created."""
     pod = {"restartPolicy": "Never", "containers": [{"name": "probe", "image": "probe:none"}]}
     job = {"backoffLimit": 0, "template": {"spec": pod}}
     jobset = {"replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": job}}]}

@@ -1,6 +1,7 @@
 """Kueue's queues: one ResourceFlavor and ClusterQueue for the cluster, one LocalQueue per launch.
 
-Quotas are what the schedulable nodes can still allocate: allocatable less what pods there request.
+Quotas are what the schedulable nodes can still allocate: their allocatable resources less the requests of the
+pods there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ MANAGED = {"app.kubernetes.io/managed-by": "pluto-e2e-harness"}
 
 
 def quotas(nodes: list[Object], pods: list[Object]) -> dict[str, Decimal]:
-    """CPU in cores, memory in bytes, and every extended resource, over all schedulable nodes."""
+    """Return CPU in cores, memory in bytes, and every extended resource, summed over all schedulable
+    nodes."""
     names = {node["metadata"]["name"] for node in nodes if _schedulable(node)}
     total: dict[str, Decimal] = {"cpu": Decimal(0), "memory": Decimal(0)}
     for node in nodes:
@@ -38,20 +40,21 @@ def quotas(nodes: list[Object], pods: list[Object]) -> dict[str, Decimal]:
 
 
 def fitting_request(asked: Decimal, pods: int, quota: Decimal, node: Decimal) -> Decimal | None:
-    """CPUs that each of `pods` may ask for so that all of them fit into `quota` on one node, in steps of 10m.
+    """Return the CPUs that each of `pods` may request so that all fit into `quota` on one node, in steps of
+    10m.
 
-    None when they fit as they are, and when one of them alone is more than the node has: such a job is too
-    big, and shall be told so.
+    Returns None when they fit as they are. Also returns None when one of them alone is more than the node
+    has: such a job is too big, and must fail with that reason.
     """
     share = (quota / pods).quantize(Decimal("0.01"), rounding=ROUND_DOWN)
     return share if asked > share > 0 and asked <= node else None
 
 
 def single_node_request(kube: Kube, asked: Decimal, pods: int) -> str | None:
-    """`fitting_request` on this cluster, as a quantity; None also when several nodes take pods.
+    """Return `fitting_request` on this cluster as a quantity, or None also when several nodes take pods.
 
-    Two nodes of a job share one machine there, beside the control plane: it is their requests that do not
-    fit, not the work.
+    On one node, two nodes of a job share a machine with the control plane. Their requests do not fit, but
+    their work does.
     """
     nodes = [node for node in kube.objects("v1", "Node") if _schedulable(node)]
     queue = kube.get(API, "ClusterQueue", CLUSTER_QUEUE)
@@ -74,7 +77,7 @@ def schedulable_nodes(kube: Kube) -> int:
 
 
 def install(kube: Kube, seconds: float = 60) -> dict[str, str]:
-    """ResourceFlavor and ClusterQueue, waited for until Active. Returns the quotas as quantities."""
+    """Create the ResourceFlavor and ClusterQueue, wait until Active, and return the quotas as quantities."""
     amounts = quotas(kube.objects("v1", "Node"), kube.objects("v1", "Pod"))
     texts = {resource: _quantity(resource, amount) for resource, amount in amounts.items()}
     resources = [{"name": resource, "nominalQuota": text} for resource, text in texts.items()]
@@ -109,7 +112,7 @@ def install(kube: Kube, seconds: float = 60) -> dict[str, str]:
 def local_queue(
     kube: Kube, namespace: str, name: str, cluster_queue: str = CLUSTER_QUEUE, seconds: float = 30
 ) -> None:
-    """A LocalQueue in the launch's namespace, waited for until Active.
+    """Create a LocalQueue in the launch's namespace and wait until it is Active.
 
     Raises HarnessError: at once (queue.*) when its ClusterQueue is gone or admits nothing.
     """
@@ -135,14 +138,14 @@ def local_queue(
 
 
 def covered(kube: Kube, name: str) -> set[str]:
-    """Resources that a ClusterQueue has a quota of."""
+    """Return the resources that a ClusterQueue has a quota for."""
     queue = kube.get(API, "ClusterQueue", name) or {"spec": {}}
     groups = queue["spec"].get("resourceGroups") or []
     return {resource for group in groups for resource in group["coveredResources"]}
 
 
 def admits(kube: Kube, name: str) -> None:
-    """Raises HarnessError, cause queue.*, when a ClusterQueue is gone or admits nothing."""
+    """Raise HarnessError, cause queue.*, when a ClusterQueue is gone or admits nothing."""
     queue = kube.get(API, "ClusterQueue", name)
     if queue is None:
         raise HarnessError(
@@ -171,7 +174,7 @@ def _active(name: str) -> Any:
 
 
 def _quantity(resource: str, amount: Decimal) -> str:
-    """Milli-cores, mebibytes, or whole numbers."""
+    """Return an amount in milli-cores, mebibytes, or whole numbers."""
     if resource == "cpu":
         return f"{int(amount * 1000)}m"
     if resource == "memory":

@@ -1,6 +1,6 @@
-"""What must stand for JobSet and Kueue to serve, looked at once: APIs, Deployments, endpoints of webhooks.
+"""Check once what JobSet and Kueue need to serve: APIs, Deployments, endpoints of webhooks.
 
-Nothing is waited for: what is missing here does not come back by itself.
+Nothing is waited for, because what is missing here does not come back by itself.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ _SERVICE = "kubernetes.io/service-name"
 
 
 def standing(kube: Kube) -> None:
-    """Raises HarnessError, cause controllers.crd_missing, version_unsupported, *_not_ready or
-    webhook_not_serving."""
+    """Check both controllers.
+
+    Raises HarnessError, cause controllers.crd_missing, version_unsupported, *_not_ready or
+    webhook_not_serving.
+    """
     for kind in APIS:
         _api(kube, kind)
     for name in CONTROLLERS:
@@ -38,7 +41,7 @@ def standing(kube: Kube) -> None:
 
 
 def require_ready(kube: Kube, name: Controller) -> None:
-    """The same of one of CONTROLLERS."""
+    """Check one of CONTROLLERS. Raises as `standing`."""
     for kind in APIS:
         if kind.partition(".")[2].startswith(name):
             _api(kube, kind)
@@ -51,7 +54,10 @@ def _controller(kube: Kube, name: Controller) -> None:
 
 
 def explain(kube: Kube, error: Exception) -> HarnessError | None:
-    """Why nothing could be created, when a controller or its API is to blame; `error` is how it showed."""
+    """Return why nothing could be created, if a controller or its API is to blame.
+
+    `error` is what the call raised.
+    """
     said = error.message if isinstance(error, HarnessError) else f"HTTP {getattr(error, 'status', '?')}"
     try:
         standing(kube)
@@ -70,7 +76,10 @@ def explain(kube: Kube, error: Exception) -> HarnessError | None:
 
 
 def is_transient(kube: Kube, error: HarnessError) -> bool:
-    """Whether it was a webhook that failed although everything stands: its controller is on its way back."""
+    """Return whether a webhook failed although everything stands.
+
+    Its controller is then about to serve again.
+    """
     if _WEBHOOK not in error.message:
         return False
     try:
@@ -112,7 +121,10 @@ def _deployments(kube: Kube, name: Controller) -> None:
 
 
 def _endpoints(kube: Kube, name: Controller) -> None:
-    """A Service without endpoints although a pod is Ready: its selector finds nothing."""
+    """Check the endpoints.
+
+    A Service without endpoints although a pod is Ready has a selector that finds nothing.
+    """
     namespace = CONTROLLERS[name]
     ready = [p for p in kube.objects("v1", "Pod", namespace) if _ready(p)]
     filled: dict[str, bool] = {}
@@ -135,5 +147,5 @@ def _ready(pod: Object) -> bool:
 
 
 def serves(endpoint: dict[str, Any]) -> bool:
-    """Whether an endpoint of an EndpointSlice is ready."""
+    """Return whether an endpoint of an EndpointSlice is ready."""
     return bool((endpoint.get("conditions") or {}).get("ready"))

@@ -1,7 +1,7 @@
-"""The embedded tracker: a Deployment in the cluster, serving before any rank starts.
+"""The embedded tracker: a Deployment in the cluster that serves before any rank starts.
 
-Its key is made once per cluster and lies in a Secret; ranks get it by reference, so it is in no job file,
-no process list and no JobSet.
+Its key is made once per cluster and kept in a Secret. Ranks get it by reference, so it is in no job file, no
+process list and no JobSet.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ LABELS = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/managed-by": "pluto
 
 @dataclass(frozen=True)
 class EmbeddedTracker:
-    """Where ranks reach the tracker, and its key."""
+    """The address at which ranks reach the tracker, and its key."""
 
     url: str
     key: str
 
     def client(self, kube: Kube) -> httpx.Client:
-        """For the harness: through the API server's proxy, which strips Authorization."""
+        """Return the harness's client. It uses the API server's proxy, which strips Authorization."""
         return kube.service_client(NAMESPACE, NAME, PORT, {"X-Api-Key": self.key})
 
 
 def gone(kube: Kube) -> str | None:
-    """Why the tracker cannot answer, however long one waits; None when it may."""
+    """Return why the tracker cannot answer, however long one waits, or None when it may."""
     deployment = kube.get("apps/v1", "Deployment", NAME, NAMESPACE)
     if deployment is None:
         return f"there is no Deployment {NAME} in {NAMESPACE}"
@@ -46,7 +46,7 @@ def gone(kube: Kube) -> str | None:
 
 
 def prove(kube: Kube, seconds: float = 20) -> None:
-    """Of a tracker that was installed before: it serves. Raises HarnessError with cause tracker.not_ready."""
+    """Prove that an installed tracker serves. Raises HarnessError with cause tracker.not_ready."""
     why = gone(kube)
     if why is not None:
         hint = f"`kubectl -n {NAMESPACE} scale deployment {NAME} --replicas=1`, or `harness down`"
@@ -55,7 +55,7 @@ def prove(kube: Kube, seconds: float = 20) -> None:
 
 
 def install(kube: Kube, image: str, seconds: float = 120) -> EmbeddedTracker:
-    """Apply and wait until it serves. Raises WaitError with cause tracker.not_ready."""
+    """Apply the tracker and wait until it serves. Raises WaitError with cause tracker.not_ready."""
     kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": LABELS}})
     if kube.get("v1", "Secret", NAME, NAMESPACE) is None:
         kube.apply(_object("v1", "Secret", stringData={"api-key": f"mlpi_{secrets.token_urlsafe(24)}"}))
@@ -69,7 +69,7 @@ def install(kube: Kube, image: str, seconds: float = 120) -> EmbeddedTracker:
 
 
 def find(kube: Kube) -> EmbeddedTracker:
-    """The tracker of a cluster that has one. Raises HarnessError otherwise."""
+    """Return the tracker of a cluster that has one. Raises HarnessError otherwise."""
     secret = kube.get("v1", "Secret", NAME, NAMESPACE)
     if secret is None:
         raise HarnessError(
@@ -84,7 +84,7 @@ def _object(api_version: str, kind: str, **fields: object) -> Object:
 
 
 def _deployment(image: str, selector: dict[str, str]) -> Object:
-    """The database is in an emptyDir: it outlives the container, not the pod."""
+    """Return the Deployment. Its database is in an emptyDir: it outlives the container, not the pod."""
     key = {"secretKeyRef": {"name": NAME, "key": "api-key"}}
     container = {
         "name": NAME,

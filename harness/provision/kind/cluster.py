@@ -1,4 +1,4 @@
-"""A kind cluster of the harness's own, from nothing to one that takes launches, and to its removal."""
+"""A kind cluster of the harness's own, from its creation to its removal."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ class KindCluster(KindNodes):
 
     owns_namespaces = True
     keeps_namespaces = True
-    """They go with the cluster. On a kept one the newest few stay, for whoever wants to look."""
+    """Namespaces are deleted with the cluster.
+
+    On a kept one the newest few stay, for users who want to look at them.
+    """
 
     def owned(self) -> OwnedCluster:
         return self
 
     def ready(self, context: RecordedContext) -> Ready:
-        """Images, kind, JobSet, Kueue, queues, tracker: what is already there and proved is left as it is.
+        """Provide images, kind, JobSet, Kueue, queues and tracker. What is there and proved is left as it is.
 
         Raises UsageError for a cluster that is not the harness's own.
         """
@@ -54,7 +57,10 @@ class KindCluster(KindNodes):
             )
 
     def _filled(self, images: Images, context: RecordedContext) -> Kube:
-        """Create or reuse, and install. A cluster that was created here goes again when that fails."""
+        """Create or reuse the cluster, and install everything.
+
+        When that fails, a cluster created here is deleted.
+        """
         writer = context.writer
         with ExitStack() as last:
             last.callback(writer.clean, "kind")
@@ -75,14 +81,14 @@ class KindCluster(KindNodes):
 
     # -- leave, remove ---------------------------------------------------------------------------------
     def removable(self, ready: Ready | None, owner: str) -> bool:
-        """Nobody wants it kept, and it was used here, or begun here."""
+        """Return whether nobody wants it kept, and this run used it or began it."""
         state = self.state()
         if state is None or state.kept or self.settings.keep_cluster:
             return False
         return ready is not None or state.owner == owner
 
     def leave(self, context: RunContext, ready: Ready | None = None, owner: str = "") -> bool:
-        """Release it; remove it when it is removable and nobody else uses it."""
+        """Release it. Remove it when it is removable and nobody else uses it."""
         if ready is not None:
             ready.use.release()
         if not self.removable(ready, owner):
@@ -97,7 +103,7 @@ class KindCluster(KindNodes):
             return self.delete()
 
     def down(self, progress: Progress) -> bool:
-        """Remove it, also when it is used or kept. False when the harness made none of this name."""
+        """Remove it, also when it is used or kept. Return False when the harness made none of this name."""
         with self._alone(progress):
             if self.state() is None:
                 return False
@@ -107,16 +113,16 @@ class KindCluster(KindNodes):
 
     # -- stop, start -----------------------------------------------------------------------------------
     def paused(self) -> bool:
-        """Whether every node is there and none of them runs."""
+        """Return whether every node is there and none of them runs."""
         return power.paused(self)
 
     def pause(self, progress: Progress) -> bool:
-        """Stop the nodes; everything in the cluster stays. False when they were stopped already."""
+        """Stop the nodes. Everything in the cluster stays. Return False when they were stopped already."""
         with self._alone(progress):
             return power.pause(self)
 
     def resume(self, progress: Progress) -> bool:
-        """The opposite of `pause`, until everything serves. False when it was not paused."""
+        """Start the nodes and wait until everything serves. Return False when it was not paused."""
         with self._alone(progress), reached():
             power.owned(self)
             return start(self, progress)

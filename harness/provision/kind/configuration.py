@@ -1,4 +1,4 @@
-"""What kind is asked to make, and why it differs from kind's own defaults."""
+"""The configuration of kind, and why it differs from kind's own defaults."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ IMAGES_MOUNT = "/harness-images"
 def configuration(
     settings: Settings, node_image: str, containerd_patches: Sequence[str], images: Path
 ) -> dict[str, object]:
-    """kind.yaml. The nodes see the folder `images`.
+    """Return kind.yaml. The nodes see the folder `images`.
 
-    Kubelet: a longer syncFrequency delays Kueue's certificate by a minute, a smaller containerLogMaxSize
-    rotates a follower's log away, and cgroup v1 must be allowed by name.
+    Three kubelet settings matter: a longer syncFrequency delays Kueue's certificate by a minute, a smaller
+    containerLogMaxSize rotates the log away from its follower, and cgroup v1 must be allowed by name.
     """
     node = {
         "image": node_image,

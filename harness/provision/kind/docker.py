@@ -1,4 +1,5 @@
-"""What a cluster needs of Docker, before anything is created: it answers, there is room, a port is free."""
+"""Check what a cluster needs of Docker before anything is created: it answers, has room, and a port is
+free."""
 
 from __future__ import annotations
 
@@ -14,7 +15,10 @@ from harness.settings import Settings
 
 GIB = 1024**3
 CONTROL_PLANE_GIB, WORKER_GIB, SPARE_GIB = 1.2, 3.0, 1.0
-"""Disk that a node takes: it holds its own copy of the images. Measured on clusters after a run."""
+"""GiB of disk for each node, because every node holds its own copy of the images.
+
+Measured on clusters after a run.
+"""
 _CAUSES: tuple[tuple[str, CauseId], ...] = (
     ("permission denied", "docker.permission"),
     ("is too new. Maximum supported API version", "docker.unsupported"),
@@ -22,7 +26,10 @@ _CAUSES: tuple[tuple[str, CauseId], ...] = (
 
 
 def daemon() -> None:
-    """Raises HarnessError with cause docker.not_installed, docker.permission or docker.daemon_down."""
+    """Check that Docker answers.
+
+    Raises HarnessError with cause docker.not_installed, docker.permission or docker.daemon_down.
+    """
     if shutil.which("docker") is None:
         raise HarnessError(
             "`docker` is not on PATH", hint="`harness doctor --fix`", cause="docker.not_installed"
@@ -41,7 +48,7 @@ def daemon() -> None:
 
 
 def tools(settings: Settings) -> None:
-    """kind is there. Raises HarnessError, cause cluster.tool_missing."""
+    """Check that kind is installed. Raises HarnessError, cause cluster.tool_missing."""
     if shutil.which(settings.kind_bin) is None:
         raise HarnessError(
             f"`{settings.kind_bin}` is not a program that can be run: kind is needed to make a cluster",
@@ -51,7 +58,10 @@ def tools(settings: Settings) -> None:
 
 
 def room(settings: Settings) -> None:
-    """Room for a new cluster where Docker keeps containers. Raises HarnessError, cause docker.disk_full."""
+    """Check for room for a new cluster where Docker keeps containers.
+
+    Raises HarnessError, cause docker.disk_full.
+    """
     done = processes.run(["docker", "info", "--format", "{{.DockerRootDir}}"], timeout=20, check=False)
     root = Path(done.stdout.strip() or "/var/lib/docker")
     if not root.is_dir():  # in a machine of its own, as with Docker Desktop
@@ -68,7 +78,7 @@ def room(settings: Settings) -> None:
 
 
 def port(settings: Settings) -> None:
-    """A chosen port of the API server is free. Raises HarnessError, cause docker.port_taken."""
+    """Check that a chosen port of the API server is free. Raises HarnessError, cause docker.port_taken."""
     if not settings.api_port:
         return
     with socket.socket() as probe:

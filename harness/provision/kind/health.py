@@ -1,4 +1,4 @@
-"""Why a cluster that is there cannot be used: its kubeconfig, its API server, or its nodes."""
+"""Find why an existing cluster cannot be used: its kubeconfig, its API server, or its nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ HINT = "`harness status` shows more; `harness down` removes it, the next run mak
 
 
 def trouble(kubeconfig: Path, context: str, nodes: Sequence[str], expected: int) -> HarnessError | None:
-    """None when the API server answers and all `expected` nodes are Ready. `nodes`: those that Docker has."""
+    """Return None when the API server answers and all `expected` nodes are Ready, else the reason.
+
+    `nodes` are those that Docker has.
+    """
     try:
         kube = Kube(kubeconfig, context)
     except HarnessError as error:

@@ -1,6 +1,6 @@
-"""What goes into a kind cluster: images, JobSet, Kueue, queues, tracker.
+"""Fill a kind cluster: images, JobSet, Kueue, queues, tracker.
 
-Everything that is already there and proved is left as it is: a warm cluster installs and builds nothing.
+What is there and proved is left as it is, so a warm cluster installs and builds nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ from harness.provision.kind.nodes import KindNodes, State
 from harness.provision.konduktor import konduktor_version
 
 AGAIN_SECONDS = 180
-"""For controllers after their nodes were started again: Kueue takes about a minute for its certificates."""
+"""Seconds for controllers after their nodes were restarted.
+
+Kueue needs about a minute for its certificates.
+"""
 
 
 @dataclass(frozen=True)
@@ -47,18 +50,18 @@ class Images:
 
     @property
     def own(self) -> list[str]:
-        """Those that pods of the harness run."""
+        """Return the images that pods of the harness run."""
         return [self.worker.tag, self.tracker.tag]
 
     @property
     def fingerprint(self) -> str:
-        """Of everything that `install` puts into a cluster once."""
+        """Return the fingerprint of everything that `install` puts into a cluster once."""
         manifests = (self.stack.jobset_manifest, self.stack.kueue_manifest)
         parts = [*(path.read_bytes() for path in manifests), self.tracker.tag.encode()]
         return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
     def versions(self) -> dict[str, str]:
-        """For the manifest of a bundle."""
+        """Return the versions for the manifest of a bundle."""
         return {
             **self.stack.versions,
             "konduktor": konduktor_version(),
@@ -69,7 +72,7 @@ class Images:
 
 
 def create_or_reuse(kind: KindNodes, stack: Stack, context: RecordedContext) -> bool:
-    """True when the cluster was created, False when the one that is there serves."""
+    """Return True when the cluster was created, False when an existing one serves."""
     progress = context.progress
     state = kind.state()
     if state is not None and state.phase != "creating" and kind.exists():
@@ -95,7 +98,10 @@ def create_or_reuse(kind: KindNodes, stack: Stack, context: RecordedContext) -> 
 
 
 def install(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
-    """Controllers, queues and tracker, while the worker image travels; then the state says ready."""
+    """Install controllers, queues and tracker while the worker image is loaded.
+
+    Then set the state to ready.
+    """
     state = kind.state()
     assert state is not None
     if state.phase == "ready" and state.fingerprint == images.fingerprint:
@@ -106,7 +112,7 @@ def install(kind: KindNodes, kube: Kube, images: Images, context: RecordedContex
 
 
 def _prove(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
-    """All of it was installed before: it still serves. Only the images may be newer ones."""
+    """Prove that an earlier installation still serves. Only the images may be newer."""
     writer = context.writer
     with writer.stage("controllers"), reached():
         controllers.prove_again(kube)
@@ -148,7 +154,7 @@ def _mark_ready(kind: KindNodes, state: State, fingerprint: str) -> None:
 
 
 def start(kind: KindNodes, progress: Progress) -> bool:
-    """Start a paused cluster: what served before serves again when this returns. False: it was not paused."""
+    """Start a paused cluster and wait until everything serves again. Return False when it was not paused."""
     if not power.paused(kind):
         return False
     progress(f"cluster {kind.name}: was paused; starting its nodes")

@@ -1,8 +1,8 @@
 """The nodes of a kind cluster that belongs to the harness: created, proved healthy, reused, deleted.
 
-What was created is told by a state file, <state>/clusters/<name>/state.json, written before creation begins
-and removed after deletion; the kubeconfig lies beside it. A cluster without a state file is somebody else's:
-it is neither used nor deleted. The user's own kubeconfig is never written.
+A state file, <state>/clusters/<name>/state.json, shows what was created. It is written before creation begins
+and removed after deletion. The kubeconfig is beside it. A cluster without a state file is somebody else's: it
+is neither used nor deleted. The user's own kubeconfig is never written.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CREATE_CAUSES: tuple[tuple[str, CauseId], ...] = (
 
 @dataclass(frozen=True)
 class State:
-    """state.json: what the harness made, with what."""
+    """state.json: what the harness made, and from what."""
 
     name: str
     phase: str
@@ -49,15 +49,15 @@ class State:
     workers: int
     created_at: str
     fingerprint: str = ""
-    """Of everything installed in the cluster, set when all of it was proved ready."""
+    """Fingerprint of everything installed in the cluster, set when all of it was proved ready."""
     owner: str = ""
-    """Nonce of the run that created it: that run removes it when it does not come to be used."""
+    """Nonce of the run that created it. That run removes it when it never comes to be used."""
     kept: bool = False
-    """Somebody wants it (KEEP_CLUSTER, `harness up`): it is never removed but by `harness down`."""
+    """Whether somebody wants it (KEEP_CLUSTER, `harness up`). Then only `harness down` removes it."""
 
 
 class KindNodes:
-    """The nodes of one kind cluster by name, and the harness's state file of it."""
+    """The nodes of one kind cluster by name, and the harness's state file for it."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -66,12 +66,12 @@ class KindNodes:
         self.kubeconfig = self.dir / "kubeconfig"
         self.context = f"kind-{self.name}"
         self.lock = settings.state_dir / "clusters" / f"{self.name}.lock"
-        """Held by the one that creates, installs or deletes."""
+        """Held by the process that creates, installs or deletes."""
         self._users = settings.state_dir / "clusters" / f"{self.name}.users"
 
     # -- what is there ---------------------------------------------------------------------------------
     def state(self) -> State | None:
-        """None when the harness did not create a cluster of this name."""
+        """Return the state, or None when the harness did not create a cluster of this name."""
         try:
             document = json.loads((self.dir / "state.json").read_text())
             known = [field.name for field in fields(State) if field.name in document]
@@ -80,11 +80,11 @@ class KindNodes:
             return None
 
     def exists(self) -> bool:
-        """Whether Docker holds nodes of a kind cluster of this name, whoever made it."""
+        """Return whether Docker has nodes of a kind cluster of this name, whoever made it."""
         return bool(self.nodes())
 
     def nodes(self) -> list[str]:
-        """Names of the node containers, control plane first."""
+        """Return the names of the node containers, control plane first."""
         listed = processes.run(
             [
                 "docker",
@@ -102,7 +102,7 @@ class KindNodes:
         return sorted(listed.stdout.split(), key=lambda node: ("control-plane" not in node, node))
 
     def pools(self) -> list[str]:
-        """Names of the nodes that take pods: the workers, or the only node."""
+        """Return the names of the nodes that take pods: the workers, or the only node."""
         nodes = self.nodes()
         return nodes[1:] or nodes
 
@@ -110,7 +110,8 @@ class KindNodes:
         return Kube(self.kubeconfig, self.context)
 
     def trouble(self) -> HarnessError | None:
-        """Why the cluster that the harness made cannot be used, with its cause; None when it can."""
+        """Return why the cluster that the harness made cannot be used, with its cause, or None when it
+        can."""
         state = self.state()
         expected = 0 if state is None else state.workers + 1
         return health.trouble(self.kubeconfig, self.context, self.nodes(), expected)
@@ -120,7 +121,7 @@ class KindNodes:
 
     # -- create, delete --------------------------------------------------------------------------------
     def refuse_foreign(self) -> None:
-        """Raises UsageError when a cluster of this name exists that the harness did not create."""
+        """Raise UsageError when a cluster of this name exists that the harness did not create."""
         if self.state() is None and self.exists():
             raise UsageError(
                 f"a kind cluster named {self.name!r} exists and was not created by the harness",
@@ -135,7 +136,7 @@ class KindNodes:
         containerd_patches: tuple[str, ...],
         context: RecordedContext,
     ) -> None:
-        """Create and wait until every node is Ready. On failure: kind's logs are kept, nothing else is."""
+        """Create the nodes and wait until every one is Ready. On failure, only kind's logs are kept."""
         progress, logs = context.progress, context.writer.path / "kind"
         self.refuse_foreign()
         docker.tools(self.settings)
@@ -175,7 +176,7 @@ class KindNodes:
         self.save(replace(state, phase="created"))
 
     def delete(self) -> bool:
-        """Remove the cluster that the harness made, and its state. False when there was none."""
+        """Remove the cluster that the harness made, and its state. Return False when there was none."""
         if self.state() is None:
             return False
         for attempt in range(3):
@@ -193,33 +194,37 @@ class KindNodes:
                 check=attempt == 2,
                 cause="cluster.delete_failed",
             )
-            if done.returncode == 0 and not self.exists():  # a creation cut off may bring a container late
+            # A creation that was cut off may bring a container late.
+            if done.returncode == 0 and not self.exists():
                 break
         shutil.rmtree(self.dir, ignore_errors=True)
         return True
 
     # -- who uses it -----------------------------------------------------------------------------------
     def use(self) -> Hold:
-        """Until it is released, nobody else removes the cluster as no longer used. Needs `lock`."""
+        """Mark the cluster as used.
+
+        Until the hold is released, nobody else removes it as unused. Needs `lock`.
+        """
         return take(self._users, shared=True)
 
     def used(self) -> bool:
-        """Whether any harness, this one too, uses it."""
+        """Return whether any harness, this one too, uses it."""
         return in_use(self._users)
 
     def abandoned(self) -> bool:
-        """Nobody asked to keep it, and whoever used it has ended without removing it. Needs `lock`."""
+        """Return whether nobody asked to keep it and every user ended without removing it. Needs `lock`."""
         state = self.state()
         return state is not None and not state.kept and not self.used()
 
     def keep(self) -> None:
-        """From now on only `harness down` removes it."""
+        """Keep the cluster: from now on only `harness down` removes it."""
         state = self.state()
         if state is not None and not state.kept:
             self.save(replace(state, kept=True))
 
     def export_logs(self, folder: Path) -> None:
-        """Node logs for the evidence; never raises: the reason is written instead."""
+        """Export node logs for the evidence. Never raises: the reason of a failure is written instead."""
         folder.mkdir(parents=True, exist_ok=True)
         try:
             self._kind(["export", "logs", "--name", self.name, str(folder)], timeout=120)
@@ -237,7 +242,7 @@ class KindNodes:
 
 
 def _why(error: ToolError) -> str:
-    """One sentence: how kind ended, and its error or the step that it was at."""
+    """Return in one sentence how kind ended, and its error or its last step."""
     lines = [line.strip() for line in error.output.splitlines() if line.strip()]
     last = lines[-1] if lines else "it said nothing"
     told = next((line for line in lines if line.startswith("ERROR")), last)

@@ -1,4 +1,4 @@
-"""Stop a cluster's nodes and start them again; what is in the cluster stays."""
+"""Stop a cluster's nodes and start them again. Everything in the cluster stays."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ CAUSE: Final = "cluster.unhealthy"
 
 
 def paused(kind: KindNodes) -> bool:
-    """Whether every node is there and none of them runs."""
+    """Return whether every node is there and none of them runs."""
     states = _running(kind.nodes())
     return bool(states) and not any(states)
 
 
 def pause(kind: KindNodes) -> bool:
-    """Stop every node. False when they are stopped already.
+    """Stop every node. Return False when they are stopped already.
 
     Raises UsageError for a cluster that is not the harness's, or that a harness uses.
     """
@@ -34,7 +34,8 @@ def pause(kind: KindNodes) -> bool:
     if paused(kind):
         return False
     nodes = kind.nodes()
-    with ThreadPoolExecutor(len(nodes)) as pool:  # the control plane last: nodes say goodbye to it
+    # Stop the control plane last, because nodes sign off from it.
+    with ThreadPoolExecutor(len(nodes)) as pool:
         list(pool.map(_stop, nodes[1:]))
     _stop(nodes[0])
     return True
@@ -44,7 +45,7 @@ def resume(kind: KindNodes) -> None:
     """Start every node and wait until all are Ready."""
     nodes = kind.nodes()
     started = CLOCK.utc()
-    for node in nodes:  # in the order of creation: each gets the address back that it had
+    for node in nodes:  # Start in the order of creation, so that each node gets its former address again.
         processes.run(["docker", "start", node], timeout=60, cause=CAUSE)
 
     def done(seen: dict[str, Object]) -> str | None:
@@ -57,7 +58,7 @@ def resume(kind: KindNodes) -> None:
 
 
 def owned(kind: KindNodes) -> None:
-    """Raises UsageError when there is no cluster of this name that the harness made."""
+    """Raise UsageError when the harness made no cluster of this name."""
     if kind.state() is None or not kind.exists():
         raise UsageError(
             f"there is no cluster {kind.name} that the harness made", hint="`harness up` makes one"
@@ -71,7 +72,10 @@ def _stop(node: str) -> None:
 
 
 def _said_ready_since(node: Object, started: datetime) -> bool:
-    """What it said before it was stopped counts for nothing; API times have whole seconds."""
+    """Return whether a node reported Ready since the start.
+
+    A report from before the stop does not count. API times are whole seconds.
+    """
     ready = condition(node, "Ready")
     said = datetime.fromisoformat(ready.get("lastHeartbeatTime", "1970-01-01T00:00:00Z"))
     return ready.get("status") == "True" and said >= started.replace(microsecond=0)
