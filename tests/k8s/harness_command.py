@@ -20,7 +20,10 @@ from harness.settings import load
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """State, bundles and HOME below `folder`; the cache is the user's: it holds what every run needs."""
+    """Return an environment with state, bundles and HOME below `folder`.
+
+    The cache is the user's, because it holds what every run needs.
+    """
     for name in ("home", "state", "runs"):
         (folder / name).mkdir(exist_ok=True)
     own = {
@@ -34,14 +37,14 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 
 class Harness(Command):
-    """Use as a context manager, as Command."""
+    """A `harness` process. Use it as a context manager, as Command."""
 
     def until(self, text: str, seconds: float = 180) -> None:
-        """Until a line of its progress matches the regex `text`. Raises WaitError."""
+        """Wait until a line of its progress matches the regex `text`. Raises WaitError."""
         self._until(f"a line of progress like {text!r}", lambda: re.search(text, self.stderr), seconds)
 
     def until_stage(self, name: str, seconds: float = 180) -> None:
-        """Until a stage of its bundle has begun. Raises WaitError."""
+        """Wait until a stage of its bundle has begun. Raises WaitError."""
         runs = Path(self.env["HARNESS_RUNS_DIR"])
         self._until(f"the stage {name}", lambda: begun(runs / "latest", name), seconds)
 
@@ -65,25 +68,25 @@ class Harness(Command):
 
     @property
     def verdict(self) -> Verdict:
-        """As it was recorded."""
+        """Return the recorded verdict."""
         return Verdict.model_validate_json((self.bundle.path / "verdict.json").read_text())
 
     def left_behind(self) -> list[str]:
-        """Processes of it or of what it started, and folders of its launches."""
+        """Return what is left of it: its processes, its child processes, and folders of its launches."""
         state = self.env["HARNESS_STATE_DIR"]
         left = [f"process {p.pid}: {processes.command_line(p)}" for p in processes.started_with(state)]
         return left + [str(path) for path in Path(state).glob("launch-*")]
 
 
 def harness(*arguments: str, env: Mapping[str, str]) -> Harness:
-    """Run to the end."""
+    """Run the command to its end."""
     with Harness(*arguments, env=env) as run:
         run.end(300)
     return run
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """The process and all that it started, as they are now."""
+    """Return the process and all that it started, as they are now."""
     try:
         first = psutil.Process(pid)
         return [first, *first.children(recursive=True)]
@@ -92,7 +95,7 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def containers(cluster: str) -> list[str]:
-    """Docker containers of a kind cluster, running or not."""
+    """Return the Docker containers of a kind cluster, running or not."""
     label = f"label=io.x-k8s.kind.cluster={cluster}"
     listed = subprocess.run(
         ["docker", "ps", "-aq", "--filter", label], capture_output=True, text=True, check=True
@@ -101,7 +104,7 @@ def containers(cluster: str) -> list[str]:
 
 
 def until_container(cluster: str, seconds: float = 60) -> None:
-    """Docker has begun the first node: nothing to watch, so it is asked."""
+    """Wait until Docker has created the first node. Docker is polled, because there is nothing to watch."""
     deadline = time.monotonic() + seconds
     while not containers(cluster):
         if time.monotonic() > deadline:

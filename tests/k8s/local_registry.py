@@ -1,7 +1,7 @@
 """Debian's docker-registry on this machine: a process to push to, and a read-only one that nodes pull from.
 
-Docker takes a registry without TLS on loopback alone, and nodes reach this machine by another address; so one
-listens on loopback and may be written to, the other shows the same data to whoever reaches the machine.
+Docker accepts a registry without TLS on loopback only, and nodes reach this machine by another address. So
+one process listens on loopback and can be written to. The other serves the same data to the nodes.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _PULL = re.compile(r'^(\S+) .*"GET /v2/(\S+)/manifests/(sha256:[0-9a-f]{64})(?:\
 
 @dataclass(frozen=True)
 class Registry:
-    """One process that serves. `lines`: what it has said up to now, its access log included."""
+    """One serving process. `lines` holds its output up to now, including its access log."""
 
     port: int
     lines: list[str]
 
     def pulls(self) -> set[tuple[str, str]]:
-        """Who got which manifest by digest: (address, `repository@sha256:…`)."""
+        """Return who pulled which manifest by digest: (address, `repository@sha256:…`)."""
         found = [_PULL.match(line) for line in list(self.lines)]
         return {(pull[1], f"{pull[2]}@{pull[3]}") for pull in found if pull}
 
@@ -47,7 +47,8 @@ class Registry:
 def serving(
     program: Path, data: Path, address: str, *, readonly: bool, users: Path | None = None
 ) -> Iterator[Registry]:
-    """A registry of `data` on a free port of `address`, until the block ends; for `users` (htpasswd)."""
+    """Serve `data` on a free port of `address` until the block ends, for `users` (htpasswd) where they are
+    given."""
     storage = {"filesystem": {"rootdirectory": str(data)}, "maintenance": {"readonly": {"enabled": readonly}}}
     settings: dict[str, object] = {"version": 0.1, "storage": storage, "http": {"addr": f"{address}:0"}}
     if users is not None:
@@ -77,7 +78,7 @@ def serving(
 
 
 def _read(process: subprocess.Popen[str], lines: list[str], port: Future[int]) -> None:
-    """Every line to the end of the process; the port as soon as one tells it."""
+    """Read every line to the end of the process, and set the port as soon as a line shows it."""
     assert process.stdout is not None
     for line in process.stdout:
         lines.append(line)
@@ -88,10 +89,10 @@ def _read(process: subprocess.Popen[str], lines: list[str], port: Future[int]) -
 
 
 def registry_program(cache: Path) -> Path:
-    """docker-registry from PATH, or from Debian's package, unpacked into the cache.
+    """Return docker-registry from PATH, or from Debian's package, unpacked into the cache.
 
-    Unpacked and not installed: an installed one starts a registry for everybody on port 5000. Fails the test
-    where neither is to be had.
+    The package is not installed, because its service would start a registry for everybody on port 5000. Fails
+    the test where neither is available.
     """
     on_path = shutil.which(PACKAGE)
     if on_path:
@@ -110,7 +111,7 @@ def registry_program(cache: Path) -> Path:
 
 
 def _download(folder: Path) -> Path:
-    """Debian's package; root may need apt's lists first."""
+    """Download Debian's package. root may need apt's lists first."""
     if _ask("apt-get", "-qq", "download", PACKAGE, folder=str(folder)).returncode != 0:
         if os.geteuid() == 0:
             _must("apt-get", "-qq", "update", folder=str(folder))

@@ -1,4 +1,4 @@
-"""examples/own-repository, copied away and run by its own pytest on this session's cluster."""
+"""examples/own-repository, copied elsewhere and run by its own pytest on this session's cluster."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "own-repository"
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Another repository: nothing around it is the harness's."""
+    """A copy of the repository, outside the harness's own."""
     ignore = shutil.ignore_patterns("__pycache__", "build", "*.egg-info", "runs")
     return Path(shutil.copytree(EXAMPLE, tmp_path / "repository", ignore=ignore))
 
 
 @pytest.fixture
 def site(repository: Path, tmp_path: Path) -> Path:
-    """Where it is installed, so that its judge is found by entry point."""
+    """The folder where it is installed, so that its judge is found by entry point."""
     folder = tmp_path / "site"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-index", "--no-deps"]
     subprocess.run(
@@ -40,7 +40,10 @@ def site(repository: Path, tmp_path: Path) -> Path:
 
 
 def options(settings: Settings) -> list[str]:
-    """So that its session uses this session's cluster, which stays: this one uses it still."""
+    """Return options that make its session use this session's cluster.
+
+    The cluster stays, because it is in use here.
+    """
     found = ["--cluster-name", settings.cluster_name, "--harness-workers", str(settings.workers)]
     found += ["--kind-bin", settings.kind_bin, "--kind-kubectl-bin", settings.kubectl_bin]
     found += ["--keep-cluster"] if settings.keep_cluster else []

@@ -1,4 +1,4 @@
-"""A cluster of the user's own: used as it is, left as it was. Here a kind cluster stands for it."""
+"""A cluster of the user's own is used as it is and left as it was. Here a kind cluster stands for it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def progress(text: str) -> None:
 
 @pytest.fixture
 def theirs(cluster: Ready, harness_settings: Settings, tmp_path: Path) -> Settings:
-    """A user who has a kubeconfig of their own, and an image that the nodes have."""
+    """Settings of a user who has a kubeconfig of their own, and an image that the nodes have."""
     kubeconfig = tmp_path / "theirs" / "kubeconfig"
     kubeconfig.parent.mkdir()
     shutil.copy(cluster.kind.kubeconfig, kubeconfig)
@@ -39,7 +39,8 @@ def theirs(cluster: Ready, harness_settings: Settings, tmp_path: Path) -> Settin
 
 
 def test_a_launch_leaves_nothing_there(cluster: Ready, theirs: Settings, job: JobFile) -> None:
-    """PASS; its namespace goes; nothing is written beside the user's kubeconfig, nor into it."""
+    """The job is a PASS, its namespace is deleted, and nothing is written to the user's kubeconfig or
+    beside it."""
     assert theirs.kubeconfig is not None
     before = theirs.kubeconfig.read_bytes()
     outcome = running.run(job, RunContext(settings=theirs, progress=progress))
@@ -61,7 +62,7 @@ def test_a_launch_leaves_nothing_there(cluster: Ready, theirs: Settings, job: Jo
 
 
 def test_what_is_missing_is_named_and_nothing_is_made(theirs: Settings, job: JobFile) -> None:
-    """Another queue than there is; an image that was built here."""
+    """A queue that does not exist and an image that was built here are both named."""
     changed = theirs.model_copy(update={"cluster_queue": "nowhere", "worker_image": None})
     _, found = ExistingCluster(changed).look(job)
     assert {need.what for need in found if need.problem} == {"queue", "image"}
@@ -71,7 +72,7 @@ def test_what_is_missing_is_named_and_nothing_is_made(theirs: Settings, job: Job
 
 
 def test_credentials_that_may_only_look(cluster: Ready, theirs: Settings, job: JobFile) -> None:
-    """Each permission that lacks is named; the verdict's cause is cluster.forbidden."""
+    """Each missing permission is named, and the verdict's cause is cluster.forbidden."""
     assert theirs.kubeconfig is not None
     kube = cluster.kube
     account = {"name": ACCOUNT, "namespace": "default"}
@@ -97,7 +98,7 @@ def test_credentials_that_may_only_look(cluster: Ready, theirs: Settings, job: J
 
 
 def test_a_cluster_that_is_there_is_never_deleted(cluster: Ready, theirs: Settings) -> None:
-    """What would remove or disturb it needs a cluster of the harness's own."""
+    """Commands that remove or disturb a cluster work only on the harness's own."""
     with (
         running.cluster(RunContext(settings=theirs, progress=progress)) as ready,
         pytest.raises(UsageError, match="of the harness's own"),

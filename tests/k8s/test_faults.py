@@ -1,7 +1,8 @@
 """Every fault of harness/faults/cases gets the verdict, cause and ranks that its file says, and is undone.
 
-They run beside each other where they can (harness/faults/matrix.py); each test waits for its own. Those that
-`make test` leaves out are marked nightly (docs/tests.md). The ledger and the bundles are in runs/faults-*/.
+Faults run beside each other where they can (harness/faults/matrix.py), and each test waits for its own.
+Faults that `make test` leaves out are marked nightly (docs/tests.md). The ledger and the bundles are in
+runs/faults-*/.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from harness.settings import Settings
 pytestmark = pytest.mark.faults
 FAULTS = {name: fault for name, fault in catalogue().items() if fault.expect is not None}
 ALONE_BETWEEN_CONTROLS = 3
-"""`make faults` has a control after each of them."""
+"""Faults that run alone between two controls. `make faults` has a control after each of them."""
 
 
 def progress(text: str) -> None:
@@ -34,7 +35,7 @@ def progress(text: str) -> None:
 
 @pytest.fixture(scope="module")
 def matrix(request: pytest.FixtureRequest, cluster: Ready, harness_settings: Settings) -> Iterator[Matrix]:
-    """The faults of the tests that were selected, begun at once."""
+    """The faults of the selected tests, all started at once."""
     commands.undo_left(RunContext(settings=harness_settings, progress=progress))
     items = [item for item in request.session.items if item.path == request.path]
     names = [item.callspec.params["name"] for item in items if hasattr(item, "callspec")]

@@ -38,13 +38,13 @@ def progress(text: str) -> None:
 
 @pytest.fixture(scope="module")
 def real(harness_settings: Settings) -> bool:
-    """Whether there are devices behind what the nodes say."""
+    """Whether the GPUs that the nodes advertise are real devices."""
     return harness_settings.kubeconfig is not None
 
 
 @pytest.fixture(scope="module")
 def gpus(cluster: Ready, real: bool) -> Iterator[Ready]:
-    """The user's cluster as it is, or the session's, whose nodes say meanwhile that they have GPUs."""
+    """The user's cluster as it is, or the session's cluster, whose nodes advertise GPUs meanwhile."""
     if real:
         yield cluster
         return
@@ -57,8 +57,11 @@ def gpus(cluster: Ready, real: bool) -> Iterator[Ready]:
 
 
 def _advertise(ready: Ready, count: str | None) -> dict[str, str]:
-    """As a device plugin would: an extended resource of the nodes that take pods, and quota of it. None takes
-    both away. Returns the quota."""
+    """Advertise GPUs as a device plugin would: an extended resource of the nodes that take pods, and quota
+    for it.
+
+    With None, both are removed. Returns the quota.
+    """
     for node in ready.kube.ready_nodes():
         if not node["spec"].get("taints"):
             status = {"capacity": {GPU: count}, "allocatable": {GPU: count}}
@@ -87,9 +90,9 @@ def gpu_job() -> JobFile:
 def test_gpus_are_asked_for_given_and_labelled(
     launch: Callable[[JobFile], Outcome], gpu_job: JobFile, real: bool
 ) -> None:
-    """Requests, accelerator labels, the toleration, quota; all points of all ranks in one run.
+    """The job has its GPU requests, accelerator labels, toleration and quota, and all points are in one run.
 
-    With real devices over nccl; on kind over gloo, which proves nothing of a device.
+    With real devices it runs over nccl. On kind it runs over gloo, which proves nothing of a device.
     """
     outcome = launch(gpu_job if real else gpu_job.with_(envs={"E2E_DEVICE": "auto"}))
     assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
@@ -112,7 +115,7 @@ def test_gpus_are_asked_for_given_and_labelled(
 def test_a_job_that_needs_a_device_is_no_pass_without_one(
     launch: Callable[[JobFile], Outcome], gpu_job: JobFile, real: bool
 ) -> None:
-    """A driver that is broken, or a CPU image: the ranks say so, and the verdict names them."""
+    """With a broken driver or a CPU image, the ranks report it, and the verdict names them."""
     if real:
         pytest.skip("this cluster has devices")
     outcome = launch(gpu_job)

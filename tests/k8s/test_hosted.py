@@ -29,7 +29,7 @@ KEY = f"mlpi_{secrets.token_hex(12)}"
 
 @pytest.fixture
 def hosted_url(cluster: Ready, tmp_path: Path, unused_tcp_port: int) -> Iterator[str]:
-    """A tracker on the address where pods reach this machine: the gateway of the kind network."""
+    """Start a tracker at the address where pods reach this machine: the gateway of the kind network."""
     inspected = subprocess.run(
         ["docker", "network", "inspect", "kind"], check=True, capture_output=True, text=True
     )
@@ -54,7 +54,7 @@ def _wait_until_it_answers(url: str) -> None:
 
 
 def test_a_healthy_job_passes_by_the_public_read_api(launch: Launch, job: JobFile, hosted_url: str) -> None:
-    """No attachments there: who logged is told from the points. The key is in no file of the bundle."""
+    """Without attachments, the points show who logged. The key is in no file of the bundle."""
     outcome = launch(job, tracker="hosted", tracker_url=hosted_url, pluto_api_key=SecretStr(KEY))
     assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
     summary = Bundle.open(outcome.bundle).summary

@@ -1,7 +1,7 @@
-"""What faults cannot say of a run that ends early (harness/faults/cases/harness-*.yaml), of a cluster that is
-somebody else's or kept, and of one node.
+"""Interruptions that the faults (harness/faults/cases/harness-*.yaml) do not cover.
 
-Clusters here have a single node: a second one would show nothing more, and cost time.
+They are runs that end early, a cluster that is somebody else's or kept, and a cluster of one node. Clusters
+here have a single node, because a second one would show nothing more and cost time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.e2e
 JOB = "jobs/multinode.yaml"
 CLUSTER = "pluto-e2e-int"
 OTHERS = b"apiVersion: v1\nkind: Config\ncurrent-context: precious\n"
-"""A kubeconfig of the user's."""
+"""A kubeconfig of the user's own."""
 
 
 def arguments(cluster: str) -> tuple[str, ...]:
@@ -33,7 +33,8 @@ def arguments(cluster: str) -> tuple[str, ...]:
 
 
 def interrupted(run: Harness, by: str, *stages: str) -> None:
-    """UNKNOWN, told by what and where; nothing of the process is left, and the bundle is whole."""
+    """Check that an interrupted run is UNKNOWN and says so, that none of its processes is left, and its
+    bundle is whole."""
     assert run.end() == 2, run.stderr + run.stdout
     verdict, manifest = run.verdict, run.manifest
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.interrupted"), verdict.explanation
@@ -56,7 +57,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 # -- before there is a cluster ----------------------------------------------------------------------------
 def test_interrupted_again_and_again_the_cluster_is_still_known(env: dict[str, str]) -> None:
-    """Each signal gives up one more step of the clean-up; what is left then, `harness down` removes."""
+    """Each signal skips one more step of the clean-up. `harness down` then removes what is left."""
     cluster = "pluto-e2e-int-b"
     with Harness("run", JOB, *arguments(cluster), env=env) as run:
         run.until_stage("cluster")
@@ -74,7 +75,7 @@ def test_interrupted_again_and_again_the_cluster_is_still_known(env: dict[str, s
 
 @pytest.mark.nightly
 def test_what_a_sigkill_left_does_not_stop_the_next_run(env: dict[str, str]) -> None:
-    """Nobody cleaned up, and the nodes were stopped since, as by a reboot: that cluster makes way.
+    """Nobody cleaned up, and the nodes were stopped since, as by a reboot. The next run removes that cluster.
 
     In every `make test` the fault harness-sigkill-next-run does so with a launch in place of a cluster.
     """
@@ -91,7 +92,7 @@ def test_what_a_sigkill_left_does_not_stop_the_next_run(env: dict[str, str]) -> 
 
 
 def test_a_creation_that_fails_is_judged_and_leaves_its_log(env: dict[str, str], tmp_path: Path) -> None:
-    """kind is asked for a node image that does not exist."""
+    """kind gets a node image that does not exist."""
     kind = tmp_path / "kind"
     kind.write_text(
         '#!/bin/sh\n[ "$1" = create ] && exec kind "$@" --image registry.invalid/no/node:v1\nexec kind "$@"\n'
@@ -107,7 +108,7 @@ def test_a_creation_that_fails_is_judged_and_leaves_its_log(env: dict[str, str],
 
 
 def test_a_cluster_of_somebody_else_is_neither_used_nor_deleted(env: dict[str, str]) -> None:
-    """One container with kind's label is a cluster as kind sees it; it is never started."""
+    """A single container with kind's label counts as a cluster for kind. It is never started."""
     cluster = "pluto-e2e-int-e"
     image = resolve(RunContext(settings=load(), progress=lambda text: None)).node_image
     label = ("--label", f"io.x-k8s.kind.cluster={cluster}", "--label", "io.x-k8s.kind.role=control-plane")
@@ -130,7 +131,7 @@ def test_a_cluster_of_somebody_else_is_neither_used_nor_deleted(env: dict[str, s
 # -- on a cluster that is kept ----------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment of a user who has a kubeconfig, and a single-node cluster of theirs that stays."""
+    """The environment of a user who has a kubeconfig, and whose single-node cluster stays."""
     folder = tmp_path_factory.mktemp("kept")
     (folder / "kubeconfig").write_bytes(OTHERS)
     env = environment(folder, KUBECONFIG=str(folder / "kubeconfig"), KEEP_CLUSTER="true")
@@ -155,8 +156,10 @@ def created_at(env: dict[str, str]) -> str:
 
 @pytest.mark.nightly
 def test_one_node_is_enough_and_a_kept_cluster_is_reused(kept: dict[str, str]) -> None:
-    """Two pods that ask for a whole CPU each share what the control plane leaves of one machine; nothing is
-    built, created or installed for it."""
+    """Two pods that request a whole CPU each share what the control plane leaves of one machine.
+
+    Nothing is built, created or installed for the second run.
+    """
     since = created_at(kept)
     run = harness("run", JOB, *arguments(CLUSTER), "--json", env=kept)
     verdict = json.loads(run.stdout)
@@ -179,7 +182,7 @@ def test_one_node_is_enough_and_a_kept_cluster_is_reused(kept: dict[str, str]) -
 
 @pytest.mark.nightly
 def test_a_job_too_big_for_one_node_is_still_told_so(kept: dict[str, str], tmp_path: Path) -> None:
-    """Requests are lowered to share a node, never to hide that a job is larger than any."""
+    """CPU requests are lowered to share a node, but never to hide that a job is larger than any node."""
     job = tmp_path / "job.yaml"
     job.write_text(Path(JOB).read_text().replace("cpus: 1", "cpus: 64"))
     run = harness("run", str(job), *arguments(CLUSTER), env=kept)

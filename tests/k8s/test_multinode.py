@@ -1,6 +1,6 @@
-"""The main job on a real cluster is a PASS; tests/k8s/test_faults.py has each way in which it is not.
+"""The main job passes on a real cluster. tests/k8s/test_faults.py has the ways in which it does not.
 
-One cluster serves all tests of a session; each launch has its own namespace, queue and nonce.
+One cluster serves all tests of a session. Each launch has its own namespace, queue and nonce.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.e2e
 
 
 def test_a_healthy_job_passes(launch: Launch, job: JobFile) -> None:
-    """Both ranks on their own node, every point of both in the one run."""
+    """Each rank runs on its own node, and every point of both is in the one run."""
     outcome = launch(job)
     assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
     assert all(check.result == "PASS" for check in outcome.verdict.checks)
@@ -24,7 +24,7 @@ def test_a_healthy_job_passes(launch: Launch, job: JobFile) -> None:
 
 
 def test_several_processes_per_node_are_all_judged(launch: Launch, job: JobFile) -> None:
-    """World size 4 on two nodes: four ranks' points, two termination messages."""
+    """World size 4 on two nodes: points of four ranks, and two termination messages."""
     job = job.with_(run=job.document["run"].replace("--nproc_per_node=1", "--nproc_per_node=2"))
     outcome = launch(job)
     assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation

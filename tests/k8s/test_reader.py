@@ -1,4 +1,4 @@
-"""A reader who has a checkout and the documents, and types what they say: in bash, word for word."""
+"""A reader with a checkout types the commands of the documents into bash, word for word."""
 
 from __future__ import annotations
 
@@ -24,25 +24,28 @@ ROOT = Path(__file__).parents[2]
 TUTORIAL = (ROOT / "docs/tutorial.md").read_text()
 BLOCKS = re.findall(r"^```bash\n(.*?)^```$", TUTORIAL, re.MULTILINE | re.DOTALL)
 MADE = (".git", ".venv", "runs", "build", "*.egg-info", "__pycache__", ".hypothesis", ".*_cache")
-"""What is in a working folder and not in a checkout."""
+"""Files that are in a working folder and not in a checkout."""
 SECONDS = 600
 
 
 def parameters(commands: Iterable[Typed]) -> list[ParameterSet]:
-    """One test for each command, by its words."""
+    """Return one test parameter for each command, named by its words."""
     marks = {True: [pytest.mark.nightly], False: []}
     return [pytest.param(typed, id=typed.words, marks=marks[typed.nightly]) for typed in commands]
 
 
 @dataclass
 class Reader:
-    """A terminal in a checkout. What it prints is read through a pipe, so there are no live views."""
+    """A terminal in a checkout. Its output is read through a pipe, so there are no live views."""
 
     checkout: Path
     environ: dict[str, str]
 
     def type(self, line: str, code: int = 0, stdin: str = "") -> str:
-        """One line of a block; its output, both streams. Another exit code than `code` fails the test."""
+        """Run one line of a block and return its output, both streams.
+
+        Another exit code than `code` fails the test.
+        """
         activate = "if [ -f .venv/bin/activate ]; then . .venv/bin/activate; fi\n"
         done = subprocess.run(
             ["bash", "-c", activate + line],
@@ -65,13 +68,13 @@ class Reader:
 
     @property
     def bundles(self) -> list[Path]:
-        """The newest first."""
+        """Return the bundles, newest first."""
         return sorted((self.checkout / "runs").glob("2*-*"), reverse=True)
 
 
 @pytest.fixture(scope="module")
 def terminal(tmp_path_factory: pytest.TempPathFactory, harness_settings: Settings) -> Iterator[Reader]:
-    """In a copy of what is here, a repository of its own, with a cluster of its own name."""
+    """A terminal in a copy of this checkout: its own repository, and a cluster with a name of its own."""
     folder = tmp_path_factory.mktemp("reader")
     checkout, home = folder / "checkout", folder / "home"
     shutil.copytree(ROOT, checkout, symlinks=True, ignore=shutil.ignore_patterns(*MADE))
@@ -109,8 +112,10 @@ def terminal(tmp_path_factory: pytest.TempPathFactory, harness_settings: Setting
 
 @pytest.fixture(scope="module")
 def tutorial(terminal: Reader) -> dict[tuple[str, bool], str]:
-    """Every block typed but the last line, which removes the cluster. What each line printed, by the line and
-    whether the worker was broken then."""
+    """Type every block, except the last line, which removes the cluster.
+
+    Returns what each line printed, by the line and whether the worker was broken then.
+    """
     lines = [line for block in BLOCKS for line in block.splitlines()]
     assert lines.pop() == "harness down"
     assert lines[:3] == ["make doctor", ". .venv/bin/activate", "harness up"]
@@ -130,7 +135,7 @@ def tutorial(terminal: Reader) -> dict[tuple[str, bool], str]:
 
 
 def test_the_tutorial(tutorial: dict[tuple[str, bool], str]) -> None:
-    """PASS, the lost point by name, PASS: as it promises."""
+    """The tutorial gives what it promises: PASS, then the lost point by name, then PASS."""
     run, said = "harness run jobs/multinode.yaml", tutorial
     assert "✓ PASS" in said[(run, False)]
     (promised,) = re.findall(r"^```text\n(.*)\n```$", TUTORIAL, re.MULTILINE)
@@ -144,7 +149,7 @@ def test_the_tutorial(tutorial: dict[tuple[str, bool], str]) -> None:
 @pytest.mark.parametrize("typed", parameters(reader.WORKBENCH))
 @pytest.mark.usefixtures("tutorial")
 def test_the_kept_cluster(terminal: Reader, typed: Typed) -> None:
-    """README.md and the how-tos, on the cluster that the tutorial leaves."""
+    """README.md and the how-to guides work on the cluster that the tutorial leaves."""
     newest, failed = terminal.bundles[0], terminal.bundles[-2]
     for name, bundle in zip(reader.NAMED, (newest, failed), strict=True):
         link = terminal.checkout / name
@@ -156,7 +161,7 @@ def test_the_kept_cluster(terminal: Reader, typed: Typed) -> None:
 @pytest.mark.parametrize("typed", parameters(reader.THEIRS))
 @pytest.mark.usefixtures("tutorial")
 def test_a_cluster_of_ones_own(terminal: Reader, typed: Typed) -> None:
-    """docs/how-to/own-cluster.md, as if the cluster were the reader's, by their own name for it."""
+    """docs/how-to/own-cluster.md works as if the cluster were the reader's, under their own name for it."""
     manifest = Bundle.open(terminal.bundles[-1]).manifest
     assert manifest is not None
     text = Path(manifest.cluster["kubeconfig"]).read_text()

@@ -1,8 +1,8 @@
-"""The main job by the registry way: the source way's images and manifests, published on this machine.
+"""The main job with images from registries: the source way's images and manifests, published on this machine.
 
 The code that takes published images is the same for every registry, so all of it runs here: references by
-digest, manifests by URL and sha256, the pull by Docker, by the image build and by the nodes. What only the
-public registries show: their TLS, their rate limits, and that harness/versions.toml names what they hold.
+digest, manifests by URL and sha256, the pull by Docker, by the image build and by the nodes. Only the public
+registries can show their TLS, their rate limits, and that harness/versions.toml names what they hold.
 """
 
 from __future__ import annotations
@@ -57,25 +57,25 @@ def progress(text: str) -> None:
 
 @dataclass(frozen=True)
 class Published:
-    """What stands where docker.io, registry.k8s.io and github.com stand otherwise."""
+    """The local registry and file server, in place of docker.io, registry.k8s.io and github.com."""
 
     lock: str
-    """versions.toml that names all of it."""
+    """A versions.toml that names everything here."""
     references: dict[str, str]
-    """By what it is for: `localhost:PORT/harness/…@sha256:…`."""
+    """Purpose → reference by digest: `localhost:PORT/harness/…@sha256:…`."""
     to_push: Registry
     to_nodes: Registry
     files: Path
-    """Served by HTTP."""
+    """The folder that the HTTP server serves."""
 
     def path(self, name: str) -> str:
-        """The reference without its registry, as a registry's log has it."""
+        """Return the reference without its registry, as a registry's log shows it."""
         return self.references[name].partition("/")[2]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """For gigabytes: pytest would keep those of its last three sessions."""
+    """A folder for gigabytes. pytest would keep its own folders of the last three sessions."""
     path = tmp_path_factory.mktemp("published")
     yield path
     shutil.rmtree(path, ignore_errors=True)
@@ -83,7 +83,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def published(folder: Path, harness_settings: Settings) -> Iterator[Published]:
-    """The source way's node, JobSet, Kueue and base images in a registry, its manifests on a file server."""
+    """Push the source way's node, JobSet, Kueue and base images to a registry, and serve its manifests by
+    HTTP."""
     by_source = harness_settings.model_copy(update={"images": "source", "versions_file": None})
     source = resolve(RunContext(settings=by_source, progress=progress))
     images = {
@@ -113,9 +114,11 @@ def published(folder: Path, harness_settings: Settings) -> Iterator[Published]:
 
 
 def push(name: str, image: str, port: int) -> str:
-    """Push a local image; its reference by digest. Docker forgets it again, so that it has to be pulled.
+    """Push a local image and return its reference by digest. Docker then forgets the image, so that it must
+    pull it.
 
-    The label makes a digest that was never there: Docker asks no registry for a manifest that it still has.
+    A label makes a digest that was never there, because Docker asks no registry for a manifest that it still
+    has.
     """
     repository = f"localhost:{port}/harness/{name.replace('_', '-')}"
     recipe = f"FROM {image}\nLABEL published={secrets.token_hex(8)}\n"
@@ -133,7 +136,7 @@ def push(name: str, image: str, port: int) -> str:
 
 @contextmanager
 def file_server(files: Path) -> Iterator[str]:
-    """The base URL of an HTTP server on loopback."""
+    """Start an HTTP server on loopback and yield its base URL."""
     handler = partial(SimpleHTTPRequestHandler, directory=str(files))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = Thread(target=server.serve_forever)
@@ -148,7 +151,7 @@ def file_server(files: Path) -> Iterator[str]:
 def lock_of(
     source: Stack, references: dict[str, str], files: Path, url: str, nodes_port: int, settings: Settings
 ) -> str:
-    """harness/versions.toml with other references; its [worker] is the project's."""
+    """Return the text of harness/versions.toml with other references. Its [worker] is the project's."""
     registry = references["node"].partition("/")[0]
     lines = ["[registry]", f'kubernetes = "{source.kubernetes}"']
     lines += [f'{name} = "{references[name]}"' for name in ("node", "torch_base", "python_base")]
@@ -167,7 +170,7 @@ def lock_of(
 
 
 def by_registry(settings: Settings, folder: Path, name: str, lock: str) -> Settings:
-    """Settings of a cluster of its own, with a cache that holds no manifest and no saved image yet."""
+    """Return settings of a cluster of its own, with a cache that holds no manifest and no saved image yet."""
     cache = folder / name / "cache"
     cache.mkdir(parents=True)
     wheels = settings.cache_dir.absolute() / "wheels"
@@ -187,7 +190,10 @@ def by_registry(settings: Settings, folder: Path, name: str, lock: str) -> Setti
 
 @pytest.fixture(scope="module")
 def ready(published: Published, folder: Path, harness_settings: Settings) -> Iterator[Ready]:
-    """A cluster made of what is published. One that was kept is made anew: its registry is gone."""
+    """Create a cluster from the published images.
+
+    A cluster that was kept is made anew: its registry is gone.
+    """
     settings = by_registry(harness_settings, folder, "registry", published.lock)
     KindCluster(settings).down(progress)
     start = time.monotonic()
@@ -207,7 +213,7 @@ def test_the_main_job_passes(
     harness_settings: Settings,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """The same job, the same checks; every node runs the published node image."""
+    """A healthy job passes the same checks, and every node runs the published node image."""
     outcome = running.launch(job, RunContext(settings=harness_settings, progress=progress), ready)
     record(outcome, record_property)
     assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
@@ -218,7 +224,7 @@ def test_the_main_job_passes(
 
 
 def test_docker_pulled_the_node_and_base_images_by_digest(ready: Ready, published: Published) -> None:
-    """Every node is a container of the pulled reference, and the registry gave out all three."""
+    """Every node is a container of the pulled reference, and the registry served all three images."""
     for name in ready.kind.nodes():
         seen = processes.run(["docker", "inspect", "--format", "{{.Config.Image}}", name], timeout=30)
         assert seen.stdout.strip() == published.references["node"]
@@ -228,7 +234,7 @@ def test_docker_pulled_the_node_and_base_images_by_digest(ready: Ready, publishe
 
 @pytest.mark.parametrize("controller", CONTROLLERS)
 def test_a_node_pulled_the_controller_by_digest(ready: Ready, published: Published, controller: str) -> None:
-    """The kubelet says so, the pod runs that digest, and the registry gave it to the node of the pod."""
+    """The kubelet reports that digest, the pod runs it, and the registry served it to the node of the pod."""
     namespace, reference = f"{controller}-system", published.references[controller]
     pulled = f'Successfully pulled image "{reference}"'
 
@@ -244,7 +250,7 @@ def test_a_node_pulled_the_controller_by_digest(ready: Ready, published: Publish
 
 @pytest.fixture
 def theirs(ready: Ready, folder: Path, harness_settings: Settings, tmp_path: Path) -> Settings:
-    """A user whose cluster that is, and who has pushed the harness's images for it."""
+    """Settings of a user who owns that cluster and has pushed the harness's images for it."""
     kubeconfig = Path(shutil.copy(ready.kind.kubeconfig, tmp_path / "kubeconfig"))
     tracker = ready.kube.get("apps/v1", "Deployment", "tracker", "harness-system")
     assert tracker is not None
@@ -264,7 +270,10 @@ def theirs(ready: Ready, folder: Path, harness_settings: Settings, tmp_path: Pat
 def test_preflight_installs_what_a_cluster_lacks_and_that_alone(
     ready: Ready, published: Published, theirs: Settings, job: JobFile
 ) -> None:
-    """Kueue, queue and tracker lack: named, they come by --install, and JobSet stays. Then a job passes."""
+    """Preflight names Kueue, queue and tracker as missing. --install adds them and keeps JobSet.
+
+    Then a job passes.
+    """
 
     def lacking() -> set[str]:
         return {need.what for need in ExistingCluster(theirs).look(job)[1] if need.problem}
@@ -292,7 +301,8 @@ def test_preflight_installs_what_a_cluster_lacks_and_that_alone(
 def private(
     ready: Ready, published: Published, folder: Path, harness_settings: Settings
 ) -> Iterator[tuple[str, str]]:
-    """A worker image in a registry that wants a password, and a Secret with it in the cluster."""
+    """Push a worker image to a registry with a password, and create a Secret with that password in the
+    cluster."""
     public = push("worker", ready.worker.tag, published.to_push.port)
     users = folder / "users"
     users.write_text(f"{USER}:{bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(5)).decode()}\n")
@@ -313,7 +323,10 @@ def private(
 
 @pytest.mark.nightly
 def test_a_private_image_needs_its_secret(theirs: Settings, private: tuple[str, str], job: JobFile) -> None:
-    """Without it the pull is refused, and that is the cause; with it the job passes. No file has the key."""
+    """Without the Secret the pull is refused, and that is the cause.
+
+    With it the job passes. No file has the key.
+    """
     reference, secret = private
     image = theirs.model_copy(update={"worker_image": reference})
     refused = running.run(job, RunContext(settings=image, progress=progress))
@@ -334,7 +347,7 @@ def test_a_private_image_needs_its_secret(theirs: Settings, private: tuple[str, 
 def test_a_manifest_that_is_not_the_pinned_one_ends_before_a_cluster(
     published: Published, folder: Path, job: JobFile, harness_settings: Settings
 ) -> None:
-    """One byte more on the file server is another manifest; what was expected and seen is said."""
+    """A manifest with one byte more is refused. The error says what was expected and what was seen."""
     other = (published.files / "kueue.yaml").read_bytes() + b"\n"
     (published.files / "other.yaml").write_bytes(other)
     lock = published.lock.replace("/kueue.yaml", "/other.yaml")

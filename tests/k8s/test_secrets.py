@@ -1,7 +1,8 @@
-"""Secrets reach the ranks, and nothing else: no file, no terminal, no process list.
+"""Secrets reach the ranks and nothing else: no file, no terminal, no process list.
 
-The tracker's key and a job's own secrets are looked for in everything that a launch leaves. Command lines are
-those of the harness and of what it starts; the Pluto client's own inside the pods are the client's doing.
+The tracker's key and a job's own secrets are searched for in everything that a launch leaves. The command
+lines searched are those of the harness and of its child processes. Those of the Pluto client inside the pods
+are the client's own.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ OTHERS = b"apiVersion: v1\nkind: Config\ncurrent-context: precious\n"
 
 @pytest.fixture
 def own() -> dict[str, str]:
-    """Secrets of the job: long ones, with what quoting and JSON change."""
+    """Secrets of the job: long ones, with characters that quoting and JSON change."""
     return {
         "MY_TOKEN": f"s3cr3t-{secrets.token_hex(8)}",
         "DB_PASSWORD": f'pa"ss&{secrets.token_hex(8)}',
@@ -40,14 +41,16 @@ def own() -> dict[str, str]:
 
 @pytest.fixture
 def in_script() -> str:
-    """One that the user wrote into the job's script: konduktor puts the script into the JobSet."""
+    """A secret that the user wrote into the job's script. konduktor puts the script into the JobSet."""
     return f"hf_{secrets.token_hex(12)}"
 
 
 @pytest.fixture
 def job_file(job: JobFile, own: dict[str, str], in_script: str, tmp_path: Path) -> Path:
-    """The main job with secrets in its environment and one in its script; each rank says them aloud, and the
-    hash of two."""
+    """The main job with secrets in its environment and one in its script.
+
+    Each rank prints them, and the hash of two.
+    """
     say = (
         'echo "token $MY_TOKEN password $DB_PASSWORD"\nprintf %s "$MY_TOKEN$DB_PASSWORD" | sha256sum\n'
         f'export OTHER_TOKEN={in_script}\necho "url $DATA_URL other $OTHER_TOKEN"\n'
@@ -60,7 +63,7 @@ def job_file(job: JobFile, own: dict[str, str], in_script: str, tmp_path: Path) 
 
 @pytest.fixture
 def env(tmp_path: Path, harness_settings: Settings) -> dict[str, str]:
-    """Of a user with ~/.kube/config, on the session's cluster."""
+    """The environment of a user with ~/.kube/config, on the session's cluster."""
     made = environment(tmp_path, HARNESS_STATE_DIR=str(harness_settings.state_dir))
     kube = tmp_path / "home" / ".kube"
     kube.mkdir()
@@ -69,7 +72,7 @@ def env(tmp_path: Path, harness_settings: Settings) -> dict[str, str]:
 
 
 def forms(secret: str) -> set[bytes]:
-    """The secret as it is, and as a Kubernetes Secret shows it."""
+    """Return the secret as it is, and as a Kubernetes Secret shows it."""
     return {secret.encode(), base64.b64encode(secret.encode())}
 
 
@@ -88,7 +91,7 @@ def test_secrets_reach_the_ranks_and_nothing_else(
     env: dict[str, str],
     tmp_path: Path,
 ) -> None:
-    """Also when the job prints them; and the kubeconfig of the user stays as it is."""
+    """No secret is left anywhere, even when the job prints them, and the user's kubeconfig stays as it is."""
     key = tracker.find(cluster.kube).key
     lines: set[str] = set()
     over = threading.Event()

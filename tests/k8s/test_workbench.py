@@ -33,7 +33,7 @@ HARNESS = Path(sys.executable).with_name("harness")
 
 @pytest.fixture
 def edited(tmp_path: Path) -> Path:
-    """harness/workers/multinode.py of somebody who is looking for something."""
+    """An edited copy of harness/workers/multinode.py, as a user makes one to find an error."""
     folder = tmp_path / "mine"
     folder.mkdir()
     text = (SCRIPTS / "multinode.py").read_text()
@@ -44,7 +44,7 @@ def edited(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def launched(cluster: Ready, harness_settings: Settings) -> Path:
-    """The bundle of a healthy launch, for what only looks at it."""
+    """The bundle of a healthy launch, for tests that only read it."""
     job = JobFile.load(Path("jobs/multinode.yaml"))
     context = RunContext(settings=harness_settings, progress=print)
     return running.launch(job, context, cluster).bundle
@@ -53,7 +53,7 @@ def launched(cluster: Ready, harness_settings: Settings) -> Path:
 def test_an_edited_worker_runs_without_a_new_image(
     launch: Launch, job: JobFile, cluster: Ready, edited: Path
 ) -> None:
-    """Its file alone travels; the image on the nodes is the one that was there."""
+    """Only the edited file is sent. The nodes keep the image that they had."""
     before = image_id(cluster.worker.tag)
     outcome = launch(job, scripts=edited)
     assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
@@ -65,7 +65,7 @@ def test_an_edited_worker_runs_without_a_new_image(
 def test_a_shell_in_a_copy_of_a_rank_that_has_ended(
     launched: Path, cluster: Ready, harness_settings: Settings
 ) -> None:
-    """It has the rank's environment, gives the program's exit code back, and leaves nothing."""
+    """The shell has the rank's environment, returns the program's exit code, and leaves nothing behind."""
     bundle = Bundle.open(launched)
     namespace = bundle.manifest.launch.namespace  # type: ignore[union-attr]
     told: list[str] = []
@@ -85,7 +85,7 @@ def test_a_shell_in_a_copy_of_a_rank_that_has_ended(
 
 
 def test_status_says_what_a_launch_waits_for(launched: Path, harness_settings: Settings) -> None:
-    """A rank's pod, its node, and what Kueue says; how much room all of it takes."""
+    """Status shows a rank's pod, its node, what Kueue says, and how much disk space is taken."""
     found = status.status(harness_settings)
     mine = launched.name.rpartition("-")[2]
     (entry,) = [row for row in found.launches if row.namespace.endswith(mine)]
@@ -98,7 +98,10 @@ def test_status_says_what_a_launch_waits_for(launched: Path, harness_settings: S
 
 
 def test_a_terminal_shows_the_ranks_side_by_side(cluster: Ready, tmp_path: Path) -> None:
-    """On a real terminal: node, phase, step and loss of both ranks while they train; the verdict stays."""
+    """A real terminal shows node, phase, step and loss of both ranks while they train.
+
+    The verdict stays visible.
+    """
     terminal, whole = Terminal(), None
     command = [str(HARNESS), "run", "jobs/multinode.yaml", "--runs-dir", str(tmp_path)]
     command += ["--cluster-name", cluster.kind.name]
@@ -122,9 +125,9 @@ def test_a_cluster_in_use_is_not_paused(cluster: Ready, harness_settings: Settin
 
 @pytest.mark.nightly
 def test_a_paused_cluster_is_started_by_the_next_run(tmp_path: Path, job: JobFile) -> None:
-    """up, pause, a run that starts it again, down: nothing is installed twice, and nothing is left.
+    """up, pause, a run that starts the cluster again, down: nothing is installed twice, and nothing is left.
 
-    In every `make test` the reader of tests/reader.py types the same on a cluster that is there already.
+    In every `make test`, the reader of tests/reader.py types the same on a cluster that is there already.
     """
     name = f"e2e-pause-{time.time_ns() % 10**6}"
 

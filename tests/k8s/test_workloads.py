@@ -1,7 +1,7 @@
 """manifests/*.yaml on a real cluster: StatefulSet, Indexed Job and DaemonSet, judged as konduktor's jobs are.
 
-Each kind runs healthy, and with a rank that dies, that hangs and that is silent. `make test` has one fault of
-each kind; the others are nightly.
+Each kind runs healthy, and with a rank that dies, one that hangs and one that logs nothing. `make test` runs
+one fault for each kind. The others are nightly.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ FAULTS = {
     "silent": ("FAIL", "unification.rank_silent", "logged nothing"),
 }
 WAIT_SECONDS = 150.0
-"""From launch to verdict: a rank that hangs gives up after a part of it."""
+"""Seconds from launch to verdict. A rank that hangs gives up after a part of it."""
 EVERY_TIME = {("statefulset", "exit3"), ("indexed-job", "hang_at_step"), ("daemonset", "silent")}
 
 
 def manifest(kind: str, worker: str | None = None) -> PlainWorkload:
-    """manifests/<kind>.yaml, with another worker in place of multinode.py."""
+    """Return manifests/<kind>.yaml with another worker in place of multinode.py."""
     path = Path(f"manifests/{kind}.yaml")
     text = path.read_text()
     if worker is not None:
@@ -47,7 +47,7 @@ def checks(verdict: Verdict) -> dict[str, str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_healthy_workload_passes(launch: Launch, cluster: Ready, kind: str) -> None:
-    """Every rank ran once, every point is in the one run; nothing of it is left running."""
+    """Every rank ran once, every point is in the one run, and nothing of the launch is left running."""
     outcome = launch(load(Path(f"manifests/{kind}.yaml")), wait_seconds=WAIT_SECONDS)
     assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
     assert all(check.result == "PASS" for check in outcome.verdict.checks)

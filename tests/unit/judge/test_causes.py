@@ -30,7 +30,7 @@ FILES = (
 
 
 def named_in_code() -> dict[str, str]:
-    """Every string of the shape family.word in the sources, and where."""
+    """Return every string of the shape family.word in the sources, and where it is."""
     shape = re.compile(rf"({'|'.join(FAMILIES)})\.[a-z_]+")
     found = {}
     for path in {*(ROOT / "harness").rglob("*.py")} - {ROOT / "harness/evidence/renamed.py"}:

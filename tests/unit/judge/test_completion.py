@@ -1,4 +1,4 @@
-"""Did the job complete: each way it does not has its own cause, its ranks, and a sentence that names them."""
+"""A job that does not complete: each way has its own cause, its ranks, and a sentence that names them."""
 
 import json
 
@@ -30,7 +30,8 @@ def never_ran(job: bundles.Job) -> bundles.Job:
 
 
 def stuck(job: bundles.Job, keep: int = 2) -> bundles.Job:
-    """A job that never ended: JobSet and Workload as after admission, pods cut to their first states."""
+    """Return a job that never ended: JobSet and Workload as after admission, pods cut to their first
+    states."""
     job.drop("jobset", 2)
     job.drop("workload", 2)
     states = [pair for pair in job.objects if pair[0] == "pod"]
@@ -45,7 +46,7 @@ def stuck(job: bundles.Job, keep: int = 2) -> bundles.Job:
 
 
 def timed_out(job: bundles.Job, when: float = 40) -> None:
-    """As harness.run records a deadline that passed."""
+    """Record a deadline that passed, as harness.run does."""
     stages = [stage for stage in job.manifest.stages if stage.name != "observe"]
     failed = Stage(
         name="observe",
@@ -103,7 +104,7 @@ def test_torchrun_names_the_local_rank(judged):
 
 
 def test_a_rank_that_lost_its_peer_is_not_the_cause(judged):
-    """Contract: within a moment, the rank that only lost its peer follows the one that failed itself."""
+    """Contract: of two ranks that end within a moment, the one that only lost its peer follows the other."""
     job = bundles.healthy()
     bundles.crash(job, 1, when=13)
     job.drop_pod(0, after=10)
@@ -163,7 +164,7 @@ def test_an_exit_code_that_the_shell_swallowed(judged):
     ],
 )
 def test_images(judged, reason, message, cause):
-    """Contract: each waiting reason of a container has its cause; nothing is said of points then."""
+    """Contract: each waiting reason of a container has its cause, and nothing is said of points then."""
     job = stuck(bundles.healthy())
     job.truth, job.logs, job.runs, job.attachments, job.points = {}, {}, [], [], []
     for index in range(2):
@@ -182,7 +183,7 @@ def test_images(judged, reason, message, cause):
     ],
 )
 def test_a_command_that_cannot_be_started(judged, message, cause):
-    """Contract: StartError is the image's fault, not the rank's; both ranks are named."""
+    """Contract: StartError is the image's fault, not the rank's, and both ranks are named."""
     job = stuck(bundles.healthy())
     for index in range(2):
         job.ended(index, 9, 128, reason="StartError", message=message)
@@ -201,7 +202,7 @@ def test_a_command_that_cannot_be_started(judged, message, cause):
     ],
 )
 def test_an_image_that_lacks_what_the_job_needs(judged, line, code, cause):
-    """Contract: an exit code is the image's doing when the rank's last words say so."""
+    """Contract: the image is the cause of an exit code when the rank's last words say so."""
     job = bundles.healthy()
     bundles.crash(job, 0)
     job.drop_pod(0, after=10)
@@ -214,7 +215,7 @@ def test_an_image_that_lacks_what_the_job_needs(judged, line, code, cause):
 
 
 def test_every_rank_of_an_image_that_lacks_something(judged):
-    """Contract: the image is every rank's; those that ended alike are named together."""
+    """Contract: every rank uses the image, so ranks that ended alike are named together."""
     job = bundles.healthy()
     bundles.crash(job, 0)
     job.truth = {}
@@ -227,7 +228,7 @@ def test_every_rank_of_an_image_that_lacks_something(judged):
 
 
 def test_a_pull_policy_that_ignores_the_node_s_image(judged):
-    """Contract: a reader who sees the image on the node is told why it does not count."""
+    """Contract: the verdict tells a reader who sees the image on the node why it is not used."""
     job = stuck(bundles.healthy())
     for index in range(2):
         job.pod(index, 9, "Pending", {"waiting": {"reason": "ErrImagePull", "message": "connection refused"}})
@@ -240,7 +241,7 @@ def test_a_pull_policy_that_ignores_the_node_s_image(judged):
 
 
 def test_pods_that_no_node_could_take(judged):
-    """Contract: all ranks without a node are named, and what they ask for beside what the nodes have."""
+    """Contract: all ranks without a node are named, with what they request and what the nodes have."""
     job = stuck(bundles.healthy())
     unschedulable = bundles.cond("PodScheduled", "False", "Unschedulable", "0/1 nodes: 1 Insufficient cpu.")
     node = {"metadata": {"name": "n1", "uid": "n1"}, "spec": {}, "status": {"allocatable": {"cpu": "2"}}}
@@ -300,7 +301,7 @@ def test_kueue_refuses(judged, message, reason, cause):
     ],
 )
 def test_kueue_evicts(judged, reason, cause):
-    """Contract: an eviction is the cause, the pods that it deletes follow."""
+    """Contract: an eviction is the cause, and the pods that it deletes follow."""
     job = stuck(bundles.healthy(), keep=3)
     job.workload(20, [cond("Admitted", "True", "Admitted"), cond("Evicted", "True", reason, "told so", 20)])
     for index in range(2):
@@ -318,7 +319,7 @@ def test_kueue_evicts(judged, reason, cause):
     [(555, 600.0, True), (300, 600.0, False), (45, 60.0, True), (555, None, False), (30, 40.0, False)],
 )
 def test_who_set_the_time_that_was_over(judged, limit, wait, lowered):
-    """Contract: a limit that the harness lowered to fit into its wait is not the job file's to raise."""
+    """Contract: nobody is told to raise the job file's limit where the harness lowered it to fit its wait."""
     job = stuck(bundles.healthy(), keep=3)
     job.manifest = job.manifest.model_copy(update={"deadline_seconds": wait})
     over = cond("Evicted", "True", "DeactivatedDueToMaximumExecutionTimeExceeded", "over", 20)
@@ -331,7 +332,7 @@ def test_who_set_the_time_that_was_over(judged, limit, wait, lowered):
 
 
 def test_the_workload_that_took_the_quota_is_named(judged):
-    """Contract: Kueue says its UID, a person wants its name."""
+    """Contract: Kueue gives its UID, and the verdict adds its name."""
     job = stuck(bundles.healthy(), keep=3)
     other = {"name": "urgent", "namespace": bundles.NAMESPACE, "uid": "0f1e-urgent"}
     job.see("workload", 18, {"kind": "Workload", "metadata": other, "spec": {}, "status": {}})
@@ -344,7 +345,7 @@ def test_the_workload_that_took_the_quota_is_named(judged):
 
 
 def test_an_eviction_after_a_crash_is_not_the_cause(judged):
-    """Contract: of two that race, the earlier one."""
+    """Contract: of an eviction and a crash, the earlier one is the cause."""
     job = bundles.healthy()
     bundles.crash(job, 1, when=12)
     job.workload(20, [cond("Admitted", "True", "Admitted"), cond("Evicted", "True", "Preempted", "", 20)])
@@ -352,7 +353,7 @@ def test_an_eviction_after_a_crash_is_not_the_cause(judged):
 
 
 def test_unschedulable(judged):
-    """Contract: the scheduler's own message, and the rank that has no node."""
+    """Contract: the verdict has the scheduler's own message, and the rank that has no node."""
     job = stuck(bundles.healthy(), keep=1)
     why = cond("PodScheduled", "False", "Unschedulable", "0/3 nodes are available: 3 Insufficient cpu")
     job.pod(0, 6, "Running", {"running": {}})
@@ -363,7 +364,7 @@ def test_unschedulable(judged):
 
 
 def test_a_rank_without_a_pod(judged):
-    """Contract: a rank that never had a pod is named; events say why."""
+    """Contract: a rank that never had a pod is named, with the events that say why."""
     job = stuck(bundles.healthy(), keep=3)
     job.drop_pod(1)
     event = {"metadata": {"name": "e", "uid": "e"}, "reason": "FailedCreate", "message": "quota exceeded"}
@@ -383,7 +384,7 @@ def test_ranks_on_one_node(judged):
 
 
 def test_rendezvous_names_who_never_came(judged):
-    """Contract: the rank that waited is the witness, the one that did not come is named."""
+    """Contract: the rank that did not come is named, and the rank that waited is the evidence."""
     job = stuck(bundles.healthy(), keep=3)
     job.truth = {}
     error = "DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined"
@@ -410,7 +411,7 @@ def test_rendezvous_names_who_never_came(judged):
     ],
 )
 def test_what_the_last_lines_say(judged, line, cause):
-    """Contract: before its first row a rank's last error tells DNS, TCP and tracker apart."""
+    """Contract: before its first row, a rank's last error tells DNS, TCP and tracker apart."""
     job = bundles.healthy()
     bundles.crash(job, 1, code=1)
     job.truth = {}
@@ -422,7 +423,7 @@ def test_what_the_last_lines_say(judged, line, cause):
 
 
 def test_a_hang_is_named_by_its_most_silent_rank(judged):
-    """Contract: the ranks still running are named; what the harness then kills is its own doing."""
+    """Contract: the ranks still running are named. What the harness then kills is not their failure."""
     job = stuck(bundles.healthy(), keep=3)
     timed_out(job, 40)
     job.logs[job.pod_name(1)] = [f"{at(9, True)} step 3"]
@@ -437,7 +438,7 @@ def test_a_hang_is_named_by_its_most_silent_rank(judged):
 
 
 def test_a_stage_that_failed_is_judged_like_any_other(judged):
-    """Contract: a failure to provision has its cause; one without a name is UNKNOWN."""
+    """Contract: a failure to provision has its cause. One without a cause is UNKNOWN."""
     job = bundles.Job()
     failed = Stage(
         name="cluster", started_at="t", seconds=3, ok=False, error="no daemon", cause="docker.daemon_down"
@@ -504,7 +505,7 @@ def test_every_cause_named_is_in_the_list(judged):
 @pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM", "a bug", None])
 @pytest.mark.parametrize("when", [0.5, 1.2, 1.7, 3.2, 4.05, 4.7, 5.05, 8.5, 12, 31])
 def test_a_healthy_job_that_is_interrupted_never_fails(judged, signal, when):
-    """Contract: what had not come yet when the harness was stopped or killed is nobody's fault."""
+    """Contract: what had not come yet when the harness was stopped or killed fails no check."""
     job = bundles.healthy()
     job.objects = [pair for pair in job.objects if pair[1].received_at <= at(when, True)]
     job.truth = {rank: lines[: int(when) // 2] for rank, lines in job.truth.items()}

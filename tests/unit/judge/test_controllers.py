@@ -1,4 +1,4 @@
-"""What JobSet and Kueue should have done and did not, and nodes that were lost, have causes of their own."""
+"""Causes for steps that JobSet and Kueue did not take, and for nodes that were lost."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ def node(job: bundles.Job, index: int, when: float, status: str, **more: Any) ->
 
 
 def without_end(pods: bool = True) -> bundles.Job:
-    """The observer saw that nothing more comes, before the JobSet said anything."""
+    """Return a job that the observer stopped to wait for before its JobSet reported any end."""
     job = bundles.healthy()
     job.drop("jobset", 2)
     job.drop("workload", 2)
@@ -41,7 +41,7 @@ def judged(job: bundles.Job, path: Path) -> Verdict:
 
 
 def test_kueue_makes_no_workload(tmp_path: Path) -> None:
-    """Up and doing nothing is another cause than down."""
+    """Kueue that is up and does nothing is another cause than Kueue that is down."""
     job = without_end(pods=False)
     job.drop("workload")
     job.drop("jobset", 1)
@@ -64,7 +64,7 @@ def test_jobset_makes_no_job(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("controller", ["jobset", "kueue"])
 def test_a_job_whose_pods_ended_and_that_does_not(tmp_path: Path, controller: str) -> None:
-    """Its controller is down, or Kueue's webhooks that stand between the pods and the Job."""
+    """The job's controller is down, or Kueue's webhooks that stand between the pods and the Job are."""
     job = without_end()
     assert judged(job, tmp_path).cause == "controllers.jobset_not_reconciling"
     deployment(job, controller, 1)
@@ -83,7 +83,7 @@ def test_a_harness_that_was_stopped_proves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ended", [False, True])
 @pytest.mark.parametrize("when", [12, 12.9])
 def test_a_job_that_was_deleted(tmp_path: Path, when: float, ended: bool) -> None:
-    """Its pods go after it, and because of it: also where their whole seconds lie before its deletion."""
+    """The pods are deleted because the job was, also where whole seconds put them before its deletion."""
     job = without_end()
     for index in range(2):
         job.drop_pod(index, after=10)
@@ -115,7 +115,7 @@ def test_a_node_that_stops_answering(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_crashes_because_its_peer_s_node_is_lost(tmp_path: Path) -> None:
-    """A node is called Unknown long after it went: what happened in between is a consequence."""
+    """A node becomes Unknown long after it was lost, so what happened in between is a consequence."""
     job = lost(when=31)
     job.ended(0, 25, 1)
     verdict = judged(job, tmp_path)

@@ -1,4 +1,4 @@
-"""Whose end was the first, and why: hangs with their stacks, swallowed exit codes, deletions."""
+"""Find the first end and its reason: hangs with their stacks, swallowed exit codes, deletions."""
 
 import json
 
@@ -57,7 +57,7 @@ def judged(tmp_path):
 
 
 def failing():
-    """A job whose pods have not ended yet; their truth is cut."""
+    """A job whose pods have not ended yet, with cut-off ground truth."""
     job = bundles.healthy()
     job.drop("workload", 2)
     job.drop("jobset", 2)
@@ -68,7 +68,7 @@ def failing():
 
 
 def test_a_rank_that_hangs_is_named_with_its_stack(judged):
-    """Contract: the rank whose deadline ended it, where it stood, and its last step."""
+    """Contract: the verdict names the rank that its deadline ended, where it stood, and its last step."""
     job = failing()
     says(job, 1, HUNG)
     says(job, 0, IN_COLLECTIVE, code=-15)
@@ -87,7 +87,10 @@ def test_a_rank_that_hangs_is_named_with_its_stack(judged):
 
 
 def test_a_rank_that_waited_in_vain_is_not_the_one_that_hangs(judged):
-    """Contract: gloo's own timeout ends the peer first; who was taken down elsewhere hangs."""
+    """Contract: gloo's own timeout ends the peer first.
+
+    The rank that was taken down outside a collective hangs.
+    """
     job = failing()
     error = "[rank0]: RuntimeError: [../gloo/buffer.cc:81] Timed out waiting 23000ms for recv operation"
     says(job, 0, ["[rank 0] step 7 loss 0.5", error])
@@ -108,7 +111,10 @@ def test_a_rank_that_waited_in_vain_is_not_the_one_that_hangs(judged):
 
 
 def test_a_rank_that_never_joined_is_the_one_that_hangs(judged):
-    """Contract: the peer that waited for it in the process group is the witness, its stack the evidence."""
+    """Contract: the rank that never joined hangs.
+
+    The stack of the peer that waited in the process group is evidence.
+    """
     job = failing()
     job.truth = {}
     says(
@@ -128,7 +134,7 @@ def test_a_rank_that_never_joined_is_the_one_that_hangs(judged):
 
 
 def test_an_exit_code_that_the_run_script_swallowed(judged):
-    """Contract: pods that succeed, though torchrun's report ends their logs; who lost its peer follows."""
+    """Contract: torchrun's report at the end of a log proves a failure although the pods succeed."""
     job = bundles.healthy()
     says(
         job,
@@ -151,7 +157,8 @@ def test_a_report_that_something_follows_swallowed_nothing(judged):
 
 
 def test_a_rank_that_left_early(judged):
-    """Contract: exit code 0 without the end of its truth, and a peer that lost it."""
+    """Contract: a rank that exits with code 0 before the end of its truth is named, not the peer that lost
+    it."""
     job = failing()
     says(job, 0, ["[rank0]: RuntimeError: [./gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:5"])
     job.ended(1, 11, 0, message=json.dumps({"exit": 0}))
@@ -164,7 +171,8 @@ def test_a_rank_that_left_early(judged):
 
 @pytest.mark.parametrize("peer", ["taken down", "lost it"])
 def test_a_deleted_pod_whose_end_was_seen(judged, peer):
-    """Contract: a deletion before any end is somebody's; a peer that ends by it follows."""
+    """Contract: a deletion before any end was done by somebody, and a peer that ends because of it
+    follows."""
     job = failing()
     gone = {"metadata": {"deletionTimestamp": at(42), "deletionGracePeriodSeconds": 30}}
     job.pod(1, 12.1, "Running", {"running": {"startedAt": at(5)}}, **gone)
@@ -182,7 +190,7 @@ def test_a_deleted_pod_whose_end_was_seen(judged, peer):
 
 
 def test_a_rank_that_failed_before_its_pod_was_deleted(judged):
-    """Contract: its own exit code counts, though its peer's end was seen first."""
+    """Contract: the rank's own exit code counts, although its peer's end was seen first."""
     job = failing()
     gone = {"metadata": {"deletionTimestamp": at(42), "deletionGracePeriodSeconds": 30}}
     says(job, 0, ["[rank0]: RuntimeError: [./gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:5"])
@@ -197,7 +205,7 @@ def test_a_rank_that_failed_before_its_pod_was_deleted(judged):
 
 
 def test_the_last_error_is_told_not_what_the_client_says_after_it(judged):
-    """Contract: the client's farewell hides no exception."""
+    """Contract: the client's last log lines do not hide an exception."""
     job = failing()
     says(
         job,
@@ -214,7 +222,8 @@ def test_the_last_error_is_told_not_what_the_client_says_after_it(judged):
 
 
 def test_the_main_thread_is_the_last_one_of_a_dump():
-    """Contract: a dump's lines are known, the main thread's frames are kept; text after it ends it."""
+    """Contract: a dump's lines are recognised, the main thread's frames are kept, and later text ends the
+    dump."""
     lines = list(enumerate([*HUNG, "something else", '  File "/x.py", line 1 in y'], 1))
     stack, dumped = stacks.last(lines)
     assert stack is not None

@@ -1,4 +1,4 @@
-"""What holds for every bundle: no cut, loss or reordering of evidence makes a PASS, and no judge raises."""
+"""Properties of every bundle: no cut, loss or reordering of evidence makes a PASS, and no judge raises."""
 
 import shutil
 import tempfile
@@ -18,7 +18,7 @@ from harness.judge import judge as judged
 
 
 def judge(bundle: Bundle) -> Verdict:
-    """The verdict, of judges that all did their work: the engine turns what one raises into a cause."""
+    """Return the verdict and fail when a judge raised. The engine alone would turn that into a cause."""
     verdict = judged(bundle)
     failed = [check.explanation for check in verdict.checks if check.cause == "run.judge_error"]
     assert verdict.cause != "run.judge_error", verdict.explanation
@@ -39,7 +39,7 @@ def files(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_the_plain_bundles(name):
-    """Contract: the bundles that the properties start from are what they are called."""
+    """Contract: the bundles that the properties start from have the verdict in their name."""
     assert judge(Bundle.open(written(name))).verdict == {"healthy": "PASS", "cut off": "UNKNOWN"}.get(
         name, "FAIL"
     )
@@ -62,14 +62,14 @@ def test_cutting_a_file_makes_no_pass(data):
 
 @pytest.mark.parametrize("name", JOBS)
 def test_cutting_a_file_between_its_lines_makes_no_pass(name):
-    """Contract: the cut that leaves no trace, at the end of a line, makes no PASS either."""
+    """Contract: a cut at the end of a line, which leaves no trace, makes no PASS either."""
     for path in files(name):
         lines = (written(name) / path).read_bytes().splitlines(keepends=True)
         for keep in range(len(lines)):
             with copy(name) as bundle:
                 (bundle / path).write_bytes(b"".join(lines[:keep]))
                 verdict = judge(Bundle.open(bundle))
-                free = path.startswith("logs/") and keep  # a log only explains
+                free = path.startswith("logs/") and keep  # A log only explains.
                 assert verdict.verdict != "PASS" or name == "healthy", (path, keep)
                 decides = path not in {"events.jsonl"} and not free
                 if decides and not path.startswith("objects/"):
@@ -91,7 +91,7 @@ def test_removing_a_file_makes_no_pass(name):
 @given(st.data())
 @slow
 def test_garbage_never_raises(data):
-    """Contract: whatever stands in the files, there is a verdict, and it is no PASS."""
+    """Contract: whatever the files contain, there is a verdict, and it is no PASS."""
     name = data.draw(st.sampled_from(list(JOBS)))
     path = data.draw(st.sampled_from(files(name)))
     with copy(name) as bundle:
@@ -130,7 +130,7 @@ FIELDS = ["metadata", "spec", "status", "conditions", "containerStatuses", "stat
 @given(st.data())
 @slow
 def test_odd_objects_never_raise(data):
-    """Contract: an object whose fields are of other types than Kubernetes' gives a verdict all the same."""
+    """Contract: an object whose fields have other types than Kubernetes' still gets a verdict."""
     job = JOBS[data.draw(st.sampled_from(list(JOBS)))]()
     _, seen = data.draw(st.sampled_from(job.objects))
     target = seen.object

@@ -1,7 +1,8 @@
-"""What real faults left on real clusters, judged again: tests/recorded/, made by `harness faults --record`.
+"""Judge recorded bundles of real faults on real clusters again (tests/recorded/, made by `harness faults
+--record`).
 
-Each must get the verdict, cause and ranks that its fault's file says; and nothing that happens to such
-evidence afterwards makes a PASS of it.
+Each must get the verdict, cause and ranks that its fault's file says. No later damage to such evidence makes
+a PASS of it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ RECORDED = {
 }
 FAULTS = catalogue()
 CUTS = 12 if NIGHTLY else 3
-"""Per bundle: each of over 140 bundles is cut at other places, so all kinds of files are."""
+"""Cuts per bundle. Each of over 140 bundles is cut at other places, so all kinds of files are cut."""
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def test_the_faults_of_the_table_are_recorded():
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recorded_bundle_gets_the_verdict_of_its_fault(name, folder):
-    """Contract: the judges alone say what was said on the cluster."""
+    """Contract: the judges alone give the verdict that was given on the cluster."""
     expect = FAULTS[name].expect
     assert expect is not None
     verdict, cause, ranks = short(_extracted(name, folder))

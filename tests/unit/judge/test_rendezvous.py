@@ -34,7 +34,7 @@ def inspection(job, index, command=None, connected=True, addresses=("10.0.0.1",)
 
 @pytest.fixture
 def judged(tmp_path):
-    """Judge a job that never met, as it was seen from inside."""
+    """Judge a job whose ranks never met, as it was seen from inside."""
 
     def judged_(job, *seen):
         job.drop("jobset", 2)
@@ -49,7 +49,7 @@ def judged(tmp_path):
 
 
 def test_a_process_that_never_came(judged):
-    """Contract: the pod without torchrun is named, and what runs in it."""
+    """Contract: the pod without torchrun is named, with the program that runs in it."""
     job = bundles.healthy()
     verdict = judged(job, inspection(job, 0), inspection(job, 1, ["sleep", "600"]))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rendezvous.agent_missing", [1])
@@ -58,7 +58,7 @@ def test_a_process_that_never_came(judged):
 
 
 def test_names_do_not_resolve(judged):
-    """Contract: DNS comes before TCP."""
+    """Contract: a DNS failure is named before TCP is looked at."""
     job = bundles.healthy()
     seen = inspection(job, 1, torchrun(1, master_addr="nope"), connected=False, addresses=(), host="nope")
     verdict = judged(job, inspection(job, 0), seen)
@@ -67,7 +67,8 @@ def test_names_do_not_resolve(judged):
 
 
 def test_another_port(judged):
-    """Contract: no connection to the port asked for is TCP; the others' port is told."""
+    """Contract: a missing connection to the expected port is TCP, and the verdict gives the other nodes'
+    port."""
     job = bundles.healthy()
     verdict = judged(
         job, inspection(job, 0), inspection(job, 1, torchrun(1, master_port="1235"), connected=False)
@@ -82,21 +83,21 @@ def test_another_port(judged):
     [{"rdzv_id": "124"}, {"rdzv_id": "124", "rdzv_backend": "c10d", "rdzv_endpoint": f"{HOST}:1234"}],
 )
 def test_another_rendezvous_id(judged, options):
-    """Contract: connected, and under another name."""
+    """Contract: a node that is connected under another rendezvous id is named."""
     job = bundles.healthy()
     verdict = judged(job, inspection(job, 0), inspection(job, 1, torchrun(1, **options)))
     assert (verdict.cause, verdict.ranks) == ("rendezvous.id_mismatch", [1])
 
 
 def test_another_number_of_nodes(judged):
-    """Contract: the job knows how many nodes it has."""
+    """Contract: torchrun's number of nodes is compared with the job's."""
     job = bundles.healthy()
     verdict = judged(job, inspection(job, 0, torchrun(0, nnodes="1:3")), inspection(job, 1))
     assert (verdict.cause, verdict.ranks) == ("rendezvous.world_size", [0])
 
 
 def test_ranks_that_met(judged):
-    """Contract: a torchrun with a child has met the others; what goes on is no matter of the rendezvous."""
+    """Contract: a torchrun with a child has met the others. What happens after that is not the rendezvous."""
     job = bundles.healthy()
     seen = [inspection(job, index) for index in range(2)]
     worker = Process(pid=20, parent=9, command=["python3", "-u", "/workspace/multinode.py"])
@@ -105,7 +106,7 @@ def test_ranks_that_met(judged):
 
 
 def test_more_ranks_than_the_job_has(tmp_path):
-    """Contract: a third rank of two is named by the pod in which it ran, though all completed."""
+    """Contract: a third rank of two is named by its pod, though all ranks completed."""
     job = bundles.healthy()
     job.truth[2] = [TruthRow(metric="m", step=0, value=1.0, time_ms=1)]
     frames = [

@@ -1,4 +1,4 @@
-"""A rank may live more than once: what was allowed is a PASS that shows it, what was not names who did it."""
+"""A rank may live more than once. An allowed restart is a PASS that shows it. Any other names who did it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.workers.truth_frames import digest
 
 Judged = Callable[[bundles.Job], Verdict]
 BEGAN = 1_795_237_210_000
-"""As bundles.healthy() has it."""
+"""The start time in bundles.healthy(), in milliseconds."""
 
 
 @pytest.fixture
@@ -39,7 +39,8 @@ def restarts(verdict: Verdict) -> Check:
 
 
 def twice(job: bundles.Job, kept: int = 4, **second: Any) -> None:
-    """Every rank recorded its first `kept` rows, was cut, and told its whole truth in a second attempt."""
+    """Make every rank record its first `kept` rows, be cut off, and record its whole truth in a second
+    attempt."""
     for rank in range(job.ranks):
         pod = job.pod_name(rank // job.per_node)
         whole = job.truth[rank]
@@ -69,7 +70,7 @@ def test_torchrun_starts_the_ranks_again(judged: Judged) -> None:
 
 
 def test_the_run_must_hold_the_union_of_the_attempts(judged: Judged) -> None:
-    """Contract: a row that only the attempt that was cut logged is not forgiven by the attempt after it."""
+    """Contract: a row that only the cut-off attempt logged must be in the run, also after a later attempt."""
     job = bundles.healthy()
     twice(job)
     only = TruthRow(metric="loss/node0", step=99, value=1.5, time_ms=BEGAN - 1000)
@@ -81,7 +82,8 @@ def test_the_run_must_hold_the_union_of_the_attempts(judged: Judged) -> None:
 
 
 def test_the_later_value_counts(judged: Judged) -> None:
-    """Contract: of two attempts' values for one metric and step the run must hold the later one."""
+    """Contract: where two attempts logged different values for one metric and step, the run must hold the
+    later one."""
     job = bundles.healthy()
     twice(job)
     row = next(line for line in job.truth[1] if isinstance(line, TruthRow))
@@ -96,7 +98,7 @@ def test_the_later_value_counts(judged: Judged) -> None:
 
 
 def test_an_attempt_that_was_cut_at_full_speed_may_have_logged_more(judged: Judged) -> None:
-    """Contract: a rank that recorded faster than it told is known only where the next attempt overlaps."""
+    """Contract: rows of a rank that recorded very fast are known only where the next attempt overlaps."""
     job = bundles.healthy(steps=30)
     for rank in range(2):
         rows = job.rows(rank)
@@ -111,7 +113,8 @@ def test_an_attempt_that_was_cut_at_full_speed_may_have_logged_more(judged: Judg
 
 
 def test_a_last_attempt_without_an_end_is_not_complete(judged: Judged) -> None:
-    """Contract: only the last attempt's end is the end, whatever an earlier attempt told."""
+    """Contract: only the end of the last attempt ends the ground truth, whatever an earlier attempt
+    recorded."""
     job = bundles.healthy()
     whole = list(job.truth[0])
     job.truth[0] = [*whole, TruthStart(attempt="b", time_ms=BEGAN + 9000), *job.rows(0)[:1]]
@@ -121,7 +124,7 @@ def test_a_last_attempt_without_an_end_is_not_complete(judged: Judged) -> None:
 
 
 def first_pods(job: bundles.Job, job_uid: str = "job-1", when: float = 2) -> None:
-    """Pods that both nodes had before those of the healthy job, owned by another Job or the same."""
+    """Add pods that both nodes had before those of the healthy job, owned by another Job or the same."""
     states = job.objects
     job.objects = []
     for index in range(job.nodes):
@@ -146,7 +149,7 @@ def first_pods(job: bundles.Job, job_uid: str = "job-1", when: float = 2) -> Non
 
 
 def test_a_job_of_the_jobset_is_deleted_and_made_again(judged: Judged) -> None:
-    """Contract: every point is there, and it is a FAIL all the same: somebody restarted the ranks."""
+    """Contract: it is a FAIL although every point is there, because somebody restarted the ranks."""
     job = bundles.healthy()
     first_pods(job)
     verdict = judged(job)
@@ -155,7 +158,7 @@ def test_a_job_of_the_jobset_is_deleted_and_made_again(judged: Judged) -> None:
 
 
 def suspended(job: bundles.Job, manager: str) -> None:
-    """The JobSet is suspended while the first pods run, and resumed."""
+    """Suspend the JobSet while the first pods run, and resume it."""
     position = next(n for n, (kind, _) in enumerate(job.objects) if kind == "pod") + 4
     entry = {"manager": manager, "operation": "Update", "time": at(2.4)}
     made = bundles.Job(version=0)
@@ -168,7 +171,7 @@ def suspended(job: bundles.Job, manager: str) -> None:
 
 
 def test_a_jobset_that_somebody_suspends_and_resumes(judged: Judged) -> None:
-    """Contract: who suspended it and when is said."""
+    """Contract: the verdict says who suspended it and when."""
     job = bundles.healthy()
     first_pods(job, job_uid="job-2")
     suspended(job, "kubectl-patch")
@@ -195,7 +198,7 @@ def test_kueue_may_suspend_and_admit_again(judged: Judged) -> None:
 
 @pytest.mark.parametrize(("limit", "expected"), [(1, "PASS"), (0, "FAIL")])
 def test_a_jobset_restarts_as_often_as_it_may(judged: Judged, limit: int, expected: str) -> None:
-    """Contract: maxRestarts of the JobSet decides."""
+    """Contract: the JobSet's maxRestarts decides."""
     job = bundles.healthy()
     first_pods(job)
     for kind, seen in job.objects:
@@ -210,7 +213,7 @@ def test_a_jobset_restarts_as_often_as_it_may(judged: Judged, limit: int, expect
 
 
 def test_a_kubelet_that_starts_a_container_again(judged: Judged) -> None:
-    """Contract: restartPolicy Always runs a rank twice; nothing in a training job asks for that."""
+    """Contract: restartPolicy Always runs a rank twice, which nothing in a training job asks for."""
     job = bundles.healthy()
     for kind, seen in job.objects:
         for status in seen.object["status"].get("containerStatuses", []) if kind == "pod" else []:
@@ -224,7 +227,7 @@ def test_a_kubelet_that_starts_a_container_again(judged: Judged) -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 11), st.integers(0, 1), st.integers(0, 11))
 def test_a_point_that_any_attempt_lost_makes_no_pass(kept: int, rank: int, lost: int) -> None:
-    """Contract: however rows are spread over attempts, one that is not in the run is never a PASS."""
+    """Contract: however rows are spread over attempts, a row that is not in the run never gives a PASS."""
     job = bundles.healthy()
     twice(job, kept=kept)
     del job.points[12 * rank + lost]

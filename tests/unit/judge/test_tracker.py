@@ -1,4 +1,4 @@
-"""What the tracker and the ranks' clients tell of points that are missing; nothing more than they tell."""
+"""What the tracker and the ranks' clients report of missing points. The judges claim nothing beyond that."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def judged(tmp_path):
 
 
 def losing(**client: Any) -> bundles.Job:
-    """Rank 1's loss at steps 3 and 4 is not on the tracker; its client tells `client`."""
+    """A job whose rank 1 lost its loss at steps 3 and 4 on the tracker. Its client reports `client`."""
     job = bundles.healthy()
     job.points = [p for p in job.points if (p.metric, p.step) not in {("loss/node1", 3), ("loss/node1", 4)}]
     job.truth[1].insert(-1, TruthClient(**{"whole": True, **client}))
@@ -32,7 +32,7 @@ def losing(**client: Any) -> bundles.Job:
 
 
 def tracker_pod(job: bundles.Job, uid: str, when: float, ready: bool = True, **more: Any) -> None:
-    """A state of a tracker's pod, which was made at its first one."""
+    """Add a state of a tracker's pod, which was created at its first state."""
     metadata = {"name": f"tracker-{uid}", "uid": uid, "creationTimestamp": at(more.pop("made", when))}
     conditions = [{"type": "Ready", "status": str(ready)}]
     job.see("tracker", when, {"metadata": metadata, **POD, "status": {"conditions": conditions}}, **more)
@@ -51,7 +51,7 @@ def tracker_pod(job: bundles.Job, uid: str, when: float, ready: bool = True, **m
     ],
 )
 def test_what_became_of_lost_points(judged, client, says):
-    """Contract: the client's own account is told, and nothing where it has none."""
+    """Contract: the client's own report is given, and nothing where there is none."""
     verdict = judged(losing(**client))
     assert (verdict.cause, verdict.ranks) == ("unification.lost_points", [1])
     assert says in verdict.explanation.replace("Were", "were")
@@ -59,14 +59,15 @@ def test_what_became_of_lost_points(judged, client, says):
 
 
 def test_a_clients_account_does_not_make_a_loss(judged):
-    """Contract: what the client thinks unsent and the tracker has, was sent: the answer was lost."""
+    """Contract: a point that the client calls unsent and the tracker has was sent, and its answer was
+    lost."""
     job = bundles.healthy()
     job.truth[1].insert(-1, TruthClient(whole=True, unsent={"loss/node1": [(0, 3)]}))
     assert judged(job).verdict == "PASS"
 
 
 def test_points_in_another_run_are_not_lost_by_the_tracker(judged):
-    """Contract: where they are is told, though the client was told that they were kept."""
+    """Contract: the verdict says where the points are, although the client was told that they were kept."""
     job = losing(sent={"loss/node1": [(0, 9)]})
     job.runs.append(job.runs[0].model_copy(update={"run_id": 2, "external_id": "mine"}))
     for row in job.rows(1):
@@ -78,7 +79,7 @@ def test_points_in_another_run_are_not_lost_by_the_tracker(judged):
 
 
 def test_who_sent_foreign_points(judged):
-    """Contract: the sender as the tracker saw it."""
+    """Contract: the sender is named as the tracker saw it."""
     job = bundles.healthy()
     stranger = job.points[0].model_copy(
         update={"metric": "visitor/loss", "sender": "visitor", "peer": "10.0.0.9"}
@@ -90,7 +91,7 @@ def test_who_sent_foreign_points(judged):
 
 
 def test_an_upload_process_that_did_not_come_to_its_end(judged):
-    """Contract: its log says that it started and not that it exits."""
+    """Contract: an upload process whose log says that it started and not that it exits was cut off."""
     job = losing(unsent={"loss/node1": [(3, 4)]})
     line = f"{at(6, True)} 2026-11-21 05:00:06,1 [pluto-sync] INFO: Sync process started (parent PID: 9)"
     job.logs[job.pod_name(1)].insert(1, line)
@@ -98,7 +99,7 @@ def test_an_upload_process_that_did_not_come_to_its_end(judged):
 
 
 def test_a_full_disk(judged):
-    """Contract: the tracker's own account of this launch's time is the cause, the loss follows."""
+    """Contract: the tracker's own report for the time of this launch is the cause, and the loss follows."""
     job = losing()
     full = "OperationalError: database or disk is full"
     job.summary["failures"] = [{"reason": full, "count": 7, "first": at(9), "last": at(20)}]
@@ -117,7 +118,7 @@ def test_a_disk_that_was_full_before(judged):
 
 
 def test_a_failure_without_a_loss(judged):
-    """Contract: retries made up for it: PASS, and it is told."""
+    """Contract: retries made up for the failure, so the verdict is a PASS that mentions it."""
     job = bundles.healthy()
     job.summary["failures"] = [{"reason": "boom", "count": 2, "first": at(9), "last": at(9)}]
     verdict = judged(job)
@@ -128,7 +129,8 @@ def test_a_failure_without_a_loss(judged):
 
 
 def test_a_database_that_went_with_its_pod(judged):
-    """Contract: another pod after the launch and no run: the tracker lost it, not the ranks."""
+    """Contract: with a new tracker pod after the launch and no run, the tracker lost the run, not the
+    ranks."""
     job = bundles.healthy()
     tracker_pod(job, "old", -1, made=-500, type_="ADDED")
     tracker_pod(job, "old", 12, made=-500, type_="DELETED")
@@ -141,7 +143,7 @@ def test_a_database_that_went_with_its_pod(judged):
 
 
 def test_a_tracker_that_restarted_with_its_database(judged):
-    """Contract: away for a while and nothing missing: PASS, and it is told."""
+    """Contract: a tracker that was away for a while and lost nothing gives a PASS that mentions it."""
     job = bundles.healthy()
     tracker_pod(job, "same", -1, made=-500, type_="ADDED")
     tracker_pod(job, "same", 12, made=-500, ready=False)
@@ -152,7 +154,7 @@ def test_a_tracker_that_restarted_with_its_database(judged):
 
 
 def test_a_key_that_is_refused_in_the_middle(judged):
-    """Contract: the clients of the ranks named say so."""
+    """Contract: the ranks whose clients report the refused key are named."""
     error = "authentication failed (HTTP 401): the Pluto server rejected the API key"
     verdict = judged(losing(unsent={"loss/node1": [(3, 9)]}, error=error))
     assert (verdict.cause, verdict.ranks) == ("tracker.key_rejected", [1])
@@ -170,7 +172,7 @@ def test_a_key_that_is_refused_in_the_middle(judged):
     ],
 )
 def test_a_client_that_cannot_begin(judged, line, cause):
-    """Contract: the tracker's part in a rank's crash comes before the crash."""
+    """Contract: a tracker failure in a rank's crash is named before the crash."""
     job = bundles.healthy()
     bundles.crash(job, 1, code=1)
     job.truth[1] = []

@@ -1,4 +1,4 @@
-"""Is every point that every rank logged in one run: each part of it has its own check and cause."""
+"""Every point of every rank must be in one run: each part of that has its own check and cause."""
 
 import bundles
 import pytest
@@ -26,7 +26,7 @@ def causes(verdict: Verdict) -> set[str | None]:
 
 
 def test_no_run(judged):
-    """Contract: a run of another project is not the run; where the ranks went is said."""
+    """Contract: a run of another project is not the run, and the verdict says where the ranks went."""
     job = bundles.healthy()
     job.runs = [job.runs[0].model_copy(update={"project": "other"})]
     verdict = judged(job)
@@ -36,7 +36,7 @@ def test_no_run(judged):
 
 @pytest.mark.parametrize("keeps_attachments", [True, False])
 def test_a_rank_in_another_run(judged, keeps_attachments):
-    """Contract: the rank is named, by its attachment or by its points; its lost points follow."""
+    """Contract: the rank is named, by its attachment or by its points, and its lost points follow."""
     job = bundles.healthy()
     job.runs.append(
         job.runs[0].model_copy(update={"run_id": 2, "external_id": "mine", "display_id": "UTE-2"})
@@ -95,7 +95,7 @@ def test_a_silent_rank(judged):
 
 
 def test_lost_points_are_named(judged):
-    """Contract: rank, metric and steps, compactly, with the line of the truth."""
+    """Contract: the verdict names rank, metric and steps compactly, with the line of the ground truth."""
     job = bundles.healthy(steps=14)
     lost = {7, 9, 10, 11, 12}
     job.points = [p for p in job.points if not (p.metric == "loss/node1" and p.step in lost)]
@@ -106,7 +106,7 @@ def test_lost_points_are_named(judged):
 
 
 def test_a_wrong_value_names_both(judged):
-    """Contract: one unit in the last place is wrong."""
+    """Contract: a value that differs by one unit in the last place is wrong, and both values are named."""
     job = bundles.healthy()
     at_ = next(i for i, p in enumerate(job.points) if p.metric == "loss/node1" and p.step == 3)
     job.points[at_] = job.points[at_].model_copy(update={"value": 1.2500000000000002})
@@ -124,7 +124,7 @@ def shared_metric(job: bundles.Job, same: bool) -> None:
 
 
 def test_two_ranks_one_metric(judged):
-    """Contract: different values for one metric and step collide and name both ranks; equal ones do not."""
+    """Contract: different values for one metric and step collide and name both ranks. Equal values do not."""
     job = bundles.healthy()
     shared_metric(job, same=False)
     verdict = judged(job)
@@ -140,7 +140,7 @@ def test_two_ranks_say_the_same(judged):
 
 
 def test_foreign_points(judged):
-    """Contract: points that no rank logged are a FAIL; the client's own sys/ metrics are none."""
+    """Contract: points that no rank logged are a FAIL. The client's own sys/ metrics are allowed."""
     job = bundles.healthy()
     row = TruthRow(metric="sys/cpu.percentage.0", step=1, value=3, time_ms=1)
     job.points.append(bundles.point(job, 0, row))
@@ -148,7 +148,7 @@ def test_foreign_points(judged):
 
 
 def test_foreign_points_of_somebody_else(judged):
-    """Contract: metric and steps of what no rank logged are named."""
+    """Contract: the metric and steps of points that no rank logged are named."""
     job = bundles.healthy()
     row = TruthRow(metric="loss/node0", step=77, value=3, time_ms=1)
     job.points.append(bundles.point(job, 0, row))
@@ -158,7 +158,10 @@ def test_foreign_points_of_somebody_else(judged):
 
 
 def test_plutos_deduplication(judged):
-    """Contract: the highest client time wins, then the last; re-sent rows are told, not blamed."""
+    """Contract: the highest client time wins, then the last row.
+
+    Re-sent rows are mentioned and are no failure.
+    """
     job = bundles.healthy()
     first = job.points[0]
     older = first.model_copy(update={"value": 99.0, "time_ms": first.time_ms - 1})
@@ -180,7 +183,7 @@ def test_plutos_deduplication(judged):
     ],
 )
 def test_a_truth_that_is_not_whole(tmp_path, damage, words):
-    """Contract: a rank's word with a gap, without its end or with other digests is no ground for a PASS."""
+    """Contract: ground truth with a gap, without its end or with other digests never gives a PASS."""
     job = bundles.healthy()
     job.truth[1] = damage(job.truth[1])
     verdict = judge(job.write(tmp_path / "b"))
@@ -191,7 +194,7 @@ def test_a_truth_that_is_not_whole(tmp_path, damage, words):
 
 
 def test_a_log_that_tells_another_story_than_the_termination_message(tmp_path):
-    """Contract: a consistent truth that does not fit the digest in the pod's status is not believed."""
+    """Contract: a consistent log that does not match the digest in the pod's status is not trusted."""
     job = bundles.healthy()
     job.retell(1, job.rows(1)[:-1])
     job.points.pop()
@@ -209,7 +212,7 @@ def test_a_log_that_tells_another_story_than_the_termination_message(tmp_path):
     ],
 )
 def test_half_of_the_trackers_rows_prove_nothing(judged, change, cause):
-    """Contract: with incomplete tracker evidence, points that are not there are not called lost."""
+    """Contract: with incomplete tracker evidence, missing points are not called lost."""
     job = bundles.healthy()
     job.points.pop()
     job.summary = change
@@ -226,7 +229,7 @@ def test_a_status_that_does_not_fit(judged, status):
 
 
 def with_blocks(wrong: bool = False, lose: int = 0) -> bundles.Job:
-    """Rank 1 logged 2000 more points past its row limit, told by digests of 1000."""
+    """Return a job whose rank 1 logged 2000 more points past its row limit, as digests of 1000."""
     job = bundles.healthy()
     rows = [TruthRow(metric="late", step=s, value=s / 7, time_ms=2_000 + s) for s in range(2000)]
     blocks = [
@@ -279,5 +282,5 @@ def test_blocks_with_a_wrong_value(judged):
     ],
 )
 def test_steps_are_told_compactly(steps, text):
-    """Contract: ranges, not lists."""
+    """Contract: steps are shown as ranges, not as lists."""
     assert compact(steps) == text

@@ -1,4 +1,4 @@
-"""Judges of users: whatever they say or do, no FAIL or UNKNOWN becomes a PASS, and none ends the harness."""
+"""Judges of users: whatever they do, no FAIL or UNKNOWN becomes a PASS, and none of them ends the harness."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Unspeakable(Exception):
 
 
 def spoil(bundle: Bundle) -> None:
-    """Everything that a judge can change of what it was given."""
+    """Change everything that a judge can change in the bundle that it was given."""
     for kind in ("jobset", "pod", "workload"):
         for seen in bundle.history(kind):
             seen.object.clear()
@@ -60,7 +60,7 @@ acts = st.lists(st.sampled_from(HARMLESS) | st.sampled_from(HARMFUL), max_size=4
 
 
 def acting(told: list[Any]) -> Callable[[Bundle], Iterator[Any]]:
-    """A judge that does and says one after the other."""
+    """Return a judge that carries out these steps, one after the other."""
 
     def one(bundle: Bundle) -> Iterator[Any]:
         for act in told:
@@ -75,8 +75,10 @@ def acting(told: list[Any]) -> Callable[[Bundle], Iterator[Any]]:
 @given(st.sampled_from(list(JOBS)), st.lists(acts, max_size=3))
 @slow
 def test_no_judge_makes_a_verdict_better(name: str, told: list[list[Any]]) -> None:
-    """Contract: PASS only if it was one and every judge says passed() and nothing else; what was no
-    PASS stays as it was; the harness's own checks stay as they are, and the list of causes closed."""
+    """Contract: a verdict is a PASS only if it was one and every judge yields only passed().
+
+    A verdict that was no PASS stays as it is. So do the harness's own checks and the closed list of causes.
+    """
     before = judge(Bundle.open(written(name)))
     after = judge(Bundle.open(written(name)), [(f"j{n}", acting(acts)) for n, acts in enumerate(told)])
     good = all(not any(act in HARMFUL for act in acts) and HARMLESS[1] in acts for acts in told)
@@ -95,7 +97,8 @@ def healthy(tmp_path: Path) -> Path:
 
 
 def test_a_fail_of_ones_own(healthy: Path) -> None:
-    """Its cause, ranks, words and evidence are the verdict's; the log of its rank is what to read next."""
+    """The verdict has the check's cause, ranks, text and evidence, and the log of its rank is what to read
+    next."""
 
     def steps(bundle: Bundle) -> Iterator[Check]:
         assert bundle.manifest is not None
@@ -109,7 +112,7 @@ def test_a_fail_of_ones_own(healthy: Path) -> None:
 
 
 def test_what_was_said_before_an_error_counts(healthy: Path) -> None:
-    """A FAIL, then an exception: FAIL, and the judge that failed is a consequence."""
+    """A judge that yields a FAIL and then raises gives a FAIL. Its error is a consequence."""
     told = [failed("bad", "it is not"), fails(ValueError("boom"))]
     verdict = judge(Bundle.open(healthy), [("mine", acting(told))])
     assert (verdict.verdict, verdict.cause) == ("FAIL", "user.bad")
@@ -117,7 +120,7 @@ def test_what_was_said_before_an_error_counts(healthy: Path) -> None:
 
 
 def test_a_judge_that_reads_damaged_evidence_proves_nothing(healthy: Path) -> None:
-    """Of a file that the harness's judges do not read."""
+    """The damaged file is one that the harness's own judges do not read."""
     (healthy / "extra.jsonl").write_bytes(b"cut")
 
     def reads(bundle: Bundle) -> Iterator[Check]:
@@ -128,7 +131,7 @@ def test_a_judge_that_reads_damaged_evidence_proves_nothing(healthy: Path) -> No
 
 
 def test_a_job_that_was_not_let_end_is_no_fail(tmp_path: Path) -> None:
-    """What a judge misses proves nothing then."""
+    """A judge that misses something proves nothing when the job was cut short."""
     job = bundles.healthy()
     job.drop("jobset", 2)
     job.manifest = job.manifest.model_copy(update={"interrupted": "SIGINT"})
@@ -138,7 +141,7 @@ def test_a_job_that_was_not_let_end_is_no_fail(tmp_path: Path) -> None:
 
 
 def test_without_a_job_nobody_is_asked(tmp_path: Path) -> None:
-    """A judge needs no code for runs that came to no launch."""
+    """A judge needs no code for runs that launched nothing."""
     job = bundles.healthy()
     job.manifest = job.manifest.model_copy(update={"expected": None, "launch": None})
     bundle = job.write(tmp_path / "b")
@@ -164,7 +167,7 @@ def install(site: Path, package: str, judge_: str, code: str) -> None:
 
 
 def test_judges_are_found_by_entry_point(site: Path, healthy: Path) -> None:
-    """Those of two packages under one name are both asked, and one that cannot be imported is UNKNOWN."""
+    """Two packages' judges of one name are both asked. A judge that cannot be imported is UNKNOWN."""
     code = "from harness.judge.users import passed\ndef judge(b): return [passed('{0}', b.path.name)]\n"
     install(site, "own-a", "same", code.format("a"))
     install(site, "own-b", "same", code.format("b"))
@@ -178,7 +181,8 @@ def test_judges_are_found_by_entry_point(site: Path, healthy: Path) -> None:
 
 
 def test_a_run_asks_them(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Contract: the verdict that a run writes is theirs too, and what they print is not on stdout."""
+    """Contract: the verdict that a run writes includes user checks, and nothing that they print is on
+    stdout."""
     code = (
         "from harness.judge.users import failed\ndef judge(b): print('hello'); yield failed('never', 'no')\n"
     )
@@ -194,7 +198,7 @@ def test_a_run_asks_them(site: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_nobody_judges_without_them() -> None:
-    """Contract: the harness has its verdicts from judge.users, so that every command says the same."""
+    """Contract: every command gets its verdict from judge.users, so that all of them agree."""
     sources = [path for path in Path("harness").rglob("*.py") if path.parts[1] != "judge"]
     assert len(sources) > 80
     assert [str(path) for path in sources if "from harness.judge import judge" in path.read_text()] == []

@@ -1,4 +1,4 @@
-"""Manifests of StatefulSets, Indexed Jobs and DaemonSets: what is launched of them, and what is refused."""
+"""Manifests of StatefulSets, Indexed Jobs and DaemonSets: what is launched from them, and what is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MANIFESTS = sorted((ROOT / "manifests").glob("*.yaml"))
 
 
 def surroundings(**more: Any) -> Surroundings:
-    """What a launch gives; nothing here reaches a cluster."""
+    """Surroundings as a launch gives them. Nothing here reaches a cluster."""
     nothing: Any = None
     given: dict[str, Any] = {
         "context": nothing,
@@ -54,7 +54,7 @@ def worker(rendered: list[Any]) -> Any:
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
 def test_a_manifest_is_a_workload(path: Path) -> None:
-    """Contract: what follows the launch asks every kind the same."""
+    """Contract: every kind offers what the code after the launch needs."""
     workload = load(path)
     assert isinstance(workload, PlainWorkload)
     assert (workload.name, workload.container, workload.per_node) == ("trainer", "worker", 1)
@@ -64,7 +64,7 @@ def test_a_manifest_is_a_workload(path: Path) -> None:
 
 
 def test_a_job_file_is_one_too() -> None:
-    """Contract: a file without apiVersion and kind is konduktor's."""
+    """Contract: a file without apiVersion and kind is a konduktor job file."""
     workload = load(ROOT / "jobs/multinode.yaml")
     assert isinstance(workload, KonduktorWorkload)
     assert (workload.kind, workload.name) == ("JobSet", "pluto-multinode-e2e-test")
@@ -72,7 +72,7 @@ def test_a_job_file_is_one_too() -> None:
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
 def test_what_is_applied(path: Path) -> None:
-    """Contract: the namespace, label, image, environment and init of the launch; the rest is as written."""
+    """Contract: the launch sets namespace, label, image, environment and init. The rest stays as written."""
     workload = load(path)
     assert isinstance(workload, PlainWorkload)
     before = copy.deepcopy(workload.document)
@@ -108,7 +108,7 @@ def test_a_job_ends_before_the_harness_stops_waiting() -> None:
 
 
 def test_a_secret_in_the_manifest_is_not_applied_in_plain_text() -> None:
-    """Contract: it goes by reference, and the redactor is told of it."""
+    """Contract: the secret is applied by reference, and the redactor knows it."""
     changed = documents(ROOT / "manifests/statefulset.yaml")
     changed[1]["spec"]["template"]["spec"]["containers"][0]["env"] = [
         {"name": "HF_TOKEN", "value": "hf_abcdef123456"},
@@ -138,7 +138,8 @@ def test_a_secret_in_the_manifest_is_not_applied_in_plain_text() -> None:
     ],
 )
 def test_what_cannot_work_is_refused(name: str, path: str, value: Any, said: str) -> None:
-    """Contract: before anything is created, in a sentence with what is expected and what was seen."""
+    """Contract: it is refused before anything is created, and the error says what was expected and what
+    was seen."""
     changed = documents(ROOT / f"manifests/{name}.yaml")
     *parents, last = [int(word) if word.isdecimal() else word for word in path.split("/")]
     place: Any = changed[1]
@@ -158,7 +159,7 @@ def test_objects_that_are_not_expected_beside_it() -> None:
 
 
 def test_a_daemonset_goes_where_labels_and_taints_let_it() -> None:
-    """Contract: a cordoned node takes a DaemonSet's pod, one with a taint of its own does not."""
+    """Contract: a cordoned node takes a DaemonSet's pod, and one with a taint of its own does not."""
     pod = {"spec": {"nodeSelector": {"pool": "a"}}}
     node: Any = {"metadata": {"labels": {"pool": "a"}}, "spec": {"unschedulable": True}}
     assert accepts(pod, node)
@@ -185,7 +186,7 @@ class Container:
         self.process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
 
     def pid(self) -> int:
-        """Of the init, seen from outside."""
+        """Return the process id of the init, seen from outside."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         deadline = time.monotonic() + 20
         while not (found := children.read_text().split()):
@@ -214,7 +215,7 @@ def test_the_init_says_how_the_command_ended(tmp_path: Path, code: int) -> None:
 
 @pytest.mark.usefixtures("root")
 def test_a_held_container_stays_until_it_is_ended(tmp_path: Path) -> None:
-    """Contract: what its controller would start again does not end, and then ends with the command's code."""
+    """Contract: a held container stays after its command, and then ends with the command's code."""
     container = Container(tmp_path, "exit 4", hold=True)
     assert container.process.stdout is not None
     assert container.process.stdout.readline() == "@exit1 n1 4\n"
@@ -226,7 +227,7 @@ def test_a_held_container_stays_until_it_is_ended(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("root")
 def test_the_init_passes_sigterm_on(tmp_path: Path) -> None:
-    """Contract: a rank can say its last words, and the container ends when every process has."""
+    """Contract: a rank can log its last lines, and the container ends when every process has ended."""
     script = "trap 'echo bye; exit 7' TERM; echo ready; while :; do sleep 0.1; done"
     container = Container(tmp_path, script)
     assert container.process.stdout is not None

@@ -1,4 +1,4 @@
-"""Whose namespace may go: one that a living launch uses never, however old, and with or without pods."""
+"""The namespace of a running launch is never deleted, however old it is, and with or without pods."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_claimed_namespace_is_not_free(tmp_path: Path) -> None:
 
 
 def test_claims_of_killed_harnesses_are_forgotten_with_their_namespaces(tmp_path: Path) -> None:
-    """Not those of launches that have no namespace yet."""
+    """Leases of launches that have no namespace yet are kept."""
     leases = NamespaceLeases(tmp_path)
     leases.acquire("held")
     for nonce in ("gone", "there", "new", "held"):

@@ -1,4 +1,4 @@
-"""A launch's own folder: private, and removed also after a harness that was killed."""
+"""A launch's own folder is private, and is removed also after a harness that was killed."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from harness.launch.prepare import _home
 
 
 def test_folders_of_dead_processes_are_removed(tmp_path: Path) -> None:
-    """Those of living ones stay, whoever owns them; a name that is no process's is left over too."""
+    """Folders of living processes stay, whoever owns them. A name that is no process's is left over too."""
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     for pid in (dead.pid, os.getppid(), 1, "odd", 2**70):
@@ -41,7 +41,7 @@ def test_a_lowered_request_leaves_the_limit(request_: str | None) -> None:
 
 
 def test_a_users_konduktor_config_goes_under_the_harness_s(tmp_path: Path) -> None:
-    """Its pod is merged as konduktor merges; what could send the job elsewhere is not taken."""
+    """Its pod is merged as konduktor merges. Fields that could send the job elsewhere are dropped."""
     path = tmp_path / "konduktor.yaml"
     path.write_text(
         """

@@ -1,4 +1,7 @@
-"""A launch is over when it has ended, or when it is seen that it never will; passing states are neither."""
+"""A launch is over when it has ended, or when it can be seen that it never will.
+
+Transient states are neither.
+"""
 
 from typing import Any
 
@@ -12,7 +15,7 @@ from harness.observe.completion import CompletionDetector
 
 @pytest.fixture
 def end(monkeypatch: pytest.MonkeyPatch) -> CompletionDetector:
-    """Graces of no length: a state that holds at all has lasted."""
+    """A detector with graces of 0 s, so that a state counts at once."""
     monkeypatch.setattr(completion, "GRACE", dict.fromkeys(completion.GRACE, 0.0))
     return CompletionDetector()
 
@@ -88,7 +91,10 @@ def test_a_pod_that_fits_nowhere(end: CompletionDetector) -> None:
 
 
 def test_a_pod_that_no_node_could_take_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kueue has admitted it all the same; a pod that only waits for another one to end is given time."""
+    """No node fits the pod although Kueue has admitted it.
+
+    A pod that only waits for another one to end is given time.
+    """
     monkeypatch.setitem(completion.GRACE, "never", 0.0)
     for asked, over in (("3", True), ("1", False)):
         end = CompletionDetector()
@@ -126,7 +132,7 @@ def test_a_job_that_gets_no_quota_in_time() -> None:
 
 
 def test_a_node_that_is_lost(end: CompletionDetector) -> None:
-    """Only one that a pod of the job runs on; and its pods are not waited for any more."""
+    """Only a node that runs a pod of the job counts, and its pods are no longer waited for."""
     ready = condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
     assert told(end, "pod", {"phase": "Running"}, nodeName="worker") is None
     assert told(end, "node", {"conditions": [ready]}, name="other") is None
@@ -146,7 +152,7 @@ def test_a_node_that_comes_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_controllers_that_follow_nothing_up(end: CompletionDetector) -> None:
-    """Each step that JobSet and Kueue should take at once."""
+    """Each step that JobSet and Kueue should take at once is awaited."""
     assert "no Workload" in (told(end, "jobset", {}, suspend=True) or "")
     assert "says nothing" in (told(end, "workload", {}) or "")
     reserved = condition("QuotaReserved", "True")
@@ -167,7 +173,7 @@ def test_a_controller_that_is_down_is_not_waited_for(monkeypatch: pytest.MonkeyP
 
 
 def test_each_object_has_timers_of_its_own() -> None:
-    """Contract: one that is well does not stop the timer of another, whichever is looked at last."""
+    """Contract: a healthy object does not stop the timer of another, in whatever order they are looked at."""
     now = [100.0]
     end = CompletionDetector(clock=Clock(monotonic=lambda: now[0]))
     refused = condition("QuotaReserved", "False", "Inadmissible", "ClusterQueue cq is inactive")

@@ -1,4 +1,4 @@
-"""What is kept of a container's log, whatever the API server sends on the way to its end."""
+"""A container's log is kept completely, whatever the API server sends before its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ONE, TWO = b"2026-11-22T01:57:31.1Z one\n", b"2026-11-22T01:57:31.2Z two\n"
 
 
 def cut(text: bytes) -> bytes:
-    """An answer that is sent as it comes, as the kubelet's is, and breaks after this."""
+    """Return an answer that is sent in chunks, as the kubelet's is, and breaks after this text."""
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
     return head + b"%x\r\n%s\r\n" % (len(text), text)
 
@@ -46,12 +46,12 @@ class Follow:
         self._tell({"terminated": {"exitCode": 0}})
 
     def again(self, uid: str = "1", restarts: int = 0) -> None:
-        """The container lives once more and ends: in a new pod of its name, or started by the kubelet."""
+        """Let the container live once more and end: in a new pod of its name, or restarted by the kubelet."""
         self._tell({"running": {}}, uid, restarts)
         self._tell({"terminated": {"exitCode": 0}}, uid, restarts)
 
     def finish(self) -> tuple[list[str], list[str]]:
-        """Lines without their times, and gaps."""
+        """Return the lines without their times, and the gaps."""
         self._follower.finish(30)
         return [line.partition(" ")[2] for line in self.text.splitlines()], self.gaps
 
@@ -61,8 +61,10 @@ Start = Callable[..., Follow]
 
 @pytest.fixture
 def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """`answers` to one request after the other, the last one to all that follow; the container ends with the
-    request `ends`."""
+    """Start followers. `answers` are for one request after the other, and the last one for all that follow.
+
+    The container ends with the request `ends`.
+    """
     monkeypatch.setattr(logs, "RETRY_SECONDS", 0.01)
     servers = []
 
@@ -88,25 +90,25 @@ def test_a_log_is_read_to_its_end(follow: Start) -> None:
 
 
 def test_lines_are_not_repeated_after_a_connection_broke(follow: Start) -> None:
-    """Contract: nothing twice, nothing lost, and of a line that was cut only the whole one."""
+    """Contract: no line is repeated or lost, and of a line that was cut off only the whole one is kept."""
     broken = cut(ONE + TWO[:-3])
     assert follow(broken, "reset", body(ONE + TWO), ends=3).finish() == (["one", "two"], [])
 
 
 def test_a_last_line_may_have_no_end(follow: Start) -> None:
-    """Contract: it is kept, and once, also when more of it comes with the next reading."""
+    """Contract: it is kept once, also when the next read brings more of it."""
     assert follow(body(ONE + TWO[:-1])).finish() == (["one", "two"], [])
     assert follow(body(ONE + TWO[:-3]), body(ONE + TWO[:-1]), ends=3).finish() == (["one", "two"], [])
     assert follow(body(ONE + TWO[:-3]), body(ONE + TWO), ends=3).finish() == (["one", "two"], [])
 
 
 def test_the_end_may_be_told_long_after_the_last_line(follow: Start) -> None:
-    """A busy kubelet tells the state of a container seconds after its log had come to its end."""
+    """A busy kubelet reports the state of a container seconds after its log has ended."""
     assert follow(body(ONE + TWO), ends=logs.MAX_RETRIES * 2).finish() == (["one", "two"], [])
 
 
 def test_what_the_kubelet_says_is_no_line_of_the_log(follow: Start) -> None:
-    """A container that ended is removed with its pod: its log was read before that."""
+    """A container that ended is removed with its pod, and its log was read before that."""
     assert follow(body(ONE + TWO), body(GONE), ends=2).finish() == (["one", "two"], [])
     assert follow(body(ONE + TWO[:-1]), body(GONE), ends=2).finish() == (["one", "two"], [])
     assert follow(body(ONE + GONE), body(ONE + TWO), ends=2).finish() == (["one", "two"], [])
@@ -114,7 +116,7 @@ def test_what_the_kubelet_says_is_no_line_of_the_log(follow: Start) -> None:
 
 
 def test_a_log_comes_back_after_the_kubelet_could_not_read_it(follow: Start) -> None:
-    """While containerd starts again. Lines of later are not taken for ones that are known."""
+    """The kubelet cannot read the log while containerd restarts. Later lines are not taken for known ones."""
     assert follow(body(ONE), body(GONE), body(ONE + TWO), ends=3).finish() == (["one", "two"], [])
 
 
@@ -125,7 +127,7 @@ def test_a_log_that_cannot_be_read_is_a_gap(follow: Start, answer: bytes | str) 
 
 @pytest.mark.parametrize("life", [{"uid": "2"}, {"restarts": 1}])
 def test_each_life_of_a_container_is_followed(follow: Start, life: dict[str, Any]) -> None:
-    """Contract: a pod made again under its name is read too, and a container that was started again."""
+    """Contract: a pod made again under its name is read too, and so is a container that was restarted."""
     log = follow(body(b"2026-11-21T05:00:01Z a line\n"))
     log.again(**life)
     assert log.finish() == (["a line", "a line"], [])

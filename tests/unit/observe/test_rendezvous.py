@@ -31,7 +31,7 @@ def seen(pod: str, *, worker: bool = False, ticks: int = 0, reaped: int = 0) -> 
 
 @pytest.fixture
 def met(monkeypatch: pytest.MonkeyPatch):
-    """A meeting of two pods that had 20 s, looked at `after` so many as the test says."""
+    """A rendezvous of two pods with a deadline of 20 s, looked at after `after` seconds."""
     recorded: list[RendezvousSnapshot] = []
     at = [100.0]
     clock = Clock(monotonic=lambda: at[0])
@@ -51,7 +51,7 @@ def met(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_torchrun_that_waits_is_the_end(met) -> None:
-    """Every container is recorded, whichever waits."""
+    """Every container is recorded, whichever of them waits."""
     made = met(seen("a"), seen("b", worker=True))
     assert "torchrun waits in a" in (made.reason() or "")
     assert [one.pod for one in made.recorded] == ["a", "b"]
@@ -64,19 +64,22 @@ def test_ranks_that_met_are_not_looked_at_again(met) -> None:
 
 
 def test_ranks_that_ended_have_met(met) -> None:
-    """A torchrun whose ranks are done waits for the others' end; one whose rank failed is about to say so."""
+    """A torchrun whose ranks are done waits for the others' end.
+
+    One whose rank failed is about to report it.
+    """
     assert met(seen("a", reaped=34), seen("b", worker=True)).reason() is None
 
 
 def test_a_rank_that_is_ending_is_a_rank(met) -> None:
-    """A process gives its memory back, and so its command line, before torchrun learns of its end."""
+    """A process frees its memory, and with it its command line, before torchrun learns of its end."""
     rank = Process(pid=10, parent=9, command=[])
     ending = seen("a").model_copy(update={"processes": [*seen("a").processes, rank]})
     assert met(ending, seen("b", worker=True)).reason() is None
 
 
 def test_a_torchrun_that_is_still_starting_gets_more_time(met) -> None:
-    """A slow machine is no fault: an agent that works on something is looked at again."""
+    """A slow machine is no fault: an agent that uses CPU is looked at again."""
     made = met(seen("a", ticks=90), seen("b"))
     assert made.reason() is None
     assert made.recorded == []
@@ -84,7 +87,7 @@ def test_a_torchrun_that_is_still_starting_gets_more_time(met) -> None:
 
 
 def test_one_that_never_ends_starting_is_judged_before_the_deadline_of_the_job(met) -> None:
-    """Half as long again is enough for all. After it comes Kueue, which only says that time was over."""
+    """Half as long again is enough for all. After it Kueue ends the job, and only says that time was over."""
     assert met(seen("a", ticks=90), seen("b")).reason() is None
     made = met(seen("a", ticks=90), seen("b"), after=31)
     assert "torchrun waits in a, b" in (made.reason() or "")
@@ -93,12 +96,12 @@ def test_one_that_never_ends_starting_is_judged_before_the_deadline_of_the_job(m
 
 @pytest.mark.parametrize("ticks", [3, 4, 8])
 def test_one_that_polls_is_not_starting(met, ticks) -> None:
-    """The torchrun that keeps the store takes 1 to 2 % of a core while it waits, and more on a slower one."""
+    """The torchrun that keeps the store uses 1 to 2 % of a core while it waits, and more on a slower core."""
     assert met(seen("a", ticks=ticks), seen("b")).reason() is not None
 
 
 def test_a_container_that_cannot_be_looked_into_holds_nobody_up(met, monkeypatch) -> None:
-    """The API server froze while it was asked."""
+    """The API server froze during the look."""
     made = met(seen("a", worker=True), seen("b", worker=True))
     answers = {"a": seen("a", worker=True)}
     frozen = threading.Event()
@@ -114,7 +117,7 @@ def test_not_before_every_pod_runs(met) -> None:
 
 
 def test_what_the_script_in_the_container_prints() -> None:
-    """Processes with their arguments, but for scripts; TCP sockets of both families."""
+    """The script prints processes with their arguments, except scripts, and TCP sockets of both families."""
     command = base64.b64encode(b"\0".join([b"bash", b"-c", b"x" * 400]) + b"\0").decode()
     output = f"""process 7 1 2 34 {command}
 process 8 7 0 0{" "}
@@ -130,7 +133,7 @@ process 8 7 0 0{" "}
 
 
 def test_options_of_torchrun() -> None:
-    """However they are spelt, and none of the script's own."""
+    """Options are read in every spelling, and none of the script's own."""
     [agent] = torchrun.agents(seen("a", worker=True))
     assert (agent.nodes, agent.port, agent.rendezvous_id, agent.started) == ("2", "7", "1", True)
     both = Process(

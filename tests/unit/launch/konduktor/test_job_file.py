@@ -1,4 +1,7 @@
-"""A job file's mistakes are told before anything is created; rendering changes only what a launch must."""
+"""A job file's mistakes are reported before anything is created.
+
+Rendering changes only what a launch must.
+"""
 
 import re
 from decimal import Decimal
@@ -102,7 +105,8 @@ def test_render_sets_image_environment_and_the_shorter_duration(job: JobFile) ->
 
 
 def test_secrets_are_not_in_what_konduktor_gets(job: JobFile) -> None:
-    """By their names: konduktor would write them into its log and into the JobSet."""
+    """Variables with names of secrets are left out, because konduktor would write them into its log and
+    the JobSet."""
     secret = {"HF_TOKEN": "t", "AWS_SECRET_ACCESS_KEY": "k", "DB_PASSWORD_1": "p", "token": "u", "A_KEY": 1}
     plain = {"TOKENIZERS_PARALLELISM": "false", "MAX_TOKENS": "8", "KEYS": "a", "MONKEY": "b", "STEPS": "3"}
     changed = job.with_(envs={**secret, **plain})
@@ -111,7 +115,7 @@ def test_secrets_are_not_in_what_konduktor_gets(job: JobFile) -> None:
 
 
 def test_secrets_in_urls_and_scripts_are_known(job: JobFile) -> None:
-    """A variable with a password in its URL goes by reference; what a script holds is redacted."""
+    """A variable with a password in its URL goes by reference, and a secret in a script is redacted."""
     script = f"export HF_TOKEN=hf_abcdef\nDB_PASSWORD='p w' API_KEY=$GIVEN\n{job.document['run']}"
     envs = {"DATA": "postgres://me:pass-word@db/x", "SITE": "https://a.b/c"}
     changed = job.with_(envs=envs, run=script)
