@@ -54,8 +54,7 @@ def requests(pod: dict[str, Any]) -> dict[str, Decimal]:
 
 
 def quantity(text: object) -> Decimal:
-    """Return a Kubernetes quantity as a number: "500m" is 0.5, "1Ki" is 1024, and 0 stands for no
-    quantity."""
+    """Return a Kubernetes quantity as a number: "500m" is 0.5, "1Ki" is 1024, no quantity is 0."""
     found = _QUANTITY.fullmatch(str(text))
     if not found or found[2] not in _UNITS | _BINARY:
         return Decimal(0)

@@ -89,8 +89,7 @@ class Pod:
         return str(mapping(self.last.object, "spec").get("hostname") or self.name.rpartition("-")[0])
 
     def container(self, name: str, state: str) -> tuple[ObjectState, dict[str, Any]] | None:
-        """Return the latest state in which a container was waiting, running or terminated, as `state`
-        says."""
+        """Return the latest state in which a container was `state` (waiting, running, terminated)."""
         for seen in reversed(self.history):
             for status in items(seen.object, "status", "containerStatuses"):
                 if status.get("name") == name and isinstance(mapping(status, "state").get(state), dict):

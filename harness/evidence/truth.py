@@ -71,8 +71,7 @@ class _Attempt:
 
     @property
     def began(self) -> int:
-        """Return the earliest time that it recorded, in milliseconds since the epoch, or 0 when it
-        recorded none."""
+        """Return the earliest time that it recorded, in milliseconds since the epoch, or 0 for none."""
         told = [
             line.time_ms
             for lines in self.frames.values()

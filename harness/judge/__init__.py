@@ -1,5 +1,4 @@
-"""The judges: pure functions that turn an evidence bundle into a verdict with one cause from a closed
-list."""
+"""The judges: pure functions that turn an evidence bundle into a verdict with one cause of a closed list."""
 
 from harness.judge.engine import judge
 

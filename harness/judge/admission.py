@@ -73,8 +73,7 @@ def _refused(case: Case, last: ObjectState) -> list[Finding]:
 
 
 def _inactive(case: Case, message: str) -> str:
-    """Return why the queue that Kueue names is inactive, as the end of a sentence from the queue's own
-    status."""
+    """Return why the queue that Kueue names is inactive, as the end of a sentence, from its status."""
     for kind in ("clusterqueue", "localqueue"):
         for queue in case.bundle.last(kind).values():
             active = condition(queue, "Active")

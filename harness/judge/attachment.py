@@ -1,5 +1,4 @@
-"""Judge which run is the shared one, whether every rank attached to it alone, and which status it ended
-with."""
+"""Judge which run is the shared one, whether every rank attached to it alone, and its final status."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ between two launches.
 
 @dataclass
 class Attached:
-    """The tracker's runs and attachments, sorted by this launch or another, and by the shared run or
-    another."""
+    """The tracker's runs and attachments: of this launch or another, to the shared run or another."""
 
     case: Case
     runs: list[tuple[int, TrackerRun]]
@@ -62,8 +60,7 @@ class Attached:
         return found_
 
     def label(self, run_id: int) -> str:
-        """Return how messages name a run: its display id, and its id and project where they are not as
-        expected."""
+        """Return how messages name a run: its display id, and an unexpected id and project."""
         run = next((run for _, run in self.runs if run.run_id == run_id), None)
         if run is None:
             return f"run {run_id}"
@@ -124,8 +121,7 @@ def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compare
 
 
 def _steps_elsewhere(truth: Truth, rows: dict[str, dict[int, float]], compared: Comparison) -> list[int]:
-    """Return the steps that the rank logged, that the shared run lacks, and that another run has with the
-    same value."""
+    """Return the rank's steps that the shared run lacks and another run has with the same value."""
     for (rank, metric), steps in compared.lost.items():
         series = rows.get(metric, {})
         here = [s for s in steps if s in series and same(series[s], truth.rows.get(metric, {}).get(s, s + 1))]

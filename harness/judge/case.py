@@ -125,8 +125,7 @@ class Case:
 
     @cached_property
     def stopped_at(self) -> float | None:
-        """Return when the harness stopped waiting for a job that had not ended, and so began to end it
-        itself."""
+        """Return when the harness stopped waiting for a job that had not ended, and began to end it."""
         stages = [stage for stage in self.manifest.stages if stage.name == OBSERVE_STAGE]
         start = seconds(stages[-1].started_at) if stages and self.terminal is None else None
         return None if start is None else start + stages[-1].seconds

@@ -20,8 +20,7 @@ def waited(case: Case) -> bool:
 
 
 def down(case: Case, controller: Controller) -> ObjectState | None:
-    """Return the last state of a controller's Deployment if none of its pods was available at the end of
-    the wait."""
+    """Return a controller's last Deployment if none of its pods was available at the end of the wait."""
     limit = case.stopped_at or float("inf")
     states = [s for s in case.bundle.history(f"{controller}-controller") if _at(s) <= limit]
     if not states:

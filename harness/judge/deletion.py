@@ -59,8 +59,7 @@ def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
 
 
 def with_the_job(case: Case, removed: ObjectState) -> bool:
-    """Return whether the JobSet was deleted before the pod, so that the garbage collector took the pod
-    away."""
+    """Return whether the JobSet was deleted before the pod: the garbage collector then deleted the pod."""
     return case.terminal is None and any(
         0 <= seen.version < removed.version for seen in filter(leaving, case.jobsets)
     )

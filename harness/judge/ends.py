@@ -213,6 +213,7 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
     """
     if not cause.follows:
         return None
+    # A stack outside a collective proves nothing by itself: some peer must have waited in vain.
     waited = any(end.in_vain for end in all_)
     for end in all_:
         place = case.place(end.index)

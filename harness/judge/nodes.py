@@ -11,8 +11,7 @@ SILENT_SECONDS = 50.0
 
 
 def _lost(case: Case, node: str, until: float) -> ObjectState | None:
-    """Return the first state before `until` (seconds since the epoch) in which a node was not Ready or was
-    gone."""
+    """Return the first state before `until` (seconds since the epoch) with the node not Ready or gone."""
     for states in case.bundle.objects("node").values():
         for seen in states:
             ready = condition(seen, "Ready")

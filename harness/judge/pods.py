@@ -164,8 +164,7 @@ def logs(case: Case) -> Finding:
 
 
 def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], str]:
-    """Return the ranks still running at the end of the wait, the longest silent first, and that rank's
-    last line."""
+    """Return the ranks still running at the end of the wait, the longest silent first, and its last line."""
     silent: list[tuple[float, str, End]] = []
     for end in ends.values():
         if end.state in {"running", "waiting"}:

@@ -37,8 +37,7 @@ class Node:
 
     @property
     def addresses(self) -> list[str] | None:
-        """Return the addresses of the rendezvous host: [] when it does not resolve, None when that is not
-        known."""
+        """Return the addresses of the rendezvous host: [] if it does not resolve, None if not known."""
         return self.seen.resolved.get(self.host) if self.seen else None
 
     @property

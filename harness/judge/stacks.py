@@ -48,8 +48,7 @@ class Stack:
 
     @property
     def in_collective(self) -> bool:
-        """Return whether it waited for its peers: the innermost frames, up to the rank's own code, are
-        torch's."""
+        """Return whether it waited for its peers: the frames inside the rank's own code are torch's."""
         for frame in self.frames:
             if any(part in frame.file for part in _COLLECTIVE):
                 return True
@@ -71,8 +70,7 @@ class Stack:
 
 
 def last(lines: list[tuple[int, str]]) -> tuple[Stack | None, set[int]]:
-    """Return the stack of the last dump in numbered lines, and the numbers of all lines that belong to
-    dumps."""
+    """Return the stack of the last dump in numbered lines, and the line numbers of all dumps."""
     found: Stack | None = None
     dumped: set[int] = set()
     after = fatal = None

@@ -59,8 +59,7 @@ class Attempt:
 
     @property
     def fits(self) -> bool:
-        """Return whether its rows match its end line: by the root digest, or by metric where there are
-        blocks."""
+        """Return whether its rows match its end line: by the root digest, or by metric if it has blocks."""
         assert self.end is not None
         if not self.blocks:
             return self._root.hexdigest() == self.end.sha256

@@ -13,10 +13,7 @@ from harness.judge.truth import Truth
 
 
 def checks(case: Case, ends: dict[int, End]) -> list[Finding]:
-    """Return all checks of the points.
-
-    When no rank ever ran, return one UNKNOWN: there is nothing to judge.
-    """
+    """Return all checks of the points, or one UNKNOWN when no rank ever ran."""
     if not any(case.started(index) for index in range(case.expected.num_nodes)):
         return [unknown("unification", "not judged: no rank was seen running")]
     truths = [truth.read(case, rank) for rank in range(case.expected.ranks)]
@@ -97,8 +94,7 @@ def tracker_evidence(
 
 
 def truth_complete(case: Case, truths: list[Truth], ends: dict[int, End]) -> Finding:
-    """Check `ground-truth-complete`: no frame is missing, each rank recorded its end, and the digests
-    match."""
+    """Check `ground-truth-complete`: no frame is missing, each rank recorded its end, the digests match."""
     bad = [truth for truth in truths if truth.incomplete]
     if not bad:
         rows = sum(truth.count for truth in truths)

@@ -23,8 +23,7 @@ class IndexedJobWorkload(PlainWorkload):
         return int(self.document["spec"]["completions"])
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Set the deadline by which the cluster itself ends the job, also when the harness is gone by
-        then."""
+        """Set the deadline by which the cluster ends the job, even when the harness is gone by then."""
         limit = int(surroundings.max_seconds)
         spec = document["spec"]
         spec["activeDeadlineSeconds"] = min(int(spec.get("activeDeadlineSeconds") or limit), limit)

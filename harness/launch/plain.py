@@ -187,8 +187,7 @@ class PlainWorkload(ABC):
         return documents
 
     def _env(self, surroundings: Surroundings) -> list[Object]:
-        """Return the manifest's own environment without secrets, overridden by what every rank of a launch
-        is given."""
+        """Return the manifest's environment without secrets, overridden by what every rank is given."""
         given = {
             # Pluto's client takes the name of the job that a process belongs to from this variable alone.
             "KONDUKTOR_JOB_NAME": self.job_name(surroundings.nonce),

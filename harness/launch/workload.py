@@ -77,8 +77,7 @@ class Workload(Protocol):
 
     @property
     def held(self) -> bool:
-        """Return whether its controller restarts what ends, so that its containers must be kept from
-        ending."""
+        """Return whether its controller restarts what ends, so that its containers must be held."""
 
     @property
     def spreads(self) -> bool:

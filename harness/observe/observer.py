@@ -1,5 +1,4 @@
-"""Observe one launch and record it as evidence: objects, logs, ground truth, and whether the API server
-answers."""
+"""Observe one launch and record it: objects, logs, ground truth, and whether the API server answers."""
 
 from __future__ import annotations
 
@@ -162,8 +161,7 @@ class LaunchObserver:
             self._writer.listener.logged(pod, self._writer.redactor.text(text[-SHOWN_BYTES:]))
 
     def _exited(self, pod: str, container: str, line: str) -> None:
-        """Take the last line of a rank container's init: the command has ended, and the container may
-        stay."""
+        """Take the last line of a rank container's init: the command ended, the container may stay."""
         found = _EXIT.match(line)
         if not self._launch.held or container != self._launch.container or not found:
             return

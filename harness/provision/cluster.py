@@ -24,8 +24,7 @@ class Cluster(Protocol):
 
     @property
     def owns_namespaces(self) -> bool:
-        """Return whether every launch there comes from this machine's harnesses, so that no namespace is
-        somebody else's."""
+        """Return whether every launch there, and so every namespace, is of this machine's harnesses."""
 
     @property
     def keeps_namespaces(self) -> bool:

@@ -47,8 +47,7 @@ class Registry:
 def serving(
     program: Path, data: Path, address: str, *, readonly: bool, users: Path | None = None
 ) -> Iterator[Registry]:
-    """Serve `data` on a free port of `address` until the block ends, for `users` (htpasswd) where they are
-    given."""
+    """Serve `data` on a free port of `address` until the block ends; for `users` (htpasswd) if given."""
     storage = {"filesystem": {"rootdirectory": str(data)}, "maintenance": {"readonly": {"enabled": readonly}}}
     settings: dict[str, object] = {"version": 0.1, "storage": storage, "http": {"addr": f"{address}:0"}}
     if users is not None:

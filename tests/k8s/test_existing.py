@@ -39,8 +39,7 @@ def theirs(cluster: Ready, harness_settings: Settings, tmp_path: Path) -> Settin
 
 
 def test_a_launch_leaves_nothing_there(cluster: Ready, theirs: Settings, job: JobFile) -> None:
-    """The job is a PASS, its namespace is deleted, and nothing is written to the user's kubeconfig or
-    beside it."""
+    """The job is a PASS, its namespace is deleted, and the user's kubeconfig and its folder are unchanged."""
     assert theirs.kubeconfig is not None
     before = theirs.kubeconfig.read_bytes()
     outcome = running.run(job, RunContext(settings=theirs, progress=progress))

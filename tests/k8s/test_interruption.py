@@ -33,8 +33,7 @@ def arguments(cluster: str) -> tuple[str, ...]:
 
 
 def interrupted(run: Harness, by: str, *stages: str) -> None:
-    """Check that an interrupted run is UNKNOWN and says so, that none of its processes is left, and its
-    bundle is whole."""
+    """Check that an interrupted run is UNKNOWN, leaves no process behind, and has a whole bundle."""
     assert run.end() == 2, run.stderr + run.stdout
     verdict, manifest = run.verdict, run.manifest
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.interrupted"), verdict.explanation

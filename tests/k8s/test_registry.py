@@ -83,8 +83,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def published(folder: Path, harness_settings: Settings) -> Iterator[Published]:
-    """Push the source way's node, JobSet, Kueue and base images to a registry, and serve its manifests by
-    HTTP."""
+    """Push the source way's node, JobSet, Kueue and base images, and serve its manifests by HTTP."""
     by_source = harness_settings.model_copy(update={"images": "source", "versions_file": None})
     source = resolve(RunContext(settings=by_source, progress=progress))
     images = {
@@ -301,8 +300,7 @@ def test_preflight_installs_what_a_cluster_lacks_and_that_alone(
 def private(
     ready: Ready, published: Published, folder: Path, harness_settings: Settings
 ) -> Iterator[tuple[str, str]]:
-    """Push a worker image to a registry with a password, and create a Secret with that password in the
-    cluster."""
+    """Push a worker image to a registry with a password, and create a Secret for it in the cluster."""
     public = push("worker", ready.worker.tag, published.to_push.port)
     users = folder / "users"
     users.write_text(f"{USER}:{bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(5)).decode()}\n")

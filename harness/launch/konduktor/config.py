@@ -68,8 +68,7 @@ def users_config(path: Path | None) -> Object:
 
 
 def konduktor_config(submission: Submission) -> Object:
-    """Return konduktor's config.yaml for one launch: label, secrets by reference, spread over nodes, and
-    the init."""
+    """Return konduktor's config.yaml for one launch: label, secrets by reference, node spread, the init."""
     env = [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
         for name, (secret, key) in submission.secret_env.items()
@@ -106,8 +105,7 @@ def konduktor_config(submission: Submission) -> Object:
 
 
 def _over(below: Any, above: Any, key: str = "") -> Any:
-    """Merge as konduktor does: mappings by field, the first containers with each other, other lists
-    joined."""
+    """Merge as konduktor does: mappings by field, the first containers together, other lists joined."""
     if isinstance(below, dict) and isinstance(above, dict):
         return {**below, **{name: _over(below.get(name), value, name) for name, value in above.items()}}
     if isinstance(below, list) and isinstance(above, list):

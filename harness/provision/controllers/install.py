@@ -173,8 +173,7 @@ def _said(error: BaseException | None) -> str:
 
 
 def _webhook_not_serving(error: BaseException) -> bool:
-    """Return whether a webhook does not serve yet: 500 when it is unreachable, 404 when discovery lacks
-    the kind."""
+    """Return whether a webhook does not serve yet: 500 for unreachable, 404 for a kind not yet discovered."""
     if isinstance(error, NOT_SERVED):
         return True
     return isinstance(error, ApiException) and error.status in (404, 500, 503)

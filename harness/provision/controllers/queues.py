@@ -21,8 +21,7 @@ MANAGED = {"app.kubernetes.io/managed-by": "pluto-e2e-harness"}
 
 
 def quotas(nodes: list[Object], pods: list[Object]) -> dict[str, Decimal]:
-    """Return CPU in cores, memory in bytes, and every extended resource, summed over all schedulable
-    nodes."""
+    """Return CPU in cores, memory in bytes, and every extended resource, over all schedulable nodes."""
     names = {node["metadata"]["name"] for node in nodes if _schedulable(node)}
     total: dict[str, Decimal] = {"cpu": Decimal(0), "memory": Decimal(0)}
     for node in nodes:

@@ -1,5 +1,4 @@
-"""Check what a cluster needs of Docker before anything is created: it answers, has room, and a port is
-free."""
+"""Check what a cluster needs of Docker before anything is created: an answer, room, and a free port."""
 
 from __future__ import annotations
 

@@ -110,8 +110,7 @@ class KindNodes:
         return Kube(self.kubeconfig, self.context)
 
     def trouble(self) -> HarnessError | None:
-        """Return why the cluster that the harness made cannot be used, with its cause, or None when it
-        can."""
+        """Return why the cluster that the harness made cannot be used, with its cause, or None."""
         state = self.state()
         expected = 0 if state is None else state.workers + 1
         return health.trouble(self.kubeconfig, self.context, self.nodes(), expected)

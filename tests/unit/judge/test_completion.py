@@ -30,8 +30,7 @@ def never_ran(job: bundles.Job) -> bundles.Job:
 
 
 def stuck(job: bundles.Job, keep: int = 2) -> bundles.Job:
-    """Return a job that never ended: JobSet and Workload as after admission, pods cut to their first
-    states."""
+    """Return a job that never ended: JobSet and Workload as after admission, pods cut to first states."""
     job.drop("jobset", 2)
     job.drop("workload", 2)
     states = [pair for pair in job.objects if pair[0] == "pod"]

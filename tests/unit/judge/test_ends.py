@@ -157,8 +157,7 @@ def test_a_report_that_something_follows_swallowed_nothing(judged):
 
 
 def test_a_rank_that_left_early(judged):
-    """Contract: a rank that exits with code 0 before the end of its truth is named, not the peer that lost
-    it."""
+    """Contract: a rank that exits with code 0 before the end of its truth is named, and its peer is not."""
     job = failing()
     says(job, 0, ["[rank0]: RuntimeError: [./gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:5"])
     job.ended(1, 11, 0, message=json.dumps({"exit": 0}))
@@ -171,8 +170,7 @@ def test_a_rank_that_left_early(judged):
 
 @pytest.mark.parametrize("peer", ["taken down", "lost it"])
 def test_a_deleted_pod_whose_end_was_seen(judged, peer):
-    """Contract: a deletion before any end was done by somebody, and a peer that ends because of it
-    follows."""
+    """Contract: a deletion before any end was done by somebody, and a peer that then ends follows."""
     job = failing()
     gone = {"metadata": {"deletionTimestamp": at(42), "deletionGracePeriodSeconds": 30}}
     job.pod(1, 12.1, "Running", {"running": {"startedAt": at(5)}}, **gone)
@@ -222,8 +220,7 @@ def test_the_last_error_is_told_not_what_the_client_says_after_it(judged):
 
 
 def test_the_main_thread_is_the_last_one_of_a_dump():
-    """Contract: a dump's lines are recognised, the main thread's frames are kept, and later text ends the
-    dump."""
+    """Contract: a dump's lines are recognised, its main thread's frames are kept, and later text ends it."""
     lines = list(enumerate([*HUNG, "something else", '  File "/x.py", line 1 in y'], 1))
     stack, dumped = stacks.last(lines)
     assert stack is not None

@@ -67,8 +67,7 @@ def test_names_do_not_resolve(judged):
 
 
 def test_another_port(judged):
-    """Contract: a missing connection to the expected port is TCP, and the verdict gives the other nodes'
-    port."""
+    """Contract: no connection to the expected port is TCP, and the verdict gives the other nodes' port."""
     job = bundles.healthy()
     verdict = judged(
         job, inspection(job, 0), inspection(job, 1, torchrun(1, master_port="1235"), connected=False)

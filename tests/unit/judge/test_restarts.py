@@ -39,8 +39,7 @@ def restarts(verdict: Verdict) -> Check:
 
 
 def twice(job: bundles.Job, kept: int = 4, **second: Any) -> None:
-    """Make every rank record its first `kept` rows, be cut off, and record its whole truth in a second
-    attempt."""
+    """Make every rank record `kept` rows, be cut off, and record its whole truth in a second attempt."""
     for rank in range(job.ranks):
         pod = job.pod_name(rank // job.per_node)
         whole = job.truth[rank]
@@ -82,8 +81,7 @@ def test_the_run_must_hold_the_union_of_the_attempts(judged: Judged) -> None:
 
 
 def test_the_later_value_counts(judged: Judged) -> None:
-    """Contract: where two attempts logged different values for one metric and step, the run must hold the
-    later one."""
+    """Contract: where two attempts logged one metric and step, the run must hold the later value."""
     job = bundles.healthy()
     twice(job)
     row = next(line for line in job.truth[1] if isinstance(line, TruthRow))
@@ -113,8 +111,7 @@ def test_an_attempt_that_was_cut_at_full_speed_may_have_logged_more(judged: Judg
 
 
 def test_a_last_attempt_without_an_end_is_not_complete(judged: Judged) -> None:
-    """Contract: only the end of the last attempt ends the ground truth, whatever an earlier attempt
-    recorded."""
+    """Contract: only the end of the last attempt ends the ground truth, whatever came before."""
     job = bundles.healthy()
     whole = list(job.truth[0])
     job.truth[0] = [*whole, TruthStart(attempt="b", time_ms=BEGAN + 9000), *job.rows(0)[:1]]

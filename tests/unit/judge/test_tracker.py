@@ -59,8 +59,7 @@ def test_what_became_of_lost_points(judged, client, says):
 
 
 def test_a_clients_account_does_not_make_a_loss(judged):
-    """Contract: a point that the client calls unsent and the tracker has was sent, and its answer was
-    lost."""
+    """Contract: a point that the tracker has was sent, though its client says unsent: the answer was lost."""
     job = bundles.healthy()
     job.truth[1].insert(-1, TruthClient(whole=True, unsent={"loss/node1": [(0, 3)]}))
     assert judged(job).verdict == "PASS"
@@ -129,8 +128,7 @@ def test_a_failure_without_a_loss(judged):
 
 
 def test_a_database_that_went_with_its_pod(judged):
-    """Contract: with a new tracker pod after the launch and no run, the tracker lost the run, not the
-    ranks."""
+    """Contract: a new tracker pod after the launch and no run: the tracker lost it, not the ranks."""
     job = bundles.healthy()
     tracker_pod(job, "old", -1, made=-500, type_="ADDED")
     tracker_pod(job, "old", 12, made=-500, type_="DELETED")

@@ -97,8 +97,7 @@ def healthy(tmp_path: Path) -> Path:
 
 
 def test_a_fail_of_ones_own(healthy: Path) -> None:
-    """The verdict has the check's cause, ranks, text and evidence, and the log of its rank is what to read
-    next."""
+    """The verdict has the check's cause, ranks, text and evidence, and says to read the log of its rank."""
 
     def steps(bundle: Bundle) -> Iterator[Check]:
         assert bundle.manifest is not None
@@ -181,8 +180,7 @@ def test_judges_are_found_by_entry_point(site: Path, healthy: Path) -> None:
 
 
 def test_a_run_asks_them(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Contract: the verdict that a run writes includes user checks, and nothing that they print is on
-    stdout."""
+    """Contract: the verdict that a run writes includes user checks, and their prints are not on stdout."""
     code = (
         "from harness.judge.users import failed\ndef judge(b): print('hello'); yield failed('never', 'no')\n"
     )

@@ -138,8 +138,7 @@ def test_a_secret_in_the_manifest_is_not_applied_in_plain_text() -> None:
     ],
 )
 def test_what_cannot_work_is_refused(name: str, path: str, value: Any, said: str) -> None:
-    """Contract: it is refused before anything is created, and the error says what was expected and what
-    was seen."""
+    """Contract: it is refused before anything is created, with what was expected and what was seen."""
     changed = documents(ROOT / f"manifests/{name}.yaml")
     *parents, last = [int(word) if word.isdecimal() else word for word in path.split("/")]
     place: Any = changed[1]
