@@ -23,8 +23,7 @@ CHECKS = {
 
 
 def upgraded(document: Any) -> Any:
-    """Return a manifest or verdict of schema version 1 with the ids of version 2, and any other document
-    as it is."""
+    """Return a manifest or verdict of version 1 with the ids of version 2, and any other as it is."""
     if not isinstance(document, dict) or document.get("schema_version") != 1:
         return document
     stages = [_renamed(stage, "cause", CAUSES) for stage in _list(document, "stages")]

@@ -1,5 +1,4 @@
-"""Turn log lines into ground truth: what each rank says it logged, by attempt, and where frames are
-missing."""
+"""Turn log lines into ground truth: what each rank says it logged, by attempt, with missing frames."""
 
 from __future__ import annotations
 

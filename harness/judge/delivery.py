@@ -17,8 +17,7 @@ _KEY = re.compile(r"401 Unauthorized|API key|HTTP 401")
 
 
 def fate(client: TruthClient | None, metric: str, step: int) -> str:
-    """Return the fate of one lost point: still in the client's queue, acknowledged, never given to it, or
-    unknown."""
+    """Return where a lost point is: in the client's queue, acknowledged, never given to it, or unknown."""
     if client is None:
         return UNTOLD
     if _within(client.unsent.get(metric, []), step):

@@ -15,8 +15,7 @@ from harness.workers.truth_frames import row_bytes
 Rows = dict[str, dict[int, float]]
 """metric → step → value."""
 DENSE_ROWS, DENSE_MS = 20, 30
-"""A rank that recorded this many rows within this many milliseconds may have held some back for a longer
-frame."""
+"""A rank that recorded so many rows in so many ms may have held some back for a longer frame."""
 
 
 @dataclass

@@ -114,6 +114,7 @@ def _checked(check: object) -> Check:
     """
     if not isinstance(check, Check):
         raise TypeError(f"expected checks, made by passed(), failed() or unknown(); seen {check!r:.80}")
+    # A judge may have built the check without validation, so it is validated here.
     whole = Check.model_validate(check.model_dump())
     if not _SHAPE.fullmatch(whole.name):
         raise ValueError(f"a check's name is small letters, digits and hyphens; seen {whole.name!r:.80}")

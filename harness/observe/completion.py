@@ -163,9 +163,9 @@ class CompletionDetector:
         return None
 
     def _every_command_ended(self) -> str | None:
-        """Return why all commands have ended.
+        """Return that the command of every rank has ended, or that one failed.
 
-        After a command that failed, the others get some time to report it.
+        After a command that failed, the others get some time to end as well.
         """
         if 0 < self.members <= len(self._exits):
             return "the command of every rank has ended"
@@ -185,6 +185,7 @@ class CompletionDetector:
                 bad = meaning is not None and meaning.prospect != "open"
                 sure = meaning is not None and meaning.prospect == "final"
                 part = status.get("name", "")
+                # A final reason needs no second try of the kubelet, so its grace is the shorter one.
                 surely = self._lasts(pod, "image, surely", sure, part=part)
                 if surely or self._lasts(pod, "image", bad, part=part):
                     return f"{name}: {reason}: {message}"
@@ -212,6 +213,7 @@ class CompletionDetector:
             name, scheduled = pod["metadata"]["name"], condition(pod, "PodScheduled")
             waits = scheduled.get("reason") == "Unschedulable"
             never = never_fits(pod, self._all("node")) if waits else None
+            # This timer is read before the `or` below, which would skip it.
             long = self._lasts(pod, "unschedulable", waits)
             if self._lasts(pod, "never", bool(never)) or long:
                 return f"{name} cannot be scheduled: {never or scheduled.get('message')}"

@@ -111,8 +111,7 @@ class KonduktorLauncher:
         return kubeconfig
 
     def _environment(self, kubeconfig: Path) -> dict[str, str]:
-        """Return only what a program needs of the caller's environment, so that no key reaches konduktor's
-        logs."""
+        """Return what a program needs of the caller's environment: konduktor's logs get no key."""
         own = {
             "HOME": str(self.home),
             "KUBECONFIG": str(kubeconfig),

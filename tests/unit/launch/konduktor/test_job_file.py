@@ -105,8 +105,7 @@ def test_render_sets_image_environment_and_the_shorter_duration(job: JobFile) ->
 
 
 def test_secrets_are_not_in_what_konduktor_gets(job: JobFile) -> None:
-    """Variables with names of secrets are left out, because konduktor would write them into its log and
-    the JobSet."""
+    """Variables with names of secrets are left out: konduktor would write them into log and JobSet."""
     secret = {"HF_TOKEN": "t", "AWS_SECRET_ACCESS_KEY": "k", "DB_PASSWORD_1": "p", "token": "u", "A_KEY": 1}
     plain = {"TOKENIZERS_PARALLELISM": "false", "MAX_TOKENS": "8", "KEYS": "a", "MONKEY": "b", "STEPS": "3"}
     changed = job.with_(envs={**secret, **plain})
