@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -195,27 +196,36 @@ class Container:
 
 
 @pytest.fixture
-def root() -> None:
+def contain(tmp_path: Path) -> Iterator[Callable[..., Container]]:
+    """Start the init around a script; whatever becomes of the test, nothing of it stays."""
     if os.geteuid() != 0:
         pytest.skip("a process namespace is for root")
+    started: list[Container] = []
+
+    def start(script: str, **more: bool) -> Container:
+        started.append(Container(tmp_path, script, **more))
+        return started[-1]
+
+    yield start
+    for container in started:
+        container.process.kill()  # unshare takes its child with it
+        container.process.wait()
 
 
-@pytest.mark.usefixtures("root")
 @pytest.mark.parametrize("code", [0, 3])
-def test_the_init_says_how_the_command_ended(tmp_path: Path, code: int) -> None:
+def test_the_init_says_how_the_command_ended(contain: Callable[..., Container], code: int) -> None:
     """Contract: the exit code is the container's, and is in its log and in its termination message."""
     script = f"echo '{{\"truth\": {{}}}}' > $KONDUKTOR_OUTPUT_DIR/result.json; echo hello; exit {code}"
-    container = Container(tmp_path, script)
+    container = contain(script)
     said, _ = container.process.communicate(timeout=30)
     assert container.process.returncode == code
     assert said.splitlines() == ["hello", f"@exit1 n1 {code}"]
     assert yaml.safe_load(container.log.read_text()) == {"exit": code, "value": {"truth": {}}}
 
 
-@pytest.mark.usefixtures("root")
-def test_a_held_container_stays_until_it_is_ended(tmp_path: Path) -> None:
+def test_a_held_container_stays_until_it_is_ended(contain: Callable[..., Container]) -> None:
     """Contract: a held container stays after its command, and then ends with the command's code."""
-    container = Container(tmp_path, "exit 4", hold=True)
+    container = contain("exit 4", hold=True)
     assert container.process.stdout is not None
     assert container.process.stdout.readline() == "@exit1 n1 4\n"
     init = container.pid()
@@ -224,11 +234,10 @@ def test_a_held_container_stays_until_it_is_ended(tmp_path: Path) -> None:
     assert container.process.wait(20) == 4
 
 
-@pytest.mark.usefixtures("root")
-def test_the_init_passes_sigterm_on(tmp_path: Path) -> None:
+def test_the_init_passes_sigterm_on(contain: Callable[..., Container]) -> None:
     """Contract: a rank can log its last lines, and the container ends when every process has ended."""
     script = "trap 'echo bye; exit 7' TERM; echo ready; while :; do sleep 0.1; done"
-    container = Container(tmp_path, script)
+    container = contain(script)
     assert container.process.stdout is not None
     assert container.process.stdout.readline() == "ready\n"
     os.kill(container.pid(), signal.SIGTERM)
