@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from harness.evidence.objects import Pod, mapping, termination
@@ -230,10 +229,3 @@ def _cut(truth: Truth, number: int, attempt: Attempt) -> str:
 
 def _which(truth: Truth, number: int) -> str:
     return f"in attempt {number + 1} of {len(truth.attempts)}, " if len(truth.attempts) > 1 else ""
-
-
-def restarted(truths: list[Truth]) -> Iterator[tuple[int, Attempt, Attempt]]:
-    """Yield (rank, attempt, next attempt) for every restart of every rank."""
-    for truth in truths:
-        for before, after in zip(truth.attempts, truth.attempts[1:], strict=False):
-            yield truth.rank, before, after

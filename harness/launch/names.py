@@ -1,6 +1,10 @@
-"""Labels and names that every kind of workload shares."""
+"""Labels, names and texts that every kind of workload shares."""
+
+import re
 
 NONCE_LABEL = "pluto-e2e-harness/nonce"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 LOCAL_IMAGE = "pluto-multinode-test:local"
 """The image that stands for the worker image that the harness builds from the Dockerfile."""
+NPROC = re.compile(r"--nproc[_-]per[_-]node[= ](\S+)")
+"""torchrun's option for the ranks in each pod: it is read off the command, before anything runs."""

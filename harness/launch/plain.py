@@ -25,7 +25,7 @@ from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence import kinds
 from harness.evidence.redaction import secret_variable, secrets_in
-from harness.launch.names import LOCAL_IMAGE, NONCE_LABEL, QUEUE_LABEL
+from harness.launch.names import LOCAL_IMAGE, NONCE_LABEL, NPROC, QUEUE_LABEL
 from harness.launch.workload import Handle, Record, Surroundings
 from harness.provision.images import scripts
 from harness.settings import Settings
@@ -33,7 +33,6 @@ from harness.settings import Settings
 INIT = (Path(__file__).parent / "files" / "worker_init.sh").read_text()
 BESIDE = {"Service", "ConfigMap", "ServiceAccount"}
 """Kinds of objects that a manifest may bring beside its workload."""
-_NPROC = re.compile(r"--nproc[_-]per[_-]node[= ](\S+)")
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class PlainWorkload(ABC):
     @property
     def per_node(self) -> int:
         text = " ".join(map(str, [*self._container["command"], *(self._container.get("args") or [])]))
-        found = _NPROC.search(text)
+        found = NPROC.search(text)
         return int(found[1]) if found else 1
 
     def job_name(self, nonce: str, /) -> str:
@@ -252,7 +251,7 @@ class PlainWorkload(ABC):
             )
             return
         text = " ".join(map(str, [*command, *(worker.get("args") or [])]))
-        found = _NPROC.search(text)
+        found = NPROC.search(text)
         if found and not re.fullmatch(r"[1-9]\d*", found[1], re.ASCII):
             yield f"--nproc_per_node: a number from 1 on is expected; seen {found[1]!r}"
         for each in self.beside:

@@ -20,6 +20,7 @@ from harness.core.clock import now
 from harness.core.deadlines import Budget
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import NOT_SERVED, Kube
+from harness.evidence.kinds import QUEUED
 from harness.evidence.schema import Expected, TrackerSummary
 from harness.evidence.writer import BundleWriter
 from harness.launch import namespaces
@@ -127,7 +128,7 @@ def prepare(
     secret_env = _secret(kube, namespace, {**workload.secret_envs, "PLUTO_API_KEY": key})
     for value in (key, *workload.secrets):
         context.writer.redactor.add(value)
-    if workload.launcher == "konduktor" or workload.queue:
+    if set(QUEUED) <= set(workload.watched):  # Kueue may have to admit it
         queues.local_queue(kube, namespace, settings.queue, settings.cluster_queue)
     files = {**(ready.worker.changed if workload.takes_ours else {}), **scripts.users(settings)}
     if files:

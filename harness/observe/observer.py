@@ -162,10 +162,10 @@ class LaunchObserver:
 
     def _exited(self, pod: str, container: str, line: str) -> None:
         """Take the last line of a rank container's init: the command ended, the container may stay."""
-        found = _EXIT.match(line)
-        if not self._launch.held or container != self._launch.container or not found:
+        if not self._launch.held or container != self._launch.container:
             return
-        if found["nonce"] != self._writer.current.nonce:
+        found = _EXIT.match(line)
+        if not found or found["nonce"] != self._writer.current.nonce:
             return
         exit_ = ContainerExit(at=found["at"], pod=pod, container=container, exit_code=int(found["code"]))
         with suppress(HarnessError):

@@ -14,9 +14,7 @@ import yaml
 from harness.core.errors import UsageError
 from harness.evidence.redaction import secret_variable, secrets_in
 from harness.launch.konduktor.mistakes import DURATION_LABEL, mistakes
-from harness.launch.names import LOCAL_IMAGE, QUEUE_LABEL
-
-_NPROC = re.compile(r"--nproc[_-]per[_-]node[= ](\S+)")
+from harness.launch.names import LOCAL_IMAGE, NPROC, QUEUE_LABEL
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ class JobFile:
     @property
     def ranks(self) -> int:
         """Return the world size. torchrun's --nproc_per_node must be a number, to be known before launch."""
-        found = _NPROC.search(self.document["run"])
+        found = NPROC.search(self.document["run"])
         if not found:
             return self.num_nodes
         if not re.fullmatch(r"[1-9]\d*", found[1], re.ASCII):
