@@ -4,6 +4,8 @@
 PYTHON ?= python3
 export JOB ?= jobs/multinode.yaml
 PYTEST_ARGS ?=
+# Two processes: tests on a cluster mostly wait, the others mostly compute (tests/conftest.py).
+BOTH := -n 2 --dist loadgroup --no-loadscope-reorder
 
 BIN := .venv/bin
 MADE := .venv/.made
@@ -28,7 +30,7 @@ images: doctor ## build or fetch every image into the cache, with progress (from
 	$(BIN)/harness images build
 
 test: images browser ## unit, integration, e2e on a real cluster, and a fault of each kind (docs/tests.md)
-	$(BIN)/pytest -m "not nightly" $(PYTEST_ARGS)
+	$(BIN)/pytest $(BOTH) -m "not nightly" $(PYTEST_ARGS)
 
 nightly: images browser ## the tests that `make test` leaves out, without the faults; more examples of properties
 	$(BIN)/pytest -m "not e2e and not registry and not faults" tests/unit --hypothesis-profile=nightly
@@ -41,7 +43,7 @@ soak: images ## 100 healthy launches in a row on one cluster, and whether anythi
 	$(BIN)/harness soak 100 --parallel 2 --keep failed --table docs/soak.md
 
 unit: browser ## the tests that need no Docker
-	$(BIN)/pytest -m "not e2e and not registry and not faults" tests/unit tests/integration $(PYTEST_ARGS)
+	$(BIN)/pytest $(BOTH) -m "not e2e and not registry and not faults" tests/unit tests/integration $(PYTEST_ARGS)
 
 lint: $(MADE) workflows ## ruff, mypy, the import contracts and actionlint
 	$(BIN)/ruff check

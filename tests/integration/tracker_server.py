@@ -42,7 +42,7 @@ class Server:
                 stdout=log,
                 stderr=log,
             )
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while not (found := LISTENING.search(self.log.read_text())):
             assert self._process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, self.log.read_text()

@@ -44,7 +44,7 @@ from harness.provision.kind.cluster import KindCluster
 from harness.report.finalize import Outcome
 from harness.settings import Settings
 
-pytestmark = [pytest.mark.e2e, pytest.mark.registry]
+pytestmark = [pytest.mark.e2e, pytest.mark.registry, pytest.mark.nightly]
 
 PUSH_SECONDS = 900
 CONTROLLERS = ("jobset", "kueue")
@@ -265,7 +265,6 @@ def theirs(ready: Ready, folder: Path, harness_settings: Settings, tmp_path: Pat
     return harness_settings.model_copy(update=changes)
 
 
-@pytest.mark.nightly
 def test_preflight_installs_what_a_cluster_lacks_and_that_alone(
     ready: Ready, published: Published, theirs: Settings, job: JobFile
 ) -> None:
@@ -319,7 +318,6 @@ def private(
         yield f"{PRIVATE}/{public.partition('/')[2]}", "default/private"
 
 
-@pytest.mark.nightly
 def test_a_private_image_needs_its_secret(theirs: Settings, private: tuple[str, str], job: JobFile) -> None:
     """Without the Secret the pull is refused, and that is the cause.
 

@@ -9,6 +9,7 @@ webhooks block pods in every namespace until Kueue serves.
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 
 from kubernetes.client.exceptions import ApiException
@@ -127,6 +128,18 @@ def _why_not_available(deployment: Object) -> str:
     if not available:
         return "no Available condition yet"
     return "" if available["status"] == "True" else str(available.get("message", "not Available"))
+
+
+def renew(kube: Kube, started: datetime) -> None:
+    """Delete the controllers' pods that are older than `started`, when their nodes were started.
+
+    Such a pod comes up before the API server answers. It then waits for a minute and longer, in
+    CrashLoopBackOff or inside Kueue. A new pod serves within seconds.
+    """
+    for namespace in CONTROLLERS.values():
+        for pod in kube.objects("v1", "Pod", namespace):
+            if datetime.fromisoformat(pod["metadata"]["creationTimestamp"]) < started:
+                kube.delete("v1", "Pod", pod["metadata"]["name"], namespace)
 
 
 def prove_again(kube: Kube, seconds: float = 60) -> None:

@@ -14,6 +14,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 from urllib3.exceptions import HTTPError
 
 from harness.context import RecordedContext
+from harness.core.clock import CLOCK
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, reached
 from harness.core.progress import Progress
@@ -29,10 +30,7 @@ from harness.provision.kind.nodes import KindNodes, State
 from harness.provision.konduktor import konduktor_version
 
 AGAIN_SECONDS = 180
-"""Seconds for controllers after their nodes were restarted.
-
-Kueue needs about a minute for its certificates.
-"""
+"""Seconds for controllers to serve after their nodes were started again."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +156,7 @@ def start(kind: KindNodes, progress: Progress) -> bool:
     if not power.paused(kind):
         return False
     progress(f"cluster {kind.name}: was paused; starting its nodes")
+    started = CLOCK.utc()
     power.resume(kind)
     kube = kind.kube()
     for attempt in Retrying(
@@ -167,6 +166,7 @@ def start(kind: KindNodes, progress: Progress) -> bool:
         reraise=True,
     ):
         with attempt:
+            controllers.renew(kube, started)
             controllers.prove_again(kube)
             embedded.prove(kube)
     progress(f"cluster {kind.name}: serves again")
