@@ -25,6 +25,7 @@ from harness.launch.namespaces import namespace_of
 from harness.launch.prepare import Launching, prepare
 from harness.launch.workload import Workload
 from harness.observe.observer import LaunchObserver
+from harness.provision import disk
 from harness.provision.cluster import Ready
 from harness.provision.images import scripts
 from harness.provision.lifecycle import ClusterUse, cluster_of
@@ -113,6 +114,8 @@ def _stopped(error: Exception | KeyboardInterrupt, context: RecordedContext) -> 
     progress(f"stopped: {writer.redactor.text(str(error) or type(error).__name__)}")
     if not isinstance(error, HarnessError) and writer.full is None:
         writer.text("harness-error.txt", "".join(traceback.format_exception(error)))
+    if writer.full is not None or getattr(error, "cause", None) in disk.FULL:
+        writer.update(disk=disk.largest(context.settings))
     if all(stage.ok for stage in writer.current.stages):
         with suppress(Exception), writer.stage("harness"):
             raise error
@@ -183,6 +186,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext) -> None:
         finally:
             with writer.stage("collect"), observer.blamed():
                 _collect(launching, observer, progress)
+            ready.cluster.free_disk(launching.namespace, progress)
 
 
 def _expected(workload: Workload, ready: Ready, context: RecordedContext) -> Expected:

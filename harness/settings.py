@@ -80,6 +80,12 @@ class Settings(BaseSettings):
         description="CPU that each pod asks for, e.g. 200m, its limit unchanged. Unset: as the job file "
         "says, less only where one node takes all pods and they would not fit",
     )
+    ephemeral_storage: str | None = Field(
+        None,
+        pattern=r"^\d+(\.\d+)?([kKMGT]i?)?$",
+        description="what each container of a rank may write to its node's disk: its own files, log and "
+        "emptyDirs, e.g. 500Mi; 0: no limit. Unset: 10Gi on kind, no limit on a cluster of yours",
+    )
     konduktor_config: Path | None = Field(
         None,
         description="a konduktor config of yours: its kubernetes.pod_config and jobset_config are used too",

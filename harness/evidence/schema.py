@@ -99,6 +99,15 @@ class Retry(Record):
     reason: str
 
 
+class DiskUse(Record):
+    """Who holds space of a disk that was found full."""
+
+    what: str
+    bytes: int
+    command: str
+    """It frees that space."""
+
+
 class Manifest(Record):
     schema_version: int = SCHEMA_VERSION
     nonce: str
@@ -121,6 +130,8 @@ class Manifest(Record):
     in_stage: str | None = None
     """The stage under way. It shows how far a harness that was cut off had come."""
     retries: list[Retry] = []
+    disk: list[DiskUse] = []
+    """When a disk was found full: what held most of it, the largest first."""
     log_gaps: list[str] = []
     """Logs known to be incomplete: "<pod>-<container>: reason"."""
 

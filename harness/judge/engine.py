@@ -170,6 +170,8 @@ def _next(bundle: Bundle, check: Check) -> list[str]:
     if family in {"rank", "rendezvous", "run", "unification", user_checks.FAMILY}:
         commands = [f"harness logs {path} --rank {rank}" for rank in check.ranks[:3]] + commands
     manifest = bundle.manifest
+    if manifest:
+        commands += [use.command for use in manifest.disk[:3]]
     if manifest and manifest.launch and manifest.launch.uid:
         commands += _kubectl(bundle, manifest, manifest.launch, family, check)
     if check.cause in CAUSES:

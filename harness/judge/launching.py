@@ -19,7 +19,7 @@ def stages(manifest: Manifest) -> Finding:
         if manifest.interrupted and error in _SIGNALS:
             continue
         cause = CAUSES.get(stage.cause or "")
-        text = f"The stage {stage.name} failed after {stage.seconds:.0f} s: {error}"
+        text = f"The stage {stage.name} failed after {stage.seconds:.0f} s: {error}{_holders(manifest)}"
         if cause is None:
             return found("stages", "run.harness_error", text, evidence=["manifest.json"], phase=END)
         phase = _STAGE_PHASE.get(cause.family, PROVISION)
@@ -27,6 +27,12 @@ def stages(manifest: Manifest) -> Finding:
             phase = START
         return found("stages", cause.id, text, evidence=["manifest.json"], phase=phase)
     return passed("stages", f"{len(manifest.stages)} stages done", ["manifest.json"])
+
+
+def _holders(manifest: Manifest) -> str:
+    """Return who held most of a full disk, as the end of an explanation."""
+    held = [f"{use.what}: {use.bytes / 2**30:.1f} GiB" for use in manifest.disk[:3]]
+    return f". The most of that disk is held by {'; '.join(held)}" if held else ""
 
 
 def ended(manifest: Manifest) -> Finding:

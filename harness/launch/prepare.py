@@ -23,7 +23,7 @@ from harness.core.kubernetes import NOT_SERVED, Kube
 from harness.evidence.kinds import QUEUED
 from harness.evidence.schema import Expected, TrackerSummary
 from harness.evidence.writer import BundleWriter
-from harness.launch import namespaces
+from harness.launch import namespaces, storage
 from harness.launch.names import NONCE_LABEL
 from harness.launch.workload import Handle, Surroundings, Workload
 from harness.provision import preflight
@@ -124,6 +124,7 @@ def prepare(
     """
     kube, settings, nonce = ready.kube, context.settings, context.nonce
     namespace = _namespace(ready, context, undo)
+    storage.limit(kube, ready.cluster, settings, namespace)
     key, url, reader = _tracker(kube, settings)
     secret_env = _secret(kube, namespace, {**workload.secret_envs, "PLUTO_API_KEY": key})
     for value in (key, *workload.secrets):

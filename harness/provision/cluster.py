@@ -30,6 +30,13 @@ class Cluster(Protocol):
     def keeps_namespaces(self) -> bool:
         """Return whether the namespace of a launch stays when the launch is over."""
 
+    @property
+    def ephemeral_storage(self) -> str | None:
+        """Return what each container may write to its node's disk where the user sets no limit. None: all."""
+
+    def free_disk(self, namespace: str, progress: Progress) -> None:
+        """Remove ended pods of a launch that keep much of a disk of ours. Their evidence must be safe."""
+
     def kube(self) -> Kube:
         """Return a client. Raises HarnessError, cause cluster.kubeconfig."""
 

@@ -17,6 +17,7 @@ from harness.core.errors import HarnessError, UsageError
 from harness.core.kubeconfig import context_of
 from harness.core.kubernetes import Kube, reached
 from harness.core.locks import Hold, take
+from harness.core.progress import Progress
 from harness.provision.cluster import OwnedCluster, Ready
 from harness.provision.controllers import install as controllers
 from harness.provision.controllers import queues
@@ -35,6 +36,8 @@ class ExistingCluster:
 
     owns_namespaces = False
     """Other people launch there too: a namespace without a lock of this machine is theirs."""
+    ephemeral_storage = None
+    """What pods may write there is for its administrators to say."""
 
     def __init__(self, settings: Settings) -> None:
         """Read the kubeconfig. Raises UsageError where there is no such file, or no such context in it."""
@@ -58,6 +61,9 @@ class ExistingCluster:
     def kube(self) -> Kube:
         """Return a client. Raises HarnessError, cause cluster.kubeconfig."""
         return Kube(self.kubeconfig, self.context, self.dir / "discovery.json")
+
+    def free_disk(self, namespace: str, progress: Progress) -> None:
+        """Do nothing: the namespace is deleted after the launch, and its pods with it."""
 
     def use(self) -> Hold:
         """Mark the cluster as used, as a cluster of the harness's own. Nobody removes this one."""

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from harness.context import RecordedContext, RunContext
+from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, reached
 from harness.core.locks import locked
 from harness.core.progress import Progress
 from harness.provision.cluster import OwnedCluster, Ready
 from harness.provision.controllers import queues
-from harness.provision.kind import docker, power
+from harness.provision.kind import docker, power, storage
 from harness.provision.kind.install import Images, create_or_reuse, install, start
 from harness.provision.kind.nodes import KindNodes
 
@@ -26,8 +27,19 @@ class KindCluster(KindNodes):
     On a kept one the newest few stay, for users who want to look at them.
     """
 
+    ephemeral_storage = "10Gi"
+    """A node's disk is the machine's: one pod that fills it ends every launch, and Docker with them."""
+
     def owned(self) -> OwnedCluster:
         return self
+
+    def free_disk(self, namespace: str, progress: Progress) -> None:
+        """Remove ended pods of a launch that keep more than storage.KEEP_BYTES. A failure only says so."""
+        try:
+            with reached():
+                storage.remove_large(self.kube(), namespace, progress)
+        except HarnessError as error:
+            progress(f"could not see what the pods of {namespace} keep on disk: {error.message}")
 
     def ready(self, context: RecordedContext) -> Ready:
         """Provide images, kind, JobSet, Kueue, queues and tracker. What is there and proved is left as it is.

@@ -6,7 +6,7 @@ import bundles
 import pytest
 from bundles import at, cond
 
-from harness.evidence.schema import Manifest, Stage, Verdict
+from harness.evidence.schema import DiskUse, Manifest, Stage, Verdict
 from harness.judge import judge
 from harness.judge.causes import CAUSES
 
@@ -522,3 +522,27 @@ def test_a_healthy_job_that_is_interrupted_never_fails(judged, signal, when):
     causes = {None: "run.harness_killed", "a bug": "run.harness_error"}
     assert verdict.cause == causes.get(signal, "run.interrupted")
     assert "stage observe" in verdict.explanation
+
+
+def test_a_full_disk_names_who_holds_it(tmp_path):
+    """Contract: the largest holders are in the explanation, and what frees them is in `next`."""
+    job = bundles.healthy()
+    error = "manifest.json could not be written: No space left on device"
+    full = Stage(
+        name="collect",
+        started_at=at(3, True),
+        seconds=1,
+        ok=False,
+        error=error,
+        cause="run.evidence_disk_full",
+    )
+    held = DiskUse(
+        what="pod e2e-1/worker-0 of cluster c, which has ended",
+        bytes=60 * 2**30,
+        command="kubectl delete pod",
+    )
+    job.manifest = job.manifest.model_copy(update={"stages": [*job.manifest.stages, full], "disk": [held]})
+    verdict = judge(job.write(tmp_path / "bundle"))
+    assert verdict.cause == "run.evidence_disk_full"
+    assert "pod e2e-1/worker-0 of cluster c, which has ended: 60.0 GiB" in verdict.explanation
+    assert "kubectl delete pod" in verdict.next

@@ -1,0 +1,34 @@
+"""The limit of what each container of a launch may write to its node's disk."""
+
+from __future__ import annotations
+
+from kubernetes.utils.quantity import parse_quantity
+
+from harness.core.kubernetes import Kube, Object
+from harness.provision.cluster import Cluster
+from harness.provision.controllers.queues import MANAGED
+from harness.settings import Settings
+
+NAME = "ephemeral-storage"
+
+
+def limit(kube: Kube, cluster: Cluster, settings: Settings, namespace: str) -> None:
+    """Give every container of the namespace the limit of the settings, or the cluster's own one.
+
+    A pod that writes more is evicted by its kubelet, which says the figure. A container that names a limit
+    of its own keeps it.
+    """
+    amount = cluster.ephemeral_storage if settings.ephemeral_storage is None else settings.ephemeral_storage
+    if amount is not None and parse_quantity(amount):
+        kube.apply(limit_range(namespace, amount))
+
+
+def limit_range(namespace: str, amount: str) -> Object:
+    """Return a LimitRange with this limit.
+
+    The request is 0, because without one it would be the limit: nodes would look full, and Kueue has no
+    quota of this resource.
+    """
+    one = {"type": "Container", "default": {NAME: amount}, "defaultRequest": {NAME: "0"}}
+    metadata = {"name": NAME, "namespace": namespace, "labels": MANAGED}
+    return {"apiVersion": "v1", "kind": "LimitRange", "metadata": metadata, "spec": {"limits": [one]}}

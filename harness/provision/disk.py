@@ -1,0 +1,77 @@
+"""Who holds the space of a full disk, and the command that frees it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+
+from harness.core import processes
+from harness.evidence import folder
+from harness.evidence.schema import DiskUse
+from harness.provision.kind import storage
+from harness.provision.kind.cluster import KindCluster
+from harness.settings import Settings
+
+FULL = frozenset({"docker.disk_full", "run.evidence_disk_full"})
+"""Causes that say that a disk of this machine is full."""
+LARGEST = 5
+_UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def largest(settings: Settings) -> list[DiskUse]:
+    """Return what holds most, the largest first. What cannot be asked is left out: a full disk stops much."""
+    found: list[DiskUse] = []
+    sources: list[Callable[[Settings], Iterator[DiskUse]]] = [_pods, _folders, _docker]
+    for source in sources:
+        try:
+            found += source(settings)
+        except Exception:  # noqa: S112 - the verdict must come, with what is known
+            continue
+    return sorted((use for use in found if use.bytes), key=lambda use: -use.bytes)[:LARGEST]
+
+
+def _pods(settings: Settings) -> Iterator[DiskUse]:
+    """Yield what pods of launches keep, on every cluster of the harness on this machine."""
+    for state in (settings.state_dir / "clusters").glob("*/state.json"):
+        kind = KindCluster(settings.model_copy(update={"cluster_name": state.parent.name}))
+        for pod in storage.pods(kind.kube()):
+            how = "which has ended" if pod.ended else "which still runs"
+            yield DiskUse(
+                what=f"pod {pod.namespace}/{pod.name} of cluster {kind.name}, {how}",
+                bytes=pod.bytes,
+                command=f"kubectl --kubeconfig {shlex.quote(str(kind.kubeconfig))} "
+                f"delete pod -n {pod.namespace} {pod.name}",
+            )
+
+
+def _folders(settings: Settings) -> Iterator[DiskUse]:
+    cache, runs = settings.cache_dir.absolute(), settings.runs_dir.absolute()
+    what = f"{cache}, which is built or fetched again when it is needed"
+    yield DiskUse(what=what, bytes=folder.size(cache), command=f"rm -r {shlex.quote(str(cache))}")
+    prune = f"harness runs --prune last:5 --runs-dir {shlex.quote(str(runs))}"
+    yield DiskUse(what=f"bundles in {runs}", bytes=folder.size(runs), command=prune)
+
+
+def _docker(_settings: Settings) -> Iterator[DiskUse]:
+    """Yield what Docker could free, as `docker system df` says it."""
+    commands = {
+        "Images": "docker image prune --all",
+        "Containers": "docker container prune",
+        "Local Volumes": "docker volume prune",
+        "Build Cache": "docker builder prune",
+    }
+    listed = processes.run(
+        ["docker", "system", "df", "--format", "{{.Type}}\t{{.Reclaimable}}"], timeout=60
+    ).stdout
+    for line in listed.splitlines():
+        kind, _, free = line.partition("\t")
+        if kind in commands:
+            what = f"Docker's {kind.lower()} that nobody uses"
+            yield DiskUse(what=what, bytes=size(free), command=commands[kind])
+
+
+def size(text: str) -> int:
+    """Return the bytes of a size as Docker writes it: "6.451GB (100%)"."""
+    amount = text.partition(" ")[0]
+    number = amount.rstrip("BkMGT")
+    return int(float(number) * _UNITS[amount.removeprefix(number)])

@@ -1,0 +1,99 @@
+"""What pods keep on the disk of their kind node: what their containers wrote, their logs, their emptyDirs.
+
+A pod that has ended keeps all of it until it is deleted, and Kubernetes shows no figure for it. So the nodes
+are asked: containerd for what each container wrote, `du` for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from harness.core import processes
+from harness.core.errors import ToolError
+from harness.core.kubernetes import Kube, Object
+from harness.core.progress import Progress
+
+KEEP_BYTES = 2**30
+"""An ended pod that keeps more than this is removed once its evidence is safe."""
+SECONDS = 60
+_LOOK = """
+ctr --namespace k8s.io snapshots usage -b
+cd /var/lib/kubelet/pods && du -sbx -- */volumes/kubernetes.io~empty-dir 2>/dev/null
+cd /var/log/pods && du -sbx -- * 2>/dev/null
+true
+"""
+
+
+@dataclass(frozen=True)
+class PodDisk:
+    """The bytes that one pod keeps on its node's disk."""
+
+    node: str
+    namespace: str
+    name: str
+    ended: bool
+    bytes: int
+
+
+def pods(kube: Kube, namespace: str | None = None) -> list[PodDisk]:
+    """Return what each pod keeps, the largest first. Pods of a node that does not answer are left out."""
+    placed = [pod for pod in kube.objects("v1", "Pod", namespace) if pod["spec"].get("nodeName")]
+    nodes = sorted({pod["spec"]["nodeName"] for pod in placed})
+    if not nodes:
+        return []
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        written = dict(zip(nodes, pool.map(_written, nodes), strict=True))
+    found = [_of(pod, written[pod["spec"]["nodeName"]]) for pod in placed if written[pod["spec"]["nodeName"]]]
+    return sorted(found, key=lambda pod: -pod.bytes)
+
+
+def remove_large(kube: Kube, namespace: str, progress: Progress) -> None:
+    """Delete ended pods of a launch that keep more than KEEP_BYTES. Their evidence must be safe."""
+    for pod in pods(kube, namespace):
+        if pod.ended and pod.bytes > KEEP_BYTES:
+            kube.delete("v1", "Pod", pod.name, namespace)
+            kept = f"{pod.bytes / 2**30:.1f} GiB on node {pod.node}"
+            progress(f"removed pod {pod.name}, which had ended and kept {kept}: the bundle has its evidence")
+
+
+def _written(node: str) -> dict[str, int]:
+    """Return bytes by container id, and by pod uid for its logs and emptyDirs.
+
+    {} when the node does not answer.
+    """
+    try:
+        return sizes(
+            processes.run(["docker", "exec", node, "bash", "-c", _LOOK], timeout=SECONDS).stdout.splitlines()
+        )
+    except ToolError:
+        return {}
+
+
+def sizes(lines: Iterable[str]) -> dict[str, int]:
+    """Add up what a node said: "<container id> <bytes> <inodes>" of containerd, "<bytes> <path>" of `du`.
+
+    The path is "<uid>/volumes/…" of emptyDirs and "<namespace>_<name>_<uid>" of logs.
+    """
+    found: dict[str, int] = {}
+    for words in map(str.split, lines):
+        if len(words) == 3 and words[1].isdecimal():
+            found[words[0]] = int(words[1])
+        elif len(words) == 2 and words[0].isdecimal():
+            uid = words[1].partition("/")[0].rpartition("_")[2]
+            found[uid] = found.get(uid, 0) + int(words[0])
+    return found
+
+
+def _of(pod: Object, written: dict[str, int]) -> PodDisk:
+    status, metadata = pod["status"], pod["metadata"]
+    each = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    ids = {str(one.get("containerID", "")).rpartition("/")[2] for one in each}
+    return PodDisk(
+        node=pod["spec"]["nodeName"],
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        ended=status.get("phase") in ("Succeeded", "Failed"),
+        bytes=sum(written.get(key, 0) for key in ids) + written.get(metadata["uid"], 0),
+    )
