@@ -21,7 +21,7 @@ def test_sizes_as_docker_writes_them(text, number):
 
 
 def test_the_largest_come_first_with_what_frees_them(tmp_path, monkeypatch):
-    """Contract: folders of ours are named with their bytes and a command, also where Docker does not answer."""
+    """Contract: folders of ours are named with bytes and a command, also where there is no Docker."""
     monkeypatch.setenv("PATH", str(tmp_path))
     settings = Settings(
         cache_dir=tmp_path / "cache", runs_dir=tmp_path / "runs", state_dir=tmp_path / "state"
