@@ -9,7 +9,8 @@ from harness.core.causes import CauseId
 from harness.evidence import messages
 from harness.evidence.fitting import never_fits
 from harness.evidence.objects import ObjectState, items, mapping
-from harness.judge.case import START, Case, Finding, found, names, passed, unknown
+from harness.judge.case import Case, names
+from harness.judge.finding import Finding, found, passed, unknown
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,12 @@ class Blocked:
     @property
     def text(self) -> str:
         said = self.message or "no message"
-        text = f"could not start a container of image {self.image}: {self.reason}: {said}"
-        if self.reason in messages.PULL_REASONS and self.pulled_always:
-            text += "; its pull policy is Always, so what the node has of it does not count"
-        return text
+        return f"could not start a container of image {self.image}: {self.reason}: {said}"
+
+    @property
+    def why(self) -> list[str]:
+        always = self.reason in messages.PULL_REASONS and self.pulled_always
+        return ["its pull policy is Always, so an image that the node has is not used"] if always else []
 
 
 def blocked(case: Case, index: int) -> Blocked | None:
@@ -65,18 +68,18 @@ def image(case: Case) -> Finding:
     if stuck:
         index, first = next(iter(stuck.items()))
         alike = [other for other, why in stuck.items() if why.cause == first.cause]
-        more = f"; so with {names(_ranks(case, alike[1:]))}" if alike[1:] else ""
+        others = [f"neither could {names(_ranks(case, alike[1:]))}"] if alike[1:] else []
         return found(
             "image",
             first.cause,
-            f"{case.place(index)} {first.text}{more}",
+            f"{case.place(index)} {first.text}",
+            why=[*first.why, *others],
             ranks=_ranks(case, alike),
             evidence=[stuck[other].seen.ref for other in alike],
-            phase=START,
         )
     waiting = [i for i in range(case.expected.num_nodes) if not case.started(i)]
     if waiting:
-        return unknown("image", f"no container of node {waiting[0]} was seen started")
+        return unknown("image", f"the container of {case.place(waiting[0])} was not seen to start")
     return passed("image", "every rank's container started", [pod.last.ref for pod in case.pods.values()])
 
 
@@ -106,14 +109,14 @@ def scheduling(case: Case) -> Finding:
             return found(
                 "scheduling",
                 "scheduling.not_started",
-                f"{case.place(index)} was bound to its node and its container never started",
+                f"{case.place(index)} was bound to its node, and its container never started",
                 ranks=case.ranks_of(index),
                 evidence=[pod.last.ref],
             )
     unseen = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     unseen += [index for index, pod in case.pods.items() if pod.node is None]
     if unseen:
-        return unknown("scheduling", f"no node was recorded for the pod of node {unseen[0]}")
+        return unknown("scheduling", f"no node was recorded for the pod of {names(case.ranks_of(unseen[0]))}")
     where = ", ".join(f"{names(case.ranks_of(i))} on {pod.node}" for i, pod in case.pods.items())
     return passed("scheduling", where, [pod.last.ref for pod in case.pods.values()])
 

@@ -101,6 +101,6 @@ def test_the_order_and_repetition_of_deliveries_do_not_matter(name, folder, tmp_
 
 
 def _received(line: bytes) -> float:
-    from harness.judge.case import seconds
+    from harness.core.clock import seconds
 
     return seconds(json.loads(line)["received_at"]) or 0.0
