@@ -50,7 +50,7 @@ def not_followed(
         deployment = down(case, name)
         if deployment is not None:
             asked = mapping(deployment.object, "spec").get("replicas", "?")
-            none = "was deleted" if deployment.type == "DELETED" else f"has no available pod of {asked}"
+            none = "was deleted" if deployment.type == "DELETED" else f"has no available pod (replicas: {asked})"
             why = [f"{_TITLES[name]} is down: Deployment {deployment.name} {none}"]
             cause, evidence = NOT_READY[name], [deployment.ref, *evidence]
             break

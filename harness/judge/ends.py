@@ -227,7 +227,7 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
             text = f"{place} left with exit code 0 before its work was done: its ground truth has no end"
             return replace(end, cause="rank.exited_early", text=text, said="")
         if waited and not end.in_vain and end.stack is not None and not end.stack.in_collective:
-            text = f"{place} did not take part: it stood in {end.stack.place} when it was ended"
+            text = f"{place} did not take part: when it was ended, it stood in {end.stack.place}"
             log = case.bundle.log(case.pods[end.index].name, case.launch.container)
             refs = (f"{log}:{end.stack.number}", end.evidence[0])
             return replace(end, cause="rank.hung", text=text, said="", evidence=refs)

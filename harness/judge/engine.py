@@ -157,7 +157,8 @@ def _unless_too_early(facts: Facts, finding: Finding) -> Finding:
 
 
 def _praise(findings: list[Finding]) -> str:
-    """Return why the verdict is PASS: what was proven first of all, and restarts."""
-    said = {finding.name: finding.head for finding in findings}
-    telling = ("completed", "rank-exit", "run-exists", "no-lost-points", "restarts")
-    return explanation("", why=[said[name] for name in telling if said[name] != restarts.ONCE])
+    """Return why the verdict is PASS: what was proven first of all, and each restart."""
+    said = {finding.name: explanation(finding.head, finding.details) for finding in findings}
+    again = any(finding.name == "restarts" and finding.details for finding in findings)
+    telling = ("completed", "rank-exit", "run-exists", "no-lost-points", *["restarts"] * again)
+    return explanation("", why=[said[name] for name in telling])

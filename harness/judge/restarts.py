@@ -23,8 +23,6 @@ from harness.judge.truth import Truth
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 """The line in which torchrun's agent logs how one of its ranks ended."""
 
-ONCE = "every rank ran once"
-
 
 @dataclass(frozen=True)
 class Restart:
@@ -41,7 +39,7 @@ def check(case: Case, truths: list[Truth]) -> Finding:
     """Check `restarts`."""
     seen = sorted([*_by_torchrun(case, truths), *_of_pods(case), *_of_containers(case)], key=lambda r: r.at)
     if not seen:
-        return passed("restarts", ONCE)
+        return passed("restarts", "every rank ran once")
     # What nothing allowed comes first, so that the limit of details does not hide it.
     told = list(dict.fromkeys(one.text for one in sorted(seen, key=lambda one: one.allowed)))
     bad = [restart for restart in seen if not restart.allowed]
