@@ -21,6 +21,11 @@ def ever_admitted(case: Case) -> bool:
     return any(_is(state, "Admitted") for state in case.workload)
 
 
+def refused(case: Case) -> bool:
+    """Return whether the job has a Workload that was never admitted."""
+    return bool(case.workload) and not ever_admitted(case)
+
+
 def queue_and_admission(case: Case) -> list[Finding]:
     """Check `queue` and `admission`."""
     if not case.queue:

@@ -167,7 +167,7 @@ def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) ->
         here = attached.by_node.get(run.run_id, {})
         nodes = range(case.expected.num_nodes)
         short = [node for node in nodes if len(here.get(node, [])) < case.per_node]
-        absent = [rank for node in short for rank in case.ranks_of(node)]
+        absent = case.ranks_of(*short)
         silent = []
         strangers = [a for _, a in attached.attachments if a.run_id == run.run_id and _nameless(a)]
         if absent and strangers:

@@ -81,9 +81,9 @@ class Case:
         """Return every rank that was expected."""
         return range(self.expected.ranks)
 
-    def ranks_of(self, index: int) -> list[int]:
-        """Return the ranks of a node."""
-        return [index * self.per_node + local for local in range(self.per_node)]
+    def ranks_of(self, *indexes: int) -> list[int]:
+        """Return the ranks of nodes."""
+        return [index * self.per_node + local for index in indexes for local in range(self.per_node)]
 
     def place(self, index: int) -> str:
         """Return where a node ran: "rank 1 (pod x on node y)"."""

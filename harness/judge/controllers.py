@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from harness.core.causes import NOT_READY, NOT_RECONCILING, Controller
+from harness.core.checks import CheckId
 from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState, mapping
 from harness.judge.case import OBSERVE_STAGE, Case, names
 from harness.judge.finding import Finding, found
-from harness.judge.registry import PROVISION, CheckId
+from harness.judge.registry import PROVISION
 
 _TITLES: dict[Controller, str] = {"jobset": "JobSet", "kueue": "Kueue"}
 
@@ -50,7 +51,9 @@ def not_followed(
         deployment = down(case, name)
         if deployment is not None:
             asked = mapping(deployment.object, "spec").get("replicas", "?")
-            none = "was deleted" if deployment.type == "DELETED" else f"has no available pod (replicas: {asked})"
+            none = (
+                "was deleted" if deployment.type == "DELETED" else f"has no available pod (replicas: {asked})"
+            )
             why = [f"{_TITLES[name]} is down: Deployment {deployment.name} {none}"]
             cause, evidence = NOT_READY[name], [deployment.ref, *evidence]
             break

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from harness.core.checks import CheckId
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
 from harness.judge import (
@@ -26,7 +27,7 @@ from harness.judge.case import names
 from harness.judge.causes import CAUSES
 from harness.judge.facts import Facts
 from harness.judge.finding import Finding, explanation, found, unknown
-from harness.judge.registry import REGISTRY, CheckId, Entry, Requirement
+from harness.judge.registry import REGISTRY, Entry, Requirement
 
 Judge = Callable[[Facts], Finding | list[Finding]]
 

@@ -6,14 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from harness.core.checks import CheckId
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Manifest
 from harness.judge import ends, points, truth
-from harness.judge.admission import ever_admitted
+from harness.judge.admission import refused
 from harness.judge.attachment import Attached
 from harness.judge.case import Case
 from harness.judge.finding import Finding
-from harness.judge.registry import REQUIREMENTS, CheckId, Need, Requirement, up_to
+from harness.judge.registry import REQUIREMENTS, Need, Requirement, up_to
 
 
 @dataclass
@@ -78,18 +79,8 @@ class Facts:
         return None
 
 
-def _launch(facts: Facts) -> bool:
-    manifest = facts.bundle.manifest
-    return manifest is not None and None not in (manifest.expected, manifest.launch)
-
-
-def _admission(facts: Facts) -> bool:
-    case = facts.case
-    return not case.workload or ever_admitted(case) or bool(case.pods)
-
-
-def _rank(facts: Facts) -> bool:
-    return any(facts.case.started(index) for index in range(facts.case.expected.num_nodes))
+def _unless(met: object) -> list[int] | None:
+    return None if met else []
 
 
 def _or_ranks(ranks: list[int]) -> list[int] | None:
@@ -98,13 +89,13 @@ def _or_ranks(ranks: list[int]) -> list[int] | None:
 
 _UNMET: dict[Need, Callable[[Facts], list[int] | None]] = {
     "bundle": lambda _: None,
-    "manifest": lambda facts: None if facts.bundle.manifest else [],
-    "launch": lambda facts: None if _launch(facts) else [],
-    "job": lambda facts: [] if facts.case.launch.uid is None else None,
-    "admission": lambda facts: None if _admission(facts) else [],
-    "rank": lambda facts: None if _rank(facts) else [],
-    "tracker": lambda facts: None if facts.passed("tracker") else [],
-    "shared-run": lambda facts: None if facts.attached.shared else [],
+    "manifest": lambda facts: _unless(facts.bundle.manifest),
+    "launch": lambda facts: _unless(facts.manifest.expected and facts.manifest.launch),
+    "job": lambda facts: _unless(facts.case.launch.uid is not None),
+    "admission": lambda facts: _unless(facts.case.pods or not refused(facts.case)),
+    "rank": lambda facts: _unless(any(map(facts.case.started, range(facts.case.expected.num_nodes)))),
+    "tracker": lambda facts: _unless(facts.passed("tracker")),
+    "shared-run": lambda facts: _unless(facts.attached.shared),
     "truth": lambda facts: _or_ranks([truth.rank for truth in facts.truths if truth.incomplete]),
     "rows": lambda facts: _or_ranks([rank for rank, _ in facts.compared.undecided]),
 }

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
 from harness.core.causes import CauseId
+from harness.core.checks import CheckId
 from harness.evidence.schema import Check, VerdictWord
 from harness.judge.causes import CAUSES
-from harness.judge.registry import END, REGISTRY, CheckId
+from harness.judge.registry import END, REGISTRY
 
 LIMIT = 4
 """How many details an explanation lists."""
@@ -26,12 +27,12 @@ class Finding:
     head: str
     """One sentence: what is so, or what is wrong."""
     cause: str | None = None
-    ranks: tuple[int, ...] = ()
-    evidence: tuple[str, ...] = ()
+    ranks: Collection[int] = ()
+    evidence: Texts = ()
     """file:line inside the bundle."""
-    details: tuple[str, ...] = ()
+    details: Texts = ()
     """What the head is about, one entry each. LIMIT of them are shown."""
-    why: tuple[str, ...] = ()
+    why: Texts = ()
     """Further sentences."""
     phase: float = END
     at: float = LATE
@@ -78,10 +79,10 @@ def counted(number: int, noun: str) -> str:
 
 
 def passed(
-    name: CheckId, head: str, evidence: Iterable[str] = (), *, details: Texts = (), why: Texts = ()
+    name: CheckId, head: str, evidence: Texts = (), *, details: Texts = (), why: Texts = ()
 ) -> Finding:
     """Return a check that passed."""
-    return Finding(name, "PASS", head, evidence=tuple(evidence), details=tuple(details), why=tuple(why))
+    return Finding(name, "PASS", head, evidence=evidence, details=details, why=why)
 
 
 def found(
@@ -91,41 +92,21 @@ def found(
     *,
     details: Texts = (),
     why: Texts = (),
-    ranks: Iterable[int] = (),
-    evidence: Iterable[str] = (),
+    ranks: Collection[int] = (),
+    evidence: Texts = (),
     phase: float | None = None,
     at: float | None = None,
 ) -> Finding:
-    """Return a check that did not pass: FAIL or UNKNOWN, as its cause says.
-
-    Its phase is that of the check, unless `phase` says another one.
-    """
+    """Return a check that did not pass: FAIL or UNKNOWN, as its cause says, in the check's own phase."""
     if phase is None:
         # Causes run.* say how the run ended: whatever they explain came before the end.
         phase = END if CAUSES[cause].family == "run" else REGISTRY[name].at
-    return Finding(
-        name,
-        CAUSES[cause].result,
-        head,
-        cause,
-        tuple(ranks),
-        tuple(evidence),
-        tuple(details),
-        tuple(why),
-        phase,
-        LATE if at is None else at,
-    )
+    at = LATE if at is None else at
+    return Finding(name, CAUSES[cause].result, head, cause, ranks, evidence, details, why, phase, at)
 
 
 def unknown(
-    name: CheckId,
-    head: str,
-    *,
-    details: Texts = (),
-    ranks: Iterable[int] = (),
-    evidence: Iterable[str] = (),
+    name: CheckId, head: str, *, details: Texts = (), ranks: Collection[int] = (), evidence: Texts = ()
 ) -> Finding:
     """Return a check that could not be made because of something that another check already names."""
-    return Finding(
-        name, "UNKNOWN", head, ranks=tuple(ranks), evidence=tuple(evidence), details=tuple(details)
-    )
+    return Finding(name, "UNKNOWN", head, None, ranks, evidence, details)

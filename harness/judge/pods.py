@@ -20,7 +20,7 @@ Every rank that reports one is named, not only the first to end.
 def rank_pods(case: Case) -> Finding:
     """Check whether every expected rank had a pod in the last attempt of the job."""
     missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
-    ranks = [rank for index in missing for rank in case.ranks_of(index)]
+    ranks = case.ranks_of(*missing)
     restarts = mapping(case.jobset.object, "status").get("restarts", 0) if case.jobset else 0
     if not missing:
         old = [index for index, pod in case.pods.items() if pod.attempt != restarts]

@@ -8,51 +8,10 @@ from typing import Any, Literal, get_args
 
 from pydantic.dataclasses import dataclass
 
-CheckId = Literal[
-    "harness",
-    "stages",
-    "manifest",
-    "expected",
-    "launched",
-    "queue",
-    "admission",
-    "scheduling",
-    "image",
-    "rank-pods",
-    "nodes",
-    "eviction",
-    "rendezvous",
-    "rank-exit",
-    "completed",
-    "node-spread",
-    "logs",
-    "tracker",
-    "ground-truth-complete",
-    "ranks-logged",
-    "restarts",
-    "run-exists",
-    "one-run",
-    "run-not-stale",
-    "attached",
-    "no-lost-points",
-    "values",
-    "collisions",
-    "no-unexpected-points",
-    "status",
-    "tracker-kept",
-    "evidence",
-]
+from harness.core.checks import CheckId
+
 Need = Literal[
-    "bundle",
-    "manifest",
-    "launch",
-    "job",
-    "admission",
-    "rank",
-    "tracker",
-    "shared-run",
-    "truth",
-    "rows",
+    "bundle", "manifest", "launch", "job", "admission", "rank", "tracker", "shared-run", "truth", "rows"
 ]
 """What a check needs, in the order in which a run comes to have it. Each includes the needs before it."""
 NEEDS: tuple[Need, ...] = get_args(Need)
@@ -95,7 +54,7 @@ def up_to(need: Need) -> tuple[Need, ...]:
 def _agreed(kind: str, written: Any, typed: tuple[str, ...]) -> None:
     if tuple(written) != typed:
         odd = sorted(set(written) ^ set(typed)) or "the order"
-        raise ValueError(f"checks.toml and registry.py do not agree on the {kind}: {odd}")
+        raise ValueError(f"checks.toml does not have the {kind} of the code: {odd}")
 
 
 _CATALOGUE = tomllib.loads(Path(__file__).with_name("checks.toml").read_text(encoding="utf-8"))

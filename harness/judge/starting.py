@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.core.causes import CauseId
@@ -68,13 +67,13 @@ def image(case: Case) -> Finding:
     if stuck:
         index, first = next(iter(stuck.items()))
         alike = [other for other, why in stuck.items() if why.cause == first.cause]
-        others = [f"neither could {names(_ranks(case, alike[1:]))}"] if alike[1:] else []
+        others = [f"neither could {names(case.ranks_of(*alike[1:]))}"] if alike[1:] else []
         return found(
             "image",
             first.cause,
             f"{case.place(index)} {first.text}",
             why=[*first.why, *others],
-            ranks=_ranks(case, alike),
+            ranks=case.ranks_of(*alike),
             evidence=[stuck[other].seen.ref for other in alike],
         )
     waiting = [i for i in range(case.expected.num_nodes) if not case.started(i)]
@@ -99,9 +98,9 @@ def scheduling(case: Case) -> Finding:
         return found(
             "scheduling",
             "scheduling.unschedulable",
-            f"{names(_ranks(case, homeless))} could not be scheduled: "
+            f"{names(case.ranks_of(*homeless))} could not be scheduled: "
             + (f"{why} (the scheduler: {said})" if why else said),
-            ranks=_ranks(case, homeless),
+            ranks=case.ranks_of(*homeless),
             evidence=[seen.ref for seen, _ in homeless.values()],
         )
     for index, pod in case.pods.items():
@@ -119,7 +118,3 @@ def scheduling(case: Case) -> Finding:
         return unknown("scheduling", f"no node was recorded for the pod of {names(case.ranks_of(unseen[0]))}")
     where = ", ".join(f"{names(case.ranks_of(i))} on {pod.node}" for i, pod in case.pods.items())
     return passed("scheduling", where, [pod.last.ref for pod in case.pods.values()])
-
-
-def _ranks(case: Case, indexes: Iterable[int]) -> list[int]:
-    return [rank for index in indexes for rank in case.ranks_of(index)]

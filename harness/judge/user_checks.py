@@ -94,7 +94,8 @@ def _asked(name: str, judge: Judge, bundle: Bundle) -> list[Finding]:
     try:
         with redirect_stdout(sys.stderr):
             for check in judge(bundle):
-                said.append(_finding(_checked(check)))
+                whole = _checked(check)
+                said.append(Finding(whole.name, whole.result, "", whole.cause, verbatim=whole))
         if not said:
             raise ValueError("it said nothing; a judge that finds nothing wrong says passed()")
     except KeyboardInterrupt:
@@ -109,13 +110,7 @@ def _asked(name: str, judge: Judge, bundle: Bundle) -> list[Finding]:
 
 
 def _failed(name: str, cause: CauseId, text: str) -> Finding:
-    check = Check(name=f"{FAMILY}.{name}", result=CAUSES[cause].result, cause=cause, explanation=text)
-    return _finding(check)
-
-
-def _finding(check: Check) -> Finding:
-    """Return the check as a finding. Its text stays as it is."""
-    return Finding(check.name, check.result, check.explanation, check.cause, verbatim=check)
+    return Finding(f"{FAMILY}.{name}", CAUSES[cause].result, text, cause)
 
 
 def _checked(check: object) -> Check:

@@ -12,8 +12,8 @@ def markdown() -> str:
         "# Checks",
         "",
         "A verdict lists these checks, in this order. PASS needs all of them. Each check that does not pass",
-        "names a cause of [causes.md](../causes.md), or says which other check does. Your own judges add more,",
-        "named `user.…` ([how to](../how-to/own-judges.md)).",
+        "names a cause of [causes.md](../causes.md), or says which other check does. Your own judges add",
+        "more, named `user.…` ([how to](../how-to/own-judges.md)).",
         "",
         WRITTEN,
         "",
@@ -25,8 +25,8 @@ def markdown() -> str:
         parts.append(f"| `{entry.id}` | {entry.proves} | {entry.phase} | {needs} |")
     parts += [
         "",
-        f"Of several causes, a FAIL comes before an UNKNOWN, and then the earliest phase: {', '.join(PHASES)}.",
-        "Causes `run.*` lie in the end.",
+        "Of several causes, a FAIL comes before an UNKNOWN, and then the earliest phase:",
+        f"{', '.join(PHASES)}. Causes `run.*` lie in the end.",
         "",
         "## Needs",
         "What is missing proves nothing. So a check whose need is missing is UNKNOWN, and says why. Each",
