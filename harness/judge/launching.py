@@ -42,7 +42,7 @@ def ended(manifest: Manifest) -> Finding:
         return found("harness", "run.harness_killed", text, evidence=refs)
     # What infrastructure lost and the harness requested again changes no verdict, but it is shown.
     told = listed([f"{retry.what}: {retry.reason}" for retry in manifest.retries])
-    why = [f"it asked again for what it had not got: {told}"] if told else []
+    why = [f"it repeated requests: {told}"] if told else []
     return passed("harness", "the harness watched until the end", refs, why=why)
 
 
@@ -85,7 +85,7 @@ def launched(case: Case) -> Finding:
     stopped = case.manifest.interrupted or case.manifest.ended_at is None
     if stopped or not all(stage.ok for stage in case.manifest.stages):
         return unknown("launched", "the launch was not reached, did not end or was not recorded")
-    text = f"the launcher {launch.launcher} reported no error, and {launch.namespace} has no {launch.kind}"
+    text = f"the launcher {launch.launcher} reported no error, and no {launch.kind} of it was found"
     return found("launched", "launch.jobset_not_found", text, evidence=["manifest.json"])
 
 

@@ -110,7 +110,7 @@ def _process(scene: Scene) -> Told:
     if not gone:
         return None
     told = listed([f"{node.place} never came to the rendezvous: {_instead(scene, node)}" for node in gone])
-    text = f"{told}. {_who(scene.waiting)} waited at {scene.waiting[0].where}"
+    text = f"{told}, and {_who(scene.waiting)} waited at {scene.waiting[0].where}"
     return "rendezvous.agent_missing", gone, text
 
 

@@ -116,5 +116,5 @@ def scheduling(case: Case) -> Finding:
     unseen += [index for index, pod in case.pods.items() if pod.node is None]
     if unseen:
         return unknown("scheduling", f"no node was recorded for the pod of {names(case.ranks_of(unseen[0]))}")
-    where = ", ".join(f"{names(case.ranks_of(i))} on {pod.node}" for i, pod in case.pods.items())
+    where = ", ".join(f"{names(case.ranks_of(i))} got node {pod.node}" for i, pod in case.pods.items())
     return passed("scheduling", where, [pod.last.ref for pod in case.pods.values()])
