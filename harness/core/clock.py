@@ -33,6 +33,15 @@ CLOCK = Clock()
 """Of this machine."""
 
 
+def seconds(text: object) -> float | None:
+    """Return the seconds since the epoch of an RFC 3339 time, or None for any other text."""
+    try:
+        moment = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return moment.timestamp() if moment.tzinfo else None
+
+
 def now() -> str:
     """The time as the bundle writes it: RFC 3339, UTC, microseconds."""
     return CLOCK.now()

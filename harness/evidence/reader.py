@@ -39,12 +39,16 @@ _EXIT: TypeAdapter[ContainerExit] = TypeAdapter(ContainerExit)
 
 
 class Bundle:
-    """A bundle on disk. Files are read only when they are asked for."""
+    """A bundle on disk. A file is read when it is first asked for.
+
+    What is small is kept. What can be large is read again: logs, ground truth, points.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._damaged: dict[str, None] = {}
         self._seen: dict[str, list[ObjectState]] = {}
+        self._objects: dict[str, dict[str, list[ObjectState]]] = {}
 
     @classmethod
     def open(cls, path: Path) -> Bundle:
@@ -93,7 +97,7 @@ class Bundle:
             return model.model_validate(upgraded(json.loads((self.path / relative_path).read_bytes())))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             self._damage(relative_path, "cannot be read")
             return None
 
@@ -122,10 +126,12 @@ class Bundle:
 
     def objects(self, kind: str) -> dict[str, list[ObjectState]]:
         """Map each uid to its states, oldest first by resource version, each version once."""
-        found: dict[str, dict[tuple[int, bool], ObjectState]] = {}
-        for seen in self.history(kind):
-            found.setdefault(seen.uid, {})[(seen.version, seen.type == "DELETED")] = seen
-        return {uid: [states[key] for key in sorted(states)] for uid, states in found.items()}
+        if kind not in self._objects:
+            found: dict[str, dict[tuple[int, bool], ObjectState]] = {}
+            for seen in self.history(kind):
+                found.setdefault(seen.uid, {})[(seen.version, seen.type == "DELETED")] = seen
+            self._objects[kind] = {uid: [states[k] for k in sorted(states)] for uid, states in found.items()}
+        return self._objects[kind]
 
     def last(self, kind: str) -> dict[str, ObjectState]:
         """Map each uid to its last state."""
@@ -137,6 +143,10 @@ class Bundle:
 
     def pod_attempts(self) -> dict[int, list[Pod]]:
         """Map each node index of the launched workload to every pod that it had, oldest first."""
+        return self._members
+
+    @cached_property
+    def _members(self) -> dict[int, list[Pod]]:
         launch = self.manifest.launch if self.manifest else None
         return members(launch, self.objects("pod").values()) if launch else {}
 
@@ -156,6 +166,10 @@ class Bundle:
 
     def exits(self) -> list[tuple[int, ContainerExit]]:
         """Return how commands of held containers ended, with line numbers, in order."""
+        return self._exits
+
+    @cached_property
+    def _exits(self) -> list[tuple[int, ContainerExit]]:
         return list(self._records("exits.jsonl", _EXIT))
 
     def truth(self, rank: int) -> Iterator[tuple[int, TruthLine]]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-CAUSES = {
+from harness.core.causes import CauseId
+from harness.core.checks import CheckId
+
+CAUSES: dict[str, CauseId] = {
     "run.cut_off": "run.harness_killed",
     "rank.left_early": "rank.exited_early",
     "rank.exit_swallowed": "rank.exit_code_masked",
@@ -13,7 +17,7 @@ CAUSES = {
     "controllers.kueue_idle": "controllers.kueue_not_reconciling",
     "launch.no_object": "launch.jobset_not_found",
 }
-CHECKS = {
+CHECKS: dict[str, CheckId] = {
     "truth": "ground-truth-complete",
     "points-kept": "no-lost-points",
     "foreign": "no-unexpected-points",
@@ -39,7 +43,7 @@ def _list(document: dict[str, Any], name: str) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def _renamed(record: Any, field: str, names: dict[str, str]) -> Any:
+def _renamed(record: Any, field: str, names: Mapping[str, str]) -> Any:
     if not isinstance(record, dict) or not isinstance(record.get(field), str):
         return record
     return {**record, field: names.get(record[field], record[field])}

@@ -6,10 +6,10 @@ import re
 
 from pydantic import BaseModel
 
+from harness.core.clock import seconds
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
 from harness.faults.fault import Fault
-from harness.judge.case import seconds
 
 
 class Row(BaseModel):

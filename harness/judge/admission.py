@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from harness.core.causes import CauseId
+from harness.core.clock import seconds
 from harness.core.deadlines import MIN_WAIT, Budget
 from harness.evidence import messages
 from harness.evidence.objects import ObjectState, items, mapping
 from harness.judge import controllers
-from harness.judge.case import RUNNING, Case, Finding, condition, found, passed, seconds, unknown
+from harness.judge.case import Case, condition
+from harness.judge.finding import Finding, found, passed, unknown
 
 
 def _is(state: ObjectState, kind: str) -> bool:
@@ -21,6 +21,11 @@ def ever_admitted(case: Case) -> bool:
     return any(_is(state, "Admitted") for state in case.workload)
 
 
+def refused(case: Case) -> bool:
+    """Return whether the job has a Workload that was never admitted."""
+    return bool(case.workload) and not ever_admitted(case)
+
+
 def queue_and_admission(case: Case) -> list[Finding]:
     """Check `queue` and `admission`."""
     if not case.queue:
@@ -29,7 +34,7 @@ def queue_and_admission(case: Case) -> list[Finding]:
             return [unknown("queue", "the job's queue is not known"), missing]
         return [passed("queue", "the job names no queue"), passed("admission", "the job needs no admission")]
     if not case.workload:
-        return [unknown("queue", "no Workload was recorded"), _no_workload(case)]
+        return [unknown("queue", "no Workload of the job was recorded"), _no_workload(case)]
     last = case.workload[-1]
     if ever_admitted(case):
         return [
@@ -37,9 +42,9 @@ def queue_and_admission(case: Case) -> list[Finding]:
             passed("admission", f"Workload {last.name} was admitted", [last.ref]),
         ]
     if case.pods:
-        text = f"pods ran, and Workload {last.name} was not recorded as admitted"
+        text = f"pods ran, though Workload {last.name} was not recorded as admitted"
         missing = found("admission", "run.evidence_missing", text, evidence=[last.ref])
-        return [unknown("queue", "the Workload's last states are missing"), missing]
+        return [unknown("queue", "the last states of the Workload are missing"), missing]
     return _refused(case, last)
 
 
@@ -50,38 +55,35 @@ def _refused(case: Case, last: ObjectState) -> list[Finding]:
     if reserved.get("status") == "True":
         checks = items(last.object, "status", "admissionChecks")
         waits = [f"{c.get('name')} is {c.get('state')}" for c in checks if c.get("state") != "Ready"]
-        message = f"quota is reserved, admission check {', '.join(waits)}"
+        message = f"quota is reserved, and admission check {', '.join(waits)}"
         cause: CauseId = "admission.check_pending"
     else:
         cause = messages.refusal(message, reason).cause
     if cause == "admission.not_seen" and not message and controllers.down(case, "kueue"):
         text = f"Kueue says nothing of Workload {last.name}"
         return [
-            unknown("queue", "not reached: see admission"),
+            unknown("queue", "see admission"),
             controllers.not_followed(case, "admission", "kueue", text, [last.ref]),
         ]
     text = f"Kueue did not admit the job (queue {case.queue}): {message or 'it says nothing'}"
-    text += _inactive(case, message) if cause == "queue.inactive" else ""
-    name, other = ("queue", "admission") if cause.startswith("queue.") else ("admission", "queue")
-    result = found(name, cause, text, evidence=[last.ref])
-    rest = (
-        unknown(other, "not reached: see queue")
-        if name == "queue"
-        else passed(other, f"queue {case.queue} is known to Kueue", [last.ref])
-    )
-    return [result, rest] if name == "queue" else [rest, result]
+    if cause.startswith("queue."):
+        why = _inactive(case, message) if cause == "queue.inactive" else []
+        result = found("queue", cause, text, why=why, evidence=[last.ref])
+        return [result, unknown("admission", "see queue")]
+    known = passed("queue", f"Kueue knows queue {case.queue}", [last.ref])
+    return [known, found("admission", cause, text, evidence=[last.ref])]
 
 
-def _inactive(case: Case, message: str) -> str:
-    """Return why the queue that Kueue names is inactive, as the end of a sentence, from its status."""
+def _inactive(case: Case, message: str) -> list[str]:
+    """Return a sentence that says why the queue that Kueue names is inactive, from its status."""
     for kind in ("clusterqueue", "localqueue"):
         for queue in case.bundle.last(kind).values():
             active = condition(queue, "Active")
             if queue.name in message.split() and active.get("status") == "False":
                 policy = mapping(queue.object, "spec").get("stopPolicy") or "None"
                 stopped = f" (stopPolicy {policy})" if policy != "None" else ""
-                return f"; it says {active.get('reason')}: {active.get('message')}{stopped}"
-    return ""
+                return [f"its status says {active.get('reason')}: {active.get('message')}{stopped}"]
+    return []
 
 
 def _no_workload(case: Case) -> Finding:
@@ -100,9 +102,9 @@ def eviction(case: Case) -> Finding:
     if not case.queue and case.jobset is not None:
         return passed("eviction", "the job is in no queue")
     if not case.workload:
-        return unknown("eviction", "no Workload was recorded")
+        return unknown("eviction", "no Workload of the job was recorded")
     if not ever_admitted(case):
-        return unknown("eviction", "the job was not admitted")
+        return unknown("eviction", "the job was not recorded as admitted")
     for state in case.workload:
         inactive = mapping(state.object, "spec").get("active") is False
         if not _is(state, "Evicted") and not inactive:
@@ -112,37 +114,35 @@ def eviction(case: Case) -> Finding:
         if not _is(state, "Evicted") and state is not case.workload[-1]:
             continue
         if case.terminal == "Completed":
-            return passed("eviction", f"evicted once ({reason}), admitted again, completed", [state.ref])
-        cause = messages.eviction(reason)
-        allowed = _allowed(case, state) if cause == "admission.max_execution_time" else ""
+            text = f"Kueue evicted the job ({reason}) and admitted it again, and it completed"
+            return passed("eviction", text, [state.ref])
+        cause, message = messages.eviction(reason), str(evicted.get("message", "no message"))
+        limit, advice = "", list[str]()
+        if cause == "admission.max_execution_time":
+            limit, advice = _allowed(case, state)
         return found(
             "eviction",
             cause,
-            f"Kueue ended the job ({reason}): {_said(case, evicted)}{allowed}",
-            ranks=range(case.expected.ranks),
+            f"Kueue ended the job ({reason}): {message}{limit}",
+            why=[*_named(case, message), *advice],
+            ranks=case.ranks,
             evidence=[state.ref],
-            phase=RUNNING,
             at=seconds(evicted.get("lastTransitionTime")) or seconds(state.received_at),
         )
     return passed("eviction", "the job was not evicted", [case.workload[-1].ref])
 
 
-def _allowed(case: Case, workload: ObjectState) -> str:
-    """Return how long the job was allowed to run, and whether the harness or the job file set that limit."""
+def _allowed(case: Case, workload: ObjectState) -> tuple[str, list[str]]:
+    """Return how long the job was allowed to run, and advice where the harness set that limit."""
     limit = mapping(workload.object, "spec").get("maximumExecutionTimeSeconds")
-    if not limit:
-        return ""
     wait = case.manifest.deadline_seconds
-    if wait is None or wait < MIN_WAIT or limit != int(Budget(wait).job):
-        return f" ({limit} s)"
-    return f" ({limit} s). That is what --wait {wait:g} leaves for the job: if it needs longer, raise --wait"
+    text = f" ({limit} s)" if limit else ""
+    if not limit or wait is None or wait < MIN_WAIT or limit != int(Budget(wait).job):
+        return text, []
+    return text, [f"that is what --wait {wait:g} leaves for the job: if it needs longer, raise --wait"]
 
 
-def _said(case: Case, evicted: Mapping[str, object]) -> str:
-    """Return Kueue's message.
-
-    A workload that it names only by UID is also given by name, where it was seen.
-    """
-    message = str(evicted.get("message", "no message"))
+def _named(case: Case, message: str) -> list[str]:
+    """Return a sentence that names the Workload that Kueue's message gives only by its UID."""
     names = [seen.name for uid, seen in case.bundle.last("workload").items() if uid in message]
-    return message + (f"; that is Workload {', '.join(names)}" if names else "")
+    return [f"that is Workload {', '.join(names)}"] if names else []

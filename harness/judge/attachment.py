@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
+from harness.core.clock import seconds
 from harness.evidence.schema import Attachment, TrackerRun
-from harness.judge.case import Case, Finding, found, names, passed, seconds, unknown
+from harness.judge.case import Case, names
 from harness.judge.ends import End
+from harness.judge.finding import Finding, counted, found, listed, passed, unknown
 from harness.judge.points import Comparison, Recorded, compact, same
 from harness.judge.truth import Truth
 
@@ -27,11 +29,12 @@ class Attached:
     runs: list[tuple[int, TrackerRun]]
     attachments: list[tuple[int, Attachment]] | None
     """None when this tracker keeps no attachments."""
-    shared: list[tuple[int, TrackerRun]] = field(init=False)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def shared(self) -> list[tuple[int, TrackerRun]]:
+        """Return the runs with the expected id and project. There must be exactly one."""
         expected = self.case.expected
-        self.shared = [
+        return [
             (line, run)
             for line, run in self.runs
             if run.external_id == expected.run_id and run.project == expected.project
@@ -78,11 +81,14 @@ def run_exists(attached: Attached) -> Finding:
     if attached.shared:
         line, run = attached.shared[0]
         return passed("run-exists", f"{attached.label(run.run_id)} exists", [f"tracker/runs.jsonl:{line}"])
-    elsewhere = sorted(run_id for run_id, nodes in attached.by_node.items() if nodes)
-    where = f"; ranks attached to {', '.join(map(attached.label, elsewhere))}" if elsewhere else ""
-    text = f"The tracker has no run with id {wanted.run_id} in project {wanted.project}{where}"
+    elsewhere = [attached.label(run_id) for run_id in sorted(attached.by_node)]
     return found(
-        "run-exists", "unification.no_run", text, ranks=range(wanted.ranks), evidence=["tracker/runs.jsonl"]
+        "run-exists",
+        "unification.no_run",
+        f"the tracker has no run with id {wanted.run_id} in project {wanted.project}",
+        why=[f"ranks attached to {', '.join(elsewhere)}"] if elsewhere else [],
+        ranks=attached.case.ranks,
+        evidence=["tracker/runs.jsonl"],
     )
 
 
@@ -100,24 +106,24 @@ def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compare
             for rank in case.ranks_of(node):
                 astray.setdefault(rank, f"{case.place(node)} attached to {attached.label(run_id)}")
     for truth in truths:
-        if truth.rank in astray:
-            continue
         for run_id, rows in recorded.elsewhere.items():
-            steps = _steps_elsewhere(truth, rows, compared)
-            if steps:
+            if truth.rank not in astray and (steps := _steps_elsewhere(truth, rows, compared)):
                 text = f"rank {truth.rank}'s points ({compact(steps)}) are in {attached.label(run_id)}"
                 astray[truth.rank] = text
                 refs.append(truth.path)
-    if len(shared) > 1:
-        text = f"The tracker has {len(shared)} runs with id {case.expected.run_id}"
-        return found(
-            "one-run", "unification.split_runs", text, ranks=astray, evidence=refs or ["tracker/runs.jsonl"]
-        )
-    if not astray:
-        return passed("one-run", f"no rank is in a run other than {attached.label(shared[0])}")
-    told = "; ".join(dict.fromkeys(astray[rank] for rank in sorted(astray)))
-    text = f"{told}, and not only to the shared {attached.label(shared[0])}"
-    return found("one-run", "unification.split_runs", text, ranks=astray, evidence=refs)
+    text = f"the tracker has {len(shared)} runs with id {case.expected.run_id}"
+    if len(shared) == 1:
+        if not astray:
+            return passed("one-run", f"no rank is in another run than {attached.label(shared[0])}")
+        text = f"{names(astray)} did not use the shared {attached.label(shared[0])} alone"
+    return found(
+        "one-run",
+        "unification.split_runs",
+        text,
+        details=list(dict.fromkeys(astray[rank] for rank in sorted(astray))),
+        ranks=astray,
+        evidence=refs or ["tracker/runs.jsonl"],
+    )
 
 
 def _steps_elsewhere(truth: Truth, rows: dict[str, dict[int, float]], compared: Comparison) -> list[int]:
@@ -140,23 +146,13 @@ def run_fresh(attached: Attached) -> Finding:
     created, launched = seconds(run.created_at), seconds(case.manifest.launched_at)
     refs = [f"tracker/runs.jsonl:{line}", "manifest.json"]
     if created is None or launched is None:
-        return found(
-            "run-not-stale",
-            "run.evidence_missing",
-            "The time of the launch or of the run's creation is unknown",
-            evidence=refs,
-        )
+        text = "the time of the launch or of the run's creation is not known"
+        return found("run-not-stale", "run.evidence_missing", text, evidence=refs)
     label, early = attached.label(run.run_id), launched - created
-    text = f"{label} was created at {run.created_at}, {early:.1f} s before this launch: an older run"
-    if early > CLOCK_ERROR:
-        return found(
-            "run-not-stale", "unification.stale_run", text, ranks=range(case.expected.ranks), evidence=refs
-        )
     own = [a for nodes in attached.by_node.get(run.run_id, {}).values() for _, a in nodes]
-    if early > 0 and own and all(a.resumed for a in own):
-        return found(
-            "run-not-stale", "unification.stale_run", text, ranks=range(case.expected.ranks), evidence=refs
-        )
+    if early > CLOCK_ERROR or (early > 0 and own and all(a.resumed for a in own)):
+        text = f"{label} is older than this launch: it was created at {run.created_at}, {early:.1f} s before"
+        return found("run-not-stale", "unification.stale_run", text, ranks=case.ranks, evidence=refs)
     return passed("run-not-stale", f"{label} was created {max(0.0, -early):.1f} s after the launch", refs)
 
 
@@ -171,48 +167,45 @@ def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) ->
         here = attached.by_node.get(run.run_id, {})
         nodes = range(case.expected.num_nodes)
         short = [node for node in nodes if len(here.get(node, [])) < case.per_node]
-        absent = [rank for node in short for rank in case.ranks_of(node)]
+        absent = case.ranks_of(*short)
         silent = []
         strangers = [a for _, a in attached.attachments if a.run_id == run.run_id and _nameless(a)]
         if absent and strangers:
-            text = f"{len(strangers)} attachments do not say where they came from"
+            text = f"the origin of {counted(len(strangers), 'attachment')} is not recorded"
             return unknown("attached", text, ranks=absent, evidence=["tracker/attachments.jsonl"])
+    label = attached.label(run.run_id)
     if absent:
-        where = "; ".join(case.place(node) for node in sorted({rank // case.per_node for rank in absent}))
-        if case.per_node > 1:
-            where += f" (fewer than {case.per_node} processes of a node attached)"
-        text = f"{where} never attached to {attached.label(run.run_id)}"
+        where = listed([case.place(node) for node in sorted({rank // case.per_node for rank in absent})])
+        kept = "attachments" if attached.attachments is not None else "points"
         return found(
             "attached",
             "unification.not_attached",
-            text,
+            f"{where} never attached to {label}",
+            why=[f"fewer than {case.per_node} processes of a node attached"] if case.per_node > 1 else [],
             ranks=absent,
-            evidence=["tracker/attachments.jsonl"]
-            if attached.attachments is not None
-            else ["tracker/points.jsonl"],
+            evidence=[f"tracker/{kept}.jsonl"],
         )
     if silent:
         return unknown("attached", f"this tracker keeps no attachments, and {names(silent)} has no points")
-    return passed("attached", f"{names(range(case.expected.ranks))} attached to {attached.label(run.run_id)}")
+    return passed("attached", f"{names(case.ranks)} attached to {label}")
 
 
 def status(attached: Attached, ends: dict[int, End]) -> Finding:
     """Check `status`: the run's last status on the tracker fits how the pods ended."""
     line, run = attached.shared[0]
     refs = [f"tracker/runs.jsonl:{line}"]
-    states = {end.state for end in ends.values()}
-    label = attached.label(run.run_id)
-    if states <= {"succeeded"}:
+    text = f"{attached.label(run.run_id)} is {run.status}"
+    if all(end.state == "succeeded" for end in ends.values()):
         if run.status == "COMPLETED":
-            return passed("status", f"{label} is COMPLETED and every pod succeeded", refs)
-        text = f"{label} is {run.status}, and every pod succeeded"
+            return passed("status", f"{text}, and every pod succeeded", refs)
+        text += ", though every pod succeeded"
         return found("status", "unification.wrong_status", text, evidence=refs)
-    if not states & {"failed", "deleted"}:
+    ranks = [rank for end in ends.values() if end.state in {"failed", "deleted"} for rank in end.ranks]
+    if not ranks:
         return unknown("status", "not every pod was seen to end", evidence=refs)
     if run.status in {"FAILED", "TERMINATED", "CANCELLED"}:
-        return passed("status", f"{label} is {run.status}, and a pod failed", refs)
-    ranks = [rank for end in ends.values() if end.state in {"failed", "deleted"} for rank in end.ranks]
-    text = f"{label} is {run.status}, and the pod of {names(ranks)} failed"
+        return passed("status", f"{text}, and {names(ranks)} did not succeed", refs)
+    text += f", though {names(ranks)} did not succeed"
     return found("status", "unification.wrong_status", text, ranks=ranks, evidence=refs)
 
 

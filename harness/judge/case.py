@@ -4,82 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from harness.core.causes import CauseId
+from harness.core.clock import seconds
 from harness.evidence import kinds
 from harness.evidence.objects import ObjectState, Pod, items, mapping
 from harness.evidence.reader import Bundle
-from harness.evidence.schema import Check, Expected, Launch, Manifest
+from harness.evidence.schema import Expected, Launch, Manifest
 from harness.judge import held
-from harness.judge.causes import CAUSES
 
-PROVISION, START, RUNNING, END, TRACKER, UNIFICATION = 0.0, 1.0, 2.0, 3.0, 4.0, 5.0
 OBSERVE_STAGE = "observe"
 """The stage that ends when the harness stops waiting. Whatever ends after it was ended by the harness."""
-_PHASE = {"queue": START, "admission": START, "image": START, "scheduling": START}
-_PHASE |= {"rendezvous": RUNNING, "rank": RUNNING, "run": END, "tracker": TRACKER, "unification": UNIFICATION}
-LATE = float("inf")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A check's result, and the phase of a run in which its cause lies."""
-
-    check: Check
-    phase: float = END
-    at: float = LATE
-    """Seconds since the epoch when the cause showed. It orders causes that race with each other."""
-
-
-def passed(name: str, explanation: str, evidence: Iterable[str] = ()) -> Finding:
-    return Finding(Check(name=name, result="PASS", explanation=explanation, evidence=list(evidence)))
-
-
-def found(
-    name: str,
-    cause: CauseId,
-    explanation: str,
-    *,
-    ranks: Iterable[int] = (),
-    evidence: Iterable[str] = (),
-    phase: float | None = None,
-    at: float | None = None,
-) -> Finding:
-    """Return a check that did not pass: FAIL or UNKNOWN, as its cause says."""
-    entry = CAUSES[cause]
-    check = Check(
-        name=name,
-        result=entry.result,
-        cause=cause,
-        ranks=sorted(set(ranks)),
-        explanation=explanation,
-        evidence=list(evidence),
-    )
-    where = _PHASE.get(entry.family, PROVISION) if phase is None else phase
-    return Finding(check, where, LATE if at is None else at)
-
-
-def unknown(
-    name: str, explanation: str, *, ranks: Iterable[int] = (), evidence: Iterable[str] = ()
-) -> Finding:
-    """Return a check that could not be made because of something that another check already names."""
-    return Finding(
-        Check(
-            name=name, result="UNKNOWN", ranks=sorted(ranks), explanation=explanation, evidence=list(evidence)
-        )
-    )
-
-
-def seconds(text: object) -> float | None:
-    """Return the seconds since the epoch of an RFC 3339 time, or None for any other text."""
-    try:
-        moment = datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
-    return moment.timestamp() if moment.tzinfo else None
 
 
 def condition(seen: ObjectState | None, kind: str) -> dict[str, Any]:
@@ -140,9 +76,14 @@ class Case:
     def per_node(self) -> int:
         return max(1, self.expected.ranks // max(1, self.expected.num_nodes))
 
-    def ranks_of(self, index: int) -> list[int]:
-        """Return the ranks of a node."""
-        return [index * self.per_node + local for local in range(self.per_node)]
+    @property
+    def ranks(self) -> range:
+        """Return every rank that was expected."""
+        return range(self.expected.ranks)
+
+    def ranks_of(self, *indexes: int) -> list[int]:
+        """Return the ranks of nodes."""
+        return [index * self.per_node + local for index in indexes for local in range(self.per_node)]
 
     def place(self, index: int) -> str:
         """Return where a node ran: "rank 1 (pod x on node y)"."""

@@ -24,6 +24,8 @@ class Cause:
     action: str
     provoked_by: str
     result: Literal["FAIL", "UNKNOWN"] = "FAIL"
+    absence: bool = False
+    """It says that something has not come."""
 
     @property
     def family(self) -> str:

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
+from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState
-from harness.judge import controllers, deletion, nodes, pods, starting
-from harness.judge.admission import eviction, queue_and_admission
-from harness.judge.case import END, RUNNING, Case, Finding, condition, found, passed, seconds, unknown
+from harness.judge import controllers, deletion, pods
+from harness.judge.case import Case, condition
 from harness.judge.ends import End
+from harness.judge.finding import Finding, found, passed, unknown
+from harness.judge.registry import END, RUNNING
 
 
 def completed(case: Case, ends: dict[int, End]) -> Finding:
     """Check `completed`: what the launched object says, or why it did not come to an end."""
     jobset = case.jobset
-    if jobset is None and not case.launch.uid:
-        return unknown("completed", "there was no job")
     if jobset is None:
-        return found(
-            "completed", "run.evidence_missing", f"no state of {case.launch.object_name} was recorded"
-        )
+        text = f"no state of {case.launch.kind} {case.launch.object_name} was recorded"
+        return found("completed", "run.evidence_missing", text)
     if case.terminal == "Completed":
         return passed("completed", f"{_what(case, jobset)} {_how(case)}", [jobset.ref])
     if case.terminal == "Failed":
         failed = condition(jobset, "Failed")
         if case.launch.held:
-            failed = {
-                "reason": "RankFailed",
-                "message": "a rank's command ended with another code than 0",
-            }
+            failed = {"reason": "RankFailed", "message": "a rank's command did not end with exit code 0"}
         why = f"{failed.get('reason', 'no reason')}: {failed.get('message', 'no message')}"
         text = f"{_what(case, jobset)} failed: {why}"
         return found("completed", "run.not_completed", text, evidence=[jobset.ref])
@@ -41,7 +37,7 @@ def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
             "completed",
             "run.deleted",
             f"{_what(case, jobset)} was deleted before it ended, and not by the harness",
-            ranks=range(case.expected.ranks),
+            ranks=case.ranks,
             evidence=refs,
             phase=RUNNING,
             at=seconds(next(filter(deletion.leaving, case.jobsets)).received_at),
@@ -50,11 +46,11 @@ def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
         text = f"every rank's pod has ended, and {_what(case, jobset)} has not"
         return controllers.not_followed(case, "completed", "jobset", text, refs, END)
     if case.timed_out:
-        ranks, last = pods.stalled(case, ends)
-        text = f"{_what(case, jobset)} did not end: {case.deadline}" + (f"; {last}" if last else "")
-        return found("completed", "run.timed_out", text, ranks=ranks, evidence=refs)
-    why = "the harness was stopped before the job ended" if case.by_signal else "it was not seen to end"
-    return unknown("completed", f"{_what(case, jobset)}: {why}", evidence=refs)
+        ranks, why = pods.stalled(case, ends)
+        text = f"{_what(case, jobset)} did not end: {case.deadline}"
+        return found("completed", "run.timed_out", text, why=why, ranks=ranks, evidence=refs)
+    text = "was not seen to end" + ": the harness was stopped before" * case.by_signal
+    return unknown("completed", f"{_what(case, jobset)} {text}", evidence=refs)
 
 
 def _what(case: Case, launched: ObjectState) -> str:
@@ -66,19 +62,3 @@ def _how(case: Case) -> str:
     if not case.launch.held:
         return "is Completed"
     return "ran to its end: the command of every rank ended with 0, and none was started again"
-
-
-def checks(case: Case, ends: dict[int, End]) -> list[Finding]:
-    """Return all checks of the job's course, in the order in which a job goes through them."""
-    return [
-        *queue_and_admission(case),
-        starting.scheduling(case),
-        starting.image(case),
-        controllers.no_job(case) or pods.rank_pods(case),
-        nodes.checks(case, ends),
-        eviction(case),
-        *pods.rank_ends(case, ends),
-        completed(case, ends),
-        pods.spread(case),
-        pods.logs(case),
-    ]

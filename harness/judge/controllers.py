@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from harness.core.causes import NOT_READY, NOT_RECONCILING, Controller
+from harness.core.checks import CheckId
+from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState, mapping
-from harness.judge.case import OBSERVE_STAGE, PROVISION, Case, Finding, found, names, seconds
+from harness.judge.case import OBSERVE_STAGE, Case, names
+from harness.judge.finding import Finding, found
+from harness.judge.registry import PROVISION
 
 _TITLES: dict[Controller, str] = {"jobset": "JobSet", "kueue": "Kueue"}
 
@@ -32,7 +36,7 @@ def down(case: Case, controller: Controller) -> ObjectState | None:
 
 def not_followed(
     case: Case,
-    check: str,
+    check: CheckId,
     controller: Controller,
     what: str,
     evidence: list[str],
@@ -43,17 +47,21 @@ def not_followed(
     This controller, or another one on its way, failed to take it.
     """
     other: Controller = "kueue" if controller == "jobset" else "jobset"
-    title, ranks = _TITLES[controller], range(case.expected.ranks)
     for name in (controller, other):
         deployment = down(case, name)
         if deployment is not None:
             asked = mapping(deployment.object, "spec").get("replicas", "?")
-            gone = ", it was deleted" if deployment.type == "DELETED" else f", {asked} asked for"
-            text = f"{what}: {_TITLES[name]} is down, Deployment {deployment.name} has no available pod{gone}"
-            refs = [deployment.ref, *evidence]
-            return found(check, NOT_READY[name], text, ranks=ranks, evidence=refs, phase=phase)
-    text = f"{what}, though {title}'s Deployment is Available" if _known(case, controller) else what
-    return found(check, NOT_RECONCILING[controller], text, ranks=ranks, evidence=evidence, phase=phase)
+            none = (
+                "was deleted" if deployment.type == "DELETED" else f"has no available pod (replicas: {asked})"
+            )
+            why = [f"{_TITLES[name]} is down: Deployment {deployment.name} {none}"]
+            cause, evidence = NOT_READY[name], [deployment.ref, *evidence]
+            break
+    else:
+        available = case.bundle.history(f"{controller}-controller")
+        why = [f"the Deployment of {_TITLES[controller]} is Available"] if available else []
+        cause = NOT_RECONCILING[controller]
+    return found(check, cause, what, why=why, ranks=case.ranks, evidence=evidence, phase=phase)
 
 
 def no_job(case: Case) -> Finding | None:
@@ -64,12 +72,8 @@ def no_job(case: Case) -> Finding | None:
     resumed = mapping(jobset.object, "spec").get("suspend") is not True and jobset.type != "DELETED"
     if not resumed or case.bundle.history("job") or case.broken("objects/workload.jsonl"):
         return None
-    text = f"JobSet {jobset.name} was resumed, and no Job came of it for {names(range(case.expected.ranks))}"
+    text = f"JobSet {jobset.name} was resumed, and no Job was made for {names(case.ranks)}"
     return not_followed(case, "rank-pods", "jobset", text, [jobset.ref])
-
-
-def _known(case: Case, controller: Controller) -> bool:
-    return bool(case.bundle.history(f"{controller}-controller"))
 
 
 def _at(seen: ObjectState) -> float:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState, Pod, items, mapping
-from harness.judge.case import LATE, Case, condition, seconds
+from harness.judge.case import Case, condition
+from harness.judge.finding import LATE
 
 
 def leaving(seen: ObjectState) -> bool:

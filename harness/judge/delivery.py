@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from harness.evidence.schema import TruthClient
 from harness.judge.case import Case, names
+from harness.judge.finding import listed
 from harness.judge.points import Comparison, Recorded, same
 from harness.judge.truth import Truth
 
@@ -37,8 +38,8 @@ def _within(ranges: Iterable[tuple[int, int]], step: int) -> bool:
     return any(first <= step <= last for first, last in ranges)
 
 
-def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Comparison) -> str:
-    """Return one sentence for each fate that lost points have, or "" when no client tells."""
+def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Comparison) -> list[str]:
+    """Return a sentence for each fate that lost points have. Where no client tells, there is none."""
     counts: dict[str, Counter[int]] = {}
     by_rank = {truth.rank: truth for truth in truths}
     for (rank, metric), steps in compared.lost.items():
@@ -47,39 +48,36 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Compa
             if _astray(by_rank[rank], recorded, metric, step):
                 told = ASTRAY
             counts.setdefault(told, Counter())[rank] += 1
-    parts = []
+    who = {told: names(ranks) for told, ranks in counts.items()}
+    many = {told: f"{ranks.total()} of them" for told, ranks in counts.items()}
+    cut = {told: _cut_off(case, counts.get(told, ())) for told in (UNSENT, UNTOLD)}
+    sentences = []
     if ASTRAY in counts:
-        parts.append(f"{_counted(counts[ASTRAY])} put into another run by {names(counts[ASTRAY])}")
+        sentences.append(f"{who[ASTRAY]} put {many[ASTRAY]} into another run")
     if UNSENT in counts:
         errors = [c.error for rank in sorted(counts[UNSENT]) for c in by_rank[rank].clients if c.error]
         why = f": {errors[0].splitlines()[0]}" if errors else ""
-        text = f"{_counted(counts[UNSENT])} not sent and still are in the client's queue of "
-        parts.append(text + names(counts[UNSENT]) + why + _cut_off(case, counts[UNSENT]))
+        text = f"the client of {who[UNSENT]} still has {many[UNSENT]} in its queue, not sent{why}"
+        sentences += [text, *cut[UNSENT]]
     if ACKNOWLEDGED in counts:
-        who, many = names(counts[ACKNOWLEDGED]), _counted(counts[ACKNOWLEDGED])
-        parts.append(
-            f"{many} acknowledged to the client of {who}, so lost after the client had done its part"
-        )
+        text = f"the tracker acknowledged {many[ACKNOWLEDGED]} to the client of {who[ACKNOWLEDGED]}"
+        sentences.append(f"{text}, so the client had done its part")
     if NEVER in counts:
-        parts.append(f"{_counted(counts[NEVER])} never given to the client of {names(counts[NEVER])}")
-    if UNTOLD in counts:
-        cut = _cut_off(case, counts[UNTOLD])
-        if cut:
-            parts.append(
-                f"of {_counted(counts[UNTOLD])} the client of {names(counts[UNTOLD])} told nothing{cut}"
-            )
-    return "; ".join(parts)
+        sentences.append(f"{who[NEVER]} never gave {many[NEVER]} to its client")
+    if cut[UNTOLD]:
+        sentences += [f"the client of {who[UNTOLD]} reported nothing of {many[UNTOLD]}", *cut[UNTOLD]]
+    return sentences
 
 
-def senders(case: Case, points: Mapping[str, Iterable[int]]) -> str:
-    """Return the end of a sentence that names who sent these points (metric → steps), or "" when unknown."""
+def senders(case: Case, points: Mapping[str, Iterable[int]]) -> list[str]:
+    """Return a sentence that names who sent these points (metric → steps), or none when it is not known."""
     wanted = {metric: set(steps) for metric, steps in points.items()}
     shared = {run.run_id for _, run in case.bundle.runs() if run.external_id == case.expected.run_id}
     told: dict[str, None] = {}
     for _, point in case.bundle.points():
         if point.sender and point.run_id in shared and point.step in wanted.get(point.metric, ()):
             told[f"{point.sender!r}" + (f" at {point.peer}" if point.peer else "")] = None
-    return f"; sent by {', '.join(list(told)[:4])}" if told else ""
+    return [f"they were sent by {listed(list(told))}"] if told else []
 
 
 def rejected(truths: list[Truth]) -> list[int]:
@@ -87,13 +85,11 @@ def rejected(truths: list[Truth]) -> list[int]:
     return [truth.rank for truth in truths if any(_KEY.search(client.error) for client in truth.clients)]
 
 
-def _counted(counts: Counter[int]) -> str:
-    total = counts.total()
-    return f"{total} were" if total != 1 else "1 was"
+def _cut_off(case: Case, ranks: Iterable[int]) -> list[str]:
+    """Return a sentence that names the ranks whose upload process was cut off, or none.
 
-
-def _cut_off(case: Case, ranks: Iterable[int]) -> str:
-    """Name the ranks whose upload process was cut off. It logs a line when it starts and when it ends."""
+    It logs a line when it starts and when it ends.
+    """
     cut = []
     for rank in sorted(ranks):
         pod = case.pods.get(rank // case.per_node)
@@ -104,4 +100,4 @@ def _cut_off(case: Case, ranks: Iterable[int]) -> str:
         started = sum(_STARTED in line for line in lines)
         if started > sum(_EXITING in line for line in lines):
             cut.append(rank)
-    return f"; the upload process of {names(cut)} started and did not come to its end" if cut else ""
+    return [f"the upload process of {names(cut)} started and did not come to its end"] if cut else []

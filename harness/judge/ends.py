@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.core.causes import CauseId
+from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState, Pod, mapping, termination
 from harness.evidence.schema import TruthEnd, TruthRow
 from harness.judge import deletion, log_clues
-from harness.judge.case import LATE, Case, names, seconds
+from harness.judge.case import Case, names
+from harness.judge.finding import LATE
 from harness.judge.log_clues import Clues
 from harness.judge.stacks import Stack
 
@@ -40,6 +42,8 @@ class End:
     at: float = LATE
     cause: CauseId | None = None
     text: str = ""
+    said: str = ""
+    """A sentence with the last line that it logged."""
     exit_code: int | None = None
     follows: bool = False
     in_vain: bool = False
@@ -99,8 +103,8 @@ def _deleted(case: Case, pod: Pod) -> End:
 
 
 def _gone_with_the_job(case: Case, pod: Pod, end: End) -> End:
-    text = f"{case.place(pod.index)} was taken down with its JobSet"
-    return replace(end, cause="run.deleted", text=text, follows=True)
+    text = f"{case.place(pod.index)} was taken down with its {case.launch.kind}"
+    return replace(end, cause="run.deleted", text=text, said="", follows=True)
 
 
 def _terminated(case: Case, pod: Pod, seen: ObjectState, terminated: dict[str, object]) -> End:
@@ -115,13 +119,14 @@ def _terminated(case: Case, pod: Pod, seen: ObjectState, terminated: dict[str, o
     clues = log_clues.read(case.bundle.tail(log), log)
     ranks = [clues.rank] if clues.rank in end.ranks else end.ranks
     end = replace(end, stack=clues.stack, in_vain=clues.in_vain, follows=clues.of_a_peer, clue=clues.cause)
+    end = replace(end, said=clues.said)
     if code or own:
         end = replace(end, state="failed", ranks=ranks, exit_code=clues.exit_code or code or own)
         return _failed(case, pod, end, clues, terminated)
     if not clues.report_is_last:
         return replace(end, state="succeeded", exit_code=0, follows=False)
     text = f"{case.place(pod.index)} exited with 0, though torchrun reports that {names(ranks)} failed with "
-    text += f"exit code {clues.exit_code}{clues.said}"
+    text += f"exit code {clues.exit_code}"
     end = replace(end, state="failed", ranks=ranks, exit_code=clues.exit_code)
     return replace(end, cause="rank.exit_code_masked", text=text, evidence=(*end.evidence, *clues.refs))
 
@@ -131,17 +136,17 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     removed = deletion.while_it_ran(case, pod)
     end = replace(end, evidence=(*end.evidence, *clues.refs))
     if terminated.get("reason") == "OOMKilled":
-        text = f"{place} was killed: out of memory (exit code {end.exit_code}){clues.said}"
+        text = f"{place} was killed: out of memory (exit code {end.exit_code})"
         return replace(end, cause="rank.oom_killed", text=text, follows=False)
     by_signal = number in {signal.SIGTERM, signal.SIGKILL} and code in _TAKEN_DOWN
     if removed is not None and (by_signal or number == signal.SIGTERM):
-        return _taken_down(case, pod, end, removed, clues)
+        return _taken_down(case, pod, end, removed)
     if number:
-        text = f"{place} was ended by {_signal_name(number)}{clues.said}"
+        text = f"{place} was ended by {_signal_name(number)}"
         return replace(end, cause="rank.killed", text=text, follows=number == signal.SIGTERM)
     if clues.stack is not None and clues.stack.after:
         stack = clues.stack
-        text = f"{place} made no progress for {stack.after} and stood in {stack.place}{clues.said}"
+        text = f"{place} made no progress for {stack.after} and stood in {stack.place}"
         # The last line of the log is older than the end.
         refs = (f"{clues.log}:{stack.number}", end.evidence[0])
         end = replace(end, cause="rank.hung", text=text, evidence=refs)
@@ -160,25 +165,25 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
         text += "(konduktor's termination message)"
     if clues.cause and not _logged(case, case.ranks_of(end.index)):
         refs = (*end.evidence, f"{clues.log}:{clues.line_number}")
-        end = replace(end, cause=clues.cause, text=f"{text}: {clues.line}", follows=clues.in_vain)
+        end = replace(end, cause=clues.cause, text=f"{text}: {clues.line}", said="", follows=clues.in_vain)
         return replace(end, evidence=refs)
-    return replace(end, cause="rank.crashed", text=text + clues.said)
+    return replace(end, cause="rank.crashed", text=text)
 
 
-def _taken_down(case: Case, pod: Pod, end: End, removed: ObjectState, clues: Clues) -> End:
+def _taken_down(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
     """Return the end of a container whose pod was deleted while it ran."""
     place, why, number = case.place(pod.index), deletion.evicted(pod), _signal_of(end.exit_code)
     how = f"ended by {_signal_name(number)}" if number else f"ended with exit code {end.exit_code}"
     end = replace(end, at=min(end.at, deletion.asked(removed)), evidence=(removed.ref, *end.evidence))
     if why:
-        text = f"{place} was evicted: {why}{clues.said}"
+        text = f"{place} was evicted: {why}"
         return replace(end, cause="rank.evicted", text=text, follows=False)
     if deletion.with_the_job(case, removed):
         return _gone_with_the_job(case, pod, end)
     if deletion.by_somebody(case, pod, removed):
-        text = f"{place} was deleted while it ran, and {how}{clues.said}"
+        text = f"{place} was deleted while it ran, and {how}"
         return replace(end, cause="rank.pod_deleted", text=text, follows=False)
-    text = f"{place} was taken down, and {how}{clues.said}"
+    text = f"{place} was taken down, and {how}"
     return replace(end, cause="rank.killed", text=text, follows=True)
 
 
@@ -219,13 +224,11 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
         place = case.place(end.index)
         left = end.state == "succeeded" and end.at <= cause.at + SAME_MOMENT
         if left and not all(_told_all(case, rank) for rank in end.ranks):
-            text = (
-                f"{place} left with exit code 0 before its work was done: it did not tell what it had logged"
-            )
-            return replace(end, cause="rank.exited_early", text=text)
+            text = f"{place} left with exit code 0 before its work was done: its ground truth has no end"
+            return replace(end, cause="rank.exited_early", text=text, said="")
         if waited and not end.in_vain and end.stack is not None and not end.stack.in_collective:
-            text = f"{place} did not take part: when it was ended it stood in {end.stack.place}"
+            text = f"{place} did not take part: when it was ended, it stood in {end.stack.place}"
             log = case.bundle.log(case.pods[end.index].name, case.launch.container)
             refs = (f"{log}:{end.stack.number}", end.evidence[0])
-            return replace(end, cause="rank.hung", text=text, evidence=refs)
+            return replace(end, cause="rank.hung", text=text, said="", evidence=refs)
     return None

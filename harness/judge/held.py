@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, Literal
 
+from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState, Pod, items, mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import ContainerExit, Launch
@@ -31,7 +31,8 @@ def as_it_ended(bundle: Bundle, launch: Launch, pod: Pod) -> Pod:
     if found is None:
         return pod
     line, exit_ = found
-    before = [seen for seen in pod.history if _at(seen.received_at) <= _at(exit_.at)] or [pod.history[0]]
+    ended = seconds(exit_.at) or 0.0
+    before = [seen for seen in pod.history if (seconds(seen.received_at) or 0.0) <= ended] or [pod.history[0]]
     real = pod.container(launch.container, "terminated")
     terminated = {
         "exitCode": exit_.exit_code,
@@ -49,9 +50,9 @@ def as_it_ended(bundle: Bundle, launch: Launch, pod: Pod) -> Pod:
 
 def _exit(bundle: Bundle, pod: Pod) -> tuple[int, ContainerExit] | None:
     """The first end of the pod's own command; a pod of a StatefulSet has the name of the one before it."""
-    created = _at(mapping(pod.history[0].object, "metadata").get("creationTimestamp"))
-    own = [(line, one) for line, one in bundle.exits() if one.pod == pod.name and _at(one.at) >= created]
-    return own[0] if own else None
+    created = seconds(mapping(pod.history[0].object, "metadata").get("creationTimestamp")) or 0.0
+    own = (entry for entry in bundle.exits() if entry[1].pod == pod.name)
+    return next(((line, one) for line, one in own if (seconds(one.at) or 0.0) >= created), None)
 
 
 def _with_state(seen: ObjectState, container: str, state: dict[str, Any], ref: str, at: str) -> ObjectState:
@@ -61,10 +62,3 @@ def _with_state(seen: ObjectState, container: str, state: dict[str, Any], ref: s
         if status.get("name") == container:
             status["state"] = state
     return replace(seen, ref=ref, type="MODIFIED", received_at=at, object=changed)
-
-
-def _at(text: object) -> float:
-    try:
-        return datetime.fromisoformat(str(text)).timestamp()
-    except ValueError:
-        return 0.0

@@ -95,8 +95,8 @@ class Clues:
 
     @property
     def said(self) -> str:
-        """Return its last line, as the end of a sentence."""
-        return f"; last log line: {self.last}" if self.last else "; it logged nothing"
+        """Return a sentence with its last line."""
+        return f"its last log line: {self.last}" if self.last else "its log is empty"
 
     @property
     def refs(self) -> list[str]:

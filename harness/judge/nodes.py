@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState, items
-from harness.judge.case import RUNNING, Case, Finding, condition, found, names, passed, seconds, unknown
+from harness.judge.case import Case, condition, names
 from harness.judge.ends import End
+from harness.judge.finding import Finding, found, passed, unknown
 
 SILENT_SECONDS = 50.0
 """Seconds after a node's last sign of life when Kubernetes calls it Unknown (node-monitor-grace-period)."""
@@ -24,7 +26,7 @@ def _lost(case: Case, node: str, until: float) -> ObjectState | None:
 def checks(case: Case, ends: dict[int, End]) -> Finding:
     """Check `nodes`. A node that was away for a while does not fail a job that still completed."""
     if case.terminal == "Completed":
-        return passed("nodes", "the job completed on them")
+        return passed("nodes", "the job completed on its nodes")
     lost: dict[str, tuple[ObjectState, list[int]]] = {}
     for index, pod in case.pods.items():
         end = ends.get(index)
@@ -40,14 +42,14 @@ def checks(case: Case, ends: dict[int, End]) -> Finding:
             return unknown("nodes", f"no state of {missing[0] if missing else 'the nodes'} was recorded")
         return passed("nodes", "every node of the job was Ready while the harness watched")
     node, (seen, ranks) = min(lost.items(), key=lambda entry: _since(entry[1][0]))
-    others = "".join(f"; so did {n} with {names(r)}" for n, (_, r) in lost.items() if n != node)
+    others = [f"so did node {n} with {names(r)}" for n, (_, r) in lost.items() if n != node]
     return found(
         "nodes",
         "cluster.node_lost",
-        f"Node {node} stopped serving while {names(ranks)} ran on it: {_why(seen)}{others}",
+        f"node {node} stopped serving while {names(ranks)} ran on it: {_why(seen)}",
+        why=others,
         ranks=[rank for _, more in lost.values() for rank in more],
         evidence=[state.ref for state, _ in lost.values()],
-        phase=RUNNING,
         at=_since(seen),
     )
 

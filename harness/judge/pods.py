@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
+from harness.core.clock import seconds
 from harness.evidence.objects import mapping
 from harness.judge import tracker
-from harness.judge.admission import ever_admitted
-from harness.judge.case import (
-    END,
-    LATE,
-    RUNNING,
-    START,
-    Case,
-    Finding,
-    found,
-    names,
-    passed,
-    seconds,
-    unknown,
-)
+from harness.judge.case import Case, names
 from harness.judge.ends import End, absent, first
+from harness.judge.finding import LATE, Finding, counted, found, passed, unknown
 from harness.judge.rendezvous import diagnose_rendezvous, too_many
 
 OF_THE_TRACKER = ("rank.tracker_unreachable", "tracker.key_rejected")
@@ -31,19 +20,17 @@ Every rank that reports one is named, not only the first to end.
 def rank_pods(case: Case) -> Finding:
     """Check whether every expected rank had a pod in the last attempt of the job."""
     missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
-    ranks = [rank for index in missing for rank in case.ranks_of(index)]
+    ranks = case.ranks_of(*missing)
     restarts = mapping(case.jobset.object, "status").get("restarts", 0) if case.jobset else 0
     if not missing:
         old = [index for index, pod in case.pods.items() if pod.attempt != restarts]
         if old and case.terminal:
-            text = f"the JobSet restarted {restarts} times, and the last pod of node {old[0]} is not here"
+            text = f"the JobSet restarted {restarts} times, and the last pod of node {old[0]} is not recorded"
             return found("rank-pods", "run.evidence_missing", text, evidence=["objects/pod.jsonl"])
-        return passed("rank-pods", f"{names(range(case.expected.ranks))} had a pod each")
-    if not case.pods and case.workload and not ever_admitted(case):
-        return unknown("rank-pods", "not reached: the job was not admitted", ranks=ranks)
+        return passed("rank-pods", f"{names(case.ranks)} had a pod")
     refused = [seen for seen in case.bundle.history("event") if seen.object.get("reason") == "FailedCreate"]
     if case.terminal == "Completed" or (case.broken("objects/pod.jsonl") and not refused):
-        text = f"no pod of {names(ranks)} is in the evidence"
+        text = f"no pod of {names(ranks)} was recorded"
         return found("rank-pods", "run.evidence_missing", text, ranks=ranks, evidence=["objects/pod.jsonl"])
     why = f": {refused[-1].object.get('message', '')}" if refused else ""
     return found(
@@ -52,93 +39,82 @@ def rank_pods(case: Case) -> Finding:
         f"{names(ranks)} never had a pod{why}",
         ranks=ranks,
         evidence=[refused[-1].ref] if refused else ["objects/pod.jsonl"],
-        phase=START,
     )
 
 
 def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
     """Check `rendezvous` and `rank-exit`: find the first end that was not good, and what followed it."""
-    bad = [end for end in ends.values() if end.state in {"failed", "deleted"}]
-    unstarted = [end for end in bad if not case.started(end.index)]
-    bad = [end for end in bad if end not in unstarted]
+    bad = [end for end in ends.values() if end.state in {"failed", "deleted"} and case.started(end.index)]
     if not bad:
         if (apart := diagnose_rendezvous(case, ends) or too_many(case)) is not None:
             return [apart, unknown("rank-exit", "see rendezvous")]
-        open_ = [end for end in ends.values() if end.state != "succeeded"]
-        if not open_:
-            codes = f"{names(range(case.expected.ranks))} exited with 0"
-            refs = [ref for end in ends.values() for ref in end.evidence]
-            return [passed("rendezvous", "every rank got past it"), passed("rank-exit", codes, refs)]
-        ranks = [rank for end in open_ for rank in end.ranks]
-        text = "; ".join(f"{case.place(end.index)}: {end.state}" for end in open_[:4])
-        return [
-            unknown("rendezvous", f"the end of {names(ranks)} was not seen", ranks=ranks),
-            unknown("rank-exit", f"no exit code was seen of {text}", ranks=ranks),
-        ]
+        return _no_bad_end(case, ends)
     cause = first(bad)
     cause = absent(case, cause, ends.values()) or cause
     others = [end for end in bad if end.index != cause.index]
-    after = "".join(f". After it: {end.text}" for end in others[:3])
+    after = [text for end in others[:3] for text in (f"after it: {end.text}", end.said)]
     id_ = cause.cause or "rank.crashed"
     if id_ == "run.deleted":
-        return [unknown("rendezvous", "see completed"), unknown("rank-exit", cause.text + after)]
-    if not id_.startswith("rendezvous."):
-        ranks, why = cause.ranks, ""
-        if id_.startswith("image."):
-            ranks = [rank for end in bad if end.cause == id_ for rank in end.ranks]
-        if id_ in OF_THE_TRACKER:
-            ranks = [rank for end in bad if id_ in {end.cause, end.clue} for rank in end.ranks]
-            why = tracker.told_absence(case)
-        result = found(
-            "rank-exit",
-            id_,
-            cause.text + why + after,
-            ranks=ranks,
-            evidence=cause.evidence,
-            phase=RUNNING,
-            at=cause.at,
-        )
-        return [unknown("rendezvous", "see rank-exit"), result]
+        return [unknown("rendezvous", "see completed"), unknown("rank-exit", cause.text)]
+    if id_.startswith("rendezvous."):
+        return [_never_met(case, ends, bad, cause, after), unknown("rank-exit", "see rendezvous")]
+    ranks, away = cause.ranks, list[str]()
+    if id_.startswith("image."):
+        ranks = [rank for end in bad if end.cause == id_ for rank in end.ranks]
+    if id_ in OF_THE_TRACKER:
+        ranks = [rank for end in bad if id_ in {end.cause, end.clue} for rank in end.ranks]
+        away = tracker.told_absence(case)
+    why = [cause.said, *away, *after]
+    result = found("rank-exit", id_, cause.text, why=why, ranks=ranks, evidence=cause.evidence, at=cause.at)
+    return [unknown("rendezvous", "see rank-exit"), result]
+
+
+def _no_bad_end(case: Case, ends: dict[int, End]) -> list[Finding]:
+    open_ = [end for end in ends.values() if end.state != "succeeded"]
+    if not open_:
+        codes = f"{names(case.ranks)} exited with 0"
+        refs = [ref for end in ends.values() for ref in end.evidence]
+        return [passed("rendezvous", "all ranks met"), passed("rank-exit", codes, refs)]
+    ranks = [rank for end in open_ for rank in end.ranks]
+    told = [f"{case.place(end.index)} is {end.state}" for end in open_]
+    return [
+        unknown("rendezvous", f"the end of {names(ranks)} was not seen", ranks=ranks),
+        unknown("rank-exit", f"no exit code of {names(ranks)} was seen", details=told, ranks=ranks),
+    ]
+
+
+def _never_met(case: Case, ends: dict[int, End], bad: list[End], cause: End, after: list[str]) -> Finding:
+    """Return the finding for ranks whose first bad end says that they did not meet."""
     waiting = [end for end in bad if (end.cause or "").startswith("rendezvous.")]
-    stayed = [rank for end in ends.values() if end not in waiting for rank in end.ranks]
-    who = (
-        f"{names(stayed)} never came" if stayed and id_ == "rendezvous.timeout" else "all ranks failed alike"
-    )
-    if id_ != "rendezvous.timeout":
-        failed = "DNS failed" if id_ == "rendezvous.dns" else "TCP failed"
+    ranks = [rank for end in ends.values() if end not in waiting for rank in end.ranks]
+    text = f"{names(ranks)} never came to the rendezvous" if ranks else "all ranks failed alike"
+    if cause.cause != "rendezvous.timeout":
+        failed = "DNS failed" if cause.cause == "rendezvous.dns" else "TCP failed"
         if "Ping failed" in cause.text:
             failed = "what answered at MASTER_ADDR is no rendezvous"
-        who, stayed = f"{names(cause.ranks)} could not reach the others: {failed}", cause.ranks
-    return [
-        found(
-            "rendezvous",
-            id_,
-            f"{who}. {cause.text}{after}",
-            ranks=stayed or range(case.expected.ranks),
-            evidence=cause.evidence,
-            at=cause.at,
-        ),
-        unknown("rank-exit", "see rendezvous"),
-    ]
+        text, ranks = f"{names(cause.ranks)} could not reach the others: {failed}", cause.ranks
+    return found(
+        "rendezvous",
+        cause.cause or "rendezvous.timeout",
+        text,
+        why=[cause.text, cause.said, *after],
+        ranks=ranks or case.ranks,
+        evidence=cause.evidence,
+        at=cause.at,
+    )
 
 
 def spread(case: Case) -> Finding:
     """Check whether the ranks ran on as many nodes as the test asks for."""
     nodes = {pod.node for pod in case.pods.values() if pod.node}
-    text = f"{len(nodes)} nodes used ({', '.join(sorted(map(str, nodes))) or 'none'})"
+    where = f"the ranks ran on {counted(len(nodes), 'node')} ({', '.join(sorted(map(str, nodes))) or 'none'})"
     if len(nodes) >= case.expected.min_nodes_used:
-        return passed("node-spread", text)
+        return passed("node-spread", where)
     if len(case.pods) < case.expected.num_nodes or not all(pod.node for pod in case.pods.values()):
-        return unknown("node-spread", "not every pod's node was recorded")
-    text += f", at least {case.expected.min_nodes_used} expected"
-    return found(
-        "node-spread",
-        "scheduling.not_spread",
-        text,
-        ranks=range(case.expected.ranks),
-        evidence=[pod.last.ref for pod in case.pods.values()],
-        phase=END,
-    )
+        return unknown("node-spread", "the node of a pod was not recorded")
+    text = f"{where}, at least {case.expected.min_nodes_used} are expected"
+    refs = [pod.last.ref for pod in case.pods.values()]
+    return found("node-spread", "scheduling.not_spread", text, ranks=case.ranks, evidence=refs)
 
 
 def logs(case: Case) -> Finding:
@@ -156,15 +132,15 @@ def logs(case: Case) -> Finding:
                 return found(
                     "logs",
                     "run.log_incomplete",
-                    f"The log of {case.place(index)} is not whole: {why}",
+                    f"the log of {case.place(index)} is incomplete: {why}",
                     ranks=case.ranks_of(index),
                     evidence=[path],
                 )
-    return passed("logs", "every rank's log is whole")
+    return passed("logs", "every rank's log is complete")
 
 
-def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], str]:
-    """Return the ranks still running at the end of the wait, the longest silent first, and its last line."""
+def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], list[str]]:
+    """Return the ranks still running at the end of the wait, and sentences on the longest silent one."""
     silent: list[tuple[float, str, End]] = []
     for end in ends.values():
         if end.state in {"running", "waiting"}:
@@ -175,7 +151,7 @@ def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], str]:
             moment, _, text = before[-1] if before else ("", "", "none")
             silent.append((seconds(moment) or 0.0, text, end))
     if not silent:
-        return [], ""
+        return [], []
     _, text, end = min(silent, key=lambda entry: entry[0])
     still = [rank for entry in silent for rank in entry[2].ranks]
-    return still, f"{case.place(end.index)} was silent longest; its last log line: {text}"
+    return still, [f"{case.place(end.index)} was silent longest", f"its last log line: {text}"]

@@ -10,8 +10,9 @@ from harness.core.causes import CauseId
 from harness.evidence import torchrun
 from harness.evidence.schema import RendezvousSnapshot
 from harness.evidence.torchrun import Agent
-from harness.judge.case import Case, Finding, found, names
+from harness.judge.case import Case, names
 from harness.judge.ends import End
+from harness.judge.finding import Finding, found, listed
 from harness.workers import truth_frames
 
 
@@ -75,7 +76,7 @@ def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
     scene = Scene(nodes, waiting, ends, case.expected.num_nodes)
     told = _process(scene) or _dns(scene) or _tcp(scene) or _id(scene) or _size(scene)
     where = waiting[0].where
-    text = f"{_who(waiting)} did not meet at {where}, with no difference between them to be seen"
+    text = f"{_who(waiting)} waited at {where} and did not meet, and no difference between them was seen"
     cause, guilty, text = told or ("rendezvous.timeout", waiting, text)
     ranks = [rank for node in guilty for rank in node.ranks]
     refs = [node.ref for node in nodes if node.ref]
@@ -108,10 +109,8 @@ def _process(scene: Scene) -> Told:
     gone = [node for node in scene.nodes if node.agent is None and not (node.seen and node.seen.error)]
     if not gone:
         return None
-    told = "; ".join(
-        f"{node.place} never came to the rendezvous: {_instead(scene, node)}" for node in gone[:3]
-    )
-    text = f"{told}. {_who(scene.waiting)} waited at {scene.waiting[0].where}"
+    told = listed([f"{node.place} never came to the rendezvous: {_instead(scene, node)}" for node in gone])
+    text = f"{told}, and {_who(scene.waiting)} waited at {scene.waiting[0].where}"
     return "rendezvous.agent_missing", gone, text
 
 
@@ -119,10 +118,9 @@ def _instead(scene: Scene, node: Node) -> str:
     """Return what a pod does in place of torchrun."""
     if node.seen is None:
         end = scene.ends.get(node.index)
-        over = end is not None and end.state == "succeeded"
-        return (
-            "its pod had ended with exit code 0" if over else f"its pod was {end.state if end else 'unknown'}"
-        )
+        if end is not None and end.state == "succeeded":
+            return "its pod had ended with exit code 0"
+        return f"its pod was {end.state if end else 'unknown'}"
     commands = [" ".join(process.command) for process in node.seen.processes]
     own = [command[:80] for command in commands if command and not command.startswith("bash -c")]
     return f"no torchrun runs there, only {', '.join(own[:3]) or 'a shell'}"
@@ -177,12 +175,15 @@ def too_many(case: Case) -> Finding | None:
     path = f"truth/{case.expected.ranks}.jsonl"
     if not case.bundle.has(path):
         return None
-    text = f"More than the {case.expected.ranks} ranks of the job took part"
+    text = f"more ranks took part than the {case.expected.ranks} of the job"
     for index, pod in case.pods.items():
         log = case.bundle.log(pod.name, case.launch.container)
         lines = (line.decode(errors="replace") for _, line in case.bundle.lines(log))
         ranks = {int(frame["r"]) for frame in truth_frames.decode(case.manifest.nonce, lines)}
         if len(ranks) > case.per_node:
-            text += f": {names(ranks)} ran in one pod, {case.per_node} of them expected ({case.place(index)})"
-            return found("rendezvous", "rendezvous.world_size", text, ranks=ranks, evidence=[log, path])
+            told = [f"{names(ranks)} ran in one pod, which should run {case.per_node} ({case.place(index)})"]
+            refs = [log, path]
+            return found(
+                "rendezvous", "rendezvous.world_size", text, details=told, ranks=ranks, evidence=refs
+            )
     return found("rendezvous", "rendezvous.world_size", text, ranks=[case.expected.ranks], evidence=[path])

@@ -13,17 +13,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 
+from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState, Pod, changed_by, items, mapping
 from harness.judge import deletion
-from harness.judge.case import RUNNING, Case, Finding, condition, found, names, passed, seconds
+from harness.judge.case import Case, condition, names
+from harness.judge.finding import Finding, found, passed
 from harness.judge.truth import Truth
 
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 """The line in which torchrun's agent logs how one of its ranks ended."""
-
-
-CHECK = "restarts"
-ONCE = "every rank ran once"
 
 
 @dataclass(frozen=True)
@@ -41,18 +39,22 @@ def check(case: Case, truths: list[Truth]) -> Finding:
     """Check `restarts`."""
     seen = sorted([*_by_torchrun(case, truths), *_of_pods(case), *_of_containers(case)], key=lambda r: r.at)
     if not seen:
-        return passed(CHECK, ONCE)
-    told = "; ".join(dict.fromkeys(restart.text for restart in seen))
+        return passed("restarts", "every rank ran once")
+    # What nothing allowed comes first, so that the limit of details does not hide it.
+    told = list(dict.fromkeys(one.text for one in sorted(seen, key=lambda one: one.allowed)))
     bad = [restart for restart in seen if not restart.allowed]
+    ranks = [rank for one in bad or seen for rank in one.ranks]
+    refs = [ref for one in bad or seen for ref in one.evidence]
     if not bad:
-        return passed(CHECK, told, [ref for restart in seen for ref in restart.evidence])
+        text = f"{names(ranks)} ran again, as the job allows"
+        return passed("restarts", text, refs, details=told)
     return found(
-        CHECK,
+        "restarts",
         "rank.restarted",
-        f"Nothing in the job allows it, and {names(r for one in bad for r in one.ranks)} ran again: {told}",
-        ranks=[rank for one in bad for rank in one.ranks],
-        evidence=[ref for one in bad for ref in one.evidence],
-        phase=RUNNING,
+        f"{names(ranks)} ran again, and nothing in the job allows it",
+        details=told,
+        ranks=ranks,
+        evidence=refs,
         at=bad[0].at,
     )
 
@@ -152,8 +154,7 @@ def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
                 True,
             )
         who = ", ".join(changed_by(previous, state)) or "somebody"
-        text = f"{who} suspended {case.launch.kind} {state.name} at {when}, and it was resumed"
-        text += "; Kueue did not ask for that"
+        text = f"{who} suspended {case.launch.kind} {state.name} at {when}, without Kueue, and it was resumed"
         return text, False
     return None
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.core.causes import CauseId
 from harness.evidence import messages
 from harness.evidence.fitting import never_fits
 from harness.evidence.objects import ObjectState, items, mapping
-from harness.judge.case import START, Case, Finding, found, names, passed, unknown
+from harness.judge.case import Case, names
+from harness.judge.finding import Finding, found, passed, unknown
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,12 @@ class Blocked:
     @property
     def text(self) -> str:
         said = self.message or "no message"
-        text = f"could not start a container of image {self.image}: {self.reason}: {said}"
-        if self.reason in messages.PULL_REASONS and self.pulled_always:
-            text += "; its pull policy is Always, so what the node has of it does not count"
-        return text
+        return f"could not start a container of image {self.image}: {self.reason}: {said}"
+
+    @property
+    def why(self) -> list[str]:
+        always = self.reason in messages.PULL_REASONS and self.pulled_always
+        return ["its pull policy is Always, so an image that the node has is not used"] if always else []
 
 
 def blocked(case: Case, index: int) -> Blocked | None:
@@ -65,18 +67,18 @@ def image(case: Case) -> Finding:
     if stuck:
         index, first = next(iter(stuck.items()))
         alike = [other for other, why in stuck.items() if why.cause == first.cause]
-        more = f"; so with {names(_ranks(case, alike[1:]))}" if alike[1:] else ""
+        others = [f"neither could {names(case.ranks_of(*alike[1:]))}"] if alike[1:] else []
         return found(
             "image",
             first.cause,
-            f"{case.place(index)} {first.text}{more}",
-            ranks=_ranks(case, alike),
+            f"{case.place(index)} {first.text}",
+            why=[*first.why, *others],
+            ranks=case.ranks_of(*alike),
             evidence=[stuck[other].seen.ref for other in alike],
-            phase=START,
         )
     waiting = [i for i in range(case.expected.num_nodes) if not case.started(i)]
     if waiting:
-        return unknown("image", f"no container of node {waiting[0]} was seen started")
+        return unknown("image", f"the container of {case.place(waiting[0])} was not seen to start")
     return passed("image", "every rank's container started", [pod.last.ref for pod in case.pods.values()])
 
 
@@ -96,9 +98,9 @@ def scheduling(case: Case) -> Finding:
         return found(
             "scheduling",
             "scheduling.unschedulable",
-            f"{names(_ranks(case, homeless))} could not be scheduled: "
+            f"{names(case.ranks_of(*homeless))} could not be scheduled: "
             + (f"{why} (the scheduler: {said})" if why else said),
-            ranks=_ranks(case, homeless),
+            ranks=case.ranks_of(*homeless),
             evidence=[seen.ref for seen, _ in homeless.values()],
         )
     for index, pod in case.pods.items():
@@ -106,17 +108,13 @@ def scheduling(case: Case) -> Finding:
             return found(
                 "scheduling",
                 "scheduling.not_started",
-                f"{case.place(index)} was bound to its node and its container never started",
+                f"{case.place(index)} was bound to its node, and its container never started",
                 ranks=case.ranks_of(index),
                 evidence=[pod.last.ref],
             )
     unseen = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     unseen += [index for index, pod in case.pods.items() if pod.node is None]
     if unseen:
-        return unknown("scheduling", f"no node was recorded for the pod of node {unseen[0]}")
-    where = ", ".join(f"{names(case.ranks_of(i))} on {pod.node}" for i, pod in case.pods.items())
+        return unknown("scheduling", f"no node was recorded for the pod of {names(case.ranks_of(unseen[0]))}")
+    where = ", ".join(f"{names(case.ranks_of(i))} got node {pod.node}" for i, pod in case.pods.items())
     return passed("scheduling", where, [pod.last.ref for pod in case.pods.values()])
-
-
-def _ranks(case: Case, indexes: Iterable[int]) -> list[int]:
-    return [rank for index in indexes for rank in case.ranks_of(index)]

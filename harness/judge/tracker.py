@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.core.causes import CauseId
+from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState, items, mapping
-from harness.evidence.schema import TrackerSummary
 from harness.judge import delivery
-from harness.judge.case import TRACKER, Case, Finding, condition, found, names, passed, seconds
+from harness.judge.case import Case, condition, names
+from harness.judge.finding import Finding, counted, found, passed
 from harness.judge.truth import Truth
 
 KIND = "tracker"
@@ -52,10 +52,9 @@ def absences(case: Case) -> list[Absence]:
     return found_
 
 
-def told_absence(case: Case) -> str:
-    """Return the end of a sentence that says when the tracker was away, or ""."""
-    told = absences(case)
-    return "; " + "; ".join(absence.text for absence in told[:3]) if told else ""
+def told_absence(case: Case) -> list[str]:
+    """Return a sentence for each of the first times in which the tracker was away."""
+    return [absence.text for absence in absences(case)[:3]]
 
 
 def replaced(case: Case) -> ObjectState | None:
@@ -76,36 +75,37 @@ def replaced(case: Case) -> ObjectState | None:
     return later[0] if later and len(later) < len(first) else None
 
 
-def kept(case: Case, summary: TrackerSummary | None, truths: list[Truth], rest: Iterable[Finding]) -> Finding:
-    """Check `tracker-kept`: whether the tracker caused what `rest` finds missing."""
-    lacking = [f.check for f in rest if f.check.result == "FAIL" and f.check.cause in _LACKS]
-    launched = seconds(case.manifest.launched_at) or 0.0
+def kept(case: Case, truths: list[Truth], before: list[Finding]) -> Finding:
+    """Check `tracker-kept`: whether the tracker caused what the checks `before` found missing."""
+    lacking = [f for f in before if f.result == "FAIL" and f.cause in _LACKS]
+    launched, summary = seconds(case.manifest.launched_at) or 0.0, case.bundle.summary
     failures = [f for f in summary.failures if (seconds(f.last) or 0.0) >= launched] if summary else []
-    if not lacking:
-        noted = "".join(f"; it failed {f.count} requests ({f.reason})" for f in failures[:2])
-        return passed("tracker-kept", f"nothing is missing that it should have{noted}{told_absence(case)}")
-    ranks = {rank for check in lacking for rank in check.ranks} or set(range(case.expected.ranks))
-    after = f". {lacking[0].explanation}"
-    refs = [ref for check in lacking[:1] for ref in check.evidence]
     full = [failure for failure in failures if _FULL in failure.reason]
     anew, refused = replaced(case), delivery.rejected(truths)
+    away = told_absence(case)
+    cause: CauseId
+    if not lacking or not (full or anew or refused):
+        text = "nothing was found missing on the tracker"
+        text = "nothing shows that the tracker lost what is missing" if lacking else text
+        failed = [f"it failed {counted(f.count, 'request')} ({f.reason})" for f in failures[:2]]
+        return passed("tracker-kept", text, why=[*failed, *away])
+    ranks = {rank for finding in lacking for rank in finding.ranks} or set(case.ranks)
+    why, refs = [lacking[0].check.explanation], [*lacking[0].evidence]
     if full:
         count, since = sum(f.count for f in full), min(f.first for f in full)
-        text = f"The tracker's disk is full: it failed {count} requests from {since} on ({full[0].reason})"
-        return _found("tracker.disk_full", text + after, ranks, ["tracker/summary.json", *refs])
-    if anew is not None:
-        text = f"Pod {anew.name} of the tracker took the place of another at {_clock(anew)}, with no database"
-        return _found("tracker.data_lost", f"{text}{told_absence(case)}{after}", ranks, [anew.ref, *refs])
-    if refused:
+        text = f"the tracker's disk is full: it failed {counted(count, 'request')} from {since} on"
+        text += f" ({full[0].reason})"
+        cause, refs = "tracker.disk_full", ["tracker/summary.json", *refs]
+    elif anew is not None:
+        text = (
+            f"pod {anew.name} of the tracker replaced another one at {_clock(anew)}, with an empty database"
+        )
+        cause, why, refs = "tracker.data_lost", [*away, *why], [anew.ref, *refs]
+    else:
         errors = [c.error for t in truths if t.rank in refused for c in t.clients if c.error]
-        text = f"The tracker refused the key of {names(refused)}: {errors[0]}{after}"
-        return _found("tracker.key_rejected", text, refused, refs)
-    failed = "".join(f"; it failed {f.count} requests ({f.reason})" for f in failures[:2])
-    return passed("tracker-kept", f"nothing shows that the tracker lost it{failed}{told_absence(case)}")
-
-
-def _found(cause: CauseId, text: str, ranks: Iterable[int], evidence: list[str]) -> Finding:
-    return found("tracker-kept", cause, text, ranks=ranks, evidence=evidence, phase=TRACKER)
+        text = f"the tracker refused the key of {names(refused)}: {errors[0]}"
+        cause, ranks = "tracker.key_rejected", set(refused)
+    return found("tracker-kept", cause, text, why=why, ranks=ranks, evidence=refs)
 
 
 def _clock(seen: ObjectState) -> str:

@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from pathlib import Path
 
+from harness.core.causes import CauseId
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, VerdictWord
-from harness.judge.case import Finding, found
+from harness.judge.causes import CAUSES
+from harness.judge.finding import Finding, listed
 
 Judge = Callable[[Bundle], Iterable[Check]]
 Named = tuple[str, Judge]
@@ -92,19 +94,23 @@ def _asked(name: str, judge: Judge, bundle: Bundle) -> list[Finding]:
     try:
         with redirect_stdout(sys.stderr):
             for check in judge(bundle):
-                said.append(Finding(_checked(check)))
+                whole = _checked(check)
+                said.append(Finding(whole.name, whole.result, "", whole.cause, verbatim=whole))
         if not said:
             raise ValueError("it said nothing; a judge that finds nothing wrong says passed()")
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         why = traceback.format_exception_only(error)[-1].strip()
-        text = f"The judge {name} failed: {why}"
-        said.append(found(f"{FAMILY}.{name}", "run.judge_error", text))
+        said.append(_failed(name, "run.judge_error", f"The judge {name} failed: {why}"))
     if damaged := bundle.damaged:
-        text = f"What the judge {name} read is damaged: {'; '.join(damaged[:3])}"
-        said.append(found(f"{FAMILY}.{name}", "run.evidence_damaged", text))
+        text = f"What the judge {name} read is damaged: {listed(damaged)}"
+        said.append(_failed(name, "run.evidence_damaged", text))
     return said
+
+
+def _failed(name: str, cause: CauseId, text: str) -> Finding:
+    return Finding(f"{FAMILY}.{name}", CAUSES[cause].result, text, cause)
 
 
 def _checked(check: object) -> Check:

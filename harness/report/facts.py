@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from harness.core.clock import seconds
 from harness.evidence.objects import mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Manifest, TruthBlock, TruthStart, Verdict
-from harness.judge.case import seconds
 from harness.judge.users import judge
 from harness.report.points import Metric, metrics
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.core.clock import seconds
 from harness.evidence.files import replace_file
 from harness.evidence.objects import mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Manifest, Verdict
-from harness.judge.case import seconds
 from harness.report.points import Metric, metrics, plot, steps
 from harness.report.timeline import Lane, lanes
 from harness.workers.truth_frames import MARK

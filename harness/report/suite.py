@@ -18,11 +18,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.core.clock import now
+from harness.core.clock import now, seconds
 from harness.evidence.folder import Past
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Verdict, VerdictWord
-from harness.judge.case import seconds
 from harness.report import ctrf, junit
 from harness.report.launched import Launched, launched, properties
 from harness.report.page import REPORT

@@ -65,13 +65,22 @@ def _checks(verdict: Verdict) -> Table:
     table.add_column(width=1)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
+    alike: dict[str, list[str]] = {}
     for check in verdict.checks:
-        mark = Text(MARK[check.result], style=STYLE[check.result])
-        primary = verdict.cause is not None and check.explanation == verdict.explanation
-        said = Text(
-            "see above" if primary else check.explanation, style="dim" if check.result == "PASS" else ""
-        )
-        table.add_row(mark, check.name, said)
+        if check.result == "UNKNOWN" and check.cause is None:
+            alike.setdefault(check.explanation, []).append(check.name)
+    for check in verdict.checks:
+        name, said = check.name, check.explanation
+        # One row for all checks that were not made for the same reason, where the first of them stands.
+        names = alike.get(said, [])
+        if len(names) > 1 and check.result == "UNKNOWN":
+            if name != names[0]:
+                continue
+            name, said = f"{len(names)} checks", f"{said}: {', '.join(names)}"
+        if verdict.cause is not None and said == verdict.explanation:
+            said = "see above"
+        style = "dim" if check.result == "PASS" else ""
+        table.add_row(Text(MARK[check.result], style=STYLE[check.result]), name, Text(said, style=style))
     return table
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from harness.core.clock import seconds
 from harness.evidence import kinds
 from harness.evidence.objects import ObjectState, items, mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Manifest
-from harness.judge.case import seconds
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def test_a_healthy_workload_passes(launch: Launch, cluster: Ready, kind: str) ->
     outcome = launch(load(Path(f"manifests/{kind}.yaml")), wait_seconds=WAIT_SECONDS)
     assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
     assert all(check.result == "PASS" for check in outcome.verdict.checks)
-    assert checks(outcome.verdict)["restarts"] == "every rank ran once"
+    assert checks(outcome.verdict)["restarts"] == "Every rank ran once"
     bundle = Bundle.open(outcome.bundle)
     assert bundle.manifest is not None
     assert bundle.manifest.launch is not None

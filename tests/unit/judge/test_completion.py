@@ -76,7 +76,7 @@ def test_a_crash_names_rank_node_code_and_last_line(judged):
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.crashed", [1])
     for part in (
-        "rank 1",
+        "Rank 1",
         "e2e-worker2",
         "exited with code 3",
         "torchrun then ended with 1",
@@ -284,8 +284,8 @@ def test_kueue_refuses(judged, message, reason, cause):
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("FAIL", cause)
     assert message in verdict.explanation
-    later = {c.explanation for c in verdict.checks if c.name in {"scheduling", "rank-exit", "completed"}}
-    assert not reason or later == {"not reached: the job was not admitted"}
+    later = {c.explanation for c in verdict.checks if c.name in {"scheduling", "rank-exit", "values"}}
+    assert not reason or later == {"Not judged: the job was not admitted"}
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_the_workload_that_took_the_quota_is_named(judged):
     job.jobset(21, suspend=True)
     verdict = judged(job)
     assert verdict.cause == "admission.preempted"
-    assert "that is Workload urgent" in verdict.explanation
+    assert "That is Workload urgent" in verdict.explanation
 
 
 def test_an_eviction_after_a_crash_is_not_the_cause(judged):
@@ -432,7 +432,7 @@ def test_a_hang_is_named_by_its_most_silent_rank(judged):
     job.jobset(43, type_="DELETED")
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "run.timed_out", [0, 1])
-    assert "rank 1" in verdict.explanation
+    assert "Rank 1" in verdict.explanation
     assert "step 3" in verdict.explanation
 
 
@@ -544,5 +544,5 @@ def test_a_full_disk_names_who_holds_it(tmp_path):
     job.manifest = job.manifest.model_copy(update={"stages": [*job.manifest.stages, full], "disk": [held]})
     verdict = judge(job.write(tmp_path / "bundle"))
     assert verdict.cause == "run.evidence_disk_full"
-    assert "pod e2e-1/worker-0 of cluster c, which has ended: 60.0 GiB" in verdict.explanation
+    assert "pod e2e-1/worker-0 of cluster c, which has ended, holds 60.0 GiB" in verdict.explanation
     assert "kubectl delete pod" in verdict.next

@@ -48,11 +48,11 @@ def test_kueue_makes_no_workload(tmp_path: Path) -> None:
     deployment(job, "kueue", 1)
     verdict = judged(job, tmp_path)
     assert (verdict.verdict, verdict.cause) == ("FAIL", "controllers.kueue_not_reconciling")
-    assert "Kueue's Deployment is Available" in verdict.explanation
+    assert "The Deployment of Kueue is Available" in verdict.explanation
     deployment(job, "kueue", 0, 3)
     verdict = judged(job, tmp_path / "down")
     assert (verdict.verdict, verdict.cause) == ("FAIL", "controllers.kueue_not_ready")
-    assert "kueue-controller-manager has no available pod, 0 asked for" in verdict.explanation
+    assert "kueue-controller-manager has no available pod (replicas: 0)" in verdict.explanation
 
 
 def test_jobset_makes_no_job(tmp_path: Path) -> None:

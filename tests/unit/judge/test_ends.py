@@ -107,7 +107,7 @@ def test_a_rank_that_waited_in_vain_is_not_the_one_that_hangs(judged):
     job.jobset(15, "Failed")
     verdict = judged(job)
     assert (verdict.cause, verdict.ranks) == ("rank.hung", [1])
-    assert "did not take part: when it was ended it stood in wait" in verdict.explanation
+    assert "did not take part: when it was ended, it stood in wait" in verdict.explanation
 
 
 def test_a_rank_that_never_joined_is_the_one_that_hangs(judged):

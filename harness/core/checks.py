@@ -1,0 +1,43 @@
+"""The ids of all checks: a closed set, so that the type checker finds a wrong one.
+
+What each proves is in harness/judge/checks.toml. Users' judges name others, in the family `user.*`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+CheckId = Literal[
+    "harness",
+    "stages",
+    "manifest",
+    "expected",
+    "launched",
+    "queue",
+    "admission",
+    "scheduling",
+    "image",
+    "rank-pods",
+    "nodes",
+    "eviction",
+    "rendezvous",
+    "rank-exit",
+    "completed",
+    "node-spread",
+    "logs",
+    "tracker",
+    "ground-truth-complete",
+    "ranks-logged",
+    "restarts",
+    "run-exists",
+    "one-run",
+    "run-not-stale",
+    "attached",
+    "no-lost-points",
+    "values",
+    "collisions",
+    "no-unexpected-points",
+    "status",
+    "tracker-kept",
+    "evidence",
+]

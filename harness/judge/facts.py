@@ -1,0 +1,102 @@
+"""What several checks ask of one bundle, each worked out once, and which needs of a check are met."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from harness.core.checks import CheckId
+from harness.evidence.reader import Bundle
+from harness.evidence.schema import Manifest
+from harness.judge import ends, points, truth
+from harness.judge.admission import refused
+from harness.judge.attachment import Attached
+from harness.judge.case import Case
+from harness.judge.finding import Finding
+from harness.judge.registry import REQUIREMENTS, Need, Requirement, up_to
+
+
+@dataclass
+class Facts:
+    """One bundle under judgement. `findings` are those of the checks that were made so far."""
+
+    bundle: Bundle
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def manifest(self) -> Manifest:
+        """Return the manifest. Only checks that need it may ask."""
+        assert self.bundle.manifest is not None
+        return self.bundle.manifest
+
+    @cached_property
+    def case(self) -> Case:
+        """Return what was launched. Only checks that need the launch may ask."""
+        expected, launch = self.manifest.expected, self.manifest.launch
+        assert expected is not None
+        assert launch is not None
+        return Case(self.bundle, self.manifest, expected, launch)
+
+    @cached_property
+    def ends(self) -> dict[int, ends.End]:
+        return ends.ends(self.case)
+
+    @cached_property
+    def truths(self) -> list[truth.Truth]:
+        return [truth.read(self.case, rank) for rank in self.case.ranks]
+
+    @cached_property
+    def attached(self) -> Attached:
+        seen, summary = self.bundle.attachments(), self.bundle.summary
+        keeps = summary is None or summary.attachments is not None or bool(seen)
+        return Attached(self.case, self.bundle.runs(), seen if keeps else None)
+
+    @cached_property
+    def recorded(self) -> points.Recorded:
+        shared = self.attached.shared
+        return points.read(self.bundle, shared[0][1].run_id if shared else None)
+
+    @cached_property
+    def compared(self) -> points.Comparison:
+        return points.compare(self.truths, self.recorded)
+
+    @property
+    def label(self) -> str:
+        """Return how messages name the shared run."""
+        return self.attached.label(self.attached.shared[0][1].run_id)
+
+    def passed(self, id_: CheckId) -> bool:
+        """Return whether this check was made before and passed."""
+        return any(finding.name == id_ and finding.result == "PASS" for finding in self.findings)
+
+    def lacks(self, need: Need) -> tuple[Requirement, list[int]] | None:
+        """Return the first need, up to this one, that is not met, and the ranks that it is about."""
+        for each in up_to(need):
+            ranks = _UNMET[each](self)
+            if ranks is not None:
+                return REQUIREMENTS[each], ranks
+        return None
+
+
+def _unless(met: object) -> list[int] | None:
+    return None if met else []
+
+
+def _or_ranks(ranks: list[int]) -> list[int] | None:
+    return sorted(set(ranks)) or None
+
+
+_UNMET: dict[Need, Callable[[Facts], list[int] | None]] = {
+    "bundle": lambda _: None,
+    "manifest": lambda facts: _unless(facts.bundle.manifest),
+    "launch": lambda facts: _unless(facts.manifest.expected and facts.manifest.launch),
+    "job": lambda facts: _unless(facts.case.launch.uid is not None),
+    "admission": lambda facts: _unless(facts.case.pods or not refused(facts.case)),
+    "rank": lambda facts: _unless(any(map(facts.case.started, range(facts.case.expected.num_nodes)))),
+    "tracker": lambda facts: _unless(facts.passed("tracker")),
+    "shared-run": lambda facts: _unless(facts.attached.shared),
+    "truth": lambda facts: _or_ranks([truth.rank for truth in facts.truths if truth.incomplete]),
+    "rows": lambda facts: _or_ranks([rank for rank, _ in facts.compared.undecided]),
+}
+"""Need → None when it is met, and else the ranks that it is about, which may be none."""

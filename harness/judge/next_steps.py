@@ -1,0 +1,50 @@
+"""Commands to go on with after a verdict that is not a PASS."""
+
+from __future__ import annotations
+
+import shlex
+
+from harness.evidence.reader import Bundle
+from harness.evidence.schema import Check, Launch, Manifest
+from harness.judge.causes import CAUSES
+from harness.judge.user_checks import FAMILY
+
+
+def commands(bundle: Bundle, check: Check) -> list[str]:
+    """Return commands, the most telling first, then what to do about the cause. Never raises."""
+    try:
+        return _commands(bundle, check)
+    except Exception:
+        return [f"harness show {shlex.quote(str(bundle.path))}"]
+
+
+def _commands(bundle: Bundle, check: Check) -> list[str]:
+    path = shlex.quote(str(bundle.path))
+    family = (check.cause or "").partition(".")[0]
+    commands = [f"harness show {path}"]
+    if family in {"rank", "rendezvous", "run", "unification", FAMILY}:
+        commands = [f"harness logs {path} --rank {rank}" for rank in check.ranks[:3]] + commands
+    manifest = bundle.manifest
+    if manifest:
+        commands += [use.command for use in manifest.disk[:3]]
+    if manifest and manifest.launch and manifest.launch.uid:
+        commands += _kubectl(bundle, manifest, manifest.launch, family, check)
+    if check.cause in CAUSES:
+        commands.append(f"# {CAUSES[check.cause].action}")
+    return commands
+
+
+def _kubectl(bundle: Bundle, manifest: Manifest, launch: Launch, family: str, check: Check) -> list[str]:
+    cluster = manifest.cluster
+    context = cluster.get("context") or (f"kind-{cluster['name']}" if cluster.get("name") else None)
+    file = f" --kubeconfig {shlex.quote(str(cluster['kubeconfig']))}" if cluster.get("kubeconfig") else ""
+    kubectl = f"kubectl{file}" + (f" --context {context}" if context else "") + f" -n {launch.namespace}"
+    if family in {"queue", "admission"}:
+        return [f"{kubectl} describe workloads.kueue.x-k8s.io", f"{kubectl} get localqueue"]
+    if family in {"image", "scheduling", "rendezvous", "rank"}:
+        pods = bundle.ranks()
+        wanted = {pods[rank].name: None for rank in check.ranks if rank in pods}
+        return [f"{kubectl} describe pod {name}" for name in list(wanted)[:3]]
+    if check.cause in {"run.not_completed", "run.timed_out", "rank.missing"} or family == "controllers":
+        return [f"{kubectl} describe jobset {launch.object_name}"]
+    return []

@@ -1,0 +1,64 @@
+"""The registry of checks, read from checks.toml. Its order is the order in which the engine makes them."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pydantic.dataclasses import dataclass
+
+from harness.core.checks import CheckId
+
+Need = Literal[
+    "bundle", "manifest", "launch", "job", "admission", "rank", "tracker", "shared-run", "truth", "rows"
+]
+"""What a check needs, in the order in which a run comes to have it. Each includes the needs before it."""
+NEEDS: tuple[Need, ...] = get_args(Need)
+PHASES = ("provision", "start", "running", "end", "tracker", "unification")
+"""Where in a run a cause lies. Of several causes, the earliest phase explains the others."""
+PROVISION, START, RUNNING, END, TRACKER, UNIFICATION = map(float, range(len(PHASES)))
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """What `id` means, and what is said of a check that lacks it. Without `missing`, it is not listed."""
+
+    id: Need
+    means: str
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A check: what it proves, the phase of its causes, and what it needs."""
+
+    id: CheckId
+    proves: str
+    phase: Literal["provision", "start", "running", "end", "tracker", "unification"]
+    needs: Need
+    """Without it, the check is not made."""
+    passes_with: Need | None = None
+    """Without it, the check can fail and cannot pass."""
+
+    @property
+    def at(self) -> float:
+        return float(PHASES.index(self.phase))
+
+
+def up_to(need: Need) -> tuple[Need, ...]:
+    """Return this need and those before it, in order."""
+    return NEEDS[: NEEDS.index(need) + 1]
+
+
+def _agreed(kind: str, written: Any, typed: tuple[str, ...]) -> None:
+    if tuple(written) != typed:
+        odd = sorted(set(written) ^ set(typed)) or "the order"
+        raise ValueError(f"checks.toml does not have the {kind} of the code: {odd}")
+
+
+_CATALOGUE = tomllib.loads(Path(__file__).with_name("checks.toml").read_text(encoding="utf-8"))
+_agreed("checks", _CATALOGUE["checks"], get_args(CheckId))
+_agreed("needs", _CATALOGUE["needs"], NEEDS)
+REQUIREMENTS: dict[Need, Requirement] = {id_: Requirement(id_, **w) for id_, w in _CATALOGUE["needs"].items()}
+REGISTRY: dict[CheckId, Entry] = {id_: Entry(id_, **w) for id_, w in _CATALOGUE["checks"].items()}

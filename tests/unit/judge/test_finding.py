@@ -1,0 +1,39 @@
+"""A finding is data. One function makes an explanation of it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.judge.finding import LIMIT, explanation, found, listed, passed
+
+texts = st.text("aBz09é", min_size=1, max_size=8)
+
+
+def test_an_explanation_is_sentences():
+    """Contract: each begins with a capital letter, a full stop stands between two, none at the end."""
+    said = explanation("run R lacks 2 points", ["a 1", "b 2"], ["rank 1 never gave them.", "", "why?", "so"])
+    assert said == "Run R lacks 2 points: a 1; b 2. Rank 1 never gave them. Why? So"
+
+
+@given(st.lists(texts, max_size=9))
+def test_a_list_has_a_limit(details):
+    """Contract: the first details are shown as they are, and the number of the others."""
+    said = explanation("head", details)
+    shown = details[:LIMIT]
+    rest = [f"and {len(details) - LIMIT} more"] if len(details) > LIMIT else []
+    assert said == "Head" + ": " * bool(details) + "; ".join([*shown, *rest])
+    assert listed(details) == said.removeprefix("Head").removeprefix(": ")
+
+
+@given(texts, st.lists(texts, max_size=5))
+def test_no_sentence_is_lost(head, why):
+    """Contract: every sentence is in the explanation, in order, whatever it begins with."""
+    said = explanation(head, why=why)
+    assert said.lower() == ". ".join([head, *why]).lower()
+
+
+def test_what_the_verdict_holds():
+    """Contract: ranks are sorted and named once, the cause says FAIL or UNKNOWN, evidence keeps its order."""
+    check = found("values", "unification.wrong_value", "x", ranks=[2, 0, 2], evidence=["b:1", "a:2"]).check
+    assert (check.result, check.ranks, check.evidence) == ("FAIL", [0, 2], ["b:1", "a:2"])
+    assert found("logs", "run.log_incomplete", "x").check.result == "UNKNOWN"
+    assert passed("values", "x").check.cause is None
