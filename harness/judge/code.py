@@ -18,8 +18,6 @@ CHECK = "code"
 MOST_TOLD = 4
 _SAME = ("image", "python", "packages", "torch", "torch_loaded", "pluto", "pluto_files")
 """What must be the same on every rank, the most telling first."""
-_FIXED = ("image", "torch", "pluto", "pluto_files")
-"""What must be the same at the end of a process as at its start."""
 _NAMES = {"pluto": "pluto-ml", "pluto_files": "files of pluto-ml", "torch_loaded": "loaded torch"}
 
 
@@ -28,10 +26,10 @@ class Ran:
     """What one attempt of a rank said of its code."""
 
     rank: int
-    files: dict[str, str] = field(default_factory=dict)
-    """Path → SHA-256, as the process found it."""
-    ran: dict[str, str] = field(default_factory=dict)
-    """Path → SHA-256, as it was when the rank last looked, of files that it imported."""
+    files: dict[str, set[str]] = field(default_factory=dict)
+    """Path → SHA-256, as the process found it when it started."""
+    ran: dict[str, set[str]] = field(default_factory=dict)
+    """Path → every SHA-256 that the process saw there later, of files that it imported."""
     touched: set[str] = field(default_factory=set)
     stale: set[str] = field(default_factory=set)
     client: set[str] = field(default_factory=set)
@@ -79,12 +77,13 @@ def read(truth: Truth, attempt: Attempt) -> Ran:
         ran.refs.append(f"{truth.path}:{number}")
         for what, name, value in line.facts:
             if what == "file":
-                ran.files.setdefault(name, value)
+                ran.files.setdefault(name, set()).add(value)
             elif what == "ran":
-                ran.ran[name] = value
-            elif what == "stack" and value:
-                # What a rank imports changes its paths, so ranks are compared as they were at first.
-                if ran.stack.setdefault(name, value) != value and name in _FIXED:
+                ran.ran.setdefault(name, set()).add(value)
+            elif what == "stack":
+                before = ran.stack.setdefault(name, value) or value
+                ran.stack[name] = before
+                if value and value != before:
                     ran.became[name] = value
             elif what in ("touched", "stale", "client"):
                 getattr(ran, what).add(name)
@@ -98,19 +97,20 @@ def read(truth: Truth, attempt: Attempt) -> Ran:
 def _of_files(sent: SentCode, ran: Ran) -> Iterator[tuple[str, bool]]:
     """Yield where files of one attempt differ from those sent, and whether that came while the rank ran."""
     for path, digest in sent.files.items():
-        before, now = ran.files.get(path), ran.ran.get(path)
-        if before is not None and before != digest:
-            how = "ran with" if path in ran.ran else "was there with"
-            yield f"{path} was sent with {_short(digest)} and {how} {_short(before)}", False
-        elif now is not None and now != digest:
-            yield f"{path} was sent with {_short(digest)}, and while it ran it became {_short(now)}", True
-        elif before is None and now is None and ran.whole:
+        before, now = ran.files.get(path, set()), ran.ran.get(path, set())
+        if other := before - {digest}:
+            how = "ran with" if now else "was there with"
+            yield f"{path} was sent with {_short(digest)} and {how} {_short(min(other))}", False
+        elif other := now - {digest}:
+            text = f"{path} was sent with {_short(digest)}, and while it ran it became {_short(min(other))}"
+            yield text, True
+        elif ran.whole and not before and not now:
             yield f"{path} was sent with {_short(digest)} and was not there", False
         elif path in ran.touched:
             yield f"{path} was written to or replaced while it ran, and is again as it was sent", True
-    for path in ran.ran:
+    for path, digests in ran.ran.items():
         if path not in sent.files and path.startswith(tuple(f"{folder}/" for folder in sent.whole)):
-            yield f"{path} was not sent and ran with {_short(ran.ran[path])}", False
+            yield f"{path} was not sent and ran with {_short(min(digests))}", False
     for path in ran.stale:
         yield f"{path} ran from bytecode of another source than lies there", False
 
@@ -125,7 +125,7 @@ def _of_stack(sent: SentCode, ran: Ran) -> Iterator[tuple[str, bool]]:
     for path in sorted(ran.client - sent.files.keys()):
         yield f"pluto-ml is not as it was installed: {path}", False
     for name, wanted in {"image": sent.image, **sent.versions}.items():
-        if wanted and (has := ran.stack.get(name, "")) != wanted:
+        if wanted and (has := ran.stack.get(name, wanted)) != wanted:
             yield f"{_NAMES.get(name, name)} was sent as {wanted} and is {has or 'not there'}", False
 
 

@@ -90,7 +90,9 @@ class Files:
 
 def facts(last: bool = False) -> list[Fact]:
     """Return the facts of this process. It takes some 30 ms the first time. `last`: see Files.facts."""
-    found = [*_FILES.facts(last), *_stack()]
+    found = [*_FILES.facts(last), *_stack(), *_client()]
+    if not last:  # what a program imports may add to the paths
+        found.append(["stack", "packages", _packages()])
     return [[what, name[:LONGEST], value[:LONGEST]] for what, name, value in found]
 
 
@@ -135,13 +137,11 @@ def _stack() -> Iterator[Fact]:
     for name, value in {
         "image": _text(IMAGE),
         "python": sys.version.split()[0],
-        "packages": _packages(),
         "torch": _version("torch"),
         "torch_loaded": str(getattr(sys.modules.get("torch"), "__version__", "")),
         "pluto": _version(CLIENT),
     }.items():
         yield ["stack", name, value]
-    yield from _client()
 
 
 def _text(path: str) -> str:
