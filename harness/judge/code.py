@@ -71,7 +71,7 @@ def check(case: Case, truths: list[Truth]) -> list[Finding]:
 
 
 def read(truth: Truth, attempt: Attempt) -> Ran:
-    """Return what an attempt said of its code. Where it said a thing twice, the later counts."""
+    """Return what an attempt said of its code, at its start and at its end."""
     ran = Ran(truth.rank)
     for number, line in attempt.code:
         ran.refs.append(f"{truth.path}:{number}")
@@ -81,9 +81,8 @@ def read(truth: Truth, attempt: Attempt) -> Ran:
             elif what == "ran":
                 ran.ran.setdefault(name, set()).add(value)
             elif what == "stack":
-                before = ran.stack.setdefault(name, value) or value
-                ran.stack[name] = before
-                if value and value != before:
+                ran.stack[name] = ran.stack.get(name) or value
+                if value and value != ran.stack[name]:
                     ran.became[name] = value
             elif what in ("touched", "stale", "client"):
                 getattr(ran, what).add(name)
@@ -111,6 +110,8 @@ def _of_files(sent: SentCode, ran: Ran) -> Iterator[tuple[str, bool]]:
     for path, digests in ran.ran.items():
         if path not in sent.files and path.startswith(tuple(f"{folder}/" for folder in sent.whole)):
             yield f"{path} was not sent and ran with {_short(min(digests))}", False
+    for path in ran.touched - sent.files.keys():
+        yield f"{path} was written to or replaced while it ran", True
     for path in ran.stale:
         yield f"{path} ran from bytecode of another source than lies there", False
 
@@ -188,7 +189,7 @@ def _mismatch(seen: dict[str, _Difference]) -> Finding:
 
 def _silent(sent: SentCode, truths: list[Truth], told: list[Ran]) -> Finding | None:
     """Return why it is not known of every attempt what it ran, or None when it is."""
-    failed = {ran.rank: ran.error for ran in told if ran.error}
+    failed = {ran.rank: ran.error or "it named no file" for ran in told if ran.error or not ran.ran}
     if failed:
         text = f"{names(failed)} could not say which code it ran: {next(iter(failed.values()))}"
         return found(CHECK, "run.evidence_missing", text, ranks=failed, evidence=_refs(told))

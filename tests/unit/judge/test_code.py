@@ -111,6 +111,10 @@ CASES: dict[str, tuple[dict[str, Facts], str]] = {
         {"last": [*told(last=True), ("touched", SCRIPT, "")]},
         "written to or replaced while it ran, and is again as it was sent",
     ),
+    "a file of the user's own was edited while it ran": (
+        {"last": [*told(last=True), ("touched", "/app/train.py", "")]},
+        "rank 1: /app/train.py was written to or replaced while it ran",
+    ),
     "its bytecode is of another source": (
         {"first": [*told(), ("stale", SCRIPT, "")]},
         "multinode.py ran from bytecode of another source",
@@ -210,8 +214,10 @@ def test_a_rank_that_does_not_report_its_code(tmp_path: Path) -> None:
     assert "rank 1 did not report which code ran" in verdict.explanation
 
 
-def test_a_rank_that_could_not_look(tmp_path: Path) -> None:
-    verdict = judge(job(first=[("error", "PermissionError", "no")], last=[]).write(tmp_path))
+@pytest.mark.parametrize("facts", [[("error", "PermissionError", "no")], []])
+def test_a_rank_that_could_not_look(facts: Facts, tmp_path: Path) -> None:
+    """Contract: no more is claimed than that it is not known."""
+    verdict = judge(job(first=facts, last=[]).write(tmp_path))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("UNKNOWN", "run.evidence_missing", [1])
 
 
