@@ -17,6 +17,9 @@ RUN command -v tini >/dev/null \
 RUN --mount=type=bind,from=wheels,target=/wheels \
     PYTHONPATH=$(echo /wheels/pip-*.whl) python3 -m pip install --quiet --require-hashes --no-index --find-links /wheels --no-deps \
       --no-cache-dir --ignore-installed --break-system-packages --root-user-action=ignore -r /wheels/lock.txt
+# What the image is, for the check `code`: a rank reports it (harness/workers/code_digest.py).
+ARG IMAGE=""
+RUN echo "$IMAGE" >/etc/pluto-e2e-harness.image
 COPY harness/workers/ /workspace/
 WORKDIR /workspace
 CMD ["bash"]

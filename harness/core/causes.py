@@ -67,6 +67,7 @@ CauseId = Literal[
     "launch.run_id_resumes",
     "launch.rejected",
     "launch.jobset_not_found",
+    "launch.code_mismatch",
     "scheduling.unschedulable",
     "scheduling.not_spread",
     "scheduling.not_started",

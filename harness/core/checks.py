@@ -29,6 +29,7 @@ CheckId = Literal[
     "ground-truth-complete",
     "ranks-logged",
     "restarts",
+    "code",
     "run-exists",
     "one-run",
     "run-not-stale",

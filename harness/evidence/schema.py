@@ -8,8 +8,8 @@
       inspections.jsonl    Inspection: containers from inside, when their ranks should have met
       exits.jsonl          ContainerExit: how the commands of ranks ended, where their containers are held
       logs/<pod>-<container>.log   "<RFC 3339 time> <line>", from the first line to the last
-      truth/<rank>.jsonl   of each attempt of the rank TruthStart, TruthRow …, TruthBlock …, TruthClient, then
-                           TruthEnd: what the rank itself says it logged
+      truth/<rank>.jsonl   of each attempt of the rank TruthStart, TruthCode …, TruthRow …, TruthBlock …,
+                           TruthClient, TruthCode …, then TruthEnd: what the rank itself says it logged
       tracker/runs.jsonl, attachments.jsonl, points.jsonl     TrackerRun, Attachment, Point
       tracker/summary.json TrackerSummary: counts, so that a file cut short is noticed
       controllers/, kind/  logs of controllers, export of a cluster that failed
@@ -93,6 +93,25 @@ class Expected(Record):
     queue: str | None = None
 
 
+class SentCode(Record):
+    """The code that the harness gave to the ranks. The check `code` compares what ran with it."""
+
+    files: dict[str, str] = {}
+    """Path in the container → SHA-256 of the file there."""
+    mounted: list[str] = []
+    """Those of them that are not in the image, but mounted over it."""
+    whole: list[str] = []
+    """Folders in which nothing else may run, because the harness alone filled them."""
+    image: str = ""
+    """The image that the pods ask for."""
+    ours: bool = False
+    """The harness built it, and wrote this tag into it."""
+    image_id: str | None = None
+    """Its id, which the pods' status must show. None: not known, or not comparable."""
+    versions: dict[str, str] = {}
+    """What is known to be in it: pluto."""
+
+
 class Retry(Record):
     at: str
     what: str
@@ -126,6 +145,8 @@ class Manifest(Record):
     cluster: dict[str, Any] = {}
     expected: Expected | None = None
     launch: Launch | None = None
+    code: SentCode | None = None
+    """None: the harness of this bundle did not record it, so there is no check `code`."""
     stages: list[Stage] = []
     in_stage: str | None = None
     """The stage under way. It shows how far a harness that was cut off had come."""
@@ -243,6 +264,14 @@ class TruthClient(Record):
     """Why the latest of the unsent points was not sent."""
 
 
+class TruthCode(Record):
+    """Part of what an attempt says of the code that it runs (harness/workers/code_digest.py)."""
+
+    kind: Literal["code"] = "code"
+    facts: list[tuple[str, str, str]] = []
+    """(what, name, value)."""
+
+
 class TruthGap(Record):
     """Frames missing from the log between two sequence numbers."""
 
@@ -252,7 +281,8 @@ class TruthGap(Record):
 
 
 TruthLine = Annotated[
-    TruthStart | TruthRow | TruthBlock | TruthClient | TruthEnd | TruthGap, Field(discriminator="kind")
+    TruthStart | TruthRow | TruthBlock | TruthClient | TruthCode | TruthEnd | TruthGap,
+    Field(discriminator="kind"),
 ]
 
 

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from harness.evidence.schema import (
     TruthBlock,
     TruthClient,
+    TruthCode,
     TruthEnd,
     TruthGap,
     TruthLine,
@@ -38,6 +39,8 @@ def _lines(frame: dict[str, Any], pod: str) -> list[TruthLine]:
         return [TruthBlock.model_validate(rest)]
     if kind == "client":
         return [TruthClient.model_validate(rest)]
+    if kind == "code":
+        return [TruthCode.model_validate(rest)]
     if kind == "end":
         return [TruthEnd(count=frame["count"], sha256=frame["sha256"], metrics=frame.get("metrics") or {})]
     raise ValueError(f"a truth frame of kind {kind!r}")

@@ -11,6 +11,7 @@ from harness.evidence.schema import Verdict
 from harness.judge import (
     admission,
     attachment,
+    code,
     completion,
     controllers,
     launching,
@@ -62,6 +63,7 @@ CHECKS: dict[CheckId, Judge] = {
     "ground-truth-complete": unification.truth_complete,
     "ranks-logged": unification.ranks_logged,
     "restarts": lambda facts: restarts.check(facts.case, facts.truths),
+    "code": lambda facts: code.check(facts.case, facts.truths),
     "run-exists": lambda facts: attachment.run_exists(facts.attached),
     "one-run": lambda facts: attachment.one_run(facts.attached, facts.recorded, facts.truths, facts.compared),
     "run-not-stale": lambda facts: attachment.run_fresh(facts.attached),

@@ -7,7 +7,15 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from harness.evidence.objects import Pod, mapping, termination
-from harness.evidence.schema import TruthBlock, TruthClient, TruthEnd, TruthGap, TruthRow, TruthStart
+from harness.evidence.schema import (
+    TruthBlock,
+    TruthClient,
+    TruthCode,
+    TruthEnd,
+    TruthGap,
+    TruthRow,
+    TruthStart,
+)
 from harness.judge.case import Case
 from harness.workers.truth_frames import row_bytes
 
@@ -25,6 +33,8 @@ class Attempt:
     """None when the recorder wrote no attempts."""
     end: TruthEnd | None = None
     client: TruthClient | None = None
+    code: list[tuple[int, TruthCode]] = field(default_factory=list)
+    """What it said of the code that it ran, each with its line number."""
     row_count: int = 0
     blocks: list[TruthBlock] = field(default_factory=list)
     steps: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -126,7 +136,7 @@ def read(case: Case, rank: int) -> Truth:
     truth = Truth(rank)
     times: dict[str, dict[int, int]] = {}
     damaged_before = len(case.bundle.damaged)
-    for _, line in case.bundle.truth(rank):
+    for number, line in case.bundle.truth(rank):
         if isinstance(line, TruthStart):
             truth.attempts.append(Attempt(line))
             continue
@@ -140,6 +150,8 @@ def read(case: Case, rank: int) -> Truth:
             attempt.blocks.append(line)
         elif isinstance(line, TruthClient):
             attempt.client = line
+        elif isinstance(line, TruthCode):
+            attempt.code.append((number, line))
         elif isinstance(line, TruthGap):
             attempt.gaps += 1
         else:

@@ -23,7 +23,7 @@ from harness.core.kubernetes import NOT_SERVED, Kube
 from harness.evidence.kinds import QUEUED
 from harness.evidence.schema import Expected, TrackerSummary
 from harness.evidence.writer import BundleWriter
-from harness.launch import namespaces, storage
+from harness.launch import namespaces, sent, storage
 from harness.launch.names import NONCE_LABEL
 from harness.launch.workload import Handle, Surroundings, Workload
 from harness.provision import preflight
@@ -134,12 +134,14 @@ def prepare(
     files = {**(ready.worker.changed if workload.takes_ours else {}), **scripts.users(settings)}
     if files:
         kube.apply(scripts.config_map(namespace, files))
+    image = preflight.image(workload, ready.worker.tag)
+    context.writer.update(code=sent.code(image, ready.worker if workload.takes_ours else None, files))
     surroundings = Surroundings(
         context=context,
         kube=kube,
         namespace=namespace,
         nonce=nonce,
-        image=preflight.image(workload, ready.worker.tag),
+        image=image,
         envs=_environment(expected, nonce, budget, url),
         secret_env=secret_env,
         max_seconds=budget.job,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from harness.core.clock import seconds
 from harness.evidence.objects import mapping
 from harness.evidence.reader import Bundle
-from harness.evidence.schema import Manifest, TruthBlock, TruthStart, Verdict
+from harness.evidence.schema import Manifest, TruthBlock, TruthCode, TruthStart, Verdict
 from harness.judge.users import judge
 from harness.report.points import Metric, metrics
 
@@ -73,7 +73,7 @@ def facts(bundle: Bundle, name: str) -> Facts:
         checks={check: ", ".join(results) for check, results in checks.items()},
         causes={cause: ", ".join(named) for cause, named in causes.items()},
         versions=manifest.versions,
-        job={**_job(manifest), **_attempts(bundle, manifest)},
+        job={**_job(manifest), **_attempts(bundle, manifest), **_code(bundle, manifest)},
         stages=_stages(manifest),
         series=_series(bundle, manifest),
         mark=_mark(manifest.nonce),
@@ -98,6 +98,17 @@ def _attempts(bundle: Bundle, manifest: Manifest) -> dict[str, str]:
     lives = {rank: sum(isinstance(line, TruthStart) for _, line in bundle.truth(rank)) or 1 for rank in ranks}
     told = ", ".join(f"rank {rank}: {count}" for rank, count in lives.items())
     return {"attempts": told} if any(count > 1 for count in lives.values()) else {}
+
+
+def _code(bundle: Bundle, manifest: Manifest) -> dict[str, str]:
+    """Each file that was sent by its digest, and the versions that rank 0 reported."""
+    sent = manifest.code
+    if sent is None:
+        return {}
+    lines = (line for _, line in bundle.truth(0) if isinstance(line, TruthCode))
+    told = {name: value for line in lines for what, name, value in line.facts if what == "stack"}
+    stack = {name: told[name] for name in ("python", "torch", "pluto", "pluto_files") if told.get(name)}
+    return {name: value[:12] for name, value in {**sent.files, **stack}.items()}
 
 
 def _stages(manifest: Manifest) -> dict[str, float]:

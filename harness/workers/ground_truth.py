@@ -16,9 +16,11 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import code_digest
 import truth_frames as frames
 
 ROWS_PER_FRAME = 20
@@ -47,6 +49,7 @@ class Recorder:
         self._credit, self._credited = AT_ONCE_IN_A_ROW, time.monotonic()
         self._blocks: dict[str, list[tuple[str, int, float]]] = {}
         self._metrics: dict[str, tuple[int, Any]] = {}
+        self._tells_code = False
         self._write({"k": "start", "t": int(time.time() * 1000), **_life()})
 
     @classmethod
@@ -57,7 +60,19 @@ class Recorder:
             raise RuntimeError(
                 "HARNESS_NONCE is not set: not launched by the harness, so nothing can be proved"
             )
-        return cls(nonce, rank, row_limit=int(os.environ.get("HARNESS_TRUTH_ROWS", "200000")))
+        recorder = cls(nonce, rank, row_limit=int(os.environ.get("HARNESS_TRUTH_ROWS", "200000")))
+        recorder.code()
+        return recorder
+
+    def code(self, last: bool = False) -> None:
+        """Record which code this process runs (code_digest.py). `end` records it again, as it is then."""
+        self.flush()
+        try:
+            facts = code_digest.facts(last)
+        except Exception as error:  # the training goes on, and the judge reads why nothing is known
+            facts = [["error", type(error).__name__, str(error)[:300]]]
+        self._tells_code = True
+        self._write_in_parts(facts, lambda part: {"k": "code", "facts": part})
 
     def record(self, metric: str, step: int, value: float) -> None:
         """Record one point that this rank is about to log."""
@@ -76,19 +91,11 @@ class Recorder:
             self.flush()
 
     def flush(self) -> None:
-        """Write pending rows as frames. Frames too long for one pipe write are split."""
-        while self._pending:
-            take = len(self._pending)
-            first = min(self.count, self.row_limit) - len(self._pending)
-            while True:
-                try:
-                    self._write({"k": "rows", "n": first, "rows": self._pending[:take]})
-                    break
-                except ValueError:
-                    if take == 1:
-                        raise
-                    take //= 2
-            del self._pending[:take]
+        """Write pending rows as frames."""
+        recorded = min(self.count, self.row_limit)
+        self._write_in_parts(
+            self._pending, lambda part: {"k": "rows", "n": recorded - len(self._pending), "rows": part}
+        )
 
     def client(self, state: dict[str, Any] | None) -> None:
         """Record what the tracker's client queued and sent (client_state.py), or the part of it that fits."""
@@ -109,6 +116,8 @@ class Recorder:
         self.flush()
         for metric in list(self._blocks):
             self._write_block(metric)
+        if self._tells_code:
+            self.code(last=True)
         summary = {"count": self.count, "sha256": self._root.hexdigest()}
         metrics = {name: [n, sha.hexdigest()] for name, (n, sha) in self._metrics.items()}
         try:
@@ -141,6 +150,22 @@ class Recorder:
             return False
         self._credit -= 1
         return True
+
+    def _write_in_parts(self, items: list[Any], payload: Callable[[list[Any]], dict[str, Any]]) -> None:
+        """Write the items as frames, and take each from the list when it is written. A frame that is too long
+        for one pipe write is split.
+        """
+        while items:
+            take = len(items)
+            while True:
+                try:
+                    self._write(payload(items[:take]))
+                    break
+                except ValueError:
+                    if take == 1:
+                        raise
+                    take //= 2
+            del items[:take]
 
     def _write(self, payload: dict[str, Any]) -> None:
         """One frame. Raises ValueError, and writes nothing, when it would be too long."""

@@ -10,6 +10,7 @@ The JSON has "k" (kind), "r" (rank), "a" (attempt), "q" (seq), and by its kind
     {"k":"start","t":time_ms,"host":hostname,"restart":n,"max_restarts":n}
     {"k":"rows","n":first_row_number,"rows":[[metric, step, value, time_ms], ...]}
     {"k":"block","metric":m,"first":step,"last":step,"count":c,"sha256":hex}
+    {"k":"code","facts":[[what, name, value], ...]}     see code_digest.py
     {"k":"client","whole":bool,"sent":{m:[[first,last],...]},"unsent":{...},"error":text}
     {"k":"end","count":rows_in_all,"sha256":root,"metrics":{m:[count, sha256]}|{}}
 A rank may live more than once: torchrun starts it again, its pod is made again. Each life is an attempt with

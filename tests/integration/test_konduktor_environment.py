@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from harness.context import RunContext
+from harness.launch.konduktor.config import Submission, konduktor_config
 from harness.provision import konduktor as environment
+from harness.provision.images import scripts
 from harness.settings import load
 
 
@@ -83,3 +86,35 @@ def test_a_second_call_runs_nothing_and_is_silent(konduktor: Path, monkeypatch: 
     context = RunContext(settings=load(), progress=said.append)
     assert environment.konduktor_bin(context) == konduktor
     assert said == []
+
+
+MERGE = """
+import json, sys
+from konduktor import config
+pod, ours = json.load(sys.stdin)
+config.merge_k8s_configs(pod, ours)
+print(json.dumps(pod))
+"""
+
+
+def test_it_mounts_every_script_that_is_sent(konduktor: Path, environ: dict[str, str]) -> None:
+    """Contract: konduktor's own merge keeps the mount and the volume of each file, in folders too.
+
+    It merges mounts of one name into one.
+    """
+    mounts = scripts.mounts({"a.py": b"", "parts/b.py": b"", "parts/deep/c.txt": b""})
+    ours = konduktor_config(Submission("e2e-1", "1", "", {}, files=mounts))["kubernetes"]["pod_config"]
+    own = {"name": "dshm", "mountPath": "/dev/shm"}
+    pod = {"spec": {"containers": [{"volumeMounts": [own]}], "volumes": [{"name": "dshm", "emptyDir": {}}]}}
+    done = subprocess.run(
+        [konduktor.with_name("python"), "-c", MERGE],
+        input=json.dumps([pod, ours]),
+        env=environ,
+        text=True,
+        capture_output=True,
+        check=True,
+        timeout=120,
+    )
+    merged = json.loads(done.stdout.splitlines()[-1])["spec"]
+    assert merged["containers"][0]["volumeMounts"] == [own, *mounts]
+    assert [volume["name"] for volume in merged["volumes"]] == ["dshm", *(m["name"] for m in mounts)]

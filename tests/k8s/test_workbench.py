@@ -33,12 +33,19 @@ HARNESS = Path(sys.executable).with_name("harness")
 
 @pytest.fixture
 def edited(tmp_path: Path) -> Path:
-    """An edited copy of harness/workers/multinode.py, as a user makes one to find an error."""
+    """An edited copy of harness/workers/multinode.py, as a user makes one to find an error.
+
+    It reads a file in a folder of a folder.
+    """
     folder = tmp_path / "mine"
-    folder.mkdir()
+    (folder / "parts" / "deep").mkdir(parents=True)
+    (folder / "parts" / "deep" / "word.txt").write_text("edited")
     text = (SCRIPTS / "multinode.py").read_text()
-    assert 'f"done: {' in text
-    (folder / "multinode.py").write_text(text.replace('f"done: {', 'f"edited: {'))
+    word = 'WORD = Path("/workspace/parts/deep/word.txt").read_text()\n\n\n'
+    for old, new in {'f"done: {': 'f"{WORD}: {', "if __name__ ==": f"{word}if __name__ =="}.items():
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "multinode.py").write_text(text)
     return folder
 
 
@@ -53,13 +60,15 @@ def launched(cluster: Ready, harness_settings: Settings) -> Path:
 def test_an_edited_worker_runs_without_a_new_image(
     launch: Launch, job: JobFile, cluster: Ready, edited: Path
 ) -> None:
-    """Only the edited file is sent. The nodes keep the image that they had."""
+    """Only the folder's files are sent, and the verdict says so. The nodes keep the image that they had."""
     before = image_id(cluster.worker.tag)
     outcome = launch(job, scripts=edited)
     assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
     bundle = Bundle.open(outcome.bundle)
     assert all("edited: " in "\n".join(logs.lines(bundle, rank)) for rank in (0, 1))
     assert image_id(cluster.worker.tag) == before
+    (code,) = (check for check in outcome.verdict.checks if check.name == "code")
+    assert re.search(r"mounted over it multinode.py@\w{12}, word.txt@\w{12}", code.explanation)
 
 
 def test_a_shell_in_a_copy_of_a_rank_that_has_ended(

@@ -33,6 +33,8 @@ class ImageRef:
     """Scripts that the ranks need besides the image, by their path in /workspace."""
     made_of: Mapping[str, str] = field(default_factory=dict)
     """Versions by name, for the evidence. Empty for an image that was not built here."""
+    scripts: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of each file of the ranks, those of `changed` too. Empty as `made_of`."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,10 @@ def build_worker(stack: Stack, context: RunContext, exact: bool = False) -> Imag
             context.progress(
                 f"{there.tag}: reused; changed scripts are mounted over it: {', '.join(there.changed)}"
             )
-            return ImageRef(there.tag, there.image_id, there.changed, made_of)
+            return ImageRef(there.tag, there.image_id, there.changed, made_of, scripts.digests(files))
     labels = scripts.labels(making, files)
-    return replace(_build(WORKER, arguments, worker.python, context, labels), made_of=made_of)
+    built = _build(WORKER, arguments, worker.python, context, labels)
+    return replace(built, made_of=made_of, scripts=scripts.digests(files))
 
 
 def build_tracker(stack: Stack, context: RunContext) -> ImageRef:
@@ -114,6 +117,7 @@ def _build(
             context.progress(f"{tag}: building on {arguments['BASE']}")
             words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
             words += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
+            words += ["--build-arg", f"IMAGE={tag}"]
             # In a checkout it is a link, and Docker looks for .dockerignore beside the file itself.
             dockerfile = recipe.dockerfile.resolve()
             words += ["--build-context", f"wheels={folder}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -31,6 +32,17 @@ def image_id(tag: str) -> str | None:
     # The daemon does not answer, or refuses: ask again so that its own words are in the error.
     processes.run(["docker", "version"], timeout=30, hint="`harness doctor` says what to do", cause=CAUSE)
     return None
+
+
+def status_id(tag: str) -> str | None:
+    """Return the id that the status of a pod shows for a local image that was loaded into its node.
+
+    None where that is not known: Docker's containerd store names an image by its manifest, and the kubelet by
+    its configuration.
+    """
+    done = processes.run(["docker", "image", "inspect", tag], timeout=30, check=False, cause=CAUSE)
+    found = json.loads(done.stdout)[0] if done.returncode == 0 else {"Descriptor": tag}
+    return None if found.get("Descriptor") else str(found["Id"])
 
 
 @contextmanager

@@ -44,7 +44,12 @@ def read(folder: Path) -> dict[str, bytes]:
 
 def labels(making: str, scripts: Mapping[str, bytes]) -> dict[str, str]:
     """Return the labels of an image that is built from these."""
-    return {MAKING: making, SCRIPTS: json.dumps({name: _hash(text) for name, text in scripts.items()})}
+    return {MAKING: making, SCRIPTS: json.dumps(digests(scripts))}
+
+
+def digests(scripts: Mapping[str, bytes]) -> dict[str, str]:
+    """Return the SHA-256 of each file."""
+    return {name: _hash(text) for name, text in scripts.items()}
 
 
 def near(making: str, scripts: Mapping[str, bytes]) -> Near | None:

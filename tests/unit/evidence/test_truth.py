@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.evidence import extract
-from harness.evidence.schema import TruthEnd, TruthGap, TruthRow
+from harness.evidence.schema import TruthCode, TruthEnd, TruthGap, TruthRow
 from harness.workers import truth_frames
 
 NONCE = "n0nce"
@@ -63,3 +63,18 @@ def test_an_authentic_frame_that_makes_no_sense_is_a_gap():
     ]
     lines = extract([*frames()[:3], *odd, frames()[4]], NONCE)[0]
     assert TruthGap(after_seq=2, next_seq=4) in lines
+
+
+def test_the_code_of_a_rank_is_kept_in_its_order():
+    """Contract: frames of kind code become TruthCode lines of their attempt, and malformed ones a gap."""
+    facts = [["file", "/workspace/a.py", "ab"], ["whole", "", ""]]
+    head = {"k": "code", "r": 0, "a": "1-a"}
+    lines = [
+        truth_frames.encode(NONCE, {"k": "start", "r": 0, "a": "1-a", "q": 0, "t": 5}),
+        truth_frames.encode(NONCE, {**head, "q": 1, "facts": facts}),
+        truth_frames.encode(NONCE, {**head, "q": 2, "facts": [["file", 7]]}),
+        truth_frames.encode(NONCE, {"k": "end", "r": 0, "a": "1-a", "q": 3, "count": 0, "sha256": ""}),
+    ]
+    kinds = [line.kind for line in extract(lines, NONCE)[0]]
+    assert kinds == ["start", "code", "gap", "end"]
+    assert extract(lines, NONCE)[0][1] == TruthCode(facts=[tuple(fact) for fact in facts])

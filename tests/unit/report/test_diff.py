@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from harness.evidence import Bundle
-from harness.evidence.schema import TruthBlock, TruthRow, Verdict
+from harness.evidence.schema import SentCode, TruthBlock, TruthCode, TruthRow, Verdict
 from harness.faults.record import extract
 from harness.report.diff import NOISE_RATIO, NOISE_SECONDS, SHOWN, TICK, Diff, compare
 from harness.report.diff_text import MOST, render
@@ -302,3 +302,16 @@ def test_damage_is_compared_too(tmp_path: Path) -> None:
         found = compare(whole, facts(Bundle.open(path), "b"))
         assert ("cause", None, "run.no_manifest") in [(c.what, c.a, c.b) for c in found.verdict]
         assert found.matters
+
+
+def test_the_code_that_was_sent_is_a_fact(tmp_path: Path):
+    """Contract: two launches of different scripts, torch or client differ by name, file by file."""
+    job = bundles.healthy()
+    sent = SentCode(files={"/workspace/multinode.py": "ab" * 32})
+    job.manifest = job.manifest.model_copy(update={"code": sent})
+    told = [("stack", "torch", "2.9.1"), ("stack", "pluto_files", "cd" * 32), ("file", "/workspace/a.py", "")]
+    job.truth[0].insert(0, TruthCode(facts=told))
+    found = facts(job.write(tmp_path), "a").job
+    assert found["/workspace/multinode.py"] == "ab" * 6
+    assert (found["torch"], found["pluto_files"]) == ("2.9.1", "cd" * 6)
+    assert "/workspace/a.py" not in found

@@ -2,12 +2,15 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.workers import ground_truth
 from harness.workers import truth_frames as frames
 from harness.workers.ground_truth import Recorder
 
@@ -64,3 +67,59 @@ def test_without_a_nonce_nothing_is_proved(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("HARNESS_NONCE", raising=False)
     with pytest.raises(RuntimeError, match="HARNESS_NONCE"):
         Recorder.from_env(0)
+
+
+def reported(monkeypatch: pytest.MonkeyPatch, facts: list[list[str]] | Exception) -> list[dict[str, object]]:
+    """Return the payloads of a recorder that reports this code, with one row."""
+
+    def told(last: bool = False) -> list[list[str]]:
+        if isinstance(facts, Exception):
+            raise facts
+        return [[*fact] for fact in (facts[:1] if last else facts)]
+
+    monkeypatch.setattr(ground_truth.code_digest, "facts", told)
+    fd = os.memfd_create("truth")
+    recorder = Recorder("abc123", 1, fd=fd)
+    recorder.code()
+    recorder.record("loss", 0, 1.0)
+    recorder.end(output_dir="")
+    lines = os.pread(fd, 10**8, 0).decode().splitlines()
+    os.close(fd)
+    assert all(len(line) < frames.MAX_LINE for line in lines)
+    return list(frames.decode("abc123", lines))
+
+
+NAME = st.text(max_size=ground_truth.code_digest.LONGEST)
+FACTS = st.lists(st.tuples(st.just("file"), NAME, NAME).map(list), min_size=1, max_size=60)
+
+
+@given(FACTS)
+def test_the_code_is_told_at_the_start_and_at_the_end(facts: list[list[str]]) -> None:
+    """Contract: every fact arrives, in as many frames as it takes, before the rows and before the end."""
+    with pytest.MonkeyPatch.context() as patch:
+        payloads = reported(patch, facts)
+    kinds = [payload["k"] for payload in payloads]
+    assert kinds[0] == "start"
+    assert kinds[-2:] == ["code", "end"]
+    rows = kinds.index("rows")
+    assert [fact for p in payloads[:rows] if p["k"] == "code" for fact in p["facts"]] == facts
+    assert payloads[-2]["facts"] == facts[:1]
+
+
+def test_a_program_goes_on_when_its_code_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract: the reason is told in place of the code, and nothing is raised."""
+    payloads = reported(monkeypatch, PermissionError("not allowed"))
+    assert payloads[1]["facts"] == [["error", "PermissionError", "not allowed"]]
+
+
+def test_a_recorder_of_the_environment_tells_its_code() -> None:
+    """Contract: nobody has to ask for it."""
+    program = "from ground_truth import Recorder; Recorder.from_env(0)"
+    environment = {**os.environ, "HARNESS_NONCE": "abc123", "PYTHONPATH": "harness/workers"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    payloads = list(frames.decode("abc123", done.stdout.splitlines()))
+    facts = [fact for payload in payloads if payload["k"] == "code" for fact in payload["facts"]]
+    assert {"python", "packages", "pluto"} <= {name for what, name, _ in facts if what == "stack"}
+    assert any(what == "ran" and name.endswith("/ground_truth.py") for what, name, _ in facts)

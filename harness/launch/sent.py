@@ -1,0 +1,28 @@
+"""Say which code a launch gives its ranks, so that the check `code` can compare what ran with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness.evidence.schema import SentCode
+from harness.provision.images import docker, scripts
+from harness.provision.images.build import ImageRef
+
+
+def code(image: str, ours: ImageRef | None, mounted: Mapping[str, bytes]) -> SentCode:
+    """Return what the ranks get: `image`, and the files mounted over it, by their path in /workspace.
+
+    `ours`: the worker image of the harness, where the ranks run in that. None for another image: of it only
+    the mounted files are known.
+    """
+    built = ours is not None and bool(ours.scripts)
+    files = {**(ours.scripts if ours else {}), **scripts.digests(mounted)}
+    return SentCode(
+        files={f"{scripts.WORKSPACE}/{name}": digest for name, digest in sorted(files.items())},
+        mounted=[f"{scripts.WORKSPACE}/{name}" for name in sorted(mounted)],
+        whole=[scripts.WORKSPACE] if built else [],
+        image=image,
+        ours=built,
+        image_id=docker.status_id(ours.image_id) if ours and ours.image_id else None,
+        versions={"pluto": ours.made_of["pluto"]} if ours and "pluto" in ours.made_of else {},
+    )

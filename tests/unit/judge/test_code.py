@@ -1,0 +1,320 @@
+"""What ran must be what was sent: on every rank, in every attempt, in every file, image and package."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import bundles
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sample_jobs import NIGHTLY, slow
+
+from harness.evidence import Bundle
+from harness.evidence.schema import SentCode, TruthCode, Verdict
+from harness.faults.fault import catalogue
+from harness.faults.record import extract
+from harness.judge import judge
+
+A, B, C = ("a" * 64, "b" * 64, "c" * 64)
+FILES = {"/workspace/multinode.py": A, "/workspace/parts/steps.py": B}
+IMAGE_ID = f"sha256:{C}"
+SENT = SentCode(
+    files=FILES,
+    mounted=["/workspace/parts/steps.py"],
+    whole=["/workspace"],
+    image="worker:1",
+    ours=True,
+    image_id=IMAGE_ID,
+    versions={"pluto": "0.0.29"},
+)
+STACK = {
+    "image": "worker:1",
+    "python": "3.13.5",
+    "packages": A,
+    "torch": "2.9.1",
+    "torch_loaded": "2.9.1+cpu",
+    "pluto": "0.0.29",
+    "pluto_files": B,
+}
+Facts = list[tuple[str, str, str]]
+
+
+def told(last: bool = False) -> Facts:
+    """What a rank of SENT says at its start, or at its end."""
+    files = [("file", path, digest) for path, digest in FILES.items()]
+    whole = [] if last else [("whole", "", "")]
+    ran = [("ran", path, digest) for path, digest in FILES.items()]
+    stack = [("stack", name, value) for name, value in STACK.items() if not (last and name == "packages")]
+    return [*files, *whole, *ran, *stack]
+
+
+def job(sent: SentCode = SENT, **facts: Facts) -> bundles.Job:
+    """A healthy job. `facts`: in place of what rank1 says at its start or end, by `first` and `last`."""
+    made = bundles.healthy()
+    made.manifest = made.manifest.model_copy(update={"code": sent})
+    for rank, lines in made.truth.items():
+        mine = facts if rank == 1 else {}
+        lines.insert(0, TruthCode(facts=mine.get("first", told())))
+        lines.insert(-1, TruthCode(facts=mine.get("last", told(last=True))))
+    for kind, seen in made.objects:
+        if kind == "pod":
+            for status in seen.object["status"].get("containerStatuses", []):
+                status["imageID"] = IMAGE_ID
+    return made
+
+
+def replaced(facts: Facts, what: str, name: str, value: str) -> Facts:
+    return [(w, n, value if (w, n) == (what, name) else v) for w, n, v in facts]
+
+
+def check(verdict: Verdict) -> Any:
+    return next(check for check in verdict.checks if check.name == "code")
+
+
+def test_what_ran_is_what_was_sent(tmp_path: Path) -> None:
+    """Contract: a PASS, and one line says which code ran: changed files, image, versions."""
+    verdict = judge(job().write(tmp_path))
+    assert verdict.verdict == "PASS"
+    assert check(verdict).explanation == (
+        "2 of the 2 files sent ran as they were sent, image worker:1, mounted over it steps.py@bbbbbbbbbbbb, "
+        "torch 2.9.1, pluto-ml 0.0.29, python 3.13.5"
+    )
+
+
+def test_a_bundle_without_what_was_sent_is_not_judged(tmp_path: Path) -> None:
+    """Contract: an older bundle keeps its verdict and its checks."""
+    verdict = judge(bundles.healthy().write(tmp_path))
+    assert verdict.verdict == "PASS"
+    said = {check.name: check.explanation for check in verdict.checks}
+    assert "did not record which code it sent" in said["code"]
+
+
+SCRIPT = "/workspace/multinode.py"
+CASES: dict[str, tuple[dict[str, Facts], str]] = {
+    "another file ran": (
+        {"first": replaced(told(), "file", SCRIPT, B)},
+        "rank 1: /workspace/multinode.py was sent with aaaaaaaaaaaa and ran with bbbbbbbbbbbb",
+    ),
+    "it was edited while it ran": (
+        {"last": [*replaced(told(last=True), "ran", SCRIPT, B), ("touched", SCRIPT, "")]},
+        "was sent with aaaaaaaaaaaa, and while it ran it became bbbbbbbbbbbb",
+    ),
+    "it was edited, and put back": (
+        {"last": [*told(last=True), ("touched", SCRIPT, "")]},
+        "written to or replaced while it ran, and is again as it was sent",
+    ),
+    "a file of the user's own was edited while it ran": (
+        {"last": [*told(last=True), ("touched", "/app/train.py", "")]},
+        "rank 1: /app/train.py was written to or replaced while it ran",
+    ),
+    "its bytecode is of another source": (
+        {"first": [*told(), ("stale", SCRIPT, "")]},
+        "multinode.py ran from bytecode of another source",
+    ),
+    "it did not arrive": (
+        {
+            "first": [fact for fact in told() if not fact[1].endswith("steps.py")],
+            "last": [fact for fact in told(last=True) if not fact[1].endswith("steps.py")],
+        },
+        "/workspace/parts/steps.py was sent with bbbbbbbbbbbb and was not there",
+    ),
+    "a file that was not sent ran": (
+        {"last": [*told(last=True), ("ran", "/workspace/more.py", C)]},
+        "/workspace/more.py was not sent and ran with cccccccccccc",
+    ),
+    "another image under the tag": (
+        {"first": replaced(told(), "stack", "image", "worker:2")},
+        "image was sent as worker:1 and is worker:2",
+    ),
+    "another version of the client": (
+        {"first": replaced(told(), "stack", "pluto", "0.0.28")},
+        "pluto-ml was sent as 0.0.29 and is 0.0.28",
+    ),
+    "a patched client": (
+        {"last": [*told(last=True), ("client", "/site/pluto/op.py", "")]},
+        "rank 1: pluto-ml is not as it was installed: /site/pluto/op.py",
+    ),
+    "the client changed": (
+        {"last": replaced(told(last=True), "stack", "pluto_files", C)},
+        "files of pluto-ml changed while it ran, from bbbbbbbbbbbb to cccccccccccc",
+    ),
+    "another torch": (
+        {
+            "first": replaced(told(), "stack", "torch", "2.8.0"),
+            "last": replaced(told(last=True), "stack", "torch", "2.8.0"),
+        },
+        r"the ranks differ in torch \(rank 1: 2.8.0, rank 0: 2.9.1\)",
+    ),
+    "other packages": (
+        {"first": replaced(told(), "stack", "packages", C)},
+        r"the ranks differ in packages \(rank 0: aaaaaaaaaaaa, rank 1: cccccccccccc\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_difference_is_a_mismatch_that_names_it(name: str, tmp_path: Path) -> None:
+    """Contract: each way in which one rank's code differs is a FAIL that names rank and thing."""
+    facts, text = CASES[name]
+    verdict = judge(job(**facts).write(tmp_path))
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "launch.code_mismatch")
+    assert 1 in verdict.ranks
+    assert re.search(text, verdict.explanation), verdict.explanation
+    assert any(ref.startswith("truth/1.jsonl:") for ref in verdict.evidence)
+
+
+def test_a_pod_that_got_another_image(tmp_path: Path) -> None:
+    """Contract: the id in the pod's status counts, whatever the image says of itself."""
+    made = job()
+    for kind, seen in made.objects:
+        if kind == "pod" and seen.object["metadata"]["name"] == made.pod_name(1):
+            for status in seen.object["status"].get("containerStatuses", []):
+                status["imageID"] = f"sha256:{A}"
+    verdict = judge(made.write(tmp_path))
+    assert (verdict.cause, verdict.ranks) == ("launch.code_mismatch", [1])
+    assert "worker:1 was sent as cccccccccccc, and the pods got aaaaaaaaaaaa" in verdict.explanation
+
+
+@pytest.mark.parametrize("ids", [(f"sha256:{A}", f"sha256:{B}"), (f"r/w@sha256:{A}", f"r/w@sha256:{B}")])
+def test_pods_of_one_launch_with_different_images(ids: tuple[str, str], tmp_path: Path) -> None:
+    """Contract: where the sent id is not known, the pods must still agree."""
+    made = job(SENT.model_copy(update={"image_id": None, "ours": False}))
+    for kind, seen in made.objects:
+        for status in seen.object["status"].get("containerStatuses", []) if kind == "pod" else []:
+            status["imageID"] = ids[seen.object["metadata"]["name"] == made.pod_name(1)]
+    verdict = judge(made.write(tmp_path))
+    assert (verdict.cause, verdict.ranks) == ("launch.code_mismatch", [0, 1])
+    assert "the pods got different images under worker:1" in verdict.explanation
+
+
+def test_an_image_that_one_node_had_and_the_other_pulled(tmp_path: Path) -> None:
+    """Contract: a registry's digest is no other image than a local id, as far as anybody knows."""
+    made = job(SENT.model_copy(update={"image_id": None, "ours": False}))
+    for kind, seen in made.objects:
+        for status in seen.object["status"].get("containerStatuses", []) if kind == "pod" else []:
+            if seen.object["metadata"]["name"] == made.pod_name(1):
+                status["imageID"] = f"r/w@sha256:{A}"
+    assert judge(made.write(tmp_path)).verdict == "PASS"
+
+
+def test_a_rank_that_does_not_report_its_code(tmp_path: Path) -> None:
+    """Contract: there is no PASS about code that is not known, and no guess either."""
+    made = job()
+    made.truth[1] = [line for line in made.truth[1] if not isinstance(line, TruthCode)]
+    verdict = judge(made.write(tmp_path))
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("UNKNOWN", "run.evidence_missing", [1])
+    assert "rank 1 did not report which code ran" in verdict.explanation
+
+
+@pytest.mark.parametrize("facts", [[("error", "PermissionError", "no")], []])
+def test_a_rank_that_could_not_look(facts: Facts, tmp_path: Path) -> None:
+    """Contract: no more is claimed than that it is not known."""
+    verdict = judge(job(first=facts, last=[]).write(tmp_path))
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("UNKNOWN", "run.evidence_missing", [1])
+
+
+def test_an_image_and_worker_of_the_users_own(tmp_path: Path) -> None:
+    """Contract: where nothing was sent, a recorder that reports no code proves nothing against the run."""
+    made = job(SentCode(image="mine:1"))
+    for rank, lines in made.truth.items():
+        made.truth[rank] = [line for line in lines if not isinstance(line, TruthCode)]
+    verdict = judge(made.write(tmp_path))
+    assert verdict.verdict == "PASS"
+    assert check(verdict).explanation == "no files were sent, image mine:1, no rank reports its code"
+
+
+def test_files_of_the_users_own_image_are_no_mismatch(tmp_path: Path) -> None:
+    """Contract: only a folder that the harness alone filled holds nothing else."""
+    more = [*told(last=True), ("ran", "/workspace/more.py", C), ("client", "/site/pluto/op.py", "")]
+    sent = SENT.model_copy(update={"whole": [], "ours": False})
+    assert judge(job(sent, last=more).write(tmp_path)).verdict == "PASS"
+
+
+def test_a_report_that_was_cut_proves_no_missing_file(tmp_path: Path) -> None:
+    """Contract: a file counts as missing only where the rank has told all files that were there."""
+    few = [fact for fact in told() if fact[0] != "whole" and not fact[1].endswith("steps.py")]
+    last = [fact for fact in told(last=True) if not fact[1].endswith("steps.py")]
+    assert judge(job(first=few, last=last).write(tmp_path)).verdict == "PASS"
+
+
+# -- properties --------------------------------------------------------------------------------------------
+PASSES = sorted(
+    name
+    for name, fault in catalogue().items()
+    if fault.expect is not None
+    and fault.expect.verdict == "PASS"
+    and Path(f"tests/recorded/{name}.tar.xz").is_file()
+)
+ROOT = tempfile.TemporaryDirectory(prefix="code-")
+
+
+@cache
+def upgraded(name: str) -> Path:
+    """A recorded bundle of a PASS, as a harness that checks code would have recorded it."""
+    bundle = extract(Path(f"tests/recorded/{name}.tar.xz"), Path(ROOT.name) / name)
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    pods = (bundle / "objects/pod.jsonl").read_text()
+    ids = set(re.findall(r'"imageID":"(sha256:\w+)"', pods))
+    sent = SENT.model_copy(update={"image_id": ids.pop() if len(ids) == 1 else None})
+    manifest["code"] = sent.model_dump()
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    first, last = (TruthCode(facts=told(late)).model_dump_json() for late in (False, True))
+    for path in (bundle / "truth").glob("*.jsonl"):
+        lines: list[str] = []
+        for line in path.read_text().splitlines():
+            kind = json.loads(line)["kind"]
+            if not lines and kind != "start":
+                lines.append(first)
+            lines += [line, first] if kind == "start" else [last, line] if kind == "end" else [line]
+        path.write_text("\n".join(lines) + "\n")
+    return bundle
+
+
+@contextmanager
+def copied(name: str) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(shutil.copytree(upgraded(name), Path(folder) / "bundle"))
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_a_recorded_pass_with_its_code_is_a_pass(name: str) -> None:
+    """Contract: the bundles that the property starts from."""
+    verdict = judge(Bundle.open(upgraded(name)))
+    assert verdict.verdict == "PASS"
+    assert check(verdict).result == "PASS"
+
+
+@given(st.data())
+@settings(slow, max_examples=300 if NIGHTLY else 15)
+def test_any_changed_digest_makes_no_pass(data: st.DataObject) -> None:
+    """Contract: any one digest or version that a rank told or that was sent, changed in any healthy bundle,
+    is launch.code_mismatch.
+    """
+    name = data.draw(st.sampled_from(PASSES))
+    with copied(name) as bundle:
+        path = data.draw(st.sampled_from([*sorted(bundle.glob("truth/*.jsonl")), bundle / "manifest.json"]))
+        # Every digest and version of `told` and SENT, wherever it is in the file.
+        values = "|".join(map(re.escape, sorted({A, B, C, *STACK.values()}, key=len, reverse=True)))
+        text = path.read_text()
+        code = re.compile(rf'(?<=")({values})(?=")')
+        places = [
+            match
+            for match in code.finditer(text)
+            if path.name != "manifest.json" or match.start() > text.index('"code":')
+        ]
+        match = data.draw(st.sampled_from(places))
+        old = match[0]
+        at = data.draw(st.integers(0, len(old) - 1))
+        new = data.draw(st.sampled_from("0123456789abcdef").filter(lambda digit: digit != old[at]))
+        path.write_text(text[: match.start() + at] + new + text[match.start() + at + 1 :])
+        verdict = judge(Bundle.open(bundle))
+        assert (verdict.verdict, verdict.cause) == ("FAIL", "launch.code_mismatch"), (path.name, old, at, new)
