@@ -69,9 +69,11 @@ def _show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
         if bundle.is_relative_to(Path.cwd()):
             bundle = bundle.relative_to(Path.cwd())
         from harness.report import terminal
+        from harness.report.attempts import attempts
 
-        manifest = Bundle(bundle).manifest
-        terminal.render(verdict, manifest.stages if manifest else [], bundle, Console())
+        found = Bundle(bundle)
+        stages = found.manifest.stages if found.manifest else []
+        terminal.render(verdict, stages, bundle, Console(), attempts(found, verdict))
     return EXIT[verdict.verdict]
 
 

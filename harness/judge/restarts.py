@@ -37,15 +37,20 @@ class Restart:
     evidence: list[str] = field(default_factory=list)
 
 
+def seen(case: Case, truths: list[Truth]) -> list[Restart]:
+    """Return every restart, by time."""
+    return sorted([*_by_torchrun(case, truths), *_of_pods(case), *_of_containers(case)], key=lambda r: r.at)
+
+
 def check(case: Case, truths: list[Truth]) -> Finding:
     """Check `restarts`."""
-    seen = sorted([*_by_torchrun(case, truths), *_of_pods(case), *_of_containers(case)], key=lambda r: r.at)
-    if not seen:
+    restarts = seen(case, truths)
+    if not restarts:
         return passed(CHECK, ONCE)
-    told = "; ".join(dict.fromkeys(restart.text for restart in seen))
-    bad = [restart for restart in seen if not restart.allowed]
+    told = "; ".join(dict.fromkeys(restart.text for restart in restarts))
+    bad = [restart for restart in restarts if not restart.allowed]
     if not bad:
-        return passed(CHECK, told, [ref for restart in seen for ref in restart.evidence])
+        return passed(CHECK, told, [ref for restart in restarts for ref in restart.evidence])
     return found(
         CHECK,
         "rank.restarted",
