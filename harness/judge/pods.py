@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.evidence.objects import mapping
-from harness.judge import tracker
+from harness.judge import controllers, tracker
 from harness.judge.admission import ever_admitted
 from harness.judge.case import (
     END,
@@ -13,6 +13,7 @@ from harness.judge.case import (
     Case,
     Finding,
     found,
+    gated,
     names,
     passed,
     seconds,
@@ -41,6 +42,10 @@ def rank_pods(case: Case) -> Finding:
         return passed("rank-pods", f"{names(range(case.expected.ranks))} had a pod each")
     if not case.pods and case.workload and not ever_admitted(case):
         return unknown("rank-pods", "not reached: the job was not admitted", ranks=ranks)
+    held = [pods[-1].last for pods in case.pod_attempts.values() if gated(pods[-1].last)]
+    if held:
+        text = f"{names(ranks)} wait behind a scheduling gate, and nobody removes it"
+        return controllers.not_followed(case, "rank-pods", "kueue", text, [pod.ref for pod in held])
     refused = [seen for seen in case.bundle.history("event") if seen.object.get("reason") == "FailedCreate"]
     if case.terminal == "Completed" or (case.broken("objects/pod.jsonl") and not refused):
         text = f"no pod of {names(ranks)} is in the evidence"

@@ -129,6 +129,7 @@ def prepare(
     for value in (key, *workload.secrets):
         context.writer.redactor.add(value)
     if set(QUEUED) <= set(workload.watched):  # Kueue may have to admit it
+        queues.manages(kube, workload.kind)
         queues.local_queue(kube, namespace, settings.queue, settings.cluster_queue)
     files = {**(ready.worker.changed if workload.takes_ours else {}), **scripts.users(settings)}
     if files:
