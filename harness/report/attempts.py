@@ -51,8 +51,8 @@ def truths(bundle: Bundle) -> tuple[Case | None, list[Truth]]:
 
 def restarted(verdict: Verdict) -> str:
     """Return what the verdict says of ranks that ran more than once, or "" when every rank ran once."""
-    said = next((check.explanation for check in verdict.checks if check.name == restarts.CHECK), "")
-    return said.removeprefix(restarts.ONCE)
+    # Only restarts have evidence. That no rank was restarted has none.
+    return next((one.explanation for one in verdict.checks if one.name == "restarts" and one.evidence), "")
 
 
 def attempts(bundle: Bundle, verdict: Verdict) -> list[RankAttempt]:

@@ -1,4 +1,4 @@
-"""A Job or a StatefulSet that names a queue is judged as a JobSet is: by its Workload."""
+"""A Job or a StatefulSet is judged as a JobSet is: by its Workload where it names a queue, and by its end."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import bundles
 import pytest
 from bundles import at, cond
 
+from harness.core.deadlines import Budget
 from harness.evidence.schema import Check, Verdict
 from harness.judge import judge
 
@@ -32,9 +33,12 @@ def queued(kind: str) -> bundles.Job:
     return job
 
 
-def launched(job: bundles.Job, kind: str, when: float, **spec: Any) -> None:
+def launched(
+    job: bundles.Job, kind: str, when: float, conditions: list[dict[str, Any]] | None = None, **spec: Any
+) -> None:
     metadata = {"name": NAME, "namespace": bundles.NAMESPACE, "uid": bundles.UID}
-    job.see(kind.lower(), when, {"kind": kind, "metadata": metadata, "spec": spec, "status": {}})
+    status = {"conditions": conditions or []}
+    job.see(kind.lower(), when, {"kind": kind, "metadata": metadata, "spec": spec, "status": status})
 
 
 def workload(job: bundles.Job, kind: str, when: float, conditions: list[dict[str, Any]]) -> None:
@@ -53,7 +57,9 @@ def pods(job: bundles.Job, when: float, labels: dict[str, str], phase: str = "Pe
             "labels": {"apps.kubernetes.io/pod-index": str(index), **labels},
             "ownerReferences": [{"uid": bundles.UID}],
         }
-        state = {"running": {"startedAt": at(5)}} if phase == "Running" else {"waiting": {}}
+        ended = {"exitCode": 1, "reason": "Error", "startedAt": at(5), "finishedAt": at(when)}
+        states: dict[str, dict[str, Any]] = {"Running": {"running": {"startedAt": at(5)}}}
+        state = (states | {"Failed": {"terminated": ended}}).get(phase, {"waiting": {}})
         gated = cond("PodScheduled", "False", "SchedulingGated", "Scheduling is blocked")
         status = {
             "phase": phase,
@@ -139,3 +145,27 @@ def test_pods_whose_gate_stays(tmp_path: Path) -> None:
     _, checks = judged(job, tmp_path)
     assert checks["rank-pods"].cause == "controllers.kueue_not_reconciling"
     assert "behind a scheduling gate" in checks["rank-pods"].explanation
+
+
+@pytest.mark.parametrize(
+    ("limit", "advice"),
+    [(int(Budget(150).job), "what --wait 150 leaves for the job"), (20, "activeDeadlineSeconds (20 s)")],
+)
+def test_a_job_that_reaches_its_own_deadline(tmp_path: Path, limit: int, advice: str) -> None:
+    """Contract: the ranks that Kubernetes then ends did not crash. Seen on a cluster that was too slow: the
+    verdict was rank.crashed, with a line of torchrun's stack."""
+    job = queued("Job")
+    assert job.manifest.expected is not None
+    expected = job.manifest.expected.model_copy(update={"queue": None})
+    job.manifest = job.manifest.model_copy(update={"expected": expected, "deadline_seconds": 150.0})
+    said = "Job was active longer than specified deadline"
+    target = cond("FailureTarget", "True", "DeadlineExceeded", said, 25)
+    launched(job, "Job", 1, activeDeadlineSeconds=limit)
+    pods(job, 3, {}, "Running", nodeName="e2e-worker")
+    launched(job, "Job", 25, [target], activeDeadlineSeconds=limit)
+    pods(job, 28, {}, "Failed", nodeName="e2e-worker")
+    failed = cond("Failed", "True", "DeadlineExceeded", said, 30)
+    launched(job, "Job", 30, [target, failed], activeDeadlineSeconds=limit)
+    verdict, _ = judged(job, tmp_path)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "run.timed_out", [0, 1])
+    assert advice in verdict.explanation
