@@ -8,19 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import (
-    ClusterName,
-    Context,
-    Images,
-    Json,
-    Kubeconfig,
-    Kubernetes,
-    Quiet,
-    RunsDir,
-    Workers,
-    dump,
-    progress,
-)
+from harness.cli import options
+from harness.cli.options import dump, progress
 from harness.cli.stdout import left
 from harness.context import RunContext
 from harness.evidence.lookup import opened
@@ -31,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def up(
-    cluster_name: ClusterName = None,
-    workers: Workers = None,
-    kubernetes: Kubernetes = None,
-    images: Images = None,
-    runs_dir: RunsDir = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    cluster_name: options.ClusterName = None,
+    workers: options.Workers = None,
+    kubernetes: options.Kubernetes = None,
+    images: options.Images = None,
+    runs_dir: options.RunsDir = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
 ) -> int:
     """Create a ready cluster, or reuse it, and keep it. The next run installs and builds nothing."""
     from harness import run as running
@@ -56,19 +45,25 @@ def up(
     return 0
 
 
-def down(cluster_name: ClusterName = None, quiet: Quiet = False, as_json: Json = False) -> int:
+def down(
+    cluster_name: options.ClusterName = None, quiet: options.Quiet = False, as_json: options.Json = False
+) -> int:
     """Delete the cluster that the harness created, and nothing else."""
     kind = _kind(cluster_name)
     return _done(kind.name, kind.down(progress(quiet)), as_json, ("removed", "none that the harness made"))
 
 
-def pause(cluster_name: ClusterName = None, quiet: Quiet = False, as_json: Json = False) -> int:
+def pause(
+    cluster_name: options.ClusterName = None, quiet: options.Quiet = False, as_json: options.Json = False
+) -> int:
     """Stop the cluster's nodes. Everything in it stays; `harness resume`, or the next run, starts them."""
     kind = _kind(cluster_name)
     return _done(kind.name, kind.pause(progress(quiet)), as_json, ("paused", "was paused already"))
 
 
-def resume(cluster_name: ClusterName = None, quiet: Quiet = False, as_json: Json = False) -> int:
+def resume(
+    cluster_name: options.ClusterName = None, quiet: options.Quiet = False, as_json: options.Json = False
+) -> int:
     """Start a paused cluster and wait until everything in it serves again."""
     kind = _kind(cluster_name)
     done = kind.resume(progress(quiet))
@@ -90,7 +85,7 @@ def _done(cluster: str, done: bool, as_json: bool, words: tuple[str, str]) -> in
     return 0
 
 
-def status(cluster_name: ClusterName = None, as_json: Json = False) -> int:
+def status(cluster_name: options.ClusterName = None, as_json: options.Json = False) -> int:
     """Show cluster, nodes, controllers, queues, launches with what they wait for, and disk.
 
     Exit code 0: the cluster can be used. 2: there is none, it is paused, or it is not healthy.
@@ -108,7 +103,7 @@ def logs(
     ),
     rank: Annotated[int | None, typer.Option(help="of one rank only")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="as they are written, to their end")] = False,
-    runs_dir: RunsDir = None,
+    runs_dir: options.RunsDir = None,
 ) -> int:
     """Print the ranks' logs from the bundle, without the ground-truth frames."""
     from harness.cli import logs as reading
@@ -129,8 +124,8 @@ def shell(
     ),
     command: Annotated[list[str] | None, typer.Argument(help="what to run there, after -- (bash)")] = None,
     rank: Annotated[int, typer.Option(help="whose pod")] = 0,
-    runs_dir: RunsDir = None,
-    quiet: Quiet = False,
+    runs_dir: options.RunsDir = None,
+    quiet: options.Quiet = False,
 ) -> int:
     """Open a shell where a rank runs. When the rank has ended, open it in a copy of its pod.
 
@@ -148,15 +143,15 @@ def shell(
 
 def preflight(
     job: Annotated[Path | None, typer.Argument(help="a job file, for what it asks for")] = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
     install: Annotated[
         bool,
         typer.Option("--install", help="install JobSet, Kueue, queue and tracker where they are missing"),
     ] = False,
     tracker: Annotated[str | None, typer.Option(help="embedded or hosted (embedded)")] = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
 ) -> int:
     """Show what a cluster of yours lacks for a launch. Changes nothing without --install.
 

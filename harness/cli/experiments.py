@@ -8,26 +8,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from harness.cli.options import (
-    KEEP_RUNS,
-    ClusterName,
-    Images,
-    Json,
-    Keep,
-    Quiet,
-    RunsDir,
-    Workers,
-    dump,
-    progress,
-)
+from harness.cli import options
+from harness.cli.options import KEEP_RUNS, dump, progress
+from harness.context import RunContext
 from harness.settings import load
 
 
 def faults(
     names: Annotated[list[str] | None, typer.Argument(help="names of faults, or their targets (all)")] = None,
-    cluster_name: ClusterName = None,
-    runs_dir: RunsDir = None,
-    keep_cluster: Keep = None,
+    cluster_name: options.ClusterName = None,
+    runs_dir: options.RunsDir = None,
+    keep_cluster: options.Keep = None,
     parallel: Annotated[int, typer.Option(min=1, help="how many launches at the same time")] = 2,
     job: Annotated[Path, typer.Option(help="the healthy job")] = Path("jobs/multinode.yaml"),
     table: Annotated[Path | None, typer.Option(help="write the table of docs/faults.md there")] = None,
@@ -41,15 +32,13 @@ def faults(
         bool, typer.Option("--list", help="list the faults and the verdict that each must get")
     ] = False,
     undo: Annotated[bool, typer.Option("--undo", help="only undo what a killed run left injected")] = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
 ) -> int:
     """Inject faults into real launches, undo them, and check that each gets the right verdict and cause."""
     from harness.faults import commands as injecting
 
     settings = load(cluster_name=cluster_name, runs_dir=runs_dir, keep_cluster=keep_cluster)
-    from harness.context import RunContext
-
     context = RunContext(settings=settings, progress=progress(quiet))
     if only_list:
         injecting.show(names or [])
@@ -72,14 +61,14 @@ def soak(
     job: Annotated[Path, typer.Option(help="the job of every launch")] = Path("jobs/multinode.yaml"),
     keep_runs: Annotated[str | None, typer.Option("--keep-runs", "--keep", help=KEEP_RUNS)] = None,
     table: Annotated[Path | None, typer.Option(help="write the result there, like docs/soak.md")] = None,
-    cluster_name: ClusterName = None,
-    workers: Workers = None,
-    images: Images = None,
-    runs_dir: RunsDir = None,
-    keep_cluster: Keep = None,
+    cluster_name: options.ClusterName = None,
+    workers: options.Workers = None,
+    images: options.Images = None,
+    runs_dir: options.RunsDir = None,
+    keep_cluster: options.Keep = None,
     wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (600)")] = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
 ) -> int:
     """Launch a job many times on one cluster, and look for leaks.
 
@@ -105,8 +94,6 @@ def soak(
         wait_seconds=wait,
         keep_runs=keep_runs,
     )
-    from harness.context import RunContext
-
     context = RunContext(settings=settings, progress=progress(quiet))
     result = soaking.soak(launches, job, parallel, table, context)
     dump(result.model_dump()) if as_json else soaking.show(result, Console())

@@ -16,23 +16,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from harness.cli import bundles, cluster, experiments, report
+from harness.cli import bundles, cluster, experiments, options, report
 from harness.cli.live import watching
-from harness.cli.options import (
-    ClusterName,
-    Context,
-    Images,
-    Json,
-    Keep,
-    KeepRuns,
-    Kubeconfig,
-    Kubernetes,
-    Quiet,
-    RunsDir,
-    Workers,
-    dump,
-    progress,
-)
+from harness.cli.options import dump, progress
 from harness.cli.stdout import may_be_left
 from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError
@@ -69,9 +55,11 @@ def _show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
         if bundle.is_relative_to(Path.cwd()):
             bundle = bundle.relative_to(Path.cwd())
         from harness.report import terminal
+        from harness.report.attempts import attempts
 
-        manifest = Bundle(bundle).manifest
-        terminal.render(verdict, manifest.stages if manifest else [], bundle, Console())
+        found = Bundle(bundle)
+        stages = found.manifest.stages if found.manifest else []
+        terminal.render(verdict, stages, bundle, Console(), attempts(found, verdict))
     return EXIT[verdict.verdict]
 
 
@@ -81,26 +69,25 @@ def run(
         Path,
         typer.Argument(help="a konduktor job file, or a manifest of a StatefulSet, Indexed Job or DaemonSet"),
     ],
-    cluster_name: ClusterName = None,
-    workers: Workers = None,
-    kubernetes: Kubernetes = None,
-    images: Images = None,
-    runs_dir: RunsDir = None,
-    keep_runs: KeepRuns = None,
-    keep_cluster: Keep = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    cluster_name: options.ClusterName = None,
+    workers: options.Workers = None,
+    kubernetes: options.Kubernetes = None,
+    images: options.Images = None,
+    runs_dir: options.RunsDir = None,
+    keep_runs: options.KeepRuns = None,
+    keep_cluster: options.Keep = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
     wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (600)")] = None,
     tracker: Annotated[str | None, typer.Option(help="embedded or hosted (embedded)")] = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
 ) -> int:
     """Launch a job and judge it. Creates a cluster if there is none, and deletes it afterwards.
 
     With --json, `bundle` and `report` beside the verdict are absolute paths.
     """
     from harness import run as running
-    from harness.context import RunContext
     from harness.launch.workload_file import load as load_workload
 
     settings = load(
@@ -123,7 +110,8 @@ def run(
 
 @app.command()
 def judge(
-    bundle: Annotated[Path, typer.Argument(help="a bundle folder, e.g. runs/latest")], as_json: Json = False
+    bundle: Annotated[Path, typer.Argument(help="a bundle folder, e.g. runs/latest")],
+    as_json: options.Json = False,
 ) -> int:
     """Judge a recorded bundle again. Touches no cluster and writes nothing."""
     from harness.judge.users import judge as judge_bundle
@@ -135,7 +123,7 @@ def judge(
 @app.command()
 def show(
     bundle: Annotated[Path, typer.Argument(help="a bundle folder")] = Path("runs/latest"),
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> int:
     """Show the recorded verdict of a bundle."""
     found = opened(bundle)
@@ -149,8 +137,8 @@ def doctor(
     fix: Annotated[
         bool, typer.Option("--fix", help="install and start what is missing (Debian, as root)")
     ] = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
 ) -> int:
     """Check Docker, cgroups, disk, tools and registries, and say how to fix what is missing."""
     from harness.provision import doctor as doctoring
@@ -188,10 +176,11 @@ for command in COMMANDS:
 
 
 @images_app.command("build")
-def images_build(images: Images = None, quiet: Quiet = False, as_json: Json = False) -> int:
+def images_build(
+    images: options.Images = None, quiet: options.Quiet = False, as_json: options.Json = False
+) -> int:
     """Build or fetch every image of the stack into the cache."""
     from harness.cli import status
-    from harness.context import RunContext
 
     built = status.build_images(RunContext(settings=load(images=images), progress=progress(quiet)))
     dump(built) if as_json else print("\n".join(f"{name:8} {ref}" for name, ref in built.items()))

@@ -6,12 +6,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
+from harness.cli.launches import LaunchStatus, launches
 from harness.context import RunContext
-from harness.core.kubernetes import Kube, Object, condition
 from harness.evidence import folder
-from harness.launch.names import NONCE_LABEL
 from harness.provision.images.build import build_tracker, build_worker
 from harness.provision.images.stack import resolve
 from harness.provision.kind.cluster import KindCluster
@@ -19,23 +18,7 @@ from harness.report.runs import amount
 from harness.settings import Settings
 
 
-class Record(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class LaunchStatus(Record):
-    """One JobSet of the harness."""
-
-    namespace: str
-    jobset: str
-    state: str
-    workload: str
-    """What Kueue says of it."""
-    pods: dict[str, str]
-    """Name → phase, node and what it waits for."""
-
-
-class Status(Record):
+class Status(BaseModel, frozen=True):
     """The state of a cluster.
 
     `healthy`: it can be used. Fields that an unhealthy cluster cannot fill stay unset.
@@ -74,10 +57,7 @@ class Status(Record):
         lines += [f"node         {name}  {version}" for name, version in self.nodes.items()]
         lines += [f"controller   {name}  {ready} ready" for name, ready in self.controllers.items()]
         lines += [f"queue        {name}  {pending} pending" for name, pending in self.queues.items()]
-        for launch in self.launches:
-            lines.append(f"launch       {launch.namespace}/{launch.jobset}  {launch.state}")
-            lines.append(f"  workload   {launch.workload}")
-            lines += [f"  pod        {name}  {state}" for name, state in launch.pods.items()]
+        lines += [line for launch in self.launches for line in launch.lines()]
         disk = {name: amount(size) for name, size in self.disk.items()}
         taken = ", ".join(f"{name} {size}" for name, size in disk.items() if name != "free")
         lines.append(f"disk         {disk['free']} free; {taken}")
@@ -132,47 +112,6 @@ def status(settings: Settings) -> Status:
         for q in kube.objects("kueue.x-k8s.io/v1beta2", "ClusterQueue")
     }
     return found.model_copy(update={"queues": queues, "launches": launches(kube)})
-
-
-def launches(kube: Kube) -> list[LaunchStatus]:
-    """Return each JobSet, oldest first, with its state, what Kueue says of it, and its pods."""
-    workloads = kube.objects("kueue.x-k8s.io/v1beta2", "Workload")
-    pods = kube.objects("v1", "Pod", selector=NONCE_LABEL)
-    jobsets = kube.objects("jobset.x-k8s.io/v1alpha2", "JobSet")
-    return [
-        LaunchStatus(
-            namespace=(namespace := jobset["metadata"]["namespace"]),
-            jobset=jobset["metadata"]["name"],
-            state=(jobset.get("status") or {}).get("terminalState") or "not ended",
-            workload=_said([w for w in workloads if w["metadata"]["namespace"] == namespace]),
-            pods={p["metadata"]["name"]: _pod(p) for p in pods if p["metadata"]["namespace"] == namespace},
-        )
-        for jobset in sorted(jobsets, key=lambda j: str(j["metadata"].get("creationTimestamp")))
-    ]
-
-
-def _said(workloads: list[Object]) -> str:
-    """Return why Kueue has not admitted it, or that it has."""
-    for workload in workloads:
-        for kind in ("Finished", "Evicted", "Admitted", "QuotaReserved"):
-            said = condition(workload, kind)
-            if said and (said["status"] == "True" or kind == "QuotaReserved"):
-                told = said.get("message") or said.get("reason")
-                return f"{kind}: {told}" if said["status"] == "True" else f"not admitted: {told}"
-    return "Kueue says nothing"
-
-
-def _pod(pod: Object) -> str:
-    """Return where a pod is and what it waits for."""
-    status, node = pod["status"], pod["spec"].get("nodeName", "no node")
-    waiting = [
-        f"{c['state']['waiting'].get('reason')}: {c['state']['waiting'].get('message', '')}".rstrip(": ")
-        for c in status.get("containerStatuses") or []
-        if "waiting" in (c.get("state") or {})
-    ]
-    unscheduled = condition(pod, "PodScheduled")
-    waiting += [str(unscheduled.get("message"))] if unscheduled.get("status") == "False" else []
-    return "; ".join([f"{status.get('phase')} on {node}", *waiting])
 
 
 def _disk(settings: Settings) -> dict[str, int]:

@@ -49,6 +49,7 @@ CauseId = Literal[
     "queue.local_queue_missing",
     "queue.cluster_queue_missing",
     "queue.inactive",
+    "queue.kind_not_managed",
     "admission.quota_exceeded",
     "admission.resource_not_covered",
     "admission.no_flavor",

@@ -161,10 +161,6 @@ class BundleWriter:
         """Append how a container's command ended."""
         self._append("exits.jsonl", exit_)
 
-    def log_line(self, pod: str, container: str, line: str) -> None:
-        """Append one line of a container's log."""
-        self._file(f"logs/{pod}-{container}.log").append((self.redactor.text(line) + "\n").encode())
-
     def log_file(self, pod: str, container: str) -> LogFile:
         """Open a container's log for chunks. Close it to keep an unfinished last line."""
         return LogFile(

@@ -8,8 +8,11 @@ from harness.core.deadlines import MIN_WAIT, Budget
 from harness.evidence import messages
 from harness.evidence.objects import ObjectState, items, mapping
 from harness.judge import controllers
-from harness.judge.case import Case, condition
+from harness.judge.case import Case, condition, gated
 from harness.judge.finding import Finding, found, passed, unknown
+
+_MANAGED = "kueue.x-k8s.io/managed"
+"""The label of pods that Kueue admits."""
 
 
 def _is(state: ObjectState, kind: str) -> bool:
@@ -87,11 +90,30 @@ def _inactive(case: Case, message: str) -> list[str]:
 
 
 def _no_workload(case: Case) -> Finding:
-    waiting = case.jobset is not None and case.terminal is None and not case.pods
-    if case.jobset is not None and waiting and mapping(case.jobset.object, "spec").get("suspend") is True:
-        text = f"JobSet {case.jobset.name} waits for queue {case.queue}, and Kueue made no Workload for it"
-        return controllers.not_followed(case, "admission", "kueue", text, [case.jobset.ref])
+    launched = case.jobset
+    if launched is not None and case.terminal is None and not case.pods:
+        held = any(gated(pod.last) for pods in case.pod_attempts.values() for pod in pods)
+        if held or mapping(launched.object, "spec").get("suspend") is True:
+            text = (
+                f"{case.launch.kind} {launched.name} waits for queue {case.queue}, "
+                "and Kueue made no Workload for it"
+            )
+            return controllers.not_followed(case, "admission", "kueue", text, [launched.ref])
+    if launched is not None and case.pods and not _held_by_kueue(case):
+        what = f"{case.launch.kind} {launched.name} names queue {case.queue}, and Kueue does not manage it"
+        text = f"{what}: there is no Workload of it, and its pods ran without being admitted"
+        return found("admission", "queue.kind_not_managed", text, evidence=[launched.ref])
     return found("admission", "run.evidence_missing", "no Workload of the job was recorded")
+
+
+def _held_by_kueue(case: Case) -> bool:
+    """Return whether Kueue ever held the job back: it suspends a JobSet and a Job, and gates other pods.
+
+    If it did, it also made a Workload, and the evidence of that is lost.
+    """
+    pods = [state for pods in case.pod_attempts.values() for pod in pods for state in pod.history]
+    suspended = any(mapping(state.object, "spec").get("suspend") is True for state in case.jobsets)
+    return suspended or any(gated(s) or mapping(s.object, "metadata", "labels").get(_MANAGED) for s in pods)
 
 
 def eviction(case: Case) -> Finding:

@@ -24,6 +24,11 @@ def condition(seen: ObjectState | None, kind: str) -> dict[str, Any]:
     return next((state for state in states if state.get("type") == kind), {})
 
 
+def gated(pod: ObjectState) -> bool:
+    """Return whether a pod may not be scheduled yet. Kueue gates the pods of a StatefulSet."""
+    return bool(items(pod.object, "spec", "schedulingGates"))
+
+
 def names(ranks: Iterable[int]) -> str:
     """Return ranks as text: "rank 1", "ranks 0 and 2"."""
     texts = [str(rank) for rank in sorted(set(ranks))]
@@ -45,8 +50,11 @@ class Case:
 
     @cached_property
     def pods(self) -> dict[int, Pod]:
-        """Map each node index to its pod, as it was while the harness waited."""
-        pods = self.bundle.pods()
+        """Map each node index to its pod, as it was while the harness waited.
+
+        A pod that waits behind Kueue's gate is not admitted, and counts as one that has not come.
+        """
+        pods = {index: pod for index, pod in self.bundle.pods().items() if not gated(pod.last)}
         if self.launch.held:
             return {index: held.as_it_ended(self.bundle, self.launch, pod) for index, pod in pods.items()}
         return {
@@ -129,7 +137,7 @@ class Case:
     @cached_property
     def workload(self) -> list[ObjectState]:
         """Return the states of the job's Workload, oldest first."""
-        prefix = f"jobset-{self.launch.object_name}-"
+        prefix = f"{self.launch.kind.lower()}-{self.launch.object_name}-"
         for states in self.bundle.objects("workload").values():
             owners = items(states[-1].object, "metadata", "ownerReferences")
             if any(owner.get("uid") == self.launch.uid for owner in owners) or states[-1].name.startswith(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from harness.core.clock import seconds
-from harness.evidence.objects import ObjectState
+from harness.core.deadlines import MIN_WAIT, Budget
+from harness.evidence.objects import ObjectState, mapping
 from harness.judge import controllers, deletion, pods
 from harness.judge.case import Case, condition
 from harness.judge.ends import End
@@ -21,12 +22,33 @@ def completed(case: Case, ends: dict[int, End]) -> Finding:
         return passed("completed", f"{_what(case, jobset)} {_how(case)}", [jobset.ref])
     if case.terminal == "Failed":
         failed = condition(jobset, "Failed")
+        if failed.get("reason") == "DeadlineExceeded":
+            return _too_long(case, jobset)
         if case.launch.held:
             failed = {"reason": "RankFailed", "message": "a rank's command did not end with exit code 0"}
         why = f"{failed.get('reason', 'no reason')}: {failed.get('message', 'no message')}"
         text = f"{_what(case, jobset)} failed: {why}"
         return found("completed", "run.not_completed", text, evidence=[jobset.ref])
     return _unended(case, jobset, ends)
+
+
+def _too_long(case: Case, job: ObjectState) -> Finding:
+    """Return the finding for a Job that Kubernetes ended at its deadline. Its ranks end because of that."""
+    limit = mapping(job.object, "spec").get("activeDeadlineSeconds")
+    wait = case.manifest.deadline_seconds
+    ours = wait is not None and wait >= MIN_WAIT and limit == int(Budget(wait).job)
+    advice = f"that is what --wait {wait:g} leaves for the job: if it needs longer, raise --wait"
+    began = condition(job, "FailureTarget") or condition(job, "Failed")
+    return found(
+        "completed",
+        "run.timed_out",
+        f"Kubernetes ended {_what(case, job)}: it ran past its activeDeadlineSeconds ({limit} s)",
+        why=[advice] if ours else [],
+        ranks=range(case.expected.ranks),
+        evidence=[job.ref],
+        phase=RUNNING,
+        at=seconds(began.get("lastTransitionTime")),
+    )
 
 
 def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from harness.core.clock import seconds
 from harness.evidence.objects import mapping
-from harness.judge import tracker
-from harness.judge.case import Case, names
+from harness.judge import controllers, tracker
+from harness.judge.case import Case, gated, names
 from harness.judge.ends import End, absent, first
 from harness.judge.finding import LATE, Finding, counted, found, passed, unknown
 from harness.judge.rendezvous import diagnose_rendezvous, too_many
@@ -28,6 +28,10 @@ def rank_pods(case: Case) -> Finding:
             text = f"the JobSet restarted {restarts} times, and the last pod of node {old[0]} is not recorded"
             return found("rank-pods", "run.evidence_missing", text, evidence=["objects/pod.jsonl"])
         return passed("rank-pods", f"{names(case.ranks)} had a pod")
+    held = [pods[-1].last for pods in case.pod_attempts.values() if gated(pods[-1].last)]
+    if held:
+        text = f"{names(ranks)} wait behind a scheduling gate, and nobody removes it"
+        return controllers.not_followed(case, "rank-pods", "kueue", text, [pod.ref for pod in held])
     refused = [seen for seen in case.bundle.history("event") if seen.object.get("reason") == "FailedCreate"]
     if case.terminal == "Completed" or (case.broken("objects/pod.jsonl") and not refused):
         text = f"no pod of {names(ranks)} was recorded"

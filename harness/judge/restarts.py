@@ -35,16 +35,21 @@ class Restart:
     evidence: list[str] = field(default_factory=list)
 
 
+def seen(case: Case, truths: list[Truth]) -> list[Restart]:
+    """Return every restart, by time."""
+    return sorted([*_by_torchrun(case, truths), *_of_pods(case), *_of_containers(case)], key=lambda r: r.at)
+
+
 def check(case: Case, truths: list[Truth]) -> Finding:
     """Check `restarts`."""
-    seen = sorted([*_by_torchrun(case, truths), *_of_pods(case), *_of_containers(case)], key=lambda r: r.at)
-    if not seen:
+    restarts = seen(case, truths)
+    if not restarts:
         return passed("restarts", "every rank ran once")
     # What nothing allowed comes first, so that the limit of details does not hide it.
-    told = list(dict.fromkeys(one.text for one in sorted(seen, key=lambda one: one.allowed)))
-    bad = [restart for restart in seen if not restart.allowed]
-    ranks = [rank for one in bad or seen for rank in one.ranks]
-    refs = [ref for one in bad or seen for ref in one.evidence]
+    told = list(dict.fromkeys(one.text for one in sorted(restarts, key=lambda one: one.allowed)))
+    bad = [restart for restart in restarts if not restart.allowed]
+    ranks = [rank for one in bad or restarts for rank in one.ranks]
+    refs = [ref for one in bad or restarts for ref in one.evidence]
     if not bad:
         text = f"{names(ranks)} ran again, as the job allows"
         return passed("restarts", text, refs, details=told)

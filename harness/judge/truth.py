@@ -49,6 +49,19 @@ class Attempt:
     def count(self) -> int:
         return self.row_count + sum(block.count for block in self.blocks)
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """Map each metric to the number of its rows, those in blocks included."""
+        counts = dict(self._counts)
+        for block in self.blocks:
+            counts[block.metric] = counts.get(block.metric, 0) + block.count
+        return counts
+
+    @property
+    def last_ms(self) -> int | None:
+        """Return when it recorded its last row, in milliseconds since the epoch. None without rows."""
+        return self._times[-1] if self._times else None
+
     def take(self, row: TruthRow) -> None:
         """Count and digest one row. Rows must come in the order in which the rank recorded them."""
         data = row_bytes(row.metric, row.step, row.value)
@@ -73,10 +86,7 @@ class Attempt:
             return self._root.hexdigest() == self.end.sha256
         if not self.end.metrics:
             return True
-        counts = dict(self._counts)
-        for block in self.blocks:
-            counts[block.metric] = counts.get(block.metric, 0) + block.count
-        if counts != {metric: count for metric, (count, _) in self.end.metrics.items()}:
+        if self.counts != {metric: count for metric, (count, _) in self.end.metrics.items()}:
             return False
         whole = self._digests.keys() - {block.metric for block in self.blocks}
         return all(self._digests[metric].hexdigest() == self.end.metrics[metric][1] for metric in whole)

@@ -9,6 +9,7 @@ from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence import kinds
 from harness.evidence.fitting import accepts
+from harness.launch.names import QUEUE_LABEL
 from harness.launch.plain import PlainWorkload
 
 
@@ -32,4 +33,8 @@ class DaemonSetWorkload(PlainWorkload):
         return count
 
     def mistakes(self) -> Iterable[str]:
-        return ()
+        if self.queue:
+            yield (
+                f"metadata.labels: Kueue does not manage a DaemonSet, so {QUEUE_LABEL} would do nothing; "
+                "remove it, or use a StatefulSet or an Indexed Job"
+            )

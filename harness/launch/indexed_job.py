@@ -33,6 +33,8 @@ class IndexedJobWorkload(PlainWorkload):
         if spec.get("completionMode") != "Indexed":
             seen = spec.get("completionMode")
             yield f"spec.completionMode: Indexed is expected, so that each pod has a rank; seen {seen!r}"
+        if spec.get("suspend") is True and not self.queue:
+            yield "spec.suspend: nobody resumes a Job without a queue; remove it, or name a queue"
         count = spec.get("completions")
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             yield f"spec.completions: a whole number from 1 on; seen {count!r}"

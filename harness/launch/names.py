@@ -3,6 +3,8 @@
 import re
 
 NONCE_LABEL = "pluto-e2e-harness/nonce"
+RANKS_PER_POD = "pluto-e2e-harness/ranks-per-pod"
+"""Annotation of a launch's namespace, for `harness status`."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 LOCAL_IMAGE = "pluto-multinode-test:local"
 """The image that stands for the worker image that the harness builds from the Dockerfile."""

@@ -87,7 +87,7 @@ def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
     A job that cannot be ended now is reported, and does not stop the launch.
     """
     try:
-        free = set(leases.free(_launches(kube)))
+        free = set(leases.free(of_launches(kube)))
         left = [(kind, item["metadata"]) for kind in LAUNCHED for item in _open(kube, kind, free)]
         for (api_version, kind), metadata in left:
             name, namespace = metadata["name"], metadata["namespace"]
@@ -106,8 +106,8 @@ def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
         progress(f"what killed harnesses left was not all ended: {error}")
 
 
-def _open(kube: Kube, kind: tuple[str, str], namespaces: set[str]) -> list[Object]:
-    """Return launched objects of a kind in these namespaces that have not ended.
+def launched(kube: Kube, kind: tuple[str, str]) -> list[Object]:
+    """Return all objects of one of the LAUNCHED kinds, without those that another object owns.
 
     What JobSet made is left out, because it is deleted with its JobSet.
     """
@@ -115,11 +115,16 @@ def _open(kube: Kube, kind: tuple[str, str], namespaces: set[str]) -> list[Objec
         found = kube.objects(*kind)
     except NOT_SERVED:
         return []
+    own = [item for item in found if not item["metadata"].get("ownerReferences")]
+    return [{**item, "kind": kind[1]} for item in own]  # a list of the API leaves the kind out
+
+
+def _open(kube: Kube, kind: tuple[str, str], namespaces: set[str]) -> list[Object]:
+    """Return launched objects of a kind in these namespaces that have not ended."""
     return [
         item
-        for item in found
+        for item in launched(kube, kind)
         if item["metadata"]["namespace"] in namespaces
-        and not item["metadata"].get("ownerReferences")
         and not (item.get("status") or {}).get("terminalState")
         and not any(condition(item, ended).get("status") == "True" for ended in ("Complete", "Failed"))
     ]
@@ -131,7 +136,7 @@ def prune(kube: Kube, leases: NamespaceLeases) -> None:
     A namespace that cannot be deleted now is deleted by a later launch.
     """
     try:
-        there = _launches(kube)
+        there = of_launches(kube)
         leases.forget(there)
         for name in leases.free(there)[:-KEPT]:
             kube.delete("v1", "Namespace", name)
@@ -139,7 +144,8 @@ def prune(kube: Kube, leases: NamespaceLeases) -> None:
         return
 
 
-def _launches(kube: Kube) -> list[Object]:
+def of_launches(kube: Kube) -> list[Object]:
+    """Return the namespaces of launches that are not being deleted."""
     selector = ",".join(f"{key}={value}" for key, value in MANAGED.items())
     found = kube.objects("v1", "Namespace", selector=f"{selector},{NONCE_LABEL}")
     return [item for item in found if not item["metadata"].get("deletionTimestamp")]

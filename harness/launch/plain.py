@@ -236,6 +236,12 @@ class PlainWorkload(ABC):
         template = spec.get("template") if isinstance(spec, dict) else None
         pod = template.get("spec") if isinstance(template, dict) else None
         containers = pod.get("containers") if isinstance(pod, dict) else None
+        labels = (template.get("metadata") or {}).get("labels") or {} if isinstance(template, dict) else {}
+        if QUEUE_LABEL in labels:
+            yield (
+                f"spec.template.metadata.labels: {QUEUE_LABEL} is expected in metadata.labels of the "
+                f"{self.kind}, so that Kueue admits all its pods together"
+            )
         if not isinstance(containers, list) or not containers or not isinstance(containers[0], dict):
             yield "spec.template.spec.containers: at least one container is expected"
             return

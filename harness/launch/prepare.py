@@ -24,7 +24,7 @@ from harness.evidence.kinds import QUEUED
 from harness.evidence.schema import Expected, TrackerSummary
 from harness.evidence.writer import BundleWriter
 from harness.launch import namespaces, sent, storage
-from harness.launch.names import NONCE_LABEL
+from harness.launch.names import NONCE_LABEL, RANKS_PER_POD
 from harness.launch.workload import Handle, Surroundings, Workload
 from harness.provision import preflight
 from harness.provision.cluster import Ready
@@ -123,13 +123,14 @@ def prepare(
     Jobs that killed harnesses left running are ended first. `undo` gives up the namespace.
     """
     kube, settings, nonce = ready.kube, context.settings, context.nonce
-    namespace = _namespace(ready, context, undo)
+    namespace = _namespace(ready, context, undo, workload.per_node)
     storage.limit(kube, ready.cluster, settings, namespace)
     key, url, reader = _tracker(kube, settings)
     secret_env = _secret(kube, namespace, {**workload.secret_envs, "PLUTO_API_KEY": key})
     for value in (key, *workload.secrets):
         context.writer.redactor.add(value)
     if set(QUEUED) <= set(workload.watched):  # Kueue may have to admit it
+        queues.manages(kube, workload.kind)
         queues.local_queue(kube, namespace, settings.queue, settings.cluster_queue)
     files = {**(ready.worker.changed if workload.takes_ours else {}), **scripts.users(settings)}
     if files:
@@ -163,7 +164,7 @@ def prepare(
     )
 
 
-def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack) -> str:
+def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack, per_node: int) -> str:
     """Lease and create the launch's own namespace and return its name.
 
     Leftovers of killed harnesses are removed first.
@@ -178,7 +179,8 @@ def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack) -> str:
     if not cluster.keeps_namespaces:
         undo.callback(kube.delete, "v1", "Namespace", namespace)
     labels = {**queues.MANAGED, NONCE_LABEL: nonce}
-    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
+    metadata = {"name": namespace, "labels": labels, "annotations": {RANKS_PER_POD: str(per_node)}}
+    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
     return namespace
 
 

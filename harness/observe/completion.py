@@ -104,7 +104,7 @@ class CompletionDetector:
     def summary(self) -> str:
         """Return what was last seen, for progress lines and deadlines."""
         phases = sorted(f"{self._short(p)} {self._doing(p)}" for p in self._all("pod"))
-        if self.launched != "jobset":
+        if self.launched != "jobset" and not self._workloads():
             return f"pods: {', '.join(phases) or 'none'}"
         admitted = [w["metadata"]["name"] for w in self._workloads() if _true(w, "Admitted")]
         return f"workload {'admitted' if admitted else 'not admitted'}; pods: {', '.join(phases) or 'none'}"
@@ -241,17 +241,18 @@ class CompletionDetector:
                 return f"{what}" + (f"; not available: {', '.join(down)}" if down else "")
         return None
 
-    def _missing(self, jobset: Object) -> str:
+    def _missing(self, item: Object) -> str:
         """Return what has not come of the launched object, or "" when everything has."""
         pods, workloads = self._all("pod"), self._workloads()
-        if self.launched != "jobset":
-            return "" if pods or _state(jobset) else f"the {self.kind} has no pods"
-        if jobset.get("status", {}).get("terminalState"):
+        if _state(item):
             return ""
-        if jobset.get("spec", {}).get("suspend") is True:
+        # Kueue suspends a JobSet and a Job. The pods of a StatefulSet come, and wait behind its gate.
+        if (item.get("spec") or {}).get("suspend") is True or (pods and all(map(_gated, pods))):
             silent = any(not condition(w, "QuotaReserved") for w in workloads)
             missing = "Kueue says nothing of the Workload" if silent else ""
-            return missing if workloads else "the JobSet waits, and Kueue made no Workload for it"
+            return missing if workloads else f"the {self.kind} waits, and Kueue made no Workload for it"
+        if self.launched != "jobset":
+            return "" if pods else f"the {self.kind} has no pods"
         if not self._all("job"):
             return "the JobSet was resumed, and no Job came of it"
         if not pods:
@@ -263,6 +264,11 @@ def _state(item: Object) -> str | None:
     """Return how a JobSet or a Job says that it ended, or None while it does not."""
     ended = next((word for word in ("Complete", "Failed") if _true(item, word)), None)
     return (item.get("status") or {}).get("terminalState") or ended
+
+
+def _gated(pod: Object) -> bool:
+    """Return whether a pod may not be scheduled yet, because it was not admitted."""
+    return bool((pod.get("spec") or {}).get("schedulingGates"))
 
 
 def _not_ready(node: Object) -> bool:

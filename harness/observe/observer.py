@@ -130,11 +130,12 @@ class LaunchObserver:
         self._heartbeat.stop()
 
     def _unreachable(self) -> WaitError:
+        kind = self._launch.kind.lower()
         return WaitError(
             "the API server to answer",
             f"nothing; before that {self.completion.summary()}",
             self._heartbeat.silent,
-            hint="the job may be fine: `kubectl get jobset -A` when the API server is back",
+            hint=f"the job may be fine: `kubectl get {kind} -A` when the API server is back",
             cause=UNREACHABLE,
         )
 

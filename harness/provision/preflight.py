@@ -41,6 +41,14 @@ class Asking(Protocol):
     """What a job file asks of a cluster."""
 
     @property
+    def kind(self) -> str:
+        """Return the kind of the object that is launched."""
+
+    @property
+    def queue(self) -> str | None:
+        """Return the LocalQueue that it names, or None."""
+
+    @property
     def image(self) -> str:
         """Return the image of its ranks."""
 
@@ -149,6 +157,8 @@ def _controller(kube: Kube, name: Controller) -> Callable[[], str]:
 
 def _queue(kube: Kube, settings: Settings, job: Asking | None) -> str:
     queues.admits(kube, settings.cluster_queue)
+    if job and job.queue:
+        queues.manages(kube, job.kind)
     covered = queues.covered(kube, settings.cluster_queue)
     missing = sorted(set(job.resources) - covered) if job else []
     if missing:

@@ -9,14 +9,17 @@ from pydantic import BaseModel, ConfigDict
 
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict, VerdictWord
+from harness.report.attempts import restarted
 from harness.report.page import REPORT
 
 PREFIX = "harness."
 
 
 class Launched(BaseModel):
-    """One launch for CI. `retries` lists what the harness retried, each as "what: reason"; a PASS with
-    retries is shown as such. `report` is "" when there is none.
+    """One launch for CI.
+
+    `restarts` says which ranks ran more than once and why, "" when none did. `retries` lists what the harness
+    retried, each as "what: reason"; a PASS with retries is shown as such. `report` is "" when there is none.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -27,6 +30,7 @@ class Launched(BaseModel):
     explanation: str = ""
     bundle: str = ""
     report: str = ""
+    restarts: str = ""
     retries: list[str] = []
 
 
@@ -41,6 +45,7 @@ def launched(verdict: Verdict, bundle: Path) -> Launched:
         explanation=verdict.explanation,
         bundle=str(bundle),
         report=str(report) if report.is_file() else "",
+        restarts=restarted(verdict),
         retries=[f"{retry.what}: {retry.reason}" for retry in manifest.retries] if manifest else [],
     )
 

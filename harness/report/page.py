@@ -12,6 +12,7 @@ from harness.evidence.files import replace_file
 from harness.evidence.objects import mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Manifest, Verdict
+from harness.report.attempts import HEADINGS, attempts
 from harness.report.points import Metric, metrics, plot, steps
 from harness.report.timeline import Lane, lanes
 from harness.workers.truth_frames import MARK
@@ -61,6 +62,8 @@ def render(bundle: Bundle, verdict: Verdict) -> str:
         checks=_checks(verdict),
         metrics=found,
         ranks=sorted({rank for metric in found.values() for rank in metric.cells}),
+        attempts=[one.cells() for one in attempts(bundle, verdict)],
+        headings=HEADINGS,
         plots=plots,
         lanes=drawn,
         ticks=_ticks(end - begin),

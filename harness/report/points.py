@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from harness.evidence.reader import Bundle
-from harness.evidence.schema import TruthRow
+from harness.report.attempts import truths
 
 MAX_DRAWN = 400
 """Most points of a curve: more than a screen shows. Each stretch keeps its extremes."""
@@ -22,6 +22,10 @@ class Cell:
 
     logged: int = 0
     lost: list[int] = field(default_factory=list)
+    attempts: list[int] = field(default_factory=list)
+    """Rows of each attempt, for a rank that had more than one. A step that two of them logged counts once in
+    `logged`.
+    """
 
 
 @dataclass
@@ -52,25 +56,15 @@ def metrics(bundle: Bundle, run_id: str | None) -> dict[str, Metric]:
             if point.time_ms >= times.get((point.metric, point.step), 0):
                 metric.recorded[point.step] = point.value
                 times[point.metric, point.step] = point.time_ms
-    ranks = bundle.manifest.expected.ranks if bundle.manifest and bundle.manifest.expected else 0
-    for rank in range(ranks):
-        for name, rows in _latest(bundle, rank).items():
+    for truth in truths(bundle)[1]:
+        counts = [attempt.counts for attempt in truth.attempts] if len(truth.attempts) > 1 else []
+        for name, rows in truth.rows.items():
             metric = found.setdefault(name, Metric(name))
-            metric.truth[rank] = list(rows.items())
+            metric.truth[truth.rank] = list(rows.items())
             lost = [step for step in rows if step not in metric.recorded]
-            metric.cells[rank] = Cell(logged=len(rows), lost=lost)
+            each = [count.get(name, 0) for count in counts]
+            metric.cells[truth.rank] = Cell(logged=len(rows), lost=lost, attempts=each)
     return dict(sorted(found.items(), key=lambda item: (not item[1].lost, item[0])))
-
-
-def _latest(bundle: Bundle, rank: int) -> dict[str, dict[int, float]]:
-    """Metric → step → value of what a rank logged. Of what it logged again, the latest."""
-    times: dict[tuple[str, int], int] = {}
-    found: dict[str, dict[int, float]] = {}
-    for _, line in bundle.truth(rank):
-        if isinstance(line, TruthRow) and line.time_ms >= times.get((line.metric, line.step), 0):
-            found.setdefault(line.metric, {})[line.step] = line.value
-            times[line.metric, line.step] = line.time_ms
-    return found
 
 
 def steps(lost: Sequence[int], limit: int = 6) -> str:

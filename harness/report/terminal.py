@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.evidence.schema import Stage, Verdict
+from harness.report.attempts import HEADINGS, RankAttempt
 from harness.report.page import REPORT
 
 STYLE = {"PASS": "bold green", "FAIL": "bold red", "UNKNOWN": "bold yellow"}
@@ -27,8 +28,14 @@ def wide() -> Console:
     return console
 
 
-def render(verdict: Verdict, stages: list[Stage], bundle: Path, console: Console) -> None:
-    """Print the verdict of one bundle."""
+def render(
+    verdict: Verdict,
+    stages: list[Stage],
+    bundle: Path,
+    console: Console,
+    attempts: Sequence[RankAttempt] = (),
+) -> None:
+    """Print the verdict of one bundle. `attempts` are those of ranks that had more than one."""
     style = STYLE[verdict.verdict]
     body = Text()
     body.append(verdict.explanation)
@@ -41,6 +48,8 @@ def render(verdict: Verdict, stages: list[Stage], bundle: Path, console: Console
     title = f"{MARK[verdict.verdict]} {verdict.verdict}"
     console.print(Panel(body, title=title, title_align="left", border_style=style, style="", padding=(1, 2)))
     console.print(_checks(verdict))
+    if attempts:
+        console.print(_attempts(attempts))
     if stages:
         times = "  ".join(f"{stage.name} {stage.seconds:.1f}s" for stage in stages)
         console.print(Text(times, style="dim"))
@@ -81,6 +90,16 @@ def _checks(verdict: Verdict) -> Table:
             said = "see above"
         style = "dim" if check.result == "PASS" else ""
         table.add_row(Text(MARK[check.result], style=STYLE[check.result]), name, Text(said, style=style))
+    return table
+
+
+def _attempts(attempts: Sequence[RankAttempt]) -> Table:
+    """Return one row for each attempt. Why it began is said by the check `restarts`."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in HEADINGS[:-1]:
+        table.add_column(heading, overflow="fold")
+    for one in attempts:
+        table.add_row(*map(Text, one.cells()[:-1]))
     return table
 
 

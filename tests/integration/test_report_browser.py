@@ -25,6 +25,7 @@ BUNDLES = [
     "tracker-outage",
     "scheduling-gpu",
     "rendezvous-wrong-port",
+    "rank-job-recreated",
     "harness-sigkill-observe",
 ]
 SCREENS = {"light": (1200, False), "dark": (1200, True), "phone": (390, False), "phone-dark": (390, True)}

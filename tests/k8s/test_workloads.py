@@ -1,7 +1,7 @@
 """manifests/*.yaml on a real cluster: StatefulSet, Indexed Job and DaemonSet, judged as konduktor's jobs are.
 
 Each kind runs healthy, and with a rank that dies, one that hangs and one that logs nothing. `make test` runs
-one fault for each kind. The others are nightly.
+one fault for each kind. The others are nightly, and so are the kinds that Kueue manages in its queue.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ import yaml
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
 from harness.fixtures.plugin import Launch
+from harness.launch.names import QUEUE_LABEL
 from harness.launch.plain import PlainWorkload
 from harness.launch.workload_file import load, of_manifest
 from harness.provision.cluster import Ready
+from harness.settings import Settings
 
 pytestmark = pytest.mark.e2e
+QUEUED = ("statefulset", "indexed-job")
+"""Kinds that Kueue manages. It admits no DaemonSet."""
 KINDS = ("statefulset", "indexed-job", "daemonset")
 FAULTS = {
     "exit3": ("FAIL", "rank.crashed", "exited with code 3"),
@@ -30,15 +34,18 @@ WAIT_SECONDS = 150.0
 EVERY_TIME = {("statefulset", "exit3"), ("indexed-job", "hang_at_step"), ("daemonset", "silent")}
 
 
-def manifest(kind: str, worker: str | None = None) -> PlainWorkload:
-    """Return manifests/<kind>.yaml with another worker in place of multinode.py."""
+def manifest(kind: str, worker: str | None = None, queue: str | None = None) -> PlainWorkload:
+    """Return manifests/<kind>.yaml with another worker in place of multinode.py, and in a queue."""
     path = Path(f"manifests/{kind}.yaml")
     text = path.read_text()
     if worker is not None:
         assert "/workspace/multinode.py" in text.split("---")[1]
         text = text.replace("                /workspace/multinode.py", f"                /workspace/{worker}")
         assert worker in text
-    return of_manifest(list(yaml.safe_load_all(text)), str(path))
+    documents = list(yaml.safe_load_all(text))
+    if queue is not None:
+        documents[1]["metadata"]["labels"] = {QUEUE_LABEL: queue}
+    return of_manifest(documents, str(path))
 
 
 def checks(verdict: Verdict) -> dict[str, str]:
@@ -78,3 +85,32 @@ def test_a_rank_that_fails_is_named(launch: Launch, kind: str, fault: str) -> No
     seen = outcome.verdict
     assert (seen.verdict, seen.cause, seen.ranks) == (verdict, cause, [1]), seen.explanation
     assert said in seen.explanation
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", QUEUED)
+def test_kueue_admits_a_workload_that_names_a_queue(
+    launch: Launch, harness_settings: Settings, kind: str
+) -> None:
+    """Contract: the Workload that Kueue made is in the evidence, and the verdict says so."""
+    outcome = launch(manifest(kind, queue=harness_settings.queue), wait_seconds=WAIT_SECONDS)
+    assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
+    said = checks(outcome.verdict)
+    assert said["queue"] == f"queue {harness_settings.queue} took the job"
+    assert "was admitted" in said["admission"]
+    assert said["eviction"] == "the job was not evicted"
+    assert said["restarts"] == "every rank ran once"
+    assert Bundle.open(outcome.bundle).history("workload")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", QUEUED)
+def test_a_queue_that_does_not_exist(launch: Launch, kind: str) -> None:
+    """Contract: Kueue's own refusal is the cause, long before the deadline, and no pod ever ran."""
+    outcome = launch(manifest(kind, queue="no-such-queue"), wait_seconds=WAIT_SECONDS)
+    seen = outcome.verdict
+    assert (seen.verdict, seen.cause) == ("FAIL", "queue.local_queue_missing"), seen.explanation
+    assert "no-such-queue" in seen.explanation
+    manifest_ = Bundle.open(outcome.bundle).manifest
+    assert manifest_ is not None
+    assert manifest_.interrupted is None, "the deadline did not end it"

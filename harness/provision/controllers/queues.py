@@ -9,6 +9,8 @@ from __future__ import annotations
 from decimal import ROUND_DOWN, Decimal
 from typing import Any
 
+import yaml
+from kubernetes.client.exceptions import ApiException
 from kubernetes.utils.quantity import parse_quantity
 
 from harness.core.errors import HarnessError
@@ -17,6 +19,8 @@ from harness.core.kubernetes import Kube, Object, condition
 API = "kueue.x-k8s.io/v1beta2"
 FLAVOR = "default-flavor"
 CLUSTER_QUEUE = "cluster-queue"
+FRAMEWORKS = {"JobSet": "jobset.x-k8s.io/jobset", "Job": "batch/job", "StatefulSet": "statefulset"}
+"""Kind → its name in Kueue's configuration."""
 MANAGED = {"app.kubernetes.io/managed-by": "pluto-e2e-harness"}
 
 
@@ -159,6 +163,39 @@ def admits(kube: Kube, name: str) -> None:
             f"ClusterQueue {name} admits nothing: {why} (stopPolicy {policy})",
             hint=f"`kubectl describe clusterqueue {name}`",
             cause="queue.inactive",
+        )
+
+
+def manages(kube: Kube, kind: str) -> None:
+    """Raise HarnessError, cause queue.kind_not_managed, when Kueue's configuration leaves this kind out.
+
+    A configuration that may not be read, or that lies elsewhere, says nothing. The judges then see whether
+    Kueue made a Workload.
+    """
+    try:
+        found = kube.get("v1", "ConfigMap", "kueue-manager-config", "kueue-system")
+    except ApiException as error:
+        if error.status not in (401, 403):
+            raise
+        return
+    if found is not None:
+        check_configuration(found, kind)
+
+
+def check_configuration(config_map: Object, kind: str) -> None:
+    """Do what `manages` does, for one ConfigMap of Kueue."""
+    text = (config_map.get("data") or {}).get("controller_manager_config.yaml")
+    if text is None:
+        return
+    configuration = yaml.safe_load(text) or {}
+    # What Kueue does when it is told nothing: apis/config/v1beta2/defaults.go.
+    enabled = (configuration.get("integrations") or {}).get("frameworks") or ["batch/job"]
+    if FRAMEWORKS[kind] not in enabled:
+        raise HarnessError(
+            f"Kueue does not manage a {kind} here: its integrations are {', '.join(enabled)}",
+            hint=f"add {FRAMEWORKS[kind]} to integrations.frameworks in ConfigMap kueue-manager-config and "
+            "restart Kueue, or remove the queue name",
+            cause="queue.kind_not_managed",
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from harness.cli.status import LaunchStatus, Status
+from harness.cli.launches import LaunchStatus, PodStatus
+from harness.cli.status import Status
 
 NONE = Status(
     cluster="c",
@@ -33,7 +34,12 @@ def test_no_cluster() -> None:
 def test_a_healthy_cluster_with_a_launch() -> None:
     """Contract: every part that was asked is in both renderings, also when it is empty."""
     launch = LaunchStatus(
-        namespace="n", jobset="j", state="not ended", workload="Admitted: yes", pods={"p": "Running on w"}
+        namespace="n",
+        kind="StatefulSet",
+        name="j",
+        state="1 of 1 pods ready",
+        queue="Admitted: yes",
+        pods=[PodStatus(name="p", ranks=[0, 1], state="Running on w")],
     )
     made = {"created_by_harness": True, "phase": "ready", "healthy": True, "kept": True, "used": True}
     asked = {"nodes": {"w": "v1"}, "controllers": {"s/d": 1}, "queues": {}, "launches": [launch]}
@@ -42,9 +48,9 @@ def test_a_healthy_cluster_with_a_launch() -> None:
         "cluster      c: healthy, ready, kept, in use",
         "node         w  v1",
         "controller   s/d  1 ready",
-        "launch       n/j  not ended",
-        "  workload   Admitted: yes",
-        "  pod        p  Running on w",
+        "launch       n  StatefulSet j  1 of 1 pods ready",
+        "  queue      Admitted: yes",
+        "  pod        p  ranks 0 and 1  Running on w",
     ]
     assert found.document()["queues"] == {}
     assert found.document()["launches"] == [launch.model_dump()]

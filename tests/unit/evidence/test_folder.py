@@ -30,7 +30,8 @@ def ended(runs: Path, second: int, verdict: Verdict | None = PASS, **changes: st
     manifest = Manifest(nonce=f"{second:08x}", started_at=started_at, ended_at="2026-11-21T06:00:00Z")
     writer = BundleWriter(path, manifest.nonce, Redactor())
     writer.manifest(manifest.model_copy(update=changes))
-    writer.log_line("pod", "c", "x" * 5000)
+    with writer.log_file("pod", "c") as log:
+        log.write("x" * 5000 + "\n")
     if verdict is not None:
         writer.verdict(verdict)
     writer.close()

@@ -73,7 +73,6 @@ def test_no_secret_is_in_any_file(writer, size):
     with writer.log_file("p", "c") as log:
         for at in range(0, len(text), size):
             log.write(text[at : at + size])
-    writer.log_line("q", "c", f"key={SECRET}")
     writer.tracker("points", Point(run_id=1, metric=SECRET, step=1, value=1, time_ms=1, received_at="t"))
     writer.text("launch/konduktor.log", f"--env X={SECRET}")
     writer.manifest(Manifest(nonce="n", started_at="t", command=["harness", f"--key={SECRET}"]))

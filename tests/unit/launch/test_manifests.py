@@ -17,12 +17,13 @@ import yaml
 from harness.core.errors import UsageError
 from harness.evidence.fitting import accepts
 from harness.launch.konduktor.workload import KonduktorWorkload
-from harness.launch.names import NONCE_LABEL
+from harness.launch.names import NONCE_LABEL, QUEUE_LABEL
 from harness.launch.plain import INIT, PlainWorkload
 from harness.launch.workload import Surroundings
 from harness.launch.workload_file import load, of_manifest
 
 ROOT = Path(__file__).parents[3]
+QUEUED = {QUEUE_LABEL: "user-queue"}
 MANIFESTS = sorted((ROOT / "manifests").glob("*.yaml"))
 
 
@@ -134,6 +135,20 @@ def test_a_secret_in_the_manifest_is_not_applied_in_plain_text() -> None:
         ("indexed-job", "spec/completionMode", "NonIndexed", "spec.completionMode: Indexed"),
         ("indexed-job", "spec/parallelism", 1, "spec.parallelism: 2 is expected"),
         ("indexed-job", "spec/completions", None, "spec.completions: a whole number"),
+        ("indexed-job", "spec/suspend", True, "spec.suspend: nobody resumes a Job without a queue"),
+        ("daemonset", "metadata/labels", QUEUED, "Kueue does not manage a DaemonSet"),
+        (
+            "daemonset",
+            "spec/template/metadata/labels",
+            QUEUED,
+            "expected in metadata.labels of the DaemonSet",
+        ),
+        (
+            "statefulset",
+            "spec/template/metadata/labels",
+            QUEUED,
+            "so that Kueue admits all its pods together",
+        ),
         ("daemonset", "kind", "Deployment", "exactly one of"),
         ("daemonset", "metadata", {}, "metadata.name is expected"),
     ],
@@ -149,6 +164,18 @@ def test_what_cannot_work_is_refused(name: str, path: str, value: Any, said: str
     with pytest.raises(UsageError) as refused:
         of_manifest(changed, "x.yaml")
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["statefulset", "indexed-job"])
+def test_a_queue_name_makes_kueue_watched(name: str) -> None:
+    """Contract: a manifest that names a queue is launched in it, and what Kueue does of it is evidence."""
+    changed = documents(ROOT / f"manifests/{name}.yaml")
+    assert not {"workload", "localqueue"} & {kind.name for kind in of_manifest(changed, "x").watched}
+    changed[1]["metadata"]["labels"] = QUEUED
+    changed[1]["spec"]["suspend"] = True
+    workload = of_manifest(changed, "x")
+    assert workload.queue == "user-queue"
+    assert {"workload", "localqueue", "clusterqueue"} <= {kind.name for kind in workload.watched}
 
 
 def test_objects_that_are_not_expected_beside_it() -> None:

@@ -164,6 +164,39 @@ def test_controllers_that_follow_nothing_up(end: CompletionDetector) -> None:
     assert told(end, "jobset", {"terminalState": "Completed"}) == "the JobSet is Completed"
 
 
+def test_a_queued_job_waits_for_kueue_and_not_for_its_pods(end: CompletionDetector) -> None:
+    """Contract: a suspended Job whose Workload waits is not idle; without a Workload it is."""
+    end.launched, end.kind = "job", "Job"
+    assert told(end, "job", {}, suspend=True) == "the Job waits, and Kueue made no Workload for it"
+    assert "says nothing" in (told(end, "workload", {}, name="job-x-1") or "")
+    pending = condition("QuotaReserved", "False", "Pending", "insufficient unused quota")
+    end.admission_seconds = 300
+    assert told(end, "workload", {"conditions": [pending]}, name="job-x-1") is None
+    assert end.summary() == "workload not admitted; pods: none"
+    admitted = [condition("QuotaReserved", "True"), condition("Admitted", "True")]
+    assert told(end, "workload", {"conditions": admitted}, name="job-x-1") is None
+    assert told(end, "job", {}, suspend=False) == "the Job has no pods"
+    assert told(end, "pod", {"phase": "Running"}) is None
+    assert end.summary() == "workload admitted; pods: x-0 Running"
+
+
+def test_the_gated_pods_of_a_statefulset_wait_for_kueue(end: CompletionDetector) -> None:
+    """Contract: pods behind Kueue's gate are no progress, and no reason to give up while a Workload waits."""
+    end.launched, end.kind, end.held, end.members = "statefulset", "StatefulSet", True, 1
+    assert told(end, "statefulset", {}) == "the StatefulSet has no pods"
+    gate = [{"name": "kueue.x-k8s.io/admission"}]
+    said = told(end, "pod", {"phase": "Pending"}, schedulingGates=gate)
+    assert said == "the StatefulSet waits, and Kueue made no Workload for it"
+    end.admission_seconds = 300
+    refused = condition("QuotaReserved", "False", "Pending", "insufficient unused quota")
+    assert told(end, "workload", {"conditions": [refused]}, name="statefulset-x-1") is None
+    never = condition("QuotaReserved", "False", "Inadmissible", "LocalQueue q doesn't exist")
+    assert "will not admit" in (told(end, "workload", {"conditions": [never]}, name="statefulset-x-1") or "")
+    admitted = [condition("QuotaReserved", "True"), condition("Admitted", "True")]
+    assert told(end, "workload", {"conditions": admitted}, name="statefulset-x-1") is None
+    assert told(end, "pod", {"phase": "Running"}) is None
+
+
 def test_a_controller_that_is_down_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(completion.GRACE, "controller", 0.0)
     end = CompletionDetector()

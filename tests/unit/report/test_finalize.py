@@ -89,7 +89,8 @@ def test_a_secret_is_in_no_report(tmp_path):
     writer = BundleWriter.create(tmp_path / "runs", "abcd1234", Redactor([SECRET]))
     writer.update(command=["harness", "run", SECRET], versions={"x": SECRET}, log_gaps=[SECRET])
     writer.retry("a watch", f"said {SECRET}")
-    writer.log_line("pod-0", "main", f"2026-01-01T00:00:00Z PLUTO_API_KEY={SECRET} & <{SECRET}>")
+    with writer.log_file("pod-0", "main") as log:
+        log.write(f"2026-01-01T00:00:00Z PLUTO_API_KEY={SECRET} & <{SECRET}>\n")
     with pytest.raises(HarnessError), writer.stage("launch"):
         raise HarnessError(f"refused {SECRET}")
     outcome = finish(RecordedContext(settings=Settings(), progress=pytest.fail, writer=writer))
@@ -129,9 +130,9 @@ def test_where_the_evidence_filled_the_disk_there_is_a_verdict_and_no_report(sma
     writer = BundleWriter.create(small_disk / "runs", "abcd1234", Redactor())
 
     def fill() -> None:
-        with writer.stage("observe"):
+        with writer.stage("observe"), writer.log_file("pod-0", "main") as log:
             while True:
-                writer.log_line("pod-0", "main", "x" * 5000)
+                log.write("x" * 5000 + "\n")
 
     with pytest.raises(HarnessError):
         fill()
@@ -150,8 +151,8 @@ def test_a_report_that_does_not_fit_leaves_nothing_of_itself(small_disk):
         Manifest(nonce="n", started_at="t", expected=Expected(num_nodes=1, ranks=1, run_id="r", project="p"))
     )
     line = "2026-01-01T00:00:00Z " + "<&>" * 60
-    for _ in range(2000):  # each character is four or five in the page
-        writer.log_line("pod-0", "main", line)
+    with writer.log_file("pod-0", "main") as log:
+        log.write(f"{line}\n" * 2000)  # each character is four or five in the page
     told: list[str] = []
     outcome = finish(RecordedContext(settings=Settings(), progress=told.append, writer=writer))
     assert outcome.report is None

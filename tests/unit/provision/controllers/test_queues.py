@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from harness.provision.controllers.queues import fitting_request, quotas
+from harness.core.errors import HarnessError
+from harness.provision.controllers.queues import check_configuration, fitting_request, quotas
 
 
 def node(name: str, cpu: str = "2", taint: str | None = None) -> dict[str, Any]:
@@ -52,3 +53,39 @@ def test_requests_are_lowered_only_for_pods_that_could_run(
     """On a node of 2 CPUs: to share it, never to hide that a pod is larger than it, nor down to nothing."""
     found = fitting_request(Decimal(asked), pods, Decimal(quota), Decimal(2))
     assert found == (Decimal(lowered) if lowered else None)
+
+
+def configured(text: str) -> dict[str, Any]:
+    return {"data": {"controller_manager_config.yaml": text}}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("integrations: {frameworks: [batch/job, pod, statefulset]}", "StatefulSet"),
+        ("integrations: {frameworks: [jobset.x-k8s.io/jobset]}", "JobSet"),
+        ("", "Job"),
+        ("integrations: {}", "Job"),
+    ],
+)
+def test_kinds_that_kueue_manages(text: str, kind: str) -> None:
+    """Contract: what integrations.frameworks names; a Job where it names nothing, as Kueue does."""
+    check_configuration(configured(text), kind)
+    check_configuration({}, kind)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        ("integrations: {frameworks: [batch/job, pod]}", "StatefulSet", "integrations are batch/job, pod"),
+        ("", "StatefulSet", "integrations are batch/job"),
+        ("integrations: {frameworks: [statefulset]}", "Job", "does not manage a Job"),
+    ],
+)
+def test_kinds_that_kueue_does_not_manage(text: str, kind: str, said: str) -> None:
+    """Contract: refused before the launch, with what Kueue is told and what to add."""
+    with pytest.raises(HarnessError) as refused:
+        check_configuration(configured(text), kind)
+    assert refused.value.cause == "queue.kind_not_managed"
+    assert said in refused.value.message
+    assert "integrations.frameworks" in refused.value.hint

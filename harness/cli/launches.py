@@ -1,0 +1,160 @@
+"""Look at the launches on a cluster: what each launched, its state, its pods, and the ranks in each pod."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from harness.core.kubernetes import NOT_SERVED, Kube, Object, condition
+from harness.evidence.members import members
+from harness.evidence.objects import ObjectState
+from harness.evidence.schema import Launch
+from harness.judge.case import names
+from harness.launch import namespaces
+from harness.launch.names import NONCE_LABEL, QUEUE_LABEL, RANKS_PER_POD
+
+
+class PodStatus(BaseModel, frozen=True):
+    """One pod of a launch."""
+
+    name: str
+    ranks: list[int]
+    """Empty while its number is not known, and for a pod that another one replaced."""
+    state: str
+    """Phase, node and what it waits for."""
+
+
+class LaunchStatus(BaseModel, frozen=True):
+    """One launch: its namespace, and the object in it."""
+
+    namespace: str
+    kind: str | None = None
+    """JobSet, StatefulSet, DaemonSet or Job. None when there is no object yet, or none any more."""
+    name: str | None = None
+    state: str
+    queue: str | None = None
+    """What Kueue says of it. None when it names no queue."""
+    pods: list[PodStatus] = []
+
+    def lines(self) -> list[str]:
+        """Return the text for a person."""
+        what = f"{self.kind} {self.name}  " if self.kind else ""
+        lines = [f"launch       {self.namespace}  {what}{self.state}"]
+        lines += [f"  queue      {self.queue}"] if self.queue else []
+        for pod in self.pods:
+            ranks = f"{names(pod.ranks)}  " if pod.ranks else ""
+            lines.append(f"  pod        {pod.name}  {ranks}{pod.state}")
+        return lines
+
+
+def launches(kube: Kube) -> list[LaunchStatus]:
+    """Return each launch of the harness, oldest first."""
+    objects = [item for kind in namespaces.LAUNCHED for item in namespaces.launched(kube, kind)]
+    workloads = _served(kube, "kueue.x-k8s.io/v1beta2", "Workload")
+    pods = kube.objects("v1", "Pod", selector=NONCE_LABEL)
+    return [
+        of_namespace(namespace, *(_within(namespace, items) for items in (objects, workloads, pods)))
+        for namespace in sorted(
+            namespaces.of_launches(kube), key=lambda item: str(item["metadata"]["creationTimestamp"])
+        )
+    ]
+
+
+def of_namespace(
+    namespace: Object, objects: list[Object], workloads: list[Object], pods: list[Object]
+) -> LaunchStatus:
+    """Return the launch of one namespace, from the launched objects, Workloads and pods in it."""
+    name = str(namespace["metadata"]["name"])
+    if not objects:
+        # The harness makes the namespace first. It deletes what would start again when it has ended.
+        return LaunchStatus(namespace=name, state="not launched yet, or over and deleted")
+    item = objects[-1]
+    per_pod = int((namespace["metadata"].get("annotations") or {}).get(RANKS_PER_POD, 1))
+    return LaunchStatus(
+        namespace=name,
+        kind=item["kind"],
+        name=item["metadata"]["name"],
+        state=_state(item),
+        queue=_said(workloads) if QUEUE_LABEL in (item["metadata"].get("labels") or {}) else None,
+        pods=_pods(item, pods, per_pod),
+    )
+
+
+def _served(kube: Kube, api_version: str, kind: str) -> list[Object]:
+    try:
+        return kube.objects(api_version, kind)
+    except NOT_SERVED:
+        return []
+
+
+def _within(namespace: Object, items: list[Object]) -> list[Object]:
+    return [item for item in items if item["metadata"]["namespace"] == namespace["metadata"]["name"]]
+
+
+def _state(item: Object) -> str:
+    """Return how far a launched object is, as it says itself.
+
+    A StatefulSet and a DaemonSet never say that they have ended.
+    """
+    status = item.get("status") or {}
+    ended = next(
+        (word for word in ("Complete", "Failed") if condition(item, word).get("status") == "True"), None
+    )
+    if state := status.get("terminalState") or ended:
+        return str(state)
+    if item["spec"].get("suspend"):
+        return "suspended"
+    if item["kind"] == "StatefulSet":
+        return f"{status.get('readyReplicas', 0)} of {item['spec'].get('replicas', 1)} pods ready"
+    if item["kind"] == "DaemonSet":
+        return f"{status.get('numberReady', 0)} of {status.get('desiredNumberScheduled', 0)} pods ready"
+    return "running"
+
+
+def _said(workloads: list[Object]) -> str:
+    """Return why Kueue has not admitted it, or that it has."""
+    for workload in workloads:
+        for kind in ("Finished", "Evicted", "Admitted", "QuotaReserved"):
+            said = condition(workload, kind)
+            if said and (said["status"] == "True" or kind == "QuotaReserved"):
+                told = said.get("message") or said.get("reason")
+                return f"{kind}: {told}" if said["status"] == "True" else f"not admitted: {told}"
+    return "Kueue says nothing"
+
+
+def _pods(item: Object, pods: list[Object], per_pod: int) -> list[PodStatus]:
+    """Return the pods of a launched object: first those that hold ranks, by rank, then all others."""
+    metadata = item["metadata"]
+    launch = Launch(
+        launcher="",
+        namespace=metadata["namespace"],
+        kind=item["kind"],
+        object_name=metadata["name"],
+        uid=metadata["uid"],
+    )
+    numbered = members(launch, [[ObjectState("", "ADDED", "", pod)] for pod in pods])
+    first = {found[-1].name: index * per_pod for index, found in numbered.items()}
+    rows = [
+        PodStatus(
+            name=(name := str(pod["metadata"]["name"])),
+            ranks=list(range(first[name], first[name] + per_pod)) if name in first else [],
+            state=_pod(pod),
+        )
+        for pod in pods
+    ]
+    return sorted(rows, key=lambda row: (not row.ranks, row.ranks, row.name))
+
+
+def _pod(pod: Object) -> str:
+    """Return where a pod is, what it waits for, and how often its containers were started again."""
+    status, node = pod["status"], pod["spec"].get("nodeName", "no node")
+    containers = status.get("containerStatuses") or []
+    waiting = [
+        f"{c['state']['waiting'].get('reason')}: {c['state']['waiting'].get('message', '')}".rstrip(": ")
+        for c in containers
+        if "waiting" in (c.get("state") or {})
+    ]
+    unscheduled = condition(pod, "PodScheduled")
+    waiting += [str(unscheduled.get("message"))] if unscheduled.get("status") == "False" else []
+    restarts = sum(c.get("restartCount", 0) for c in containers)
+    waiting += [f"restarted {restarts}×"] if restarts else []
+    return "; ".join([f"{status.get('phase')} on {node}", *waiting])

@@ -1,0 +1,95 @@
+"""Show what each attempt of a rank recorded, and why the next one began."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from harness.evidence.reader import Bundle
+from harness.evidence.schema import Verdict
+from harness.judge import restarts
+from harness.judge.case import Case
+from harness.judge.truth import Truth, read
+
+HEADINGS = ("rank", "attempt", "pod", "start – last row", "rows", "why it began")
+
+
+@dataclass(frozen=True)
+class RankAttempt:
+    """One attempt of a rank that had more than one. Times are seconds since the epoch."""
+
+    rank: int
+    number: int
+    """From 1 on."""
+    of: int
+    pod: str
+    """Its name without the launched object's."""
+    start: float
+    last: float | None
+    """When it recorded its last row. None when it recorded none."""
+    rows: int
+    ended: bool
+    """Whether its end record is here. Otherwise something cut it off."""
+    reason: str = ""
+    """Who started it, when and why. "" for the first one."""
+
+    def cells(self) -> tuple[str, ...]:
+        """Return its fields as texts, one for each of HEADINGS."""
+        times = f"{_clock(self.start)} – {_clock(self.last)}" if self.last else f"from {_clock(self.start)}"
+        rows = f"{self.rows}" if self.ended else f"{self.rows}, cut off"
+        return f"{self.rank}", f"{self.number} of {self.of}", self.pod, times, rows, self.reason
+
+
+def truths(bundle: Bundle) -> tuple[Case | None, list[Truth]]:
+    """Return what each rank logged, and the case. Without a launch there is neither."""
+    manifest = bundle.manifest
+    if manifest is None or manifest.expected is None or manifest.launch is None:
+        return None, []
+    case = Case(bundle, manifest, manifest.expected, manifest.launch)
+    return case, [read(case, rank) for rank in range(case.expected.ranks)]
+
+
+def restarted(verdict: Verdict) -> str:
+    """Return what the verdict says of ranks that ran more than once, or "" when every rank ran once."""
+    # Only restarts have evidence. That no rank was restarted has none.
+    return next((one.explanation for one in verdict.checks if one.name == "restarts" and one.evidence), "")
+
+
+def attempts(bundle: Bundle, verdict: Verdict) -> list[RankAttempt]:
+    """Return every attempt of the ranks that had more than one, by rank and time."""
+    case, logged = truths(bundle) if restarted(verdict) else (None, [])
+    if case is None:
+        return []
+    seen, prefix = restarts.seen(case, logged), f"{case.launch.object_name}-"
+    return [one for truth in logged for one in _of_rank(truth, seen, prefix)]
+
+
+def _of_rank(truth: Truth, seen: list[restarts.Restart], prefix: str) -> list[RankAttempt]:
+    starts = [attempt.start for attempt in truth.attempts if attempt.start is not None]
+    if len(starts) < 2:
+        return []
+    begins = [start.time_ms / 1000 for start in starts]
+    reasons: dict[int, list[str]] = {}
+    for restart in (each for each in seen if truth.rank in each.ranks):
+        # A restart is why the first attempt after it began. Clocks may differ: the last may seem early.
+        index = next((i for i, begin in enumerate(begins) if i and begin >= restart.at), len(begins) - 1)
+        reasons.setdefault(index, []).append(restart.text)
+    return [
+        RankAttempt(
+            rank=truth.rank,
+            number=index + 1,
+            of=len(starts),
+            pod=(start.pod or "").removeprefix(prefix),
+            start=begins[index],
+            last=attempt.last_ms / 1000 if attempt.last_ms is not None else None,
+            rows=attempt.count,
+            ended=attempt.end is not None,
+            reason="; ".join(reasons.get(index, [])),
+        )
+        for index, (attempt, start) in enumerate(zip(truth.attempts, starts, strict=True))
+    ]
+
+
+def _clock(at: float) -> str:
+    """Return the time of day in UTC, to the second."""
+    return f"{datetime.fromtimestamp(at, UTC):%H:%M:%S}"

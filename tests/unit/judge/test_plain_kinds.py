@@ -1,0 +1,171 @@
+"""A Job or a StatefulSet is judged as a JobSet is: by its Workload where it names a queue, and by its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import bundles
+import pytest
+from bundles import at, cond
+
+from harness.core.deadlines import Budget
+from harness.evidence.schema import Check, Verdict
+from harness.judge import judge
+
+NAME = "trainer"
+GATE = [{"name": "kueue.x-k8s.io/admission"}]
+MANAGED = {"kueue.x-k8s.io/managed": "true"}
+PENDING = cond("QuotaReserved", "False", "Pending", "LocalQueue user-queue doesn't exist", 1)
+ADMITTED = [cond("QuotaReserved", "True", "QuotaReserved"), cond("Admitted", "True", "Admitted")]
+
+
+def queued(kind: str) -> bundles.Job:
+    """Return a launch of this kind in a queue, of which nothing was seen yet."""
+    job = bundles.healthy()
+    job.objects = []
+    job.truth, job.logs, job.points, job.runs, job.attachments = {}, {}, [], [], []
+    assert job.manifest.launch is not None
+    launch = job.manifest.launch.model_copy(
+        update={"kind": kind, "object_name": NAME, "launcher": "apply", "held": kind == "StatefulSet"}
+    )
+    job.manifest = job.manifest.model_copy(update={"launch": launch})
+    return job
+
+
+def launched(
+    job: bundles.Job, kind: str, when: float, conditions: list[dict[str, Any]] | None = None, **spec: Any
+) -> None:
+    metadata = {"name": NAME, "namespace": bundles.NAMESPACE, "uid": bundles.UID}
+    status = {"conditions": conditions or []}
+    job.see(kind.lower(), when, {"kind": kind, "metadata": metadata, "spec": spec, "status": status})
+
+
+def workload(job: bundles.Job, kind: str, when: float, conditions: list[dict[str, Any]]) -> None:
+    owner = {"kind": kind, "name": NAME, "uid": bundles.UID}
+    metadata = {"name": f"{kind.lower()}-{NAME}-a1b2c", "uid": "wl", "ownerReferences": [owner]}
+    spec = {"queueName": bundles.QUEUE}
+    job.see("workload", when, {"metadata": metadata, "spec": spec, "status": {"conditions": conditions}})
+
+
+def pods(job: bundles.Job, when: float, labels: dict[str, str], phase: str = "Pending", **spec: Any) -> None:
+    for index in range(job.nodes):
+        metadata = {
+            "name": f"{NAME}-{index}",
+            "uid": f"pod-{index}",
+            "creationTimestamp": at(1),
+            "labels": {"apps.kubernetes.io/pod-index": str(index), **labels},
+            "ownerReferences": [{"uid": bundles.UID}],
+        }
+        ended = {"exitCode": 1, "reason": "Error", "startedAt": at(5), "finishedAt": at(when)}
+        states: dict[str, dict[str, Any]] = {"Running": {"running": {"startedAt": at(5)}}}
+        state = (states | {"Failed": {"terminated": ended}}).get(phase, {"waiting": {}})
+        gated = cond("PodScheduled", "False", "SchedulingGated", "Scheduling is blocked")
+        status = {
+            "phase": phase,
+            "conditions": [gated] if "schedulingGates" in spec else [],
+            "containerStatuses": [{"name": bundles.CONTAINER, "state": state}],
+        }
+        job.see("pod", when, {"metadata": metadata, "spec": spec, "status": status})
+
+
+def judged(job: bundles.Job, tmp_path: Path) -> tuple[Verdict, dict[str, Check]]:
+    verdict = judge(job.write(tmp_path / "bundle"))
+    return verdict, {check.name: check for check in verdict.checks}
+
+
+@pytest.mark.parametrize("kind", ["Job", "StatefulSet"])
+def test_what_kueue_does_not_admit(tmp_path: Path, kind: str) -> None:
+    """Contract: the cause is what Kueue says; gated pods are neither unschedulable nor missing."""
+    job = queued(kind)
+    launched(job, kind, 1, suspend=True) if kind == "Job" else launched(job, kind, 1)
+    if kind == "StatefulSet":
+        pods(job, 1.2, MANAGED, schedulingGates=GATE)
+    workload(job, kind, 1.5, [PENDING])
+    verdict, checks = judged(job, tmp_path)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "queue.local_queue_missing"), verdict.explanation
+    assert verdict.consequences == []
+    assert checks["rank-pods"].explanation == "not reached: the job was not admitted"
+    assert checks["scheduling"].result == "UNKNOWN"
+
+
+@pytest.mark.parametrize("kind", ["Job", "StatefulSet"])
+def test_what_kueue_admits(tmp_path: Path, kind: str) -> None:
+    """Contract: the Workload is found for each kind, by its owner, and the checks pass by it."""
+    job = queued(kind)
+    launched(job, kind, 1, suspend=True)
+    workload(job, kind, 1.5, [PENDING])
+    workload(job, kind, 2, ADMITTED)
+    pods(job, 3, MANAGED, "Running", nodeName="e2e-worker")
+    _, checks = judged(job, tmp_path)
+    assert checks["queue"].explanation == f"queue {bundles.QUEUE} took the job"
+    assert checks["admission"].explanation == f"Workload {kind.lower()}-{NAME}-a1b2c was admitted"
+    assert checks["rank-pods"].result == "PASS"
+
+
+@pytest.mark.parametrize("kind", ["Job", "StatefulSet"])
+def test_a_kind_that_kueue_does_not_manage(tmp_path: Path, kind: str) -> None:
+    """Contract: pods that ran without a Workload were not admitted, whatever else is well."""
+    job = queued(kind)
+    launched(job, kind, 1)
+    pods(job, 3, {}, "Running", nodeName="e2e-worker")
+    verdict, checks = judged(job, tmp_path)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "queue.kind_not_managed"), verdict.explanation
+    assert f"{kind} {NAME} names queue {bundles.QUEUE}" in checks["admission"].explanation
+
+
+@pytest.mark.parametrize("kind", ["Job", "StatefulSet"])
+def test_a_workload_that_is_not_in_the_evidence(tmp_path: Path, kind: str) -> None:
+    """Contract: what Kueue held back had a Workload. When it is not here, evidence is missing: UNKNOWN."""
+    job = queued(kind)
+    launched(job, kind, 1, suspend=kind == "Job")
+    pods(job, 3, MANAGED, "Running", nodeName="e2e-worker")
+    _, checks = judged(job, tmp_path)
+    assert (checks["admission"].result, checks["admission"].cause) == ("UNKNOWN", "run.evidence_missing")
+
+
+@pytest.mark.parametrize("kind", ["Job", "StatefulSet"])
+def test_kueue_that_makes_no_workload(tmp_path: Path, kind: str) -> None:
+    """Contract: a job that is held back without a Workload is a Kueue that does nothing."""
+    job = queued(kind)
+    launched(job, kind, 1, suspend=kind == "Job")
+    if kind == "StatefulSet":
+        pods(job, 1.2, MANAGED, schedulingGates=GATE)
+    verdict, _ = judged(job, tmp_path)
+    assert verdict.cause == "controllers.kueue_not_reconciling", verdict.explanation
+    assert f"{kind} {NAME} waits for queue {bundles.QUEUE}, and Kueue made no Workload" in verdict.explanation
+
+
+def test_pods_whose_gate_stays(tmp_path: Path) -> None:
+    """Contract: admitted, and still gated: Kueue does nothing. The pods are not missing."""
+    job = queued("StatefulSet")
+    launched(job, "StatefulSet", 1)
+    pods(job, 1.2, MANAGED, schedulingGates=GATE)
+    workload(job, "StatefulSet", 2, ADMITTED)
+    _, checks = judged(job, tmp_path)
+    assert checks["rank-pods"].cause == "controllers.kueue_not_reconciling"
+    assert "behind a scheduling gate" in checks["rank-pods"].explanation
+
+
+@pytest.mark.parametrize(
+    ("limit", "advice"),
+    [(int(Budget(150).job), "what --wait 150 leaves for the job"), (20, "activeDeadlineSeconds (20 s)")],
+)
+def test_a_job_that_reaches_its_own_deadline(tmp_path: Path, limit: int, advice: str) -> None:
+    """Contract: the ranks that Kubernetes then ends did not crash. Seen on a cluster that was too slow: the
+    verdict was rank.crashed, with a line of torchrun's stack."""
+    job = queued("Job")
+    assert job.manifest.expected is not None
+    expected = job.manifest.expected.model_copy(update={"queue": None})
+    job.manifest = job.manifest.model_copy(update={"expected": expected, "deadline_seconds": 150.0})
+    said = "Job was active longer than specified deadline"
+    target = cond("FailureTarget", "True", "DeadlineExceeded", said, 25)
+    launched(job, "Job", 1, activeDeadlineSeconds=limit)
+    pods(job, 3, {}, "Running", nodeName="e2e-worker")
+    launched(job, "Job", 25, [target], activeDeadlineSeconds=limit)
+    pods(job, 28, {}, "Failed", nodeName="e2e-worker")
+    failed = cond("Failed", "True", "DeadlineExceeded", said, 30)
+    launched(job, "Job", 30, [target, failed], activeDeadlineSeconds=limit)
+    verdict, _ = judged(job, tmp_path)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "run.timed_out", [0, 1])
+    assert advice in verdict.explanation
