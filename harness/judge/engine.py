@@ -141,7 +141,8 @@ def _made(facts: Facts, id_: CheckId) -> Finding:
     wanted = {other for other, function in CHECKS.items() if function is judge}
     if sorted(finding.name for finding in findings) != sorted(wanted):
         raise ValueError(f"expected {sorted(wanted)}, seen {[finding.name for finding in findings]}")
-    return next(finding for finding in findings if finding.name == id_)
+    # `check` is rendered here, where an error of it is caught.
+    return next(finding for finding in findings if finding.check.name == id_)
 
 
 def _not_made(id_: CheckId, need: Requirement, ranks: list[int]) -> Finding | None:

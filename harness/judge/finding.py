@@ -67,10 +67,10 @@ def explanation(head: str, details: Texts = (), why: Texts = ()) -> str:
     return text
 
 
-def listed(details: Texts, limit: int = LIMIT) -> str:
-    """Return the first entries of a list as text, and how many more there are."""
-    more = len(details) - limit
-    return "; ".join([*details[:limit], *([f"and {more} more"] if more > 0 else [])])
+def listed(details: Texts) -> str:
+    """Return the first LIMIT entries of a list as text, and how many more there are."""
+    more = len(details) - LIMIT
+    return "; ".join([*details[:LIMIT], *([f"and {more} more"] if more > 0 else [])])
 
 
 def counted(number: int, noun: str) -> str:

@@ -82,7 +82,7 @@ def _checks(verdict: Verdict) -> Table:
         name, said = check.name, check.explanation
         # One row for all checks that were not made for the same reason, where the first of them stands.
         names = alike.get(said, [])
-        if len(names) > 1 and check.result == "UNKNOWN":
+        if len(names) > 1 and name in names:
             if name != names[0]:
                 continue
             name, said = f"{len(names)} checks", f"{said}: {', '.join(names)}"

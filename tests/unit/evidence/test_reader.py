@@ -41,6 +41,17 @@ def test_the_latest_attempt_counts(tmp_path):
     assert job.write(tmp_path / "b").pods()[0].name == "again"
 
 
+def test_pods_and_exits_are_read_once(bundle):
+    """Contract: every judge sees the same pods and exits, and what is damaged in them is named once."""
+    (bundle.path / "exits.jsonl").write_bytes(b"{}\n")
+    before = bundle.pod_attempts(), bundle.exits()
+    for path in ("objects/pod.jsonl", "exits.jsonl"):
+        (bundle.path / path).unlink()
+    assert (bundle.pod_attempts(), bundle.exits()) == before
+    assert before[0]
+    assert bundle.damaged == ["exits.jsonl:1 not a record of this file"]
+
+
 @pytest.mark.parametrize(
     "path", ["objects/pod.jsonl", "truth/0.jsonl", "tracker/points.jsonl", "tracker/runs.jsonl"]
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from harness.evidence.schema import Verdict
+from harness.evidence.schema import Check, Verdict
 from harness.report import terminal
 
 
@@ -34,3 +34,18 @@ def test_what_is_to_be_typed_stays_one_line(tmp_path: Path, monkeypatch: pytest.
     assert f"next      harness logs {name} --rank 1" in lines
     assert f"evidence  {name}/truth/1.jsonl:7" in lines
     assert any(line.startswith("advice    look at it a a") for line in lines)
+
+
+def test_checks_that_were_not_made_for_one_reason_are_one_row(tmp_path: Path) -> None:
+    """Contract: the reason is shown once, with every name; checks with a cause keep a row of their own."""
+    checks = [
+        Check(name="a", result="UNKNOWN", explanation="Not judged"),
+        Check(name="b", result="PASS", explanation="Not judged"),
+        Check(name="c", result="UNKNOWN", explanation="Not judged"),
+        Check(name="d", result="UNKNOWN", cause="run.interrupted", explanation="Not judged"),
+        Check(name="e", result="UNKNOWN", explanation="alone"),
+    ]
+    lines = shown(Verdict(verdict="UNKNOWN", explanation="x", checks=checks), tmp_path)
+    rows = [" ".join(line.split()) for line in lines]
+    rows = [row for row in rows if row.endswith(("Not judged", "a, c", "alone"))]
+    assert rows == ["? 2 checks Not judged: a, c", "✓ b Not judged", "? d Not judged", "? e alone"]
