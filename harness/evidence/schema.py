@@ -10,6 +10,8 @@
       logs/<pod>-<container>.log   "<RFC 3339 time> <line>", from the first line to the last
       truth/<rank>.jsonl   of each attempt of the rank TruthStart, TruthRow …, TruthBlock …, TruthClient, then
                            TruthEnd: what the rank itself says it logged
+      truth/<rank>.outside.jsonl   the same by the recorder around Pluto's client, where the worker also
+                           records by itself
       tracker/runs.jsonl, attachments.jsonl, points.jsonl     TrackerRun, Attachment, Point
       tracker/summary.json TrackerSummary: counts, so that a file cut short is noticed
       controllers/, kind/  logs of controllers, export of a cluster that failed
@@ -186,6 +188,8 @@ class TruthStart(Record):
     """How often torchrun had restarted the ranks of this pod before. None without torchrun."""
     max_restarts: int | None = None
     """How often torchrun may restart them (--max-restarts)."""
+    outside: bool = False
+    """Recorded around the client's calls (harness/workers/outside_client.py), not by the worker itself."""
 
 
 class TruthRow(Record):
@@ -232,6 +236,13 @@ class TruthClient(Record):
     """Why the latest of the unsent points was not sent."""
 
 
+class TruthFault(Record):
+    """The recorder around the client failed, so rows may be missing."""
+
+    kind: Literal["fault"] = "fault"
+    text: str
+
+
 class TruthGap(Record):
     """Frames missing from the log between two sequence numbers."""
 
@@ -241,7 +252,8 @@ class TruthGap(Record):
 
 
 TruthLine = Annotated[
-    TruthStart | TruthRow | TruthBlock | TruthClient | TruthEnd | TruthGap, Field(discriminator="kind")
+    TruthStart | TruthRow | TruthBlock | TruthClient | TruthEnd | TruthGap | TruthFault,
+    Field(discriminator="kind"),
 ]
 
 

@@ -7,7 +7,15 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from harness.evidence.objects import Pod, mapping, termination
-from harness.evidence.schema import TruthBlock, TruthClient, TruthEnd, TruthGap, TruthRow, TruthStart
+from harness.evidence.schema import (
+    TruthBlock,
+    TruthClient,
+    TruthEnd,
+    TruthFault,
+    TruthGap,
+    TruthRow,
+    TruthStart,
+)
 from harness.judge.case import Case
 from harness.workers.truth_frames import row_bytes
 
@@ -30,6 +38,8 @@ class Attempt:
     steps: dict[str, tuple[int, int]] = field(default_factory=dict)
     """metric → its first and last step."""
     gaps: int = 0
+    fault: str = ""
+    """Why the recorder around the client failed, or ""."""
     _root: hashlib._Hash = field(default_factory=hashlib.sha256)
     _counts: dict[str, int] = field(default_factory=dict)
     _digests: dict[str, hashlib._Hash] = field(default_factory=dict)
@@ -86,6 +96,8 @@ class Truth:
     Pluto keeps the latest.
     """
     incomplete: str = ""
+    suffix: str = ""
+    """".outside" for what was recorded around the client of a worker that also records by itself."""
     known_silent: bool = False
     """The termination message says that the rank logged nothing."""
     _owner: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -118,15 +130,15 @@ class Truth:
 
     @property
     def path(self) -> str:
-        return f"truth/{self.rank}.jsonl"
+        return f"truth/{self.rank}{self.suffix}.jsonl"
 
 
-def read(case: Case, rank: int) -> Truth:
+def read(case: Case, rank: int, suffix: str = "") -> Truth:
     """Read truth/<rank>.jsonl in one pass."""
-    truth = Truth(rank)
+    truth = Truth(rank, suffix=suffix)
     times: dict[str, dict[int, int]] = {}
     damaged_before = len(case.bundle.damaged)
-    for _, line in case.bundle.truth(rank):
+    for _, line in case.bundle.truth(rank, suffix):
         if isinstance(line, TruthStart):
             truth.attempts.append(Attempt(line))
             continue
@@ -142,11 +154,13 @@ def read(case: Case, rank: int) -> Truth:
             attempt.client = line
         elif isinstance(line, TruthGap):
             attempt.gaps += 1
+        elif isinstance(line, TruthFault):
+            attempt.fault = attempt.fault or line.text
         else:
             attempt.gaps += attempt.end is not None
             attempt.end = line
     damage = len(case.bundle.damaged) > damaged_before
-    said = _in_message(case, truth)
+    said = {} if suffix else _in_message(case, truth)
     truth.known_silent = said.get("count") == 0
     truth.incomplete = _why_incomplete(case, truth, damage, said)
     return truth
@@ -193,6 +207,8 @@ def _why_incomplete(case: Case, truth: Truth, damage: bool, said: dict[str, obje
 
 
 def _why_attempt(truth: Truth, number: int, attempt: Attempt, said: dict[str, object]) -> str:
+    if attempt.fault:
+        return f"its recorder failed ({attempt.fault})"
     if attempt.gaps:
         return f"{attempt.gaps} gaps in its frames"
     last = number == len(truth.attempts) - 1

@@ -19,7 +19,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import truth_frames as frames
+if __package__:  # mounted as a package by the harness (outside.py); beside a worker it is a plain module
+    from . import truth_frames as frames
+else:
+    import truth_frames as frames
 
 ROWS_PER_FRAME = 20
 BLOCK_ROWS = 1000
@@ -32,6 +35,9 @@ STDOUT, STDERR = os.dup(1), os.dup(2)
 
 class Recorder:
     """Records rows (metric, step, value) of one rank in order. Not for several threads."""
+
+    mark: dict[str, str] = {}
+    """What each frame and the digest say besides: {"s": "outside"} for the recorder in outside_client.py."""
 
     def __init__(self, nonce: str, rank: int, *, row_limit: int = 200_000, fd: int = STDOUT) -> None:
         """Rows past `row_limit` are recorded as digests, of blocks of up to 1000 rows of one metric."""
@@ -59,8 +65,8 @@ class Recorder:
             )
         return cls(nonce, rank, row_limit=int(os.environ.get("HARNESS_TRUTH_ROWS", "200000")))
 
-    def record(self, metric: str, step: int, value: float) -> None:
-        """Record one point that this rank is about to log."""
+    def record(self, metric: str, step: int, value: float, time_ms: int | None = None) -> None:
+        """Record one point that this rank is about to log. `time_ms`: the client's time for it, if not now."""
         value = float(value)
         row = frames.row_bytes(metric, step, value)
         self._root.update(row)
@@ -71,7 +77,7 @@ class Recorder:
         if self.count > self.row_limit:
             self._to_block(metric, step, value)
             return
-        self._pending.append([metric, int(step), frames.encode_value(value), int(time.time() * 1000)])
+        self._pending.append([metric, int(step), frames.encode_value(value), time_ms or int(time.time() * 1000)])
         if len(self._pending) >= ROWS_PER_FRAME or self._may_write_at_once():
             self.flush()
 
@@ -117,7 +123,7 @@ class Recorder:
             self._write({"k": "end", **summary, "metrics": {}})
         folder = output_dir or os.environ.get("KONDUKTOR_OUTPUT_DIR")
         if folder:
-            _merge_result(Path(folder) / "result.json", self.rank, summary)
+            _merge_result(Path(folder) / "result.json", self.rank, {**summary, **self.mark})
         return summary
 
     def _to_block(self, metric: str, step: int, value: float) -> None:
@@ -145,7 +151,7 @@ class Recorder:
     def _write(self, payload: dict[str, Any]) -> None:
         """One frame. Raises ValueError, and writes nothing, when it would be too long."""
         head = {"k": payload["k"], "r": self.rank, "a": self.attempt, "q": self._seq}
-        line = frames.encode(self.nonce, {**head, **payload})
+        line = frames.encode(self.nonce, {**head, **self.mark, **payload})
         os.write(self.fd, (line + "\n").encode())
         self._seq += 1
 
@@ -159,12 +165,17 @@ def _life() -> dict[str, Any]:
 
 
 def _merge_result(path: Path, rank: int, summary: dict[str, Any]) -> None:
-    """Write into the result file that local ranks share: {"truth": {"<rank>": {"count": …, "sha256": …}}}."""
+    """Write into the result file that local ranks share: {"truth": {"<rank>": {"count": …, "sha256": …}}}.
+
+    A recorder with a mark does not replace what the worker's own wrote.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         result = json.loads(path.read_text()) if path.exists() else {}
-        result.setdefault("truth", {})[str(rank)] = summary
+        known = result.setdefault("truth", {})
+        if "s" not in summary or "s" in known.get(str(rank), summary):
+            known[str(rank)] = summary
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(result, separators=(",", ":")))
         os.replace(partial, path)

@@ -11,7 +11,9 @@ The JSON has "k" (kind), "r" (rank), "a" (attempt), "q" (seq), and by its kind
     {"k":"rows","n":first_row_number,"rows":[[metric, step, value, time_ms], ...]}
     {"k":"block","metric":m,"first":step,"last":step,"count":c,"sha256":hex}
     {"k":"client","whole":bool,"sent":{m:[[first,last],...]},"unsent":{...},"error":text}
+    {"k":"fault","text":why_rows_may_be_missing}
     {"k":"end","count":rows_in_all,"sha256":root,"metrics":{m:[count, sha256]}|{}}
+Frames of the recorder that the harness puts around the client (outside_client.py) have "s":"outside" as well.
 A rank may live more than once: torchrun starts it again, its pod is made again. Each life is an attempt with
 an id of its own; "restart" is torchrun's own count, null where there is no torchrun.
 `seq` counts an attempt's frames from 0 without gaps; a gap is a lost frame. Blocks stand for rows that are
