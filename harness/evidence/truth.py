@@ -118,7 +118,9 @@ class TruthCollector:
                 decoded = _lines(frame, pod)
             except (KeyError, TypeError, ValueError, AttributeError, ValidationError):
                 continue
-            attempt = self._attempts.setdefault(rank, {}).setdefault(id_, _Attempt(pod, frame.get("s") == OUTSIDE))
+            attempt = self._attempts.setdefault(rank, {}).setdefault(
+                id_, _Attempt(pod, frame.get("s") == OUTSIDE)
+            )
             known = attempt.frames.setdefault(seq, decoded)
             if known is not decoded and [*map(repr, known)] != [*map(repr, decoded)]:
                 attempt.conflicts.add(seq)

@@ -207,10 +207,12 @@ def _why_incomplete(case: Case, truth: Truth, damage: bool, said: dict[str, obje
 
 
 def _why_attempt(truth: Truth, number: int, attempt: Attempt, said: dict[str, object]) -> str:
-    if attempt.fault:
-        return f"its recorder failed ({attempt.fault})"
-    if attempt.gaps:
-        return f"{attempt.gaps} gaps in its frames"
+    if attempt.fault or attempt.gaps:
+        return (
+            f"its recorder failed ({attempt.fault})"
+            if attempt.fault
+            else f"{attempt.gaps} gaps in its frames"
+        )
     last = number == len(truth.attempts) - 1
     if attempt.end is None:
         return f"its end is missing after {attempt.count} rows" if last else _cut(truth, number, attempt)

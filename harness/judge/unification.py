@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.evidence.schema import TrackerSummary
-from harness.judge import attachment, delivery, points, restarts, truth
+from harness.judge import agreement, attachment, delivery, points, restarts, truth
 from harness.judge import tracker as tracker_
 from harness.judge.attachment import Attached
 from harness.judge.case import Case, Finding, found, names, passed, unknown
@@ -17,6 +17,7 @@ def checks(case: Case, ends: dict[int, End]) -> list[Finding]:
     if not any(case.started(index) for index in range(case.expected.num_nodes)):
         return [unknown("unification", "not judged: no rank was seen running")]
     truths = [truth.read(case, rank) for rank in range(case.expected.ranks)]
+    agree = agreement.check(case, truths)
     runs = case.bundle.runs()
     seen = case.bundle.attachments()
     summary = case.bundle.summary
@@ -25,7 +26,7 @@ def checks(case: Case, ends: dict[int, End]) -> list[Finding]:
     shared = attached.shared[0][1].run_id if attached.shared else None
     recorded = points.read(case.bundle, shared)
     tracker = tracker_evidence(case, summary, len(runs), len(seen), recorded.raw)
-    own = [truth_complete(case, truths, ends), ranks_logged(truths), restarts.check(case, truths)]
+    own = [truth_complete(case, truths, ends), ranks_logged(truths), *agree, restarts.check(case, truths)]
     rest = _against_tracker(case, attached, truths, recorded, ends)
     if tracker.check.result != "PASS":
         rest = [_without_tracker(finding, tracker) for finding in rest]

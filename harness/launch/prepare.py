@@ -23,7 +23,7 @@ from harness.core.kubernetes import NOT_SERVED, Kube
 from harness.evidence.kinds import QUEUED
 from harness.evidence.schema import Expected, TrackerSummary
 from harness.evidence.writer import BundleWriter
-from harness.launch import namespaces
+from harness.launch import namespaces, recorder
 from harness.launch.names import NONCE_LABEL
 from harness.launch.workload import Handle, Surroundings, Workload
 from harness.provision import preflight
@@ -125,7 +125,8 @@ def prepare(
     kube, settings, nonce = ready.kube, context.settings, context.nonce
     namespace = _namespace(ready, context, undo)
     key, url, reader = _tracker(kube, settings)
-    secret_env = _secret(kube, namespace, {**workload.secret_envs, "PLUTO_API_KEY": key})
+    keys = {"PLUTO_API_KEY": key, "PLUTO_API_TOKEN": key}  # Workers ask for it by either name.
+    secret_env = _secret(kube, namespace, {**workload.secret_envs, **keys})
     for value in (key, *workload.secrets):
         context.writer.redactor.add(value)
     if set(QUEUED) <= set(workload.watched):  # Kueue may have to admit it
@@ -133,6 +134,8 @@ def prepare(
     files = {**(ready.worker.changed if workload.takes_ours else {}), **scripts.users(settings)}
     if files:
         kube.apply(scripts.config_map(namespace, files))
+    if settings.recorder:
+        kube.apply(recorder.config_map(namespace))
     surroundings = Surroundings(
         context=context,
         kube=kube,
@@ -147,6 +150,7 @@ def prepare(
         cpu_request=_cpu_request(kube, workload, expected.num_nodes, context),
         scripts=scripts.mounts(files),
         pull_secret=_pull_secret(kube, settings, namespace),
+        recorder=settings.recorder,
     )
     return Launching(
         kube=kube,

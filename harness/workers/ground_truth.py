@@ -17,12 +17,12 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 if __package__:  # mounted as a package by the harness (outside.py); beside a worker it is a plain module
     from . import truth_frames as frames
 else:
-    import truth_frames as frames
+    import truth_frames as frames  # type: ignore[no-redef]
 
 ROWS_PER_FRAME = 20
 BLOCK_ROWS = 1000
@@ -36,8 +36,8 @@ STDOUT, STDERR = os.dup(1), os.dup(2)
 class Recorder:
     """Records rows (metric, step, value) of one rank in order. Not for several threads."""
 
-    mark: dict[str, str] = {}
-    """What each frame and the digest say besides: {"s": "outside"} for the recorder in outside_client.py."""
+    mark: ClassVar[dict[str, str]] = {}
+    """What each frame and the digest say besides. Empty, but for the recorder in outside_client.py."""
 
     def __init__(self, nonce: str, rank: int, *, row_limit: int = 200_000, fd: int = STDOUT) -> None:
         """Rows past `row_limit` are recorded as digests, of blocks of up to 1000 rows of one metric."""
@@ -66,7 +66,7 @@ class Recorder:
         return cls(nonce, rank, row_limit=int(os.environ.get("HARNESS_TRUTH_ROWS", "200000")))
 
     def record(self, metric: str, step: int, value: float, time_ms: int | None = None) -> None:
-        """Record one point that this rank is about to log. `time_ms`: the client's time for it, if not now."""
+        """Record one point that this rank is about to log. `time_ms`: its time, if that is not now."""
         value = float(value)
         row = frames.row_bytes(metric, step, value)
         self._root.update(row)
@@ -77,7 +77,9 @@ class Recorder:
         if self.count > self.row_limit:
             self._to_block(metric, step, value)
             return
-        self._pending.append([metric, int(step), frames.encode_value(value), time_ms or int(time.time() * 1000)])
+        self._pending.append(
+            [metric, int(step), frames.encode_value(value), time_ms or int(time.time() * 1000)]
+        )
         if len(self._pending) >= ROWS_PER_FRAME or self._may_write_at_once():
             self.flush()
 

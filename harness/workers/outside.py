@@ -7,6 +7,7 @@ imports the client, its calls are wrapped (outside_client.py). Standard library 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ CLIENT = "pluto.op"
 """The module of the client that has the class of a run."""
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX")
 RECORDED_BY = "HARNESS_RECORDED_BY"
-"""The process that records for a rank. Its children inherit the variable, and so record nothing themselves."""
+"""The process that records for a rank. Its children inherit the variable, and so record nothing."""
 
 
 def install() -> None:
@@ -101,7 +102,7 @@ def records_elsewhere(environment: Mapping[str, str]) -> bool:
 
 
 def started_by_torchrun(environment: Mapping[str, str]) -> bool:
-    """Return whether torchrun itself started this process as a rank, and not the rank as a helper of its own."""
+    """Return whether torchrun started this process as a rank, and not a rank as a helper of its own."""
     if rank_of(environment) is None or "LOCAL_RANK" not in environment:
         return False
     try:
@@ -112,7 +113,5 @@ def started_by_torchrun(environment: Mapping[str, str]) -> bool:
 
 def say(text: str) -> None:
     """Write one line to the log. It is never an error when that fails."""
-    try:
+    with contextlib.suppress(OSError):
         os.write(2, f"[harness] the recorder around Pluto's client {text}\n".encode())
-    except OSError:
-        pass

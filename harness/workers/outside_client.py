@@ -12,10 +12,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable  # noqa: UP035 - Python 3.9
+from typing import Any, Callable, ClassVar  # noqa: UP035 - Python 3.9
 
 from . import client_state, outside
 from .ground_truth import STDOUT, Recorder
@@ -24,7 +25,7 @@ from .ground_truth import STDOUT, Recorder
 class Stream(Recorder):
     """The frames of the recorder around the client. Rows of one call share a frame."""
 
-    mark = {"s": "outside"}
+    mark: ClassVar[dict[str, str]] = {"s": "outside"}
     _in_call = False
 
     def call(self, rows: list[tuple[str, int, float]], time_ms: int) -> None:
@@ -55,7 +56,7 @@ class Outside:
         """The client's own queue, a database."""
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._steps: dict[int, Any] = {}
+        self._steps: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         """By run: the step of its last call."""
         self._failed = False
         self._ended = False
@@ -76,17 +77,19 @@ class Outside:
         manager = op._sync_manager
         with self._lock:
             if step is None:
-                step = self._steps.get(id(op), op._step) + 1
-            self._steps[id(op)] = step
+                step = self._steps.get(op, op._step) + 1
+            self._steps[op] = step
         if manager is not None:
             self.queue = str(manager.db_path)
         rows: list[tuple[str, int, float]] = []
         read: dict[str, Any] = {}
         for name, value in data.items():
-            plain = _plain(value)
-            if plain is not value and manager is not None:
-                read[name] = plain
-            rows += [(name, int(step), float(one)) for one in _numbers(plain)]
+            if not isinstance(name, str):
+                continue  # The client refuses it.
+            handed, points = _read(value)
+            if handed is not value and manager is not None:
+                read[name] = handed
+            rows += [(name, int(step), point) for point in points]
         with self._lock:
             if self._ended and rows:
                 raise RuntimeError("points were logged after the end of the process's own code")
@@ -108,12 +111,11 @@ class Outside:
 
     def end(self) -> None:
         """End the record, but for a program that an exception ended: it may have had more to log."""
-        crashed = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         with self._lock:
             if self._ended:
                 return
             self._ended = True
-            if crashed is not None:
+            if crashed():
                 self.stream.flush()
                 return
             if self.queue is not None:
@@ -126,17 +128,21 @@ _recording: Outside | None = None
 
 def wrap(module: ModuleType) -> None:
     """Wrap the class of a run in the client's module `pluto.op`. Raises AttributeError if it is not there."""
-    run: Any = module.Op  # type: ignore[attr-defined]
+    run: Any = module.Op
     run.__init__, run.log = _around_init(run.__init__), _around_log(run.log)
 
 
 def at_exit(silent: bool) -> None:
-    """End the record of this process. `silent`: it is a rank, so that it tells also that it logged nothing."""
-    crashed = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    if silent and crashed is None and _recording is None:
+    """End the record of this process. `silent`: it is a rank, so it also tells that it logged nothing."""
+    if silent and not crashed() and _recording is None:
         begin()
     if _recording is not None and _recording.here:
         _recording.end()
+
+
+def crashed() -> bool:
+    """Return whether an exception that nobody caught ends this process."""
+    return (getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)) is not None
 
 
 def begin() -> None:
@@ -184,25 +190,25 @@ def _around_log(original: Callable[..., Any]) -> Callable[..., Any]:
     return log
 
 
-def _plain(value: Any) -> Any:
-    """Return a value with each tensor in it as the number that the client would read out of it."""
+def _read(value: Any) -> tuple[Any, list[float]]:
+    """Return a value as the client is to get it, and the points in it. A list holds several for one step."""
     if isinstance(value, list):
-        read = [_plain(one) for one in value]
-        return value if all(new is old for new, old in zip(read, value)) else read  # noqa: B905 - Python 3.9
-    if isinstance(value, (int, float)) or not hasattr(value, "item"):
-        return value
+        read = [_read(one) for one in value]
+        same = all(handed is one for (handed, _), one in zip(read, value))  # noqa: B905 - Python 3.9
+        return value if same else [handed for handed, _ in read], [
+            point for _, found in read for point in found
+        ]
+    if isinstance(value, bool):
+        return value, []
+    if isinstance(value, (int, float)):
+        return value, [value]
     try:
         number = value.item()
-    except Exception:  # The client tries the same, says why, and leaves the value out.
-        return value
-    return number if isinstance(number, (int, float)) and not isinstance(number, bool) else value
-
-
-def _numbers(plain: Any) -> Iterator[float]:
-    """Yield the points of a value that `_plain` returned. A list holds several for one step."""
-    for one in plain if isinstance(plain, list) else [plain]:
-        if isinstance(one, (int, float)) and not isinstance(one, bool):
-            yield one
+    except Exception:  # No tensor, or one of several numbers: the client too leaves it out.
+        return value, []
+    if isinstance(number, bool):  # The client sends it, but would leave out a plain bool.
+        return value, [number]
+    return (number, [number]) if isinstance(number, (int, float)) else (value, [])
 
 
 def _milliseconds(timestamp: Any) -> int:
