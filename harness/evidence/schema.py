@@ -74,6 +74,8 @@ class Launch(Record):
     """The job name that the ranks' clients give the tracker. None: `object_name`."""
     held: bool = False
     """Its controller restarts what ends, so containers stay when their command has ended (exits.jsonl)."""
+    recorder: bool = False
+    """A recorder around Pluto's client was mounted (harness/launch/recorder.py)."""
 
     @property
     def tracked_as(self) -> str | None:

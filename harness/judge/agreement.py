@@ -1,7 +1,7 @@
 """Judge whether the two recorders of a rank agree: the worker's own, and the one around Pluto's client.
 
-Where a worker records by itself, its own record is compared with the tracker. The other one must hold the same
-points. A point that only the other one has was handed to the client as well, so the run must hold it too.
+Where a worker records by itself, its own record is compared with the tracker. The other one must hold the
+same points. A point that only the other one has was handed to the client as well, so the run must hold it too.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def check(case: Case, truths: Iterable[Truth]) -> list[Finding]:
     pairs = [(one, other) for one in truths if (other := _other(case, one)) is not None]
     apart = {own.rank: (other, found_) for own, other in pairs if (found_ := [*differences(own, other)])}
     for own, other in pairs:
-        for metric, rows in other.rows.items():
-            own.rows[metric] = {**rows, **own.rows.get(metric, {})}
+        for metric, series in other.rows.items():
+            own.rows[metric] = {**series, **own.rows.get(metric, {})}
     if not pairs:
         return []
     ranks = [own.rank for own, _ in pairs]

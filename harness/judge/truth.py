@@ -16,6 +16,7 @@ from harness.evidence.schema import (
     TruthRow,
     TruthStart,
 )
+from harness.judge import unrecorded
 from harness.judge.case import Case
 from harness.workers.truth_frames import row_bytes
 
@@ -196,7 +197,7 @@ def _in_message(case: Case, truth: Truth) -> dict[str, object]:
 def _why_incomplete(case: Case, truth: Truth, damage: bool, said: dict[str, object]) -> str:
     """Return in one clause why the ground truth is incomplete, or "" when it is complete."""
     if not case.bundle.has(truth.path):
-        return "nothing of what it recorded reached the harness"
+        return f"nothing of what it recorded reached the harness{unrecorded.why(case, truth.rank)}"
     reasons = ["its file is damaged"] * damage
     for number, attempt in enumerate(truth.attempts):
         why = _why_attempt(truth, number, attempt, said)

@@ -23,7 +23,7 @@ _TAKEN = ("pod_config", "jobset_config")
 # Without this init, konduktor's script would be PID 1 as bash, which neither forwards nor obeys SIGTERM.
 # Ranks would be killed 30 s later without a log line. The init passes SIGTERM on to every process and then
 # waits until all have ended. Where the recorder is mounted, Python is to import it when it starts, and its
-# frames go to this shell's stdout. Kubernetes would halve a doubled dollar sign, so /proc gives the process id.
+# frames go to this shell's stdout. Kubernetes would halve a doubled dollar sign: /proc gives the process id.
 _INIT = """trap 'kill -TERM -1' TERM
 if [ -d /opt/harness/recorder ]; then
   read -r own _ </proc/self/stat
