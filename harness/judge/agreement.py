@@ -1,7 +1,7 @@
 """Judge whether the two recorders of a rank agree: the worker's own, and the one around Pluto's client.
 
 Where a worker records by itself, its own record is compared with the tracker. The other one must hold the
-same points. A point that only the other one has was handed to the client as well, so the run must hold it too.
+same points. A point that only the other one has was handed to the client, so the run must hold it too.
 """
 
 from __future__ import annotations

@@ -61,7 +61,11 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Compa
             f"{many} acknowledged to the client of {who}, so lost after the client had done its part"
         )
     if NEVER in counts:
-        parts.append(f"{_counted(counts[NEVER])} never given to the client of {names(counts[NEVER])}")
+        handed = Counter({rank: n for rank, n in counts[NEVER].items() if by_rank[rank].outside})
+        if handed:
+            parts.append(f"{_counted(handed)} handed to the client of {names(handed)} and never in its queue")
+        if others := counts[NEVER] - handed:
+            parts.append(f"{_counted(others)} never given to the client of {names(others)}")
     if UNTOLD in counts:
         cut = _cut_off(case, counts[UNTOLD])
         if cut:

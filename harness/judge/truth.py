@@ -113,6 +113,11 @@ class Truth:
         return [block for attempt in self.attempts for block in attempt.blocks]
 
     @property
+    def outside(self) -> bool:
+        """Return whether it was recorded around the client, so that each row was handed to the client."""
+        return any(attempt.start is not None and attempt.start.outside for attempt in self.attempts)
+
+    @property
     def end(self) -> TruthEnd | None:
         """Return the end line of the last attempt.
 

@@ -17,7 +17,9 @@ STEPS = 30
 def main() -> int:
     rank, nodes = int(os.environ["RANK"]), int(os.environ["NUM_NODES"])
     run_id = os.environ["PLUTO_RUN_ID"]
-    os.environ["PLUTO_API_TOKEN"]  # noqa: B018 - raises KeyError where the token is missing
+    if not os.environ.get("PLUTO_API_TOKEN"):
+        print(f"[Node {rank}] PLUTO_API_TOKEN is not set", flush=True)
+        return 1
     print(f"[Node {rank}] {nodes} nodes, run {run_id}", flush=True)
     dist.init_process_group("gloo")
 
@@ -41,7 +43,8 @@ def main() -> int:
         gradient = 2 * error @ x / len(x)
         dist.all_reduce(gradient)
         weights -= 0.05 * gradient / nodes
-        run.log({f"loss/node{rank}": (error**2).mean(), f"throughput/node{rank}": 1000 + 100 * rank + step, "step": step})
+        speed = 1000 + 100 * rank + step
+        run.log({f"loss/node{rank}": (error**2).mean(), f"throughput/node{rank}": speed, "step": step})
         time.sleep(0.2)
 
     run.finish()
