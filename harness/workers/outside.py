@@ -27,7 +27,8 @@ def install() -> None:
     """Wrap the client as soon as this process imports it. Does nothing outside a launch of the harness."""
     if not os.environ.get("HARNESS_NONCE"):
         return
-    atexit.register(_at_exit)  # As early as possible: what is registered later runs before it.
+    # As early as possible: what is registered later runs before it, and the parent may be gone at the end.
+    atexit.register(_at_exit, os.getpid(), started_by_torchrun(os.environ))
     if CLIENT in sys.modules:
         _wrap(sys.modules[CLIENT])
     else:
@@ -77,15 +78,14 @@ def _wrap(module: ModuleType) -> None:
         say(f"does not know this client: {error!r}")
 
 
-def _at_exit() -> None:
-    """End what was recorded. A rank that never imported the client tells that it logged nothing."""
-    silent = started_by_torchrun(os.environ)
-    if not silent and f"{__package__}.outside_client" not in sys.modules:
+def _at_exit(process: int, is_rank: bool) -> None:
+    """End what was recorded. A rank that made no run tells that it logged nothing."""
+    if os.getpid() != process or not (is_rank or f"{__package__}.outside_client" in sys.modules):
         return
     try:
         from . import outside_client
 
-        outside_client.at_exit(silent)
+        outside_client.at_exit(is_rank)
     except Exception as error:
         say(f"could not end: {error!r}")
 

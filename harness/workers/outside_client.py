@@ -132,9 +132,9 @@ def wrap(module: ModuleType) -> None:
     run.__init__, run.log = _around_init(run.__init__), _around_log(run.log)
 
 
-def at_exit(silent: bool) -> None:
-    """End the record of this process. `silent`: it is a rank, so it also tells that it logged nothing."""
-    if silent and not crashed() and _recording is None:
+def at_exit(is_rank: bool) -> None:
+    """End the record of this process. One that surely is a rank also tells that it logged nothing."""
+    if is_rank and not crashed() and _recording is None:
         begin()
     if _recording is not None and _recording.here:
         _recording.end()

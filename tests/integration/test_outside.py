@@ -98,7 +98,7 @@ def ran(server: Server, folder: Path, tmp_path: Path) -> Run:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
         return Ran(done.returncode, done.stdout, log.read_text())
@@ -206,10 +206,9 @@ def test_with_and_without_the_recorder_the_tracker_gets_the_same(
     ran: Run, kept: Callable[..., Points], tmp_path: Path
 ) -> None:
     """Contract: it changes nothing of what the client does."""
-    program = KINDS.replace("    assert Tensor.reads", "    Tensor.reads == 1 or")
     found = []
     for name, more in {"with": {}, "without": {"PYTHONPATH": ""}}.items():
-        done = ran(program, PLUTO_RUN_ID=f"{tmp_path.name}-{name}", **more)
+        done = ran(KINDS, PLUTO_RUN_ID=f"{tmp_path.name}-{name}", **more)
         assert done.code == 0, done.output
         found.append(kept(f"{tmp_path.name}-{name}"))
     assert found[0] == found[1]
@@ -246,15 +245,18 @@ def test_an_ordered_end_is_an_end(ran: Run, last: str, ends: bool) -> None:
 def test_only_the_rank_records(ran: Run) -> None:
     """A forked child, a spawned one and a program that the rank starts record nothing under its name."""
     done = ran("""
-        import multiprocessing, os, subprocess, sys, pluto
+        import atexit, multiprocessing, os, subprocess, sys, pluto
         CHILD = "import pluto; run = pluto.init(name='child'); run.log({'child': 1.0}, step=0); run.finish()"
         run = pluto.init(name="node0")
         run.log({"loss": 1.0}, step=0)
-        def work(): run.log({"forked": 1.0}, step=0)
+        def work():
+            run._sync_manager.enqueue_metrics = print  # no database is for two processes
+            run.log({"loss": 99.0}, step=50)
         child = multiprocessing.get_context("fork").Process(target=work); child.start(); child.join()
         if (pid := os.fork()) == 0:
-            run.log({"forked too": 1.0}, step=0)
-            sys.exit(0)                                # its exit handlers run
+            work()
+            atexit.unregister(run.finish)              # the client would wait for its parent's children
+            sys.exit(0)                                # our exit handler runs
         os.waitpid(pid, 0)
         alone = {**os.environ, "PLUTO_DIR": "child"}
         subprocess.run([sys.executable, "-c", CHILD], check=True, env=alone)
@@ -328,8 +330,8 @@ def test_an_image_s_own_sitecustomize_still_runs(ran: Run, tmp_path: Path, folde
 
 
 def test_outside_a_launch_nothing_is_prepared(ran: Run) -> None:
-    done = ran("import sys; print(any('harness' in str(f) for f in sys.meta_path))", HARNESS_NONCE="")
-    assert "False" in done.output
+    done = ran("import sys; print([type(f).__module__ for f in sys.meta_path])", HARNESS_NONCE="")
+    assert "_harness_recorder" not in done.output
 
 
 def test_a_worker_that_records_too_has_both(ran: Run, tmp_path: Path) -> None:
