@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.evidence.schema import Check, TruthBlock, TruthEnd, TruthFault, TruthLine, TruthRow, Verdict
+from harness.evidence.schema import (
+    Check,
+    TruthBlock,
+    TruthClient,
+    TruthEnd,
+    TruthFault,
+    TruthLine,
+    TruthRow,
+    TruthStart,
+    Verdict,
+)
 from harness.judge import judge
 from harness.workers.truth_frames import digest
 
@@ -161,3 +171,41 @@ def test_any_change_of_either_record_is_seen(
     told = agreement(verdict)
     assert told is not None
     assert told.result == "UNKNOWN"
+
+
+@pytest.mark.parametrize(
+    ("said", "recorder", "expected"),
+    [
+        ("does not know this client: AttributeError()", True, "does not know this client: AttributeError()"),
+        ("", True, "No recorder spoke: did it call pluto.init()? Is PYTHONPATH replaced"),
+        ("", False, "nothing of what it recorded reached the harness"),
+    ],
+)
+def test_a_rank_without_a_record_says_why(judged: Judged, said: str, recorder: bool, expected: str) -> None:
+    """The log of the rank tells it, or the verdict names what keeps a recorder away."""
+    job = bundles.healthy()
+    del job.truth[1]
+    assert job.manifest.launch is not None
+    launch = job.manifest.launch.model_copy(update={"recorder": recorder})
+    job.manifest = job.manifest.model_copy(update={"launch": launch})
+    if said:
+        job.logs[job.pod_name(1)].append(
+            f"{bundles.at(7)} [harness] the recorder around Pluto's client {said}"
+        )
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.truth_incomplete")
+    assert expected in verdict.explanation
+
+
+def test_a_lost_point_that_was_recorded_around_the_client_was_handed_to_it(judged: Judged) -> None:
+    """Contract: the verdict does not say that the client was never given what it was seen to be given."""
+    job = bundles.healthy()
+    lost = job.rows(1)[0]
+    start = TruthStart(attempt="a", time_ms=1, outside=True)
+    client = TruthClient(whole=True, sent={}, unsent={})
+    job.truth[1] = [start, *job.truth[1][:-1], client, job.truth[1][-1]]
+    job.points = [p for p in job.points if (p.metric, p.step) != (lost.metric, lost.step)]
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "unification.lost_points")
+    assert "handed to the client of rank 1 and never in its queue" in verdict.explanation
+    assert "never given" not in verdict.explanation
