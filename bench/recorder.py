@@ -56,6 +56,7 @@ def measured(server: Server, folder: Path, calls: int, metrics: int, pause: floa
         env=server.pluto_environment(home, RANK="0", PLUTO_RUN_ID=f"bench-{metrics}", **given),
         cwd=home,
         stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         text=True,
         check=True,
     )
