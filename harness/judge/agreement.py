@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from harness.judge import truth as truths_
-from harness.judge.case import Case, Finding, found, names, passed
+from harness.judge.case import Case, Finding, found, names, passed, unknown
 from harness.judge.points import same
 from harness.judge.truth import Truth
 
@@ -22,13 +22,21 @@ Differences = list[tuple[str, int, str]]
 def check(case: Case, truths: Iterable[Truth]) -> list[Finding]:
     """Check `recorders-agree`, where a rank has both. Adds to `truths` the points that only the other has."""
     pairs = [(one, other) for one in truths if (other := _other(case, one)) is not None]
-    apart = {own.rank: (other, found_) for own, other in pairs if (found_ := [*differences(own, other)])}
+    apart = {
+        own.rank: (other, found_)
+        for own, other in pairs
+        if not own.incomplete and (found_ := [*differences(own, other)])
+    }
+    # A rank that was cut off may have recorded a point and not handed it over yet.
+    cut = [own.rank for own, _ in pairs if own.incomplete]
     for own, other in pairs:
         for metric, series in other.rows.items():
             own.rows[metric] = {**series, **own.rows.get(metric, {})}
     if not pairs:
         return []
     ranks = [own.rank for own, _ in pairs]
+    if not apart and cut:
+        return [unknown(CHECK, f"what {names(cut)} recorded is not known completely", ranks=cut)]
     if not apart:
         rows = sum(other.count for _, other in pairs)
         text = f"what {names(ranks)} recorded and what they handed to the client are the same {rows} rows"

@@ -68,7 +68,7 @@ def digest(rows: Iterable[tuple[str, int, float]]) -> str:
 
 
 def _mac(nonce: str, body: str) -> str:
-    return hmac.new(nonce.encode(), body.encode(), hashlib.sha256).hexdigest()[:32]
+    return hmac.digest(nonce.encode(), body.encode(), "sha256").hex()[:32]
 
 
 def encode(nonce: str, payload: dict[str, Any]) -> str:

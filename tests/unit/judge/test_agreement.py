@@ -107,6 +107,18 @@ def test_all_rows_without_an_end_agree(judged: Judged) -> None:
     assert judged(job).verdict == "PASS"
 
 
+def test_a_rank_that_was_cut_off_is_not_compared(judged: Judged) -> None:
+    """It had recorded a point, and the client had not got it yet. That its record is cut says it already."""
+    job = both(bundles.healthy())
+    job.truth[1] = job.truth[1][:-1]
+    job.outside[1] = job.outside[1][:-3]
+    verdict = judged(job)
+    told = agreement(verdict)
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.truth_incomplete")
+    assert told is not None
+    assert (told.result, told.cause, told.ranks) == ("UNKNOWN", None, [1])
+
+
 def test_a_failed_recorder_is_named_where_it_matters(judged: Judged) -> None:
     job = both(bundles.healthy())
     job.outside[1] = [*job.rows(1)[1:], TruthFault(text="OverflowError: too large")]
