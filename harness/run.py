@@ -168,6 +168,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext) -> None:
                 container=workload.container,
                 held=workload.held,
                 job_name=workload.job_name(nonce),
+                recorder=context.settings.recorder,
             )
             writer.update(launch=launch)
             observer = LaunchObserver(ready.kube, launch, workload.watched, writer, budget)

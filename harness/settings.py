@@ -94,6 +94,11 @@ class Settings(BaseSettings):
         None,
         description="a folder of yours: its files are laid over /workspace of every rank's image",
     )
+    recorder: bool = Field(
+        True,
+        description="record what each rank hands to Pluto's client, around the client's calls, so that no "
+        "worker needs a ground truth of its own; false: only what a worker records itself",
+    )
     images: ImagesMode = Field(
         "auto", description="published images, images built from source, or by whether registries answer"
     )

@@ -76,6 +76,7 @@ THEIRS = (
 ELSEWHERE = {
     "harness run jobs/gpu.yaml --kubeconfig F --context C --tracker hosted": "needs GPUs and a hosted Pluto; "
     "tests/k8s/test_gpu.py and test_hosted.py do as much of it as can be done",
+    "harness run examples/unchanged/job.yaml": "tests/k8s/test_unchanged.py launches it",
     "harness faults rank-killed tracker": "tests/k8s/test_faults.py injects them",
 }
 """Commands that another test types, or that nobody can type, and why."""

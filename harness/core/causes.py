@@ -113,6 +113,7 @@ CauseId = Literal[
     "unification.not_attached",
     "unification.rank_silent",
     "unification.truth_incomplete",
+    "unification.recorders_disagree",
     "unification.lost_points",
     "unification.wrong_value",
     "unification.metric_collision",

@@ -28,6 +28,7 @@ CheckId = Literal[
     "tracker",
     "ground-truth-complete",
     "ranks-logged",
+    "recorders-agree",
     "restarts",
     "code",
     "run-exists",

@@ -172,9 +172,9 @@ class Bundle:
     def _exits(self) -> list[tuple[int, ContainerExit]]:
         return list(self._records("exits.jsonl", _EXIT))
 
-    def truth(self, rank: int) -> Iterator[tuple[int, TruthLine]]:
-        """Yield a rank's ground truth with line numbers."""
-        return self._records(f"truth/{rank}.jsonl", _TRUTH)
+    def truth(self, rank: int, suffix: str = "") -> Iterator[tuple[int, TruthLine]]:
+        """Yield a rank's ground truth with line numbers. `suffix` ".outside": the second one."""
+        return self._records(f"truth/{rank}{suffix}.jsonl", _TRUTH)
 
     def runs(self) -> list[tuple[int, TrackerRun]]:
         """Return the tracker's runs with line numbers."""

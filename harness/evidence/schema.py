@@ -10,6 +10,8 @@
       logs/<pod>-<container>.log   "<RFC 3339 time> <line>", from the first line to the last
       truth/<rank>.jsonl   of each attempt of the rank TruthStart, TruthCode …, TruthRow …, TruthBlock …,
                            TruthClient, TruthCode …, then TruthEnd: what the rank itself says it logged
+      truth/<rank>.outside.jsonl   the same by the recorder around Pluto's client, where the worker also
+                           records by itself
       tracker/runs.jsonl, attachments.jsonl, points.jsonl     TrackerRun, Attachment, Point
       tracker/summary.json TrackerSummary: counts, so that a file cut short is noticed
       controllers/, kind/  logs of controllers, export of a cluster that failed
@@ -72,6 +74,8 @@ class Launch(Record):
     """The job name that the ranks' clients give the tracker. None: `object_name`."""
     held: bool = False
     """Its controller restarts what ends, so containers stay when their command has ended (exits.jsonl)."""
+    recorder: bool = False
+    """A recorder around Pluto's client was mounted (harness/launch/recorder.py)."""
 
     @property
     def tracked_as(self) -> str | None:
@@ -218,6 +222,8 @@ class TruthStart(Record):
     """How often torchrun had restarted the ranks of this pod before. None without torchrun."""
     max_restarts: int | None = None
     """How often torchrun may restart them (--max-restarts)."""
+    outside: bool = False
+    """Recorded around the client's calls (harness/workers/outside_client.py), not by the worker itself."""
 
 
 class TruthRow(Record):
@@ -272,6 +278,13 @@ class TruthCode(Record):
     """(what, name, value)."""
 
 
+class TruthFault(Record):
+    """The recorder around the client failed, so rows may be missing."""
+
+    kind: Literal["fault"] = "fault"
+    text: str
+
+
 class TruthGap(Record):
     """Frames missing from the log between two sequence numbers."""
 
@@ -281,7 +294,7 @@ class TruthGap(Record):
 
 
 TruthLine = Annotated[
-    TruthStart | TruthRow | TruthBlock | TruthClient | TruthCode | TruthEnd | TruthGap,
+    TruthStart | TruthRow | TruthBlock | TruthClient | TruthCode | TruthEnd | TruthGap | TruthFault,
     Field(discriminator="kind"),
 ]
 

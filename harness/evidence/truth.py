@@ -13,12 +13,25 @@ from harness.evidence.schema import (
     TruthClient,
     TruthCode,
     TruthEnd,
+    TruthFault,
     TruthGap,
     TruthLine,
     TruthRow,
     TruthStart,
 )
 from harness.workers import truth_frames
+
+OUTSIDE = "outside"
+"""What frames of the recorder around the client have as "s"."""
+
+
+_AS_THEY_ARE: dict[str, type[TruthBlock | TruthClient | TruthCode | TruthFault]] = {
+    "block": TruthBlock,
+    "client": TruthClient,
+    "code": TruthCode,
+    "fault": TruthFault,
+}
+"""Kinds of frames that have the fields of their record."""
 
 
 def _lines(frame: dict[str, Any], pod: str) -> list[TruthLine]:
@@ -27,7 +40,13 @@ def _lines(frame: dict[str, Any], pod: str) -> list[TruthLine]:
     if kind == "start":
         return [
             TruthStart.model_validate(
-                {**rest, "attempt": frame["a"], "time_ms": frame["t"], "pod": pod or None}
+                {
+                    **rest,
+                    "attempt": frame["a"],
+                    "time_ms": frame["t"],
+                    "pod": pod or None,
+                    "outside": frame.get("s") == OUTSIDE,
+                }
             )
         ]
     if kind == "rows":
@@ -35,12 +54,8 @@ def _lines(frame: dict[str, Any], pod: str) -> list[TruthLine]:
             TruthRow(metric=metric, step=step, value=value, time_ms=time_ms)
             for metric, step, value, time_ms in frame["rows"]
         ]
-    if kind == "block":
-        return [TruthBlock.model_validate(rest)]
-    if kind == "client":
-        return [TruthClient.model_validate(rest)]
-    if kind == "code":
-        return [TruthCode.model_validate(rest)]
+    if kind in _AS_THEY_ARE:
+        return [_AS_THEY_ARE[kind].model_validate(rest)]
     if kind == "end":
         return [TruthEnd(count=frame["count"], sha256=frame["sha256"], metrics=frame.get("metrics") or {})]
     raise ValueError(f"a truth frame of kind {kind!r}")
@@ -51,6 +66,7 @@ class _Attempt:
     """The frames of one attempt by sequence number, and the pod in whose log they were."""
 
     pod: str = ""
+    outside: bool = False
     frames: dict[int, list[TruthLine]] = field(default_factory=dict)
     conflicts: set[int] = field(default_factory=set)
 
@@ -68,8 +84,11 @@ class _Attempt:
             return lines
         # An attempt whose first frame was lost still begins, because its rows belong to no other attempt.
         first = [line for line in lines if isinstance(line, TruthStart)]
-        start = first[0] if first else TruthStart(attempt=id_, time_ms=self.began, pod=self.pod or None)
+        start = first[0] if first else self._lost_start(id_)
         return [start, *(line for line in lines if not isinstance(line, TruthStart))]
+
+    def _lost_start(self, id_: str) -> TruthStart:
+        return TruthStart(attempt=id_, time_ms=self.began, pod=self.pod or None, outside=self.outside)
 
     @property
     def began(self) -> int:
@@ -105,7 +124,9 @@ class TruthCollector:
                 decoded = _lines(frame, pod)
             except (KeyError, TypeError, ValueError, AttributeError, ValidationError):
                 continue
-            attempt = self._attempts.setdefault(rank, {}).setdefault(id_, _Attempt(pod))
+            attempt = self._attempts.setdefault(rank, {}).setdefault(
+                id_, _Attempt(pod, frame.get("s") == OUTSIDE)
+            )
             known = attempt.frames.setdefault(seq, decoded)
             if known is not decoded and [*map(repr, known)] != [*map(repr, decoded)]:
                 attempt.conflicts.add(seq)
@@ -113,14 +134,35 @@ class TruthCollector:
     def result(self) -> dict[int, list[TruthLine]]:
         """Map each rank to its lines: attempts in the order in which they began, each by sequence.
 
-        A TruthGap stands where frames are missing. Two different frames of one number are a gap too.
+        A TruthGap stands where frames are missing. Two different frames of one number are a gap too. Where a
+        worker records by itself, its own attempts alone.
         """
-        return {rank: self._of(self._attempts[rank]) for rank in sorted(self._attempts)}
+        return {
+            rank: self._of(_recorded_by(attempts, self._outside(rank)))
+            for rank, attempts in sorted(self._attempts.items())
+        }
+
+    def outside(self) -> dict[int, list[TruthLine]]:
+        """Map each rank that also records by itself to the lines of the recorder around the client."""
+        found = {rank: _recorded_by(attempts, True) for rank, attempts in sorted(self._attempts.items())}
+        return {
+            rank: self._of(attempts)
+            for rank, attempts in found.items()
+            if attempts and not self._outside(rank)
+        }
+
+    def _outside(self, rank: int) -> bool:
+        """Return whether all that is known of a rank is what was recorded around its client."""
+        return all(attempt.outside for attempt in self._attempts[rank].values())
 
     @staticmethod
     def _of(attempts: dict[str, _Attempt]) -> list[TruthLine]:
         ordered = sorted(attempts.items(), key=lambda entry: (entry[1].began, entry[0]))
         return [line for id_, attempt in ordered for line in attempt.lines(id_)]
+
+
+def _recorded_by(attempts: dict[str, _Attempt], outside: bool) -> dict[str, _Attempt]:
+    return {id_: attempt for id_, attempt in attempts.items() if attempt.outside == outside}
 
 
 def extract(lines: Iterable[str], nonce: str) -> dict[int, list[TruthLine]]:

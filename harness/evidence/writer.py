@@ -167,9 +167,9 @@ class BundleWriter:
             Appender(self._inside(f"logs/{pod}-{container}.log"), self._disk.taking), self.redactor
         )
 
-    def truth(self, rank: int, line: TruthLine) -> None:
-        """Append to a rank's ground truth."""
-        self._append(f"truth/{rank}.jsonl", line)
+    def truth(self, rank: int, line: TruthLine, suffix: str = "") -> None:
+        """Append to a rank's ground truth. `suffix` ".outside": to the second one."""
+        self._append(f"truth/{rank}{suffix}.jsonl", line)
 
     def tracker(self, kind: TrackerKind, record: TrackerRun | Attachment | Point) -> None:
         """Append what the tracker says it has."""

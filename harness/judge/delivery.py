@@ -63,7 +63,13 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Compa
         text = f"the tracker acknowledged {many[ACKNOWLEDGED]} to the client of {who[ACKNOWLEDGED]}"
         sentences.append(f"{text}, so the client had done its part")
     if NEVER in counts:
-        sentences.append(f"{who[NEVER]} never gave {many[NEVER]} to its client")
+        handed = Counter({rank: n for rank, n in counts[NEVER].items() if by_rank[rank].outside})
+        if handed:
+            sentences.append(
+                f"{names(handed)} handed {handed.total()} of them to the client, whose queue never had them"
+            )
+        if others := counts[NEVER] - handed:
+            sentences.append(f"{names(others)} never gave {others.total()} of them to its client")
     if cut[UNTOLD]:
         sentences += [f"the client of {who[UNTOLD]} reported nothing of {many[UNTOLD]}", *cut[UNTOLD]]
     return sentences

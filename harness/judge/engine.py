@@ -62,6 +62,7 @@ CHECKS: dict[CheckId, Judge] = {
     "tracker": unification.tracker_evidence,
     "ground-truth-complete": unification.truth_complete,
     "ranks-logged": unification.ranks_logged,
+    "recorders-agree": lambda facts: facts.agreement.finding(),
     "restarts": lambda facts: restarts.check(facts.case, facts.truths),
     "code": lambda facts: code.check(facts.case, facts.truths),
     "run-exists": lambda facts: attachment.run_exists(facts.attached),

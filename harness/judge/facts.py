@@ -9,7 +9,7 @@ from functools import cached_property
 from harness.core.checks import CheckId
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Manifest
-from harness.judge import ends, points, truth
+from harness.judge import agreement, ends, points, truth
 from harness.judge.admission import refused
 from harness.judge.attachment import Attached
 from harness.judge.case import Case
@@ -44,7 +44,12 @@ class Facts:
 
     @cached_property
     def truths(self) -> list[truth.Truth]:
-        return [truth.read(self.case, rank) for rank in self.case.ranks]
+        """Return what each rank logged: what it recorded, and what else it handed to the client."""
+        return self.agreement.truths
+
+    @cached_property
+    def agreement(self) -> agreement.Agreement:
+        return agreement.compare(self.case, [truth.read(self.case, rank) for rank in self.case.ranks])
 
     @cached_property
     def attached(self) -> Attached:

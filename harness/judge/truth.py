@@ -12,10 +12,12 @@ from harness.evidence.schema import (
     TruthClient,
     TruthCode,
     TruthEnd,
+    TruthFault,
     TruthGap,
     TruthRow,
     TruthStart,
 )
+from harness.judge import unrecorded
 from harness.judge.case import Case
 from harness.workers.truth_frames import row_bytes
 
@@ -40,6 +42,8 @@ class Attempt:
     steps: dict[str, tuple[int, int]] = field(default_factory=dict)
     """metric → its first and last step."""
     gaps: int = 0
+    fault: str = ""
+    """Why the recorder around the client failed, or ""."""
     _root: hashlib._Hash = field(default_factory=hashlib.sha256)
     _counts: dict[str, int] = field(default_factory=dict)
     _digests: dict[str, hashlib._Hash] = field(default_factory=dict)
@@ -106,6 +110,8 @@ class Truth:
     Pluto keeps the latest.
     """
     incomplete: str = ""
+    suffix: str = ""
+    """".outside" for what was recorded around the client of a worker that also records by itself."""
     known_silent: bool = False
     """The termination message says that the rank logged nothing."""
     _owner: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -118,6 +124,11 @@ class Truth:
     @property
     def blocks(self) -> list[TruthBlock]:
         return [block for attempt in self.attempts for block in attempt.blocks]
+
+    @property
+    def outside(self) -> bool:
+        """Return whether it was recorded around the client, so that each row was handed to the client."""
+        return any(attempt.start is not None and attempt.start.outside for attempt in self.attempts)
 
     @property
     def end(self) -> TruthEnd | None:
@@ -138,15 +149,15 @@ class Truth:
 
     @property
     def path(self) -> str:
-        return f"truth/{self.rank}.jsonl"
+        return f"truth/{self.rank}{self.suffix}.jsonl"
 
 
-def read(case: Case, rank: int) -> Truth:
+def read(case: Case, rank: int, suffix: str = "") -> Truth:
     """Read truth/<rank>.jsonl in one pass."""
-    truth = Truth(rank)
+    truth = Truth(rank, suffix=suffix)
     times: dict[str, dict[int, int]] = {}
     damaged_before = len(case.bundle.damaged)
-    for number, line in case.bundle.truth(rank):
+    for number, line in case.bundle.truth(rank, suffix):
         if isinstance(line, TruthStart):
             truth.attempts.append(Attempt(line))
             continue
@@ -164,11 +175,13 @@ def read(case: Case, rank: int) -> Truth:
             attempt.code.append((number, line))
         elif isinstance(line, TruthGap):
             attempt.gaps += 1
+        elif isinstance(line, TruthFault):
+            attempt.fault = attempt.fault or line.text
         else:
             attempt.gaps += attempt.end is not None
             attempt.end = line
     damage = len(case.bundle.damaged) > damaged_before
-    said = _in_message(case, truth)
+    said = {} if suffix else _in_message(case, truth)
     truth.known_silent = said.get("count") == 0
     truth.incomplete = _why_incomplete(case, truth, damage, said)
     return truth
@@ -204,7 +217,7 @@ def _in_message(case: Case, truth: Truth) -> dict[str, object]:
 def _why_incomplete(case: Case, truth: Truth, damage: bool, said: dict[str, object]) -> str:
     """Return in one clause why the ground truth is incomplete, or "" when it is complete."""
     if not case.bundle.has(truth.path):
-        return "nothing of what it recorded reached the harness"
+        return f"nothing of what it recorded reached the harness{unrecorded.why(case, truth.rank)}"
     reasons = ["its file is damaged"] * damage
     for number, attempt in enumerate(truth.attempts):
         why = _why_attempt(truth, number, attempt, said)
@@ -215,8 +228,12 @@ def _why_incomplete(case: Case, truth: Truth, damage: bool, said: dict[str, obje
 
 
 def _why_attempt(truth: Truth, number: int, attempt: Attempt, said: dict[str, object]) -> str:
-    if attempt.gaps:
-        return f"{attempt.gaps} gaps in its frames"
+    if attempt.fault or attempt.gaps:
+        return (
+            f"its recorder failed ({attempt.fault})"
+            if attempt.fault
+            else f"{attempt.gaps} gaps in its frames"
+        )
     last = number == len(truth.attempts) - 1
     if attempt.end is None:
         return f"its end is missing after {attempt.count} rows" if last else _cut(truth, number, attempt)

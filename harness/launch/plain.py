@@ -25,6 +25,7 @@ from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence import kinds
 from harness.evidence.redaction import secret_variable, secrets_in
+from harness.launch import recorder
 from harness.launch.names import LOCAL_IMAGE, NONCE_LABEL, NPROC, QUEUE_LABEL
 from harness.launch.workload import Handle, Record, Surroundings
 from harness.provision.images import scripts
@@ -176,6 +177,9 @@ class PlainWorkload(ABC):
         if surroundings.scripts:
             worker["volumeMounts"] = [*(worker.get("volumeMounts") or []), *surroundings.scripts]
             spec["volumes"] = [*(spec.get("volumes") or []), *scripts.volumes(surroundings.scripts)]
+        if surroundings.recorder:
+            worker["volumeMounts"] = [*(worker.get("volumeMounts") or []), recorder.mount()]
+            spec["volumes"] = [*(spec.get("volumes") or []), recorder.volume()]
         if surroundings.pull_secret is not None:
             spec["imagePullSecrets"] = [{"name": surroundings.pull_secret}]
         spec.setdefault("terminationGracePeriodSeconds", 30)

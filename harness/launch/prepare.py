@@ -23,7 +23,7 @@ from harness.core.kubernetes import NOT_SERVED, Kube
 from harness.evidence.kinds import QUEUED
 from harness.evidence.schema import Expected, TrackerSummary
 from harness.evidence.writer import BundleWriter
-from harness.launch import namespaces, sent, storage
+from harness.launch import namespaces, recorder, sent, storage
 from harness.launch.names import NONCE_LABEL, RANKS_PER_POD
 from harness.launch.workload import Handle, Surroundings, Workload
 from harness.provision import preflight
@@ -126,7 +126,8 @@ def prepare(
     namespace = _namespace(ready, context, undo, workload.per_node)
     storage.limit(kube, ready.cluster, settings, namespace)
     key, url, reader = _tracker(kube, settings)
-    secret_env = _secret(kube, namespace, {**workload.secret_envs, "PLUTO_API_KEY": key})
+    keys = {"PLUTO_API_KEY": key, "PLUTO_API_TOKEN": key}  # Workers ask for it by either name.
+    secret_env = _secret(kube, namespace, {**workload.secret_envs, **keys})
     for value in (key, *workload.secrets):
         context.writer.redactor.add(value)
     if set(QUEUED) <= set(workload.watched):  # Kueue may have to admit it
@@ -137,6 +138,8 @@ def prepare(
         kube.apply(scripts.config_map(namespace, files))
     image = preflight.image(workload, ready.worker.tag)
     context.writer.update(code=sent.code(image, ready.worker if workload.takes_ours else None, files))
+    if settings.recorder:
+        kube.apply(recorder.config_map(namespace))
     surroundings = Surroundings(
         context=context,
         kube=kube,
@@ -151,6 +154,7 @@ def prepare(
         cpu_request=_cpu_request(kube, workload, expected.num_nodes, context),
         scripts=scripts.mounts(files),
         pull_secret=_pull_secret(kube, settings, namespace),
+        recorder=settings.recorder,
     )
     return Launching(
         kube=kube,

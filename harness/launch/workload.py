@@ -54,6 +54,8 @@ class Surroundings:
     """volumeMounts of changed scripts (harness/provision/images/scripts.py)."""
     pull_secret: str | None = None
     """The pull secret for the image, in the launch's namespace."""
+    recorder: bool = False
+    """Whether the recorder around Pluto's client is mounted (harness/launch/recorder.py)."""
 
 
 class Workload(Protocol):

@@ -117,9 +117,10 @@ class LaunchObserver:
         lost = self.completion.out_of_reach()
         self._logs.finish(0 if self._heartbeat.silent else LOG_SECONDS, lost)
         self.stop()
-        for rank, lines in self._truth.result().items():
-            for line in lines:
-                self._writer.truth(rank, line)
+        for suffix, found in (("", self._truth.result()), (".outside", self._truth.outside())):
+            for rank, lines in found.items():
+                for line in lines:
+                    self._writer.truth(rank, line, suffix)
         self._writer.update(log_gaps=sorted(set(self._gaps)))
         for text in sorted(set(self._watched_again)):
             self._writer.retry("a watch", text)

@@ -18,10 +18,14 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import code_digest
-import truth_frames as frames
+if __package__:  # mounted as a package by the harness (outside.py); beside a worker it is a plain module
+    from . import code_digest
+    from . import truth_frames as frames
+else:
+    import code_digest  # type: ignore[no-redef]
+    import truth_frames as frames  # type: ignore[no-redef]
 
 ROWS_PER_FRAME = 20
 BLOCK_ROWS = 1000
@@ -34,6 +38,9 @@ STDOUT, STDERR = os.dup(1), os.dup(2)
 
 class Recorder:
     """Records rows (metric, step, value) of one rank in order. Not for several threads."""
+
+    mark: ClassVar[dict[str, str]] = {}
+    """What each frame and the digest say besides. Empty, but for the recorder in outside_client.py."""
 
     def __init__(self, nonce: str, rank: int, *, row_limit: int = 200_000, fd: int = STDOUT) -> None:
         """Rows past `row_limit` are recorded as digests, of blocks of up to 1000 rows of one metric."""
@@ -74,8 +81,8 @@ class Recorder:
         self._tells_code = True
         self._write_in_parts(facts, lambda part: {"k": "code", "facts": part})
 
-    def record(self, metric: str, step: int, value: float) -> None:
-        """Record one point that this rank is about to log."""
+    def record(self, metric: str, step: int, value: float, time_ms: int | None = None) -> None:
+        """Record one point that this rank is about to log. `time_ms`: its time, if that is not now."""
         value = float(value)
         row = frames.row_bytes(metric, step, value)
         self._root.update(row)
@@ -86,7 +93,9 @@ class Recorder:
         if self.count > self.row_limit:
             self._to_block(metric, step, value)
             return
-        self._pending.append([metric, int(step), frames.encode_value(value), int(time.time() * 1000)])
+        self._pending.append(
+            [metric, int(step), frames.encode_value(value), time_ms or int(time.time() * 1000)]
+        )
         if len(self._pending) >= ROWS_PER_FRAME or self._may_write_at_once():
             self.flush()
 
@@ -126,7 +135,7 @@ class Recorder:
             self._write({"k": "end", **summary, "metrics": {}})
         folder = output_dir or os.environ.get("KONDUKTOR_OUTPUT_DIR")
         if folder:
-            _merge_result(Path(folder) / "result.json", self.rank, summary)
+            _merge_result(Path(folder) / "result.json", self.rank, {**summary, **self.mark})
         return summary
 
     def _to_block(self, metric: str, step: int, value: float) -> None:
@@ -170,7 +179,7 @@ class Recorder:
     def _write(self, payload: dict[str, Any]) -> None:
         """One frame. Raises ValueError, and writes nothing, when it would be too long."""
         head = {"k": payload["k"], "r": self.rank, "a": self.attempt, "q": self._seq}
-        line = frames.encode(self.nonce, {**head, **payload})
+        line = frames.encode(self.nonce, {**head, **self.mark, **payload})
         os.write(self.fd, (line + "\n").encode())
         self._seq += 1
 
@@ -184,12 +193,17 @@ def _life() -> dict[str, Any]:
 
 
 def _merge_result(path: Path, rank: int, summary: dict[str, Any]) -> None:
-    """Write into the result file that local ranks share: {"truth": {"<rank>": {"count": …, "sha256": …}}}."""
+    """Write into the result file that local ranks share: {"truth": {"<rank>": {"count": …, "sha256": …}}}.
+
+    A recorder with a mark does not replace what the worker's own wrote.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         result = json.loads(path.read_text()) if path.exists() else {}
-        result.setdefault("truth", {})[str(rank)] = summary
+        known = result.setdefault("truth", {})
+        if "s" not in summary or "s" in known.get(str(rank), summary):
+            known[str(rank)] = summary
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(result, separators=(",", ":")))
         os.replace(partial, path)

@@ -12,7 +12,9 @@ The JSON has "k" (kind), "r" (rank), "a" (attempt), "q" (seq), and by its kind
     {"k":"block","metric":m,"first":step,"last":step,"count":c,"sha256":hex}
     {"k":"code","facts":[[what, name, value], ...]}     see code_digest.py
     {"k":"client","whole":bool,"sent":{m:[[first,last],...]},"unsent":{...},"error":text}
+    {"k":"fault","text":why_rows_may_be_missing}
     {"k":"end","count":rows_in_all,"sha256":root,"metrics":{m:[count, sha256]}|{}}
+Frames of the recorder that the harness puts around the client (outside_client.py) have "s":"outside" as well.
 A rank may live more than once: torchrun starts it again, its pod is made again. Each life is an attempt with
 an id of its own; "restart" is torchrun's own count, null where there is no torchrun.
 `seq` counts an attempt's frames from 0 without gaps; a gap is a lost frame. Blocks stand for rows that are
@@ -67,7 +69,7 @@ def digest(rows: Iterable[tuple[str, int, float]]) -> str:
 
 
 def _mac(nonce: str, body: str) -> str:
-    return hmac.new(nonce.encode(), body.encode(), hashlib.sha256).hexdigest()[:32]
+    return hmac.digest(nonce.encode(), body.encode(), "sha256").hex()[:32]
 
 
 def encode(nonce: str, payload: dict[str, Any]) -> str:

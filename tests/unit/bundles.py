@@ -61,6 +61,8 @@ class Job:
     per_node: int = 1
     objects: list[tuple[str, Observation]] = field(default_factory=list)
     truth: dict[int, list[TruthLine]] = field(default_factory=dict)
+    outside: dict[int, list[TruthLine]] = field(default_factory=dict)
+    """What was recorded around the client of a rank that also records by itself."""
     logs: dict[str, list[str]] = field(default_factory=dict)
     runs: list[TrackerRun] = field(default_factory=list)
     attachments: list[Attachment] | None = field(default_factory=list)
@@ -210,6 +212,9 @@ class Job:
         for rank, truth in self.truth.items():
             for one in truth:
                 writer.truth(rank, one)
+        for rank, truth in self.outside.items():
+            for one in truth:
+                writer.truth(rank, one, ".outside")
         for run in self.runs:
             writer.tracker("runs", run)
         for attachment in self.attachments or []:

@@ -3,6 +3,12 @@
 ended=
 trap 'ended=1; kill -TERM -1 2>/dev/null' TERM
 export KONDUKTOR_OUTPUT_DIR="${KONDUKTOR_OUTPUT_DIR:-/tmp/harness-output}"
+# The recorder around Pluto's client (harness/launch/recorder.py): Python imports it when it starts. Its frames go to
+# this shell's stdout, the container's. Kubernetes would take a doubled dollar sign, so /proc gives the process id.
+if [ -d /opt/harness/recorder ]; then
+  read -r own _ </proc/self/stat
+  export PYTHONPATH="/opt/harness/recorder${PYTHONPATH:+:$PYTHONPATH}" HARNESS_LOG="/proc/$own/fd/1"
+fi
 "$@" &
 pid=$!
 wait $pid

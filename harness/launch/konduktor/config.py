@@ -14,6 +14,7 @@ import yaml
 
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object
+from harness.launch import recorder
 from harness.launch.names import NONCE_LABEL
 from harness.provision.images import scripts
 
@@ -21,8 +22,13 @@ _TAKEN = ("pod_config", "jobset_config")
 
 # Without this init, konduktor's script would be PID 1 as bash, which neither forwards nor obeys SIGTERM.
 # Ranks would be killed 30 s later without a log line. The init passes SIGTERM on to every process and then
-# waits until all have ended.
+# waits until all have ended. Where the recorder is mounted, Python is to import it when it starts, and its
+# frames go to this shell's stdout. Kubernetes would halve a doubled dollar sign: /proc gives the process id.
 _INIT = """trap 'kill -TERM -1' TERM
+if [ -d /opt/harness/recorder ]; then
+  read -r own _ </proc/self/stat
+  export PYTHONPATH="/opt/harness/recorder${PYTHONPATH:+:$PYTHONPATH}" HARNESS_LOG="/proc/$own/fd/1"
+fi
 bash -c "$0" & wait $!; code=$?
 if [ $code -gt 128 ]; then while kill -0 -1 2>/dev/null; do sleep 0.1; done; fi
 exit $code
@@ -46,6 +52,8 @@ class Submission:
     """volumeMounts of changed scripts (harness/provision/images/scripts.py)."""
     pull_secret: str | None = None
     """The pull secret for the image, in the launch's namespace."""
+    recorder: bool = False
+    """Whether the recorder around Pluto's client is mounted (harness/launch/recorder.py)."""
 
 
 def users_config(path: Path | None) -> Object:
@@ -77,9 +85,11 @@ def konduktor_config(submission: Submission) -> Object:
     container: Object = {"env": env, "command": [_INIT]}
     if submission.cpu_request is not None:
         container["resources"] = {"requests": {"cpu": submission.cpu_request}}
-    volumes = scripts.volumes(submission.files)
+    volumes, mounts = scripts.volumes(submission.files), list(submission.files)
+    if submission.recorder:
+        volumes, mounts = [*volumes, recorder.volume()], [*mounts, recorder.mount()]
     if volumes:
-        container["volumeMounts"] = submission.files
+        container["volumeMounts"] = mounts
     spread = {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",

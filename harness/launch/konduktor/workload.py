@@ -122,6 +122,7 @@ class KonduktorWorkload:
             users=users_config(surroundings.context.settings.konduktor_config),
             files=surroundings.scripts,
             pull_secret=surroundings.pull_secret,
+            recorder=surroundings.recorder,
         )
 
 

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.evidence import extract
-from harness.evidence.schema import TruthCode, TruthEnd, TruthGap, TruthRow
+from harness.evidence.schema import TruthCode, TruthEnd, TruthGap, TruthRow, TruthStart
+from harness.evidence.truth import TruthCollector
 from harness.workers import truth_frames
 
 NONCE = "n0nce"
@@ -78,3 +79,41 @@ def test_the_code_of_a_rank_is_kept_in_its_order():
     kinds = [line.kind for line in extract(lines, NONCE)[0]]
     assert kinds == ["start", "code", "gap", "end"]
     assert extract(lines, NONCE)[0][1] == TruthCode(facts=[tuple(fact) for fact in facts])
+
+
+def told(kind: str, seq: int, attempt: str, outside: bool, **more: object) -> str:
+    payload = {"k": kind, "r": 0, "a": attempt, "q": seq, **({"s": "outside"} if outside else {}), **more}
+    return truth_frames.encode(NONCE, payload)
+
+
+OWN = [told("start", 0, "own", False, t=5), told("rows", 1, "own", False, n=0, rows=ROWS[:2])]
+AROUND = [
+    told("start", 0, "around", True, t=4),
+    told("fault", 1, "around", True, text="why"),
+    told("rows", 2, "around", True, n=0, rows=ROWS[:3]),
+]
+
+
+def collected(lines: list[str]) -> TruthCollector:
+    collector = TruthCollector(NONCE)
+    for line in lines:
+        collector.feed(line, "pod")
+    return collector
+
+
+@given(st.permutations(OWN + AROUND))
+def test_a_worker_s_own_record_comes_first(lines):
+    """Contract: two recorders of one rank are never mixed, and are no two lives of it."""
+    both = collected(lines)
+    assert both.result() == collected(OWN).result()
+    assert both.outside() == collected(AROUND).result()
+    assert [line.kind for line in both.outside()[0]] == ["start", "fault", "row", "row", "row"]
+
+
+def test_a_record_from_outside_alone_is_the_rank_s():
+    """Also where its first frame was lost."""
+    alone = collected(AROUND[1:])
+    assert alone.outside() == {}
+    start = alone.result()[0][0]
+    assert isinstance(start, TruthStart)
+    assert (start.outside, start.attempt) == (True, "around")

@@ -1,0 +1,23 @@
+"""Say why nothing of a rank's ground truth is known, as far as its log tells."""
+
+from __future__ import annotations
+
+import re
+
+from harness.judge.case import Case
+
+_TOLD = re.compile(rb"\[harness\] the recorder around Pluto's client (.*)")
+
+
+def why(case: Case, rank: int) -> str:
+    """Return the end of a sentence: what the recorder around the client said, or what kept it away."""
+    pod = case.pods.get(rank // case.per_node)
+    log = case.bundle.log(pod.name, case.launch.container) if pod else ""
+    told = [found for _, line in (case.bundle.lines(log) if log else ()) if (found := _TOLD.search(line))]
+    if told:
+        return f": the recorder around Pluto's client {told[0][1].decode(errors='replace').strip()}"
+    if not case.launch.recorder:
+        return ""
+    return (
+        ". No recorder spoke: did it call pluto.init()? Is PYTHONPATH replaced, or Python run with -I or -E?"
+    )

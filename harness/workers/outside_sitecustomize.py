@@ -1,0 +1,40 @@
+"""Python imports this as `sitecustomize` when it starts in a rank's container.
+
+The harness mounts it in a folder at the front of PYTHONPATH (harness/launch/recorder.py). It prepares the
+recorder around Pluto's client, leaves sys.path as it would be without it, and runs the image's own
+sitecustomize. Nothing here may end or change a program that Python runs. Standard library only, from 3.9 on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import util
+from importlib.machinery import PathFinder
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+def _prepare() -> None:
+    try:
+        from _harness_recorder import outside
+
+        outside.install()
+    except Exception as error:
+        message = f"[harness] the recorder around Pluto's client was not installed: {error!r}\n"
+        os.write(2, message.encode())
+
+
+def _run_the_image_s_own() -> None:
+    """Run the sitecustomize that this one hides. What it raises goes to `site`, as without the harness."""
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is None or spec.loader is None:
+        return
+    module = util.module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+_prepare()
+sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _FOLDER]
+_run_the_image_s_own()

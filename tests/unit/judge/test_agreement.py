@@ -1,0 +1,223 @@
+"""Two recorders of one rank: they agree, or the verdict is no PASS and says where they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import bundles
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.evidence.schema import (
+    Check,
+    TruthBlock,
+    TruthClient,
+    TruthEnd,
+    TruthFault,
+    TruthLine,
+    TruthRow,
+    TruthStart,
+    Verdict,
+)
+from harness.judge import judge
+from harness.workers.truth_frames import digest
+
+Judged = Callable[[bundles.Job], Verdict]
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> Judged:
+    def judged_(job: bundles.Job) -> Verdict:
+        job.refresh()
+        return judge(job.write(tmp_path / "bundle"))
+
+    return judged_
+
+
+def truth_of(rows: list[TruthRow]) -> list[TruthLine]:
+    root = digest((row.metric, row.step, row.value) for row in rows)
+    return [*rows, TruthEnd(count=len(rows), sha256=root)]
+
+
+def both(job: bundles.Job) -> bundles.Job:
+    """Every rank was also recorded around its client, and alike."""
+    job.outside = {rank: truth_of(job.rows(rank)) for rank in range(job.ranks)}
+    return job
+
+
+def agreement(verdict: Verdict) -> Check | None:
+    return next((check for check in verdict.checks if check.name == "recorders-agree"), None)
+
+
+def test_one_recorder_has_nothing_to_agree_with(judged: Judged) -> None:
+    verdict = judged(bundles.healthy())
+    assert (verdict.verdict, agreement(verdict)) == ("PASS", None)
+
+
+def test_two_that_agree_are_a_pass(judged: Judged) -> None:
+    verdict = judged(both(bundles.healthy()))
+    told = agreement(verdict)
+    assert (verdict.verdict, told.result if told else None) == ("PASS", "PASS")
+
+
+def test_a_point_that_only_the_worker_recorded(judged: Judged) -> None:
+    """It is in the run, and nobody saw that it was handed over: one of the records is wrong."""
+    job = both(bundles.healthy())
+    job.outside[1] = truth_of(job.rows(1)[1:])
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.recorders_disagree")
+    assert verdict.ranks == [1]
+    assert f"{job.rows(1)[0].metric} at step {job.rows(1)[0].step}" in verdict.explanation
+
+
+def test_a_point_that_the_worker_did_not_record(judged: Judged) -> None:
+    """A rank logged it, so it is no stranger in the run, and the verdict says who did not record it."""
+    job = both(bundles.healthy())
+    job.retell(0, job.rows(0)[:-1])
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.recorders_disagree")
+    assert "not recorded by the worker" in verdict.explanation
+
+
+def test_a_point_that_only_the_client_was_given_and_lost_is_lost(judged: Judged) -> None:
+    job = both(bundles.healthy())
+    last = job.rows(0)[-1]
+    job.retell(0, job.rows(0)[:-1])
+    job.points = [p for p in job.points if (p.metric, p.step) != (last.metric, last.step)]
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "unification.lost_points")
+    assert any(line.startswith("unification.recorders_disagree") for line in verdict.consequences)
+
+
+def test_another_value_is_told_with_both(judged: Judged) -> None:
+    job = both(bundles.healthy())
+    rows = job.rows(1)
+    job.outside[1] = truth_of([rows[0].model_copy(update={"value": 77.5}), *rows[1:]])
+    verdict = judged(job)
+    assert verdict.cause == "unification.recorders_disagree"
+    assert "handed over as 77.5" in verdict.explanation
+
+
+def test_all_rows_without_an_end_agree(judged: Judged) -> None:
+    """A worker that ends by os._exit leaves no end of the second record, and loses nothing by it."""
+    job = both(bundles.healthy())
+    job.outside[1] = job.outside[1][:-1]
+    assert judged(job).verdict == "PASS"
+
+
+def test_a_rank_that_was_cut_off_is_not_compared(judged: Judged) -> None:
+    """It had recorded a point, and the client had not got it yet. That its record is cut says it already."""
+    job = both(bundles.healthy())
+    job.truth[1] = job.truth[1][:-1]
+    job.outside[1] = job.outside[1][:-3]
+    verdict = judged(job)
+    told = agreement(verdict)
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.truth_incomplete")
+    assert told is not None
+    assert (told.result, told.cause, told.ranks) == ("UNKNOWN", None, [1])
+
+
+def test_a_failed_recorder_is_named_where_it_matters(judged: Judged) -> None:
+    job = both(bundles.healthy())
+    job.outside[1] = [*job.rows(1)[1:], TruthFault(text="OverflowError: too large")]
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.recorders_disagree")
+    assert "OverflowError" in verdict.explanation
+
+
+def test_a_failed_recorder_that_is_the_only_one_proves_nothing(judged: Judged) -> None:
+    """Contract: a failure of the recorder is never a PASS, and no loss."""
+    job = bundles.healthy()
+    job.truth[1] = [job.truth[1][0], TruthFault(text="ValueError: what was given"), *job.truth[1][1:]]
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.truth_incomplete")
+    assert "its recorder failed (ValueError: what was given)" in verdict.explanation
+
+
+def test_past_the_row_limit_the_digests_of_metrics_decide(judged: Judged) -> None:
+    job = both(bundles.healthy())
+    for rank in range(job.ranks):
+        rows = [(row.metric, row.step, row.value) for row in job.rows(rank)]
+        metric = rows[0][0]
+        own = [row for row in rows if row[0] == metric]
+        block = TruthBlock(
+            metric=metric, first=own[0][1], last=own[-1][1], count=len(own), sha256=digest(own)
+        )
+        rest = [row for row in job.rows(rank) if row.metric != metric]
+        names = dict.fromkeys(name for name, _, _ in rows)
+        told = {
+            name: (len([r for r in rows if r[0] == name]), digest(r for r in rows if r[0] == name))
+            for name in names
+        }
+        end = TruthEnd(count=len(rows), sha256=digest(rows), metrics=told)
+        job.truth[rank] = [*rest, block, end]
+        changed = {**told, metric: (len(own), "0" * 64)} if rank == 1 else told
+        job.outside[rank] = [*rest, block, end.model_copy(update={"metrics": changed})]
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("unification.recorders_disagree", [1])
+
+
+@given(data=st.data())
+def test_any_change_of_either_record_is_seen(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Property: with a point left out, added or changed in one of two records, there is no PASS."""
+    job = both(bundles.healthy(steps=3))
+    rank = data.draw(st.integers(0, job.ranks - 1))
+    rows = job.rows(rank)
+    at = data.draw(st.integers(0, len(rows) - 1))
+    other = rows[at].model_copy(update={"value": data.draw(st.floats(allow_nan=False, width=32)) + 1e9})
+    more = rows[at].model_copy(update={"step": data.draw(st.integers(100, 10**6))})
+    changed = data.draw(
+        st.sampled_from([[*rows[:at], *rows[at + 1 :]], [*rows[:at], other, *rows[at + 1 :]], [*rows, more]])
+    )
+    if data.draw(st.booleans()):
+        job.outside[rank] = truth_of(changed)
+    else:
+        job.retell(rank, changed)
+    job.refresh()
+    verdict = judge(job.write(tmp_path_factory.mktemp("bundle") / "bundle"))
+    assert verdict.verdict != "PASS"
+    told = agreement(verdict)
+    assert told is not None
+    assert told.result == "UNKNOWN"
+
+
+@pytest.mark.parametrize(
+    ("said", "recorder", "expected"),
+    [
+        ("does not know this client: AttributeError()", True, "does not know this client: AttributeError()"),
+        ("", True, "No recorder spoke: did it call pluto.init()? Is PYTHONPATH replaced"),
+        ("", False, "nothing of what it recorded reached the harness"),
+    ],
+)
+def test_a_rank_without_a_record_says_why(judged: Judged, said: str, recorder: bool, expected: str) -> None:
+    """The log of the rank tells it, or the verdict names what keeps a recorder away."""
+    job = bundles.healthy()
+    del job.truth[1]
+    assert job.manifest.launch is not None
+    launch = job.manifest.launch.model_copy(update={"recorder": recorder})
+    job.manifest = job.manifest.model_copy(update={"launch": launch})
+    if said:
+        job.logs[job.pod_name(1)].append(
+            f"{bundles.at(7)} [harness] the recorder around Pluto's client {said}"
+        )
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.truth_incomplete")
+    assert expected in verdict.explanation
+
+
+def test_a_lost_point_that_was_recorded_around_the_client_was_handed_to_it(judged: Judged) -> None:
+    """Contract: the verdict does not say that the client was never given what it was seen to be given."""
+    job = bundles.healthy()
+    lost = job.rows(1)[0]
+    start = TruthStart(attempt="a", time_ms=1, outside=True)
+    client = TruthClient(whole=True, sent={}, unsent={})
+    job.truth[1] = [start, *job.truth[1][:-1], client, job.truth[1][-1]]
+    job.points = [p for p in job.points if (p.metric, p.step) != (lost.metric, lost.step)]
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "unification.lost_points")
+    assert "handed to the client of rank 1 and never in its queue" in verdict.explanation
+    assert "never given" not in verdict.explanation

@@ -1,0 +1,96 @@
+"""The recorder around Pluto's client reaches a rank's container, and Python there runs it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.launch import recorder
+from harness.launch.konduktor.config import Submission, konduktor_config
+from harness.launch.plain import INIT
+from harness.provision.images import scripts
+
+PRINTED = "import os, sys; print(os.environ.get('PYTHONPATH'), os.environ.get('HARNESS_LOG'))"
+KONDUKTOR_INIT = konduktor_config(Submission("ns", "n", "", {}))["kubernetes"]["pod_config"]["spec"][
+    "containers"
+][0]["command"][0]
+
+
+def test_the_volume_lays_out_every_file() -> None:
+    """Each key of the ConfigMap is mounted at its path, and no key has a slash."""
+    data = recorder.config_map("ns")["data"]
+    laid = {item["path"]: data[item["key"]] for item in recorder.volume()["configMap"]["items"]}
+    assert laid == recorder.files()
+    assert not any("/" in key for key in data)
+
+
+def test_the_mounted_package_imports_nothing_that_is_not_mounted() -> None:
+    """Only the standard library and its own modules: the image need not have more."""
+    ours = {Path(path).stem for path in recorder.files()} | {recorder.PACKAGE}
+    for path, text in recorder.files().items():
+        for node in ast.walk(ast.parse(text)):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = (
+                    [alias.name for alias in node.names]
+                    if node.level and not node.module
+                    else [node.module or ""]
+                )
+            for name in names:
+                assert name.partition(".")[0] in ours | sys.stdlib_module_names, (path, name)
+
+
+@pytest.mark.parametrize("path", sorted(recorder.files()))
+def test_the_files_are_python_3_9(path: str) -> None:
+    """An image may have an older Python than the harness. Annotations are not evaluated."""
+    tree = ast.parse(recorder.files()[path], feature_version=(3, 9))
+    assert any(isinstance(n, ast.ImportFrom) and n.module == "__future__" for n in tree.body) or not tree.body
+    assert not any(isinstance(n, ast.Match) for n in ast.walk(tree))
+
+
+def test_konduktor_mounts_it_beside_changed_scripts() -> None:
+    mounts = scripts.mounts({"a.py": b"", "b.py": b""})
+    spec = konduktor_config(Submission("ns", "n", "", {}, files=mounts, recorder=True))["kubernetes"][
+        "pod_config"
+    ]
+    container = spec["spec"]["containers"][0]
+    assert container["volumeMounts"] == [*mounts, recorder.mount()]
+    assert [v["name"] for v in spec["spec"]["volumes"]] == [m["name"] for m in container["volumeMounts"]]
+
+
+def test_off_nothing_is_mounted() -> None:
+    spec = konduktor_config(Submission("ns", "n", "", {}))["kubernetes"]["pod_config"]["spec"]
+    assert "volumes" not in spec
+    assert "volumeMounts" not in spec["containers"][0]
+
+
+@pytest.mark.parametrize("own", [None, "/image/lib"])
+@pytest.mark.parametrize("kind", ["konduktor", "manifest"])
+def test_the_inits_put_it_before_the_image_s_own_path(tmp_path: Path, kind: str, own: str | None) -> None:
+    """Also where the image has a PYTHONPATH of its own, which no pod's environment could keep."""
+    init = (INIT if kind == "manifest" else KONDUKTOR_INIT).replace(recorder.FOLDER, str(tmp_path))
+    command = [sys.executable, "-c", PRINTED]
+    words = (
+        ["sh", "-c", init, "sh", *command]
+        if kind == "manifest"
+        else ["bash", "-c", init, f'{command[0]} -c "{PRINTED}"']
+    )
+    environment = {"PATH": os.environ["PATH"], "HARNESS_NONCE": "n", "KONDUKTOR_OUTPUT_DIR": str(tmp_path)}
+    environment |= {"PYTHONPATH": own} if own else {}
+    environment |= {"TERMINATION_LOG": str(tmp_path / "message")}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    path, log = done.stdout.splitlines()[0].split()
+    assert path == ":".join([str(tmp_path), *([own] if own else [])])
+    assert log.startswith("/proc/")
+    assert log.endswith("/fd/1")
+
+
+@pytest.mark.parametrize("init", [INIT, KONDUKTOR_INIT], ids=["manifest", "konduktor"])
+def test_kubernetes_leaves_the_inits_as_they_are(init: str) -> None:
+    """It would halve a doubled dollar sign, and replace $(NAME) of a variable of the pod."""
+    assert "$$" not in init
