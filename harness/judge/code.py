@@ -66,8 +66,12 @@ def check(case: Case, truths: list[Truth]) -> Finding:
             one = seen.setdefault(text, _Difference(late))
             one.ranks.add(ran.rank)
             one.refs.update(dict.fromkeys(ran.refs))
-    for text, ranks, refs in [*_of_pods(case, sent), *_between(told)]:
+    for text, ranks, refs in _of_pods(case, sent):
         seen[text] = _Difference(False, set(ranks), dict.fromkeys(refs))
+    if not seen:  # else the ranks differ because one of them differs from what was sent
+        seen = {
+            text: _Difference(False, set(ranks), dict.fromkeys(refs)) for text, ranks, refs in _between(told)
+        }
     if seen:
         return _mismatch(seen)
     return _silent(sent, truths, told) or passed(CHECK, _praise(sent, told), sorted(_refs(told)))
@@ -209,7 +213,7 @@ def _silent(sent: SentCode, truths: list[Truth], told: list[Ran]) -> Finding | N
 
 def _praise(sent: SentCode, told: list[Ran]) -> str:
     """Return in one line which code ran."""
-    changed = [f"{path.rpartition('/')[2]}@{_short(sent.files[path])}" for path in sent.mounted]
+    changed = [f"{path.removeprefix('/workspace/')}@{_short(sent.files[path])}" for path in sent.mounted]
     over = f", mounted over it {', '.join(changed[:8])}" if changed else ""
     over += f" and {len(changed) - 8} more" if len(changed) > 8 else ""
     stack = {name: value for ran in told for name, value in ran.stack.items() if value}

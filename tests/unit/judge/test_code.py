@@ -85,7 +85,8 @@ def test_what_ran_is_what_was_sent(tmp_path: Path) -> None:
     verdict = judge(job().write(tmp_path))
     assert verdict.verdict == "PASS"
     assert check(verdict).explanation == (
-        "2 of the 2 files sent ran as they were sent, image worker:1, mounted over it steps.py@bbbbbbbbbbbb, "
+        "2 of the 2 files sent ran as they were sent, image worker:1, mounted over it "
+        "parts/steps.py@bbbbbbbbbbbb, "
         "torch 2.9.1, pluto-ml 0.0.29, python 3.13.5"
     )
 
