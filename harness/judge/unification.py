@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.evidence.schema import TrackerSummary
-from harness.judge import attachment, delivery, points, restarts, truth
+from harness.judge import attachment, delivery, points, restarts, strangers, truth
 from harness.judge import tracker as tracker_
 from harness.judge.attachment import Attached
 from harness.judge.case import Case, Finding, found, names, passed, unknown
@@ -41,6 +41,7 @@ def _against_tracker(
         later = (
             "one-run",
             "run-not-stale",
+            strangers.CHECK,
             "attached",
             "no-lost-points",
             "values",
@@ -55,6 +56,7 @@ def _against_tracker(
         exists,
         attachment.one_run(attached, recorded, truths, compared),
         attachment.run_fresh(attached),
+        strangers.check(attached),
         attachment.every_rank(attached, truths, compared),
         points_kept(case, truths, recorded, compared, label),
         values(case, truths, compared, label),
@@ -84,6 +86,8 @@ def tracker_evidence(
         return found("tracker", "tracker.incomplete", "The tracker gave only part of its rows", evidence=refs)
     told = {"runs": summary.runs, "attachments": summary.attachments or 0, "points": summary.points}
     here = {"runs": runs, "attachments": attachments, "points": raw}
+    if summary.writers is not None:
+        told["writers"], here["writers"] = summary.writers, len(case.bundle.writers())
     missing = [f"{here[kind]} of {told[kind]} {kind}" for kind in told if here[kind] != told[kind]]
     damaged = [line for line in case.bundle.damaged if line.startswith("tracker/")]
     if missing or damaged:
