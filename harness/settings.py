@@ -117,8 +117,8 @@ class Settings(BaseSettings):
     )
     share_run_id: bool = Field(
         False,
-        description="launch also with a run id that another launch of this cluster used. The verdict then names "
-        "what others wrote",
+        description="launch also with a run id that another launch of this cluster used. The verdict then "
+        "names what others wrote",
     )
     pluto_project: str = Field(
         "e2e", validation_alias=AliasChoices("PLUTO_PROJECT"), description="the run's project"

@@ -8,8 +8,8 @@
       inspections.jsonl    Inspection: containers from inside, when their ranks should have met
       exits.jsonl          ContainerExit: how the commands of ranks ended, where their containers are held
       logs/<pod>-<container>.log   "<RFC 3339 time> <line>", from the first line to the last
-      truth/<rank>.jsonl   of each attempt of the rank TruthStart, TruthRow …, TruthBlock …, TruthClient, then
-                           TruthEnd: what the rank itself says it logged
+      truth/<rank>.jsonl   of each attempt of the rank TruthStart, TruthRow …, TruthRewrite …, TruthBlock …,
+                           TruthClient, then TruthEnd: what the rank itself says it logged
       tracker/runs.jsonl, attachments.jsonl, points.jsonl, writers.jsonl
                            TrackerRun, Attachment, Point, RunWriter
       tracker/summary.json TrackerSummary: counts, so that a file cut short is noticed
@@ -233,6 +233,21 @@ class TruthClient(Record):
     """Why the latest of the unsent points was not sent."""
 
 
+class TruthRewrite(Record):
+    """What the client was going to make of a value that it was given (harness/workers/client_rules.py).
+
+    The first one of each metric and reason.
+    """
+
+    kind: Literal["rewrite"] = "rewrite"
+    metric: str
+    step: str
+    was: str
+    kept: bool
+    """Whether a value comes into the run, though another one."""
+    why: str
+
+
 class TruthGap(Record):
     """Frames missing from the log between two sequence numbers."""
 
@@ -242,7 +257,8 @@ class TruthGap(Record):
 
 
 TruthLine = Annotated[
-    TruthStart | TruthRow | TruthBlock | TruthClient | TruthEnd | TruthGap, Field(discriminator="kind")
+    TruthStart | TruthRow | TruthBlock | TruthClient | TruthRewrite | TruthEnd | TruthGap,
+    Field(discriminator="kind"),
 ]
 
 

@@ -14,6 +14,7 @@ from harness.evidence.schema import (
     TruthEnd,
     TruthGap,
     TruthLine,
+    TruthRewrite,
     TruthRow,
     TruthStart,
 )
@@ -38,6 +39,8 @@ def _lines(frame: dict[str, Any], pod: str) -> list[TruthLine]:
         return [TruthBlock.model_validate(rest)]
     if kind == "client":
         return [TruthClient.model_validate(rest)]
+    if kind == "rewrite":
+        return [TruthRewrite.model_validate(rest)]
     if kind == "end":
         return [TruthEnd(count=frame["count"], sha256=frame["sha256"], metrics=frame.get("metrics") or {})]
     raise ValueError(f"a truth frame of kind {kind!r}")

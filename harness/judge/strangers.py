@@ -1,8 +1,8 @@
 """Judge whether the shared run holds anything that another job sent: before, during or after this one.
 
 The embedded tracker tells of every request which launch's key it came with, so equal names, steps, values and
-addresses do not hide a stranger. A tracker that does not tell launches is judged by the job's name, the sender's
-name and the address. Hosted Pluto tells none of these, and nothing is known there.
+addresses do not hide a stranger. A tracker that does not tell launches is judged by the job's name, the
+sender's name and the address. Hosted Pluto tells none of these, and nothing is known there.
 """
 
 from __future__ import annotations
@@ -109,7 +109,10 @@ class Own:
         return one.job_name == self.job and not (strange_host and strange_peer)
 
     def sent(self, launch: str | None, sender: str | None, peer: str | None) -> bool:
-        """Return whether a process of this launch sent this. What the tracker does not tell is no difference."""
+        """Return whether a process of this launch sent this.
+
+        What the tracker does not tell makes no difference.
+        """
         if self.by_launch or launch not in {None, self.nonce}:
             return launch == self.nonce
         known_sender = sender is None or not self.senders or sender in self.senders

@@ -7,7 +7,15 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from harness.evidence.objects import Pod, mapping, termination
-from harness.evidence.schema import TruthBlock, TruthClient, TruthEnd, TruthGap, TruthRow, TruthStart
+from harness.evidence.schema import (
+    TruthBlock,
+    TruthClient,
+    TruthEnd,
+    TruthGap,
+    TruthRewrite,
+    TruthRow,
+    TruthStart,
+)
 from harness.judge.case import Case
 from harness.workers.truth_frames import row_bytes
 
@@ -86,6 +94,7 @@ class Truth:
     Pluto keeps the latest.
     """
     incomplete: str = ""
+    rewrites: list[TruthRewrite] = field(default_factory=list)
     known_silent: bool = False
     """The termination message says that the rank logged nothing."""
     _owner: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -140,6 +149,8 @@ def read(case: Case, rank: int) -> Truth:
             attempt.blocks.append(line)
         elif isinstance(line, TruthClient):
             attempt.client = line
+        elif isinstance(line, TruthRewrite):
+            truth.rewrites.append(line)
         elif isinstance(line, TruthGap):
             attempt.gaps += 1
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.evidence.schema import TrackerSummary
-from harness.judge import attachment, delivery, points, restarts, strangers, truth
+from harness.judge import attachment, delivery, points, restarts, rewrites, strangers, truth
 from harness.judge import tracker as tracker_
 from harness.judge.attachment import Attached
 from harness.judge.case import Case, Finding, found, names, passed, unknown
@@ -43,6 +43,7 @@ def _against_tracker(
             "run-not-stale",
             strangers.CHECK,
             "attached",
+            rewrites.CHECK,
             "no-lost-points",
             "values",
             "collisions",
@@ -51,6 +52,7 @@ def _against_tracker(
         )
         return [exists, *(unknown(name, "there is no shared run to compare with") for name in later)]
     compared = points.compare(truths, recorded)
+    rewritten = rewrites.explain(truths, recorded, compared)
     label = attached.label(attached.shared[0][1].run_id)
     return [
         exists,
@@ -58,6 +60,7 @@ def _against_tracker(
         attachment.run_fresh(attached),
         strangers.check(attached),
         attachment.every_rank(attached, truths, compared),
+        rewrites.check(rewritten, label),
         points_kept(case, truths, recorded, compared, label),
         values(case, truths, compared, label),
         collisions(truths, compared, label),

@@ -229,8 +229,8 @@ def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], Aud
 def _claimed(kube: Kube, context: RecordedContext, expected: Expected, key: str, undo: ExitStack) -> str:
     """Claim the run id for this launch. Return the key that tells the tracker which launch a request is of.
 
-    `undo` gives up a claim that was not used. Raises HarnessError (cause launch.run_id_taken). A tracker that does
-    not answer now is judged later.
+    `undo` gives up a claim that was not used. Raises HarnessError (cause launch.run_id_taken). A tracker that
+    does not answer now is judged later.
     """
     client = undo.enter_context(embedded.EmbeddedTracker(embedded.URL, key).client(kube))
     undo.callback(release, client, context.nonce)

@@ -41,8 +41,8 @@ def claim(
     parts += [f"its run {run['displayId']} was created at {run['createdAt']}"] if run else []
     raise HarnessError(
         f"the run id {external_id} of project {project} is taken: {', '.join(parts)}",
-        hint="choose a run id that was not used on this cluster, or unset PLUTO_RUN_ID; HARNESS_SHARE_RUN_ID=true "
-        "launches all the same, and the verdict names what others wrote",
+        hint="choose a run id that was not used on this cluster, or unset PLUTO_RUN_ID. "
+        "HARNESS_SHARE_RUN_ID=true launches all the same, and the verdict names what others wrote",
         cause="launch.run_id_taken",
     )
 

@@ -191,8 +191,8 @@ async def on_error(request: Request, error: Exception) -> Response:
 class KeyRequired:
     """ASGI: lets a request pass with `Authorization: Bearer KEY` or `X-Api-Key: KEY`.
 
-    The second is for callers behind the Kubernetes API server's proxy, which takes Authorization away. A key may
-    be `KEY.LAUNCH` (launch_key). The client sends it with every request, so each is known to be of that launch.
+    The second is for callers behind the Kubernetes API server's proxy, which takes Authorization away. A key
+    may be that of a launch (keys.py), so that each request is known to be of that launch.
     """
 
     def __init__(self, app: ASGIApp, key: str) -> None:

@@ -1,7 +1,7 @@
 """Keys of launches. The client sends its key with every request, so each request is known to be of a launch.
 
-No header of the client tells launches apart: a name, a step and an address may be equal, and behind a proxy all
-addresses are. The tracker's own key is valid too, and is of no launch.
+No header of the client tells launches apart: a name, a step and an address may be equal, and behind a proxy
+all addresses are. The tracker's own key is valid too, and is of no launch.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Points are raw: every accepted value is a row of its own, also when it was sent twice. The sender is in
 `requests`, whose rows are `first_id` to `last_id`. `writers` counts every request that wrote into a run, by
-kind and sender. `launch` is the launch that the request's key was made for (claims.py), NULL or "" for none. The
-view `series` is Pluto's deduplicated series.
+kind and sender. `launch` is the launch that the request's key was made for (keys.py), NULL or "" for none.
+The view `series` is Pluto's deduplicated series.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ CREATE INDEX files_run ON files (run_id, log_name);
 CREATE TABLE blobs (token TEXT PRIMARY KEY, body BLOB NOT NULL);
 
 CREATE TABLE writers (
-    run_id INTEGER NOT NULL, kind TEXT NOT NULL, launch TEXT NOT NULL, sender TEXT NOT NULL, peer TEXT NOT NULL,
+    run_id INTEGER NOT NULL, kind TEXT NOT NULL,
+    launch TEXT NOT NULL, sender TEXT NOT NULL, peer TEXT NOT NULL,
     requests INTEGER NOT NULL, rows INTEGER NOT NULL, first TEXT NOT NULL, last TEXT NOT NULL,
     PRIMARY KEY (run_id, kind, launch, sender, peer)
 ) WITHOUT ROWID;

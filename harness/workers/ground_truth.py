@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import client_rules
 import truth_frames as frames
 
 ROWS_PER_FRAME = 20
@@ -26,6 +27,8 @@ BLOCK_ROWS = 1000
 AT_ONCE_PER_SECOND, AT_ONCE_IN_A_ROW = 1000.0, 200.0
 """Rows that are written out as they are recorded, so that a process that is killed has told what it logged.
 A rank that logs faster writes frames of several rows."""
+MOST_TOLD = 200
+"""Metrics and reasons of which the recorder warns."""
 STDOUT, STDERR = os.dup(1), os.dup(2)
 """The container's own streams, whatever captures them later. Child processes do not inherit them."""
 
@@ -47,6 +50,8 @@ class Recorder:
         self._credit, self._credited = AT_ONCE_IN_A_ROW, time.monotonic()
         self._blocks: dict[str, list[tuple[str, int, float]]] = {}
         self._metrics: dict[str, tuple[int, Any]] = {}
+        self._told: set[tuple[str, str]] = set()
+        """(metric, what the client does to it) of which the log and the harness were told."""
         self._write({"k": "start", "t": int(time.time() * 1000), **_life()})
 
     @classmethod
@@ -59,9 +64,21 @@ class Recorder:
             )
         return cls(nonce, rank, row_limit=int(os.environ.get("HARNESS_TRUTH_ROWS", "200000")))
 
-    def record(self, metric: str, step: int, value: float) -> None:
-        """Record one point that this rank is about to log."""
-        value = float(value)
+    def record(self, metric: str, step: int, value: Any) -> None:
+        """Record what this rank is about to log as `run.log({metric: value}, step=step)`.
+
+        A value that is no number has no row. What the client is going to change or leave out is told in the
+        log, once for each metric, and to the harness.
+        """
+        sent = client_rules.sent(value, step)
+        if sent.why:
+            self._tell(metric, step, value, sent)
+        if (name := client_rules.sent_name(metric)) != metric:
+            self._warn(metric, "name", f"Pluto's client renames {metric!r} to {name!r}")
+        for number in sent.values:
+            self._record(metric, int(step), number)
+
+    def _record(self, metric: str, step: int, value: float) -> None:
         row = frames.row_bytes(metric, step, value)
         self._root.update(row)
         seen, sha = self._metrics.setdefault(metric, (0, hashlib.sha256()))
@@ -119,6 +136,23 @@ class Recorder:
         if folder:
             _merge_result(Path(folder) / "result.json", self.rank, summary)
         return summary
+
+    def _tell(self, metric: str, step: int, value: Any, sent: client_rules.Sent) -> None:
+        """Say in the log and to the harness what becomes of a value. Its own text may be long."""
+        reason = sent.why.partition(":")[0]
+        if not self._warn(metric, reason, f"{metric!r} = {repr(value)[:80]} at step {step}: {sent.why}"):
+            return
+        self.flush()
+        was = {"metric": metric[:400], "step": str(step)[:40], "was": repr(value)[:80]}
+        self._write({"k": "rewrite", **was, "kept": sent.kept, "why": sent.why[:300]})
+
+    def _warn(self, metric: str, reason: str, text: str) -> bool:
+        """Write a warning into the log, once for each metric and reason. Return whether it was the first."""
+        if (metric, reason) in self._told or len(self._told) >= MOST_TOLD:
+            return False
+        self._told.add((metric, reason))
+        os.write(self.fd, f"[rank {self.rank}] warning: {text}\n".encode(errors="backslashreplace"))
+        return True
 
     def _to_block(self, metric: str, step: int, value: float) -> None:
         rows = self._blocks.setdefault(metric, [])

@@ -11,6 +11,7 @@ The JSON has "k" (kind), "r" (rank), "a" (attempt), "q" (seq), and by its kind
     {"k":"rows","n":first_row_number,"rows":[[metric, step, value, time_ms], ...]}
     {"k":"block","metric":m,"first":step,"last":step,"count":c,"sha256":hex}
     {"k":"client","whole":bool,"sent":{m:[[first,last],...]},"unsent":{...},"error":text}
+    {"k":"rewrite","metric":m,"step":text,"was":text,"kept":bool,"why":text}
     {"k":"end","count":rows_in_all,"sha256":root,"metrics":{m:[count, sha256]}|{}}
 A rank may live more than once: torchrun starts it again, its pod is made again. Each life is an attempt with
 an id of its own; "restart" is torchrun's own count, null where there is no torchrun.
