@@ -1,6 +1,6 @@
 """Write into a launch's run as another job does: `stranger.py rows|file|status`, in a pod of its own.
 
-rows: a process of Pluto's client attaches, and logs names and steps that the ranks use. file, status: a single
+rows: a process of Pluto's client attaches, and logs names and steps that the ranks use. file, status: one
 request, from a process that never attached.
 """
 
@@ -27,8 +27,8 @@ def ask(path: str, body: dict[str, Any] | None = None, **headers: str) -> dict[s
     """Send a request as the client does."""
     data = None if body is None else json.dumps(body).encode()
     key = {"Authorization": f"Bearer {os.environ['PLUTO_API_KEY']}", "Content-Type": "application/json"}
-    request = urllib.request.Request(os.environ["PLUTO_URL_API"] + path, data, {**key, **headers})
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    request = urllib.request.Request(os.environ["PLUTO_URL_API"] + path, data, {**key, **headers})  # noqa: S310
+    with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
         found: dict[str, Any] = json.load(answer)
         return found
 
