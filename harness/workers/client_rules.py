@@ -39,20 +39,26 @@ def sent_name(name: str) -> str:
 def sent(value: Any, step: Any = 0) -> Sent:
     """Return what comes into the run of a value that is handed to `run.log({name: value}, step=step)`."""
     refused = _refused(step)
-    if isinstance(value, list):
-        found = [sent(item, step) for item in value]
-        values = tuple(one for item in found for one in item.values)
-        if not found:
-            return Sent(kept=False, why="the list is empty, so the client sends nothing")
-        lost = next((item for item in found if not item.kept), None)
-        if lost is not None:
-            return Sent(values, kept=False, why=f"in a list: {lost.why}")
-        many = f"of the list of {len(values)} values the client keeps the last" if len(values) > 1 else ""
-        return Sent(values, why=many)
-    one = _scalar(value)
+    one = _list(value) if isinstance(value, list) else _scalar(value)
     if not refused:
         return one
     return Sent(one.values if math.isfinite(step) else (), kept=False, why=refused)
+
+
+def _list(items: list[Any]) -> Sent:
+    """Return what the client makes of a list: it takes one item after another, and the last number stays."""
+    values: list[float] = []
+    reasons = [] if items else ["the list is empty, so the client sends nothing"]
+    for item in items:
+        one = _scalar(item)
+        reasons += [f"in a list: {one.why}"] if one.why else []
+        if one.kept:
+            values += one.values
+        elif one.values and hasattr(item, "item"):
+            values = []  # It takes the place of those before, and is left out when it is uploaded.
+    if len(values) > 1:
+        reasons.append(f"of the {len(values)} numbers in a list the client keeps the last")
+    return Sent(tuple(values), kept=bool(values) or not reasons, why="; ".join(dict.fromkeys(reasons)))
 
 
 def _scalar(value: Any) -> Sent:
