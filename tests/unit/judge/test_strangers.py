@@ -85,9 +85,8 @@ def test_an_equal_process_of_another_launch(judged: Callable[[bundles.Job], Verd
     assert job.attachments is not None
     job.attachments.append(by_other(job, MOMENTS[moment]))
     said = stranger(judged(job))
-    assert (
-        f"job {bundles.JOBSET} of launch 0ther, rank 1: 1 attached processes, by 'rank' at 10.244.1.7" in said
-    )
+    assert f"job {bundles.JOBSET} of launch 0ther, rank 1: 1 attached processes" in said
+    assert "by 'rank' at 10.244.1.7" in said
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -136,8 +135,7 @@ def test_the_job_is_named_by_its_attachment(judged: Callable[[bundles.Job], Verd
     job.writers.append(written("files", **more))
     said = stranger(judged(job))
     assert (
-        "job theirs of launch 0ther, rank 1: 1 attached processes, 1 files, 1 rows (loss/node0 step 0)"
-        in said
+        "job theirs of launch 0ther, rank 1: 1 attached processes, 1 files, 1 rows (loss/node0 step" in said
     )
     assert said.count("by 'b' at 10.0.0.9") == 1
 
