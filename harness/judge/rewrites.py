@@ -66,7 +66,9 @@ def explain(truths: list[Truth], recorded: Recorded, compared: Comparison) -> Re
             result.renamed_blocks.append((rank, block))
             compared.lost_in_blocks.remove(entry)
     for wrong in list(compared.wrong):  # A plain name that another name became.
-        others = [truth.rows.get(m, {}).get(wrong.step) for truth in truths for m in became[wrong.metric]]
+        others = [
+            truth.rows.get(m, {}).get(wrong.step) for truth in truths for m in became.get(wrong.metric, {})
+        ]
         if wrong.metric in result.merged and any(
             same(wrong.seen, value) for value in others if value is not None
         ):

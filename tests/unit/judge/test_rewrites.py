@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import bundles
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sample_jobs import slow
 
 from harness.evidence.schema import TruthBlock, TruthRewrite, TruthRow, Verdict
 from harness.judge import judge
@@ -138,3 +142,35 @@ def test_a_dropped_metric_does_not_excuse_another(judged: Judged) -> None:
     job.points = [p for p in job.points if (p.metric, p.step) != ("loss/node0", 3)]
     verdict = judged(job)
     assert "unification.lost_points" in {line.partition(":")[0] for line in verdict.consequences}
+
+
+NAMES = st.sampled_from(["a", "-", "é", "aé", "a-", "è", "b"])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), NAMES, st.integers(0, 3), st.sampled_from([1.0, 2.0])), max_size=12)
+)
+@slow
+def test_whatever_names_the_client_changes(points: list[tuple[int, str, int, float]]) -> None:
+    """Contract: a changed name is never a PASS, and never a lost, wrong or unexpected point."""
+    job = bundles.healthy()
+    points = [(rank, f"{rank}/{name}", step, value) for rank, name, step, value in points]
+    for rank in range(2):
+        mine = [(name, step, value) for owner, name, step, value in points if owner == rank]
+        lines = [
+            TruthRow(metric=name, step=step, value=value, time_ms=TIME + at)
+            for at, (name, step, value) in enumerate(mine)
+        ]
+        job.retell(rank, [*job.rows(rank), *lines])
+        job.points += [
+            bundles.point(job, rank, row).model_copy(update={"metric": sent_name(row.metric)})
+            for row in lines
+        ]
+    job.refresh()
+    with tempfile.TemporaryDirectory() as folder:
+        verdict = judge(job.write(Path(folder)))
+    if any(sent_name(name) != name for _, name, _, _ in points):
+        rewrote(verdict)
+        assert verdict.consequences == []
+    else:
+        assert verdict.verdict == "PASS", verdict.explanation

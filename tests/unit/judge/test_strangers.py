@@ -134,9 +134,7 @@ def test_the_job_is_named_by_its_attachment(judged: Callable[[bundles.Job], Verd
     job.points.append(job.points[0].model_copy(update=more))
     job.writers.append(written("files", **more))
     said = stranger(judged(job))
-    assert (
-        "job theirs of launch 0ther, rank 1: 1 attached processes, 1 files, 1 rows (loss/node0 step" in said
-    )
+    assert "job theirs of launch 0ther, rank 1: 1 attached processes, 1 files, 1 rows (loss/node0" in said
     assert said.count("by 'b' at 10.0.0.9") == 1
 
 

@@ -1,4 +1,4 @@
-"""The recorder tells what the client is going to change: once for each metric in the log, and in a frame."""
+"""The recorder tells what the client is going to change: in the log, once a metric, and in a frame."""
 
 from __future__ import annotations
 
