@@ -48,7 +48,7 @@ def claim(
 
 
 def release(client: httpx.Client, launch: str) -> None:
-    """Give up the launch's claim if its run was never created, so that the id can be used again.
+    """Give up the launch's claim if it wrote nothing into the run, so that the id can be used again.
 
     A tracker that does not answer keeps the claim.
     """

@@ -45,10 +45,12 @@ def claim(
 
 
 def release(db: sqlite3.Connection, launch: str) -> None:
-    """Give up the claims of a launch on run ids that have no run: nothing of it was written."""
+    """Give up the claims of a launch on run ids whose runs it wrote nothing into."""
     db.execute(
-        "DELETE FROM claims WHERE launch = ? AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.project ="
-        " claims.project AND runs.external_id = claims.external_id)",
+        "DELETE FROM claims WHERE launch = ? AND NOT EXISTS ("
+        "SELECT 1 FROM runs JOIN writers ON run_id = runs.id"
+        " WHERE (runs.project, runs.external_id, writers.launch)"
+        " = (claims.project, claims.external_id, claims.launch))",
         (launch,),
     )
 

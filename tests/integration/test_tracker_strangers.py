@@ -143,12 +143,13 @@ def test_a_run_that_somebody_made_without_a_claim(client: httpx.Client, run_id: 
         claimed(client, run_id, OURS)
 
 
-def test_a_claim_that_was_not_used_is_given_up(client: httpx.Client, run_id: str) -> None:
+def test_a_claim_that_was_not_used_is_given_up(server: Server, client: httpx.Client, run_id: str) -> None:
     """Contract: a launch that never wrote does not hold its run id; one that wrote does."""
     claimed(client, run_id, OURS)
     release(client, OURS)
     assert claimed(client, run_id, THEIRS)
-    create(client, run_id)
+    with server.client(Authorization=f"Bearer {launch_key(KEY, THEIRS)}") as theirs:
+        create(theirs, run_id)
     release(client, THEIRS)
     with pytest.raises(HarnessError, match=f"launch {THEIRS} claimed it"):
         claimed(client, run_id, OURS)
