@@ -126,6 +126,11 @@ class Settings(BaseSettings):
         description="the shared run id; unset: made with a nonce. Refused when Pluto's client would read it "
         "as a resume id (123, JOB-77)",
     )
+    share_run_id: bool = Field(
+        False,
+        description="launch also with a run id that another launch of this cluster used. The verdict then "
+        "names what others wrote",
+    )
     pluto_project: str = Field(
         "e2e", validation_alias=AliasChoices("PLUTO_PROJECT"), description="the run's project"
     )

@@ -66,6 +66,7 @@ CauseId = Literal[
     "launch.konduktor_failed",
     "launch.timed_out",
     "launch.run_id_resumes",
+    "launch.run_id_taken",
     "launch.rejected",
     "launch.jobset_not_found",
     "launch.code_mismatch",
@@ -118,6 +119,8 @@ CauseId = Literal[
     "unification.wrong_value",
     "unification.metric_collision",
     "unification.foreign_points",
+    "unification.foreign_job",
+    "unification.client_rewrote",
     "unification.wrong_status",
 ]
 

@@ -21,6 +21,7 @@ from harness.evidence.schema import (
     Observation,
     Point,
     RendezvousSnapshot,
+    RunWriter,
     TrackerRun,
     TrackerSummary,
     TruthLine,
@@ -35,6 +36,7 @@ _RUN: TypeAdapter[TrackerRun] = TypeAdapter(TrackerRun)
 _ATTACHMENT: TypeAdapter[Attachment] = TypeAdapter(Attachment)
 _INSPECTION: TypeAdapter[RendezvousSnapshot] = TypeAdapter(RendezvousSnapshot)
 _POINT: TypeAdapter[Point] = TypeAdapter(Point)
+_WRITER: TypeAdapter[RunWriter] = TypeAdapter(RunWriter)
 _EXIT: TypeAdapter[ContainerExit] = TypeAdapter(ContainerExit)
 
 
@@ -187,6 +189,10 @@ class Bundle:
     def points(self) -> Iterator[tuple[int, Point]]:
         """Yield every raw row that the tracker has, in arrival order."""
         return self._records("tracker/points.jsonl", _POINT)
+
+    def writers(self) -> list[tuple[int, RunWriter]]:
+        """Return who wrote into which run, with line numbers, by run and time."""
+        return list(self._records("tracker/writers.jsonl", _WRITER))
 
     def log(self, pod: str, container: str) -> str:
         """Return the path of a container's log in the bundle."""

@@ -8,11 +8,13 @@
       inspections.jsonl    Inspection: containers from inside, when their ranks should have met
       exits.jsonl          ContainerExit: how the commands of ranks ended, where their containers are held
       logs/<pod>-<container>.log   "<RFC 3339 time> <line>", from the first line to the last
-      truth/<rank>.jsonl   of each attempt of the rank TruthStart, TruthCode …, TruthRow …, TruthBlock …,
-                           TruthClient, TruthCode …, then TruthEnd: what the rank itself says it logged
+      truth/<rank>.jsonl   of each attempt of the rank TruthStart, TruthCode …, TruthRow …, TruthRewrite …,
+                           TruthBlock …, TruthClient, TruthCode …, then TruthEnd: what the rank itself says it
+                           logged
       truth/<rank>.outside.jsonl   the same by the recorder around Pluto's client, where the worker also
                            records by itself
-      tracker/runs.jsonl, attachments.jsonl, points.jsonl     TrackerRun, Attachment, Point
+      tracker/runs.jsonl, attachments.jsonl, points.jsonl, writers.jsonl
+                           TrackerRun, Attachment, Point, RunWriter
       tracker/summary.json TrackerSummary: counts, so that a file cut short is noticed
       controllers/, kind/  logs of controllers, export of a cluster that failed
       verdict.json         Verdict
@@ -285,6 +287,21 @@ class TruthFault(Record):
     text: str
 
 
+class TruthRewrite(Record):
+    """What the client was going to make of a value that it was given (harness/workers/client_rules.py).
+
+    The first one of each metric and reason.
+    """
+
+    kind: Literal["rewrite"] = "rewrite"
+    metric: str
+    step: str
+    was: str
+    kept: bool
+    """Whether a value comes into the run, though another one."""
+    why: str
+
+
 class TruthGap(Record):
     """Frames missing from the log between two sequence numbers."""
 
@@ -294,7 +311,15 @@ class TruthGap(Record):
 
 
 TruthLine = Annotated[
-    TruthStart | TruthRow | TruthBlock | TruthClient | TruthCode | TruthEnd | TruthGap | TruthFault,
+    TruthStart
+    | TruthRow
+    | TruthBlock
+    | TruthClient
+    | TruthCode
+    | TruthRewrite
+    | TruthEnd
+    | TruthGap
+    | TruthFault,
     Field(discriminator="kind"),
 ]
 
@@ -325,6 +350,8 @@ class Attachment(Record):
     """RANK of the process, as the client tells it: under torchrun the global rank."""
     job_name: str | None = None
     peer: str | None = None
+    launch: str | None = None
+    """Nonce of the launch whose key it came with. None: another key, or a tracker that does not tell."""
 
 
 class Point(Record):
@@ -339,6 +366,27 @@ class Point(Record):
     sender: str | None = None
     """X-Run-Name of the process that sent it."""
     peer: str | None = None
+    launch: str | None = None
+    """As in Attachment."""
+
+
+class RunWriter(Record):
+    """All requests of one kind that one sender wrote into a run with."""
+
+    run_id: int
+    kind: str
+    """attach, metrics, logs, data, files, status, heartbeat, names, tags, config, alert or graph. "claim": a
+    launch said, before it started, that it will write into this run (harness/tracker/claims.py)."""
+    launch: str | None = None
+    """As in Attachment."""
+    sender: str | None = None
+    """X-Run-Name."""
+    peer: str | None = None
+    requests: int
+    rows: int
+    """Rows, names or files in these requests; 1 for each request that has none."""
+    first: str
+    last: str
 
 
 class TrackerFailure(Record):
@@ -357,6 +405,8 @@ class TrackerSummary(Record):
     attachments: int | None
     """None: this tracker keeps no attachments (hosted Pluto)."""
     points: int
+    writers: int | None = None
+    """None: this tracker does not tell who wrote into a run."""
     truncated: bool = False
     error: str | None = None
     failures: list[TrackerFailure] = []

@@ -16,6 +16,7 @@ from harness.evidence.schema import (
     TruthFault,
     TruthGap,
     TruthLine,
+    TruthRewrite,
     TruthRow,
     TruthStart,
 )
@@ -25,11 +26,12 @@ OUTSIDE = "outside"
 """What frames of the recorder around the client have as "s"."""
 
 
-_AS_THEY_ARE: dict[str, type[TruthBlock | TruthClient | TruthCode | TruthFault]] = {
+_AS_THEY_ARE: dict[str, type[TruthBlock | TruthClient | TruthCode | TruthRewrite | TruthFault]] = {
     "block": TruthBlock,
     "client": TruthClient,
     "code": TruthCode,
     "fault": TruthFault,
+    "rewrite": TruthRewrite,
 }
 """Kinds of frames that have the fields of their record."""
 

@@ -28,6 +28,7 @@ from harness.evidence.schema import (
     Point,
     RendezvousSnapshot,
     Retry,
+    RunWriter,
     Stage,
     TrackerRun,
     TrackerSummary,
@@ -35,7 +36,7 @@ from harness.evidence.schema import (
     Verdict,
 )
 
-TrackerKind = Literal["runs", "attachments", "points"]
+TrackerKind = Literal["runs", "attachments", "points", "writers"]
 
 
 class BundleWriter:
@@ -171,7 +172,7 @@ class BundleWriter:
         """Append to a rank's ground truth. `suffix` ".outside": to the second one."""
         self._append(f"truth/{rank}{suffix}.jsonl", line)
 
-    def tracker(self, kind: TrackerKind, record: TrackerRun | Attachment | Point) -> None:
+    def tracker(self, kind: TrackerKind, record: TrackerRun | Attachment | Point | RunWriter) -> None:
         """Append what the tracker says it has."""
         self._append(f"tracker/{kind}.jsonl", record)
 

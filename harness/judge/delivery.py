@@ -11,6 +11,7 @@ from harness.judge.case import Case, names
 from harness.judge.finding import listed
 from harness.judge.points import Comparison, Recorded, same
 from harness.judge.truth import Truth
+from harness.workers.client_rules import sent_name
 
 UNSENT, ACKNOWLEDGED, NEVER, UNTOLD, ASTRAY = "unsent", "acknowledged", "never", "untold", "astray"
 _STARTED, _EXITING = b"[pluto-sync] INFO: Sync process started", b"[pluto-sync] INFO: Sync process exiting"
@@ -44,7 +45,7 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Compa
     by_rank = {truth.rank: truth for truth in truths}
     for (rank, metric), steps in compared.lost.items():
         for step in steps:
-            told = fate(by_rank[rank].client(metric, step), metric, step)
+            told = fate(by_rank[rank].client(metric, step), sent_name(metric), step)
             if _astray(by_rank[rank], recorded, metric, step):
                 told = ASTRAY
             counts.setdefault(told, Counter())[rank] += 1

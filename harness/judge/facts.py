@@ -9,7 +9,7 @@ from functools import cached_property
 from harness.core.checks import CheckId
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Manifest
-from harness.judge import agreement, ends, points, truth
+from harness.judge import agreement, ends, points, rewrites, truth
 from harness.judge.admission import refused
 from harness.judge.attachment import Attached
 from harness.judge.case import Case
@@ -64,7 +64,17 @@ class Facts:
 
     @cached_property
     def compared(self) -> points.Comparison:
-        return points.compare(self.truths, self.recorded)
+        """Return in what ground truth and run differ, but for what the client changed (`rewritten`)."""
+        return self._comparison[0]
+
+    @cached_property
+    def rewritten(self) -> rewrites.Rewritten:
+        return self._comparison[1]
+
+    @cached_property
+    def _comparison(self) -> tuple[points.Comparison, rewrites.Rewritten]:
+        compared = points.compare(self.truths, self.recorded)
+        return compared, rewrites.explain(self.truths, self.recorded, compared)
 
     @property
     def label(self) -> str:

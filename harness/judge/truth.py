@@ -14,6 +14,7 @@ from harness.evidence.schema import (
     TruthEnd,
     TruthFault,
     TruthGap,
+    TruthRewrite,
     TruthRow,
     TruthStart,
 )
@@ -112,6 +113,7 @@ class Truth:
     incomplete: str = ""
     suffix: str = ""
     """".outside" for what was recorded around the client of a worker that also records by itself."""
+    rewrites: list[TruthRewrite] = field(default_factory=list)
     known_silent: bool = False
     """The termination message says that the rank logged nothing."""
     _owner: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -173,6 +175,8 @@ def read(case: Case, rank: int, suffix: str = "") -> Truth:
             attempt.client = line
         elif isinstance(line, TruthCode):
             attempt.code.append((number, line))
+        elif isinstance(line, TruthRewrite):
+            truth.rewrites.append(line)
         elif isinstance(line, TruthGap):
             attempt.gaps += 1
         elif isinstance(line, TruthFault):

@@ -24,6 +24,8 @@ def tracker_evidence(facts: Facts) -> Finding:
     if summary.truncated:
         return found("tracker", "tracker.incomplete", "the tracker gave only part of its rows", evidence=refs)
     told = {"runs": summary.runs, "attachments": summary.attachments or 0, "points": summary.points}
+    if summary.writers is not None:
+        told["writers"], here["writers"] = summary.writers, len(facts.bundle.writers())
     differ = [f"{here[kind]} of {told[kind]} {kind}" for kind in told if here[kind] != told[kind]]
     damaged = [line for line in facts.bundle.damaged if line.startswith("tracker/")]
     if differ or damaged:

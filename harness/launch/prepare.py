@@ -35,6 +35,8 @@ from harness.provision.controllers.readiness import explain, is_transient
 from harness.provision.images import scripts
 from harness.settings import Settings
 from harness.tracker.audit import AuditReader, EmbeddedAudit, HostedAudit, collect
+from harness.tracker.claiming import claim, release
+from harness.tracker.keys import launch_key
 
 SECRET = "pluto"  # noqa: S105 - the Secret's name
 
@@ -123,12 +125,13 @@ def prepare(
     Jobs that killed harnesses left running are ended first. `undo` gives up the namespace.
     """
     kube, settings, nonce = ready.kube, context.settings, context.nonce
+    own_key, url, reader = _tracker(kube, settings)
+    key = own_key if settings.tracker == "hosted" else _claimed(kube, context, expected, own_key, undo)
     namespace = _namespace(ready, context, undo, workload.per_node)
     storage.limit(kube, ready.cluster, settings, namespace)
-    key, url, reader = _tracker(kube, settings)
     keys = {"PLUTO_API_KEY": key, "PLUTO_API_TOKEN": key}  # Workers ask for it by either name.
     secret_env = _secret(kube, namespace, {**workload.secret_envs, **keys})
-    for value in (key, *workload.secrets):
+    for value in (own_key, key, *workload.secrets):
         context.writer.redactor.add(value)
     if set(QUEUED) <= set(workload.watched):  # Kueue may have to admit it
         queues.manages(kube, workload.kind)
@@ -230,6 +233,31 @@ def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], Aud
     tracker = embedded.find(kube)
     gone = partial(embedded.gone, kube)
     return tracker.key, tracker.url, lambda: EmbeddedAudit(tracker.client(kube), gone=gone)
+
+
+def _claimed(kube: Kube, context: RecordedContext, expected: Expected, key: str, undo: ExitStack) -> str:
+    """Claim the run id for this launch. Return the key that tells the tracker which launch a request is of.
+
+    `undo` gives up a claim that was not used. Raises HarnessError (cause launch.run_id_taken). A tracker that
+    does not answer now is judged later.
+    """
+    client = undo.enter_context(embedded.EmbeddedTracker(embedded.URL, key).client(kube))
+    undo.callback(release, client, context.nonce)
+    try:
+        keeps = claim(
+            client,
+            project=expected.project,
+            external_id=expected.run_id,
+            launch=context.nonce,
+            shared=context.settings.share_run_id,
+            gone=partial(embedded.gone, kube),
+        )
+    except HarnessError as error:
+        if error.cause == "launch.run_id_taken":
+            raise
+        context.progress(f"the run id is not claimed: {error.message}")
+        keeps = True
+    return launch_key(key, context.nonce) if keeps else key
 
 
 def _environment(expected: Expected, nonce: str, budget: Budget, url: str) -> dict[str, str]:

@@ -23,6 +23,7 @@ _MODULES = (
     "outside",
     "outside_client",
     "ground_truth",
+    "client_rules",
     "code_digest",
     "truth_frames",
     "client_state",

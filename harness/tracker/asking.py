@@ -1,4 +1,4 @@
-"""GET with retries: a tracker, or the API server's proxy before it, may fail for a short time."""
+"""Ask with retries: a tracker, or the API server's proxy before it, may fail for a short time."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ def ask(
     params: Mapping[str, Any],
     seconds: float,
     gone: Callable[[], str | None] = lambda: None,
+    *,
+    body: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the JSON object at `path`.
+    """Return the JSON object at `path`: the answer to GET, or to POST with a `body`, which may be sent twice.
 
     Raises WaitError (cause tracker.unreachable) when no answer came within `seconds`. Raises HarnessError
     when `gone` says why no answer can come (the same cause), or when the tracker refused (401: cause
@@ -48,7 +50,7 @@ def ask(
         after=unless_gone,
     )
     try:
-        response = retrying(_get, client, path, {k: v for k, v in params.items() if v is not None})
+        response = retrying(_ask, client, path, {k: v for k, v in params.items() if v is not None}, body)
     except RetryError as error:
         seen = str(error.last_attempt.exception())
         awaited = f"an answer of the tracker at {client.base_url} to {path}"
@@ -73,9 +75,11 @@ def ask(
     return found
 
 
-def _get(client: httpx.Client, path: str, params: Mapping[str, Any]) -> httpx.Response:
+def _ask(
+    client: httpx.Client, path: str, params: Mapping[str, Any], body: Mapping[str, Any] | None
+) -> httpx.Response:
     try:
-        response = client.get(path, params=params)
+        response = client.request("GET" if body is None else "POST", path, params=params, json=body)
     except httpx.TransportError as error:
         raise _Again(f"{type(error).__name__}: {error}") from error
     if response.status_code >= 500 or response.status_code == 429:

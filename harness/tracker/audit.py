@@ -9,14 +9,14 @@ import httpx
 
 from harness.core.clock import now
 from harness.core.errors import HarnessError
-from harness.evidence.schema import Attachment, Point, TrackerFailure, TrackerRun, TrackerSummary
+from harness.evidence.schema import Attachment, Point, RunWriter, TrackerFailure, TrackerRun, TrackerSummary
 from harness.evidence.writer import TrackerKind
 from harness.tracker.asking import ask
 from harness.tracker.hosted import HostedAudit
 
 __all__ = ["AuditReader", "EmbeddedAudit", "HostedAudit", "collect"]
 
-Write = Callable[[TrackerKind, TrackerRun | Attachment | Point], None]
+Write = Callable[[TrackerKind, TrackerRun | Attachment | Point | RunWriter], None]
 PAGE = 10_000
 
 
@@ -35,6 +35,9 @@ class AuditReader(Protocol):
 
     def points(self, run_ids: Sequence[int]) -> Iterator[Point]:
         """Return every raw row of these runs."""
+
+    def writers(self, run_ids: Sequence[int]) -> list[RunWriter] | None:
+        """Return who wrote into these runs, or None when the tracker does not tell."""
 
     def failures(self) -> list[TrackerFailure]:
         """Return requests that the tracker could not serve, if it keeps them."""
@@ -61,9 +64,13 @@ class EmbeddedAudit:
         self._seconds = seconds
         self._page = page
         self._gone = gone
+        self._tells = False
+        """Whether the tracker told that it keeps writers. A tracker of an earlier version does not."""
 
     def runs(self, *, external_id: str, project: str, job_name: str | None) -> list[TrackerRun]:
         wanted = {"externalId": external_id, "projectName": project, "jobName": job_name}
+        answer = self._ask("api/audit/runs", wanted)
+        self._tells = bool(answer.get("writers"))
         return [
             TrackerRun(
                 run_id=run["runId"],
@@ -75,7 +82,7 @@ class EmbeddedAudit:
                 display_id=run["displayId"],
                 status_history=run["statusHistory"],
             )
-            for run in self._ask("api/audit/runs", wanted)["runs"]
+            for run in answer["runs"]
         ]
 
     def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
@@ -90,6 +97,7 @@ class EmbeddedAudit:
                 rank=one["rank"],
                 job_name=one["jobName"],
                 peer=one["peer"],
+                launch=one.get("launch"),
             )
             for one in found["attachments"]
         ]
@@ -102,6 +110,12 @@ class EmbeddedAudit:
             for row in page["points"]:
                 yield Point(**dict(zip(page["columns"], row, strict=True)))
             after = page["next"]
+
+    def writers(self, run_ids: Sequence[int]) -> list[RunWriter] | None:
+        if not self._tells:
+            return None
+        found = self._ask("api/audit/writers", {"runIds": _joined(run_ids)})
+        return [RunWriter(**one) for one in found["writers"]]
 
     def failures(self) -> list[TrackerFailure]:
         return [TrackerFailure(**failure) for failure in self._ask("api/audit/failures", {})["failures"]]
@@ -118,6 +132,7 @@ def collect(
     """
     runs = points = 0
     attachments: int | None = None
+    writers: int | None = None
     error, failures = None, list[TrackerFailure]()
     try:
         found = reader.runs(external_id=external_id, project=project, job_name=job_name)
@@ -133,6 +148,11 @@ def collect(
         for point in reader.points(ids):
             write("points", point)
             points += 1
+        wrote = reader.writers(ids)
+        if wrote is not None:
+            for writer in wrote:
+                write("writers", writer)
+            writers = len(wrote)
         failures = reader.failures()
     except HarnessError as failed:
         error = str(failed)
@@ -142,6 +162,7 @@ def collect(
         runs=runs,
         attachments=attachments,
         points=points,
+        writers=writers,
         truncated=reader.truncated,
         error=error,
         failures=failures,

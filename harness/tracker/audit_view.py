@@ -13,7 +13,7 @@ from typing import Any
 from harness.tracker.reads import status_events
 
 Found = dict[str, Any]
-COLUMNS = ["run_id", "metric", "step", "value", "time_ms", "received_at", "sender", "peer"]
+COLUMNS = ["run_id", "metric", "step", "value", "time_ms", "received_at", "sender", "peer", "launch"]
 
 
 def runs(
@@ -70,6 +70,7 @@ def attachments(db: sqlite3.Connection, run_ids: Sequence[int]) -> list[Found]:
             "nodeName": row["node_name"],
             "peer": row["peer"],
             "clientVersion": row["client_version"],
+            "launch": row["launch"],
         }
         for row in rows
     ]
@@ -87,7 +88,7 @@ def points(
     query = f"""
         SELECT p.run_id, p.name, p.step, CASE WHEN p.value IS NULL THEN 'NaN' WHEN p.value = 9e999
             THEN 'Infinity' WHEN p.value = -9e999 THEN '-Infinity' ELSE p.value END,
-            p.time_ms, r.received_at, r.sender, r.peer, p.id
+            p.time_ms, r.received_at, r.sender, r.peer, r.launch, p.id
         FROM requests r INDEXED BY requests_points
         CROSS JOIN points p ON p.id BETWEEN r.first_id AND r.last_id
         WHERE r.last_id > :after AND p.id > :after AND r.run_id IN ({_list(run_ids)})

@@ -16,7 +16,7 @@ import httpx
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from harness.core.errors import HarnessError, WaitError
-from harness.evidence.schema import Attachment, Point, TrackerFailure, TrackerRun
+from harness.evidence.schema import Attachment, Point, RunWriter, TrackerFailure, TrackerRun
 from harness.tracker.asking import ask
 
 DEFAULT_URL = "https://pluto-api.trainy.ai"
@@ -98,6 +98,11 @@ class HostedAudit:
                         time_ms=_milliseconds(row["time"]),
                         received_at=str(row["time"]),
                     )
+
+    def writers(self, run_ids: Sequence[int]) -> list[RunWriter] | None:
+        """Return None: Pluto's read API does not tell who sent a row, a status or a file."""
+        del run_ids
+        return None
 
     def failures(self) -> list[TrackerFailure]:
         """Return nothing: Pluto keeps no failures."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import json
 import sqlite3
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from harness.tracker.failures import Failures
+from harness.tracker.keys import launch_of
 from harness.tracker.store import Store
 
 BODY_LIMIT = 64 << 20
@@ -53,6 +53,8 @@ class Sender:
     name: str | None
     project: str | None
     peer: str | None
+    launch: str | None = None
+    """The launch that the request's key was made for. None for the tracker's own key."""
 
 
 def sender(request: Request) -> Sender:
@@ -64,6 +66,7 @@ def sender(request: Request) -> Sender:
         name=request.headers.get("x-run-name"),
         project=request.headers.get("x-project-name"),
         peer=request.client.host if request.client else None,
+        launch=getattr(request.state, "launch", None),
     )
 
 
@@ -188,7 +191,8 @@ async def on_error(request: Request, error: Exception) -> Response:
 class KeyRequired:
     """ASGI: lets a request pass with `Authorization: Bearer KEY` or `X-Api-Key: KEY`.
 
-    The second is for callers behind the Kubernetes API server's proxy, which takes Authorization away.
+    The second is for callers behind the Kubernetes API server's proxy, which takes Authorization away. A key
+    may be that of a launch (keys.py), so that each request is known to be of that launch.
     """
 
     def __init__(self, app: ASGIApp, key: str) -> None:
@@ -202,7 +206,9 @@ class KeyRequired:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         bearer = headers.get(b"authorization", b"")
         given = [bearer[7:] if bearer[:7].lower() == b"bearer " else b"", headers.get(b"x-api-key", b"")]
-        if any(hmac.compare_digest(one.strip(), self.key) for one in given):
+        launches = [launch for one in given if (launch := launch_of(one.strip(), self.key)) is not None]
+        if launches:
+            scope.setdefault("state", {})["launch"] = launches[0] or None
             await self.app(scope, receive, send)
             return
         reason = "Invalid API key" if any(given) else "Missing API key"

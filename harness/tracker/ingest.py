@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.tracker import claims
 from harness.tracker.http import Sender, loads, now
 
 MOST = (1 << 63) - 1
@@ -111,7 +112,7 @@ def keep_request(
     """Keep who sent a request and when it was received, also of a refused one."""
     made = db.execute(
         "INSERT INTO requests (kind, run_id, run_header, sender, project, peer, received_at, rows, error,"
-        " first_id, last_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " first_id, last_id, launch) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             kind,
             sender.run_id,
@@ -123,9 +124,11 @@ def keep_request(
             len(lines.rows),
             lines.error,
             *ids,
+            sender.launch,
         ),
     ).lastrowid
     assert made is not None
+    claims.note(db, sender.run_id, kind, sender, len(lines.rows))
     return made
 
 

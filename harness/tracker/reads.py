@@ -20,6 +20,7 @@ SORTS = {
     "name": "name",
     "status": "status",
 }
+WHO = ("peer", "sender", "launch")
 Found = dict[str, Any]
 
 
@@ -156,7 +157,9 @@ def status_events(db: sqlite3.Connection, run_id: int, *, applied_only: bool = T
             "actorId": None,
             "apiKeyId": None,
             "createdAt": row["at"],
-            **({} if applied_only else {"applied": bool(row["applied"]), "peer": row["peer"]}),
+            **(
+                {} if applied_only else {"applied": bool(row["applied"]), **{name: row[name] for name in WHO}}
+            ),
         }
         for row in rows
     ]

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from harness.tracker import audit_view, http
+from harness.tracker import audit_view, claims, http, run_fields
 from harness.tracker.http import Json, number, numbers
 
 
@@ -15,7 +15,7 @@ async def runs(request: Request) -> Response:
     wanted = query.get("externalId"), query.get("projectName"), query.get("jobName")
     found = await http.store(request).read(lambda db: audit_view.runs(db, *wanted))
     orphans = await http.store(request).read(lambda db: audit_view.orphans(db, wanted[1]))
-    return Json({"runs": found, "orphans": orphans})
+    return Json({"runs": found, "orphans": orphans, "writers": True})
 
 
 async def attachments(request: Request) -> Response:
@@ -30,6 +30,28 @@ async def points(request: Request) -> Response:
     return Json({"columns": audit_view.COLUMNS, "points": rows, "next": following})
 
 
+async def writers(request: Request) -> Response:
+    ids = numbers(request, "runIds")
+    return Json({"writers": await http.store(request).read(lambda db: claims.writers(db, ids))})
+
+
+async def claim(request: Request) -> Response:
+    body = await http.fields(request)
+    project, external_id, launch = (
+        run_fields.string(body, name) for name in ("projectName", "externalId", "launch")
+    )
+    shared = bool(body.get("shared"))
+    return Json(
+        await http.store(request).write(lambda db: claims.claim(db, project, external_id, launch, shared))
+    )
+
+
+async def release(request: Request) -> Response:
+    launch = run_fields.string(await http.fields(request), "launch")
+    await http.store(request).write(lambda db: claims.release(db, launch))
+    return Json({"success": True})
+
+
 async def failures(request: Request) -> Response:
     return Json({"failures": http.failures(request).all()})
 
@@ -39,4 +61,7 @@ routes = [
     Route("/api/audit/runs", runs),
     Route("/api/audit/attachments", attachments),
     Route("/api/audit/points", points),
+    Route("/api/audit/writers", writers),
+    Route("/api/audit/claims", claim, methods=["POST"]),
+    Route("/api/audit/claims/release", release, methods=["POST"]),
 ]

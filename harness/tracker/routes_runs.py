@@ -56,18 +56,20 @@ async def resume(request: Request) -> Response:
 
 
 async def add_log_names(request: Request) -> Response:
-    body = await http.fields(request)
+    body, who = await http.fields(request), http.sender(request)
     log_type, names = run_fields.string(body, "logType", 64), body.get("logName")
     names = [names] if isinstance(names, str) else names
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise Refused(400, "logName: expected a list of strings")
-    await http.store(request).write(lambda db: runs.add_log_names(db, body.get("runId"), log_type, names))
+    await http.store(request).write(
+        lambda db: runs.add_log_names(db, body.get("runId"), who, log_type, names)
+    )
     return Json({"success": True})
 
 
 async def trigger(request: Request) -> Response:
-    body = await http.fields(request)
-    status = await http.store(request).write(lambda db: runs.heartbeat(db, body.get("runId")))
+    body, who = await http.fields(request), http.sender(request)
+    status = await http.store(request).write(lambda db: runs.heartbeat(db, body.get("runId"), who))
     return Json({"status": status, "triggers": None})
 
 
@@ -81,18 +83,18 @@ async def set_status(request: Request) -> Response:
 
 
 async def update_tags(request: Request) -> Response:
-    body = await http.fields(request)
+    body, who = await http.fields(request), http.sender(request)
     tags = run_fields.tags(body.get("tags"))
-    await http.store(request).write(lambda db: runs.update(db, body.get("runId"), tags=tags))
+    await http.store(request).write(lambda db: runs.update(db, body.get("runId"), who, tags=tags))
     return Json({"success": True})
 
 
 async def update_config(request: Request) -> Response:
-    body = await http.fields(request)
+    body, who = await http.fields(request), http.sender(request)
     config = run_fields.document(body, "config")
     if config is not None and not isinstance(config, dict):
         raise Refused(400, "config: expected a JSON object")
-    await http.store(request).write(lambda db: runs.update(db, body.get("runId"), config=config))
+    await http.store(request).write(lambda db: runs.update(db, body.get("runId"), who, config=config))
     return Json({"success": True})
 
 
@@ -107,11 +109,11 @@ async def model_graph(request: Request) -> Response:
 
 
 async def _note(request: Request, field: str) -> None:
-    body = await http.fields(request)
+    body, who = await http.fields(request), http.sender(request)
     content: Any = body.get(field)
     if not isinstance(content, dict):
         raise Refused(400, f"{field}: expected an object")
-    await http.store(request).write(lambda db: runs.note(db, body.get("runId"), field, content))
+    await http.store(request).write(lambda db: runs.note(db, body.get("runId"), who, field, content))
 
 
 routes = [

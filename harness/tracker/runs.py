@@ -9,8 +9,10 @@ import json
 import re
 import sqlite3
 import time
+from dataclasses import replace
 from typing import Any
 
+from harness.tracker import claims
 from harness.tracker.http import Refused, Sender, integer, now
 from harness.tracker.run_fields import Attach, Create, merged
 
@@ -80,7 +82,7 @@ def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3
         ),
     ).lastrowid
     assert run_id is not None
-    _event(db, run_id, None, "RUNNING", "create", peer=attach.sender.peer)
+    _event(db, run_id, None, "RUNNING", "create", attach.sender)
     _attach(db, run_id, False, attach)
     return find(db, run_id), False
 
@@ -124,7 +126,7 @@ def reopen(db: sqlite3.Connection, run_id: int, attach: Attach, config: Any) -> 
     row = find(db, run_id)
     at = now()
     if row["status"] in TERMINAL:
-        _event(db, run_id, row["status"], "RUNNING", "resume", peer=attach.sender.peer)
+        _event(db, run_id, row["status"], "RUNNING", "resume", attach.sender)
         db.execute("UPDATE runs SET status = 'RUNNING', status_updated = ? WHERE id = ?", (at, run_id))
     if config is not None:
         together = json.dumps(merged(json.loads(row["config"] or "null"), config))
@@ -139,7 +141,8 @@ def set_status(db: sqlite3.Connection, run_id: object, status: str, metadata: An
     row = find(db, run_id)
     before = row["status"]
     applies = before not in TERMINAL or (status in TERMINAL and TERMINAL[status] > TERMINAL[before])
-    _event(db, row["id"], before, status, "api", applies, metadata, sender.peer)
+    _event(db, row["id"], before, status, "api", sender, applies, metadata)
+    claims.note(db, row["id"], "status", sender)
     if applies:
         db.execute(
             "UPDATE runs SET status = ?, status_metadata = ?, status_updated = ?, updated_at = ?"
@@ -148,16 +151,20 @@ def set_status(db: sqlite3.Connection, run_id: object, status: str, metadata: An
         )
 
 
-def heartbeat(db: sqlite3.Connection, run_id: object) -> str:
+def heartbeat(db: sqlite3.Connection, run_id: object, sender: Sender) -> str:
     """Note that a process of the run is alive. Returns the run's status."""
     row = find(db, run_id)
+    claims.note(db, row["id"], "heartbeat", sender)
     db.execute("UPDATE runs SET heartbeat_at = ? WHERE id = ?", (now(), row["id"]))
     return str(row["status"])
 
 
-def update(db: sqlite3.Connection, run_id: object, *, tags: Any = None, config: Any = None) -> None:
+def update(
+    db: sqlite3.Connection, run_id: object, sender: Sender, *, tags: Any = None, config: Any = None
+) -> None:
     """Replace the tags, or merge into the config."""
     row = find(db, run_id)
+    claims.note(db, row["id"], "config" if tags is None else "tags", sender)
     if tags is not None:
         db.execute("UPDATE runs SET tags = ? WHERE id = ?", (json.dumps(tags), row["id"]))
     if config is not None:
@@ -166,8 +173,11 @@ def update(db: sqlite3.Connection, run_id: object, *, tags: Any = None, config: 
     db.execute("UPDATE runs SET updated_at = ? WHERE id = ?", (now(), row["id"]))
 
 
-def add_log_names(db: sqlite3.Connection, run_id: object, log_type: str, names: list[str]) -> None:
+def add_log_names(
+    db: sqlite3.Connection, run_id: object, sender: Sender, log_type: str, names: list[str]
+) -> None:
     row = find(db, run_id)
+    claims.note(db, row["id"], "names", sender, len(names))
     db.executemany(
         "INSERT INTO log_names VALUES (?, ?, ?)"
         " ON CONFLICT (run_id, log_name) DO UPDATE SET log_type = excluded.log_type",
@@ -175,9 +185,10 @@ def add_log_names(db: sqlite3.Connection, run_id: object, log_type: str, names: 
     )
 
 
-def note(db: sqlite3.Connection, run_id: object, kind: str, content: Any) -> None:
+def note(db: sqlite3.Connection, run_id: object, sender: Sender, kind: str, content: Any) -> None:
     """Keep an alert or a model graph as it was sent."""
     row = find(db, run_id)
+    claims.note(db, row["id"], kind, sender)
     db.execute(
         "INSERT INTO notes (run_id, kind, body, at) VALUES (?, ?, ?, ?)",
         (row["id"], kind, json.dumps(content), now()),
@@ -190,21 +201,32 @@ def _event(
     before: str | None,
     after: str,
     source: str,
+    sender: Sender,
     applied: bool = True,
     metadata: Any = None,
-    peer: str | None = None,
 ) -> None:
     db.execute(
-        "INSERT INTO status_events (run_id, from_status, to_status, source, applied, metadata, peer, at)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (run_id, before, after, source, applied, json.dumps(metadata), peer, now()),
+        "INSERT INTO status_events (run_id, from_status, to_status, source, applied, metadata, peer, sender,"
+        " launch, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            run_id,
+            before,
+            after,
+            source,
+            applied,
+            json.dumps(metadata),
+            sender.peer,
+            sender.name,
+            sender.launch,
+            now(),
+        ),
     )
 
 
 def _attach(db: sqlite3.Connection, run_id: int, resumed: bool, attach: Attach) -> None:
     db.execute(
         "INSERT INTO attachments (run_id, at, resumed, name, hostname, rank, job_name, restart_attempt,"
-        " node_name, peer, client_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " node_name, peer, client_version, launch) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             run_id,
             now(),
@@ -217,5 +239,7 @@ def _attach(db: sqlite3.Connection, run_id: int, resumed: bool, attach: Attach) 
             attach.node_name,
             attach.sender.peer,
             attach.client_version,
+            attach.sender.launch,
         ),
     )
+    claims.note(db, run_id, "attach", replace(attach.sender, name=attach.name))

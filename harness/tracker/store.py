@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from harness.tracker.schema import TABLES, VERSION
+from harness.tracker.schema import MIGRATIONS, TABLES, VERSION
 
 T = TypeVar("T")
 Work = tuple[Callable[[sqlite3.Connection], Any], "Future[Any]"]
@@ -37,6 +37,9 @@ def connect(path: Path) -> sqlite3.Connection:
 
 def _prepare(db: sqlite3.Connection) -> None:
     found = db.execute("PRAGMA user_version").fetchone()[0]
+    while found in MIGRATIONS:
+        db.executescript(f"BEGIN IMMEDIATE; {MIGRATIONS[found]} PRAGMA user_version={found + 1}; COMMIT;")
+        found += 1
     if found == VERSION:
         return
     if found or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:

@@ -116,7 +116,40 @@ def visitor() -> int:
     return int(at_step(STEP, visit))
 
 
-for each in (sync_killed, shared_dir, no_wait, other_project, resume_id, collision, visitor):
+def _logging(change: Callable[[str, Any], tuple[str, Any]]) -> int:
+    """Run the worker, and change each name and value before they are recorded and logged."""
+    record = multinode.Recorder.record
+
+    def recorded(self: Any, metric: str, step: int, value: float) -> None:
+        name, changed = change(metric, value)
+        record(self, name, step, changed)
+
+    def log(run: Any, metrics: dict[str, float], step: int) -> None:
+        multinode.plain_log(run, dict(change(name, value) for name, value in metrics.items()), step)
+
+    multinode.Recorder.record = recorded
+    return int(multinode.main(log=log))
+
+
+def renamed() -> int:
+    """Use a letter in the own loss's name that is not ASCII."""
+    return _logging(lambda name, value: (name.replace("loss/node", "loss/né"), value))
+
+
+def merged_names() -> int:
+    """Use two names that differ in letters that the client replaces by the same."""
+    new = {f"loss/node{os.environ['RANK']}": f"xé{os.environ['RANK']}"}
+    new |= {f"nonce/node{os.environ['RANK']}": f"xè{os.environ['RANK']}"}
+    return _logging(lambda name, value: (new.get(name, name), value))
+
+
+def boolean() -> int:
+    """Log a boolean in place of a number."""
+    return _logging(lambda name, value: (name, True if name.startswith("nonce/") else value))
+
+
+client_faults = (sync_killed, shared_dir, no_wait, other_project, resume_id, collision, visitor)
+for each in (*client_faults, renamed, merged_names, boolean):
     fault(each)
 
 if __name__ == "__main__":

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 if __package__:  # mounted as a package by the harness (outside.py); beside a worker it is a plain module
-    from . import code_digest
+    from . import client_rules, code_digest
     from . import truth_frames as frames
 else:
+    import client_rules  # type: ignore[no-redef]
     import code_digest  # type: ignore[no-redef]
     import truth_frames as frames  # type: ignore[no-redef]
 
@@ -32,6 +33,8 @@ BLOCK_ROWS = 1000
 AT_ONCE_PER_SECOND, AT_ONCE_IN_A_ROW = 1000.0, 200.0
 """Rows that are written out as they are recorded, so that a process that is killed has told what it logged.
 A rank that logs faster writes frames of several rows."""
+MOST_TOLD = 200
+"""Metrics and reasons of which the recorder warns."""
 STDOUT, STDERR = os.dup(1), os.dup(2)
 """The container's own streams, whatever captures them later. Child processes do not inherit them."""
 
@@ -57,6 +60,8 @@ class Recorder:
         self._blocks: dict[str, list[tuple[str, int, float]]] = {}
         self._metrics: dict[str, tuple[int, Any]] = {}
         self._tells_code = False
+        self._told: set[tuple[str, str]] = set()
+        """(metric, what the client does to it) of which the log and the harness were told."""
         self._write({"k": "start", "t": int(time.time() * 1000), **_life()})
 
     @classmethod
@@ -81,9 +86,22 @@ class Recorder:
         self._tells_code = True
         self._write_in_parts(facts, lambda part: {"k": "code", "facts": part})
 
-    def record(self, metric: str, step: int, value: float, time_ms: int | None = None) -> None:
-        """Record one point that this rank is about to log. `time_ms`: its time, if that is not now."""
-        value = float(value)
+    def record(self, metric: str, step: int, value: Any, time_ms: int | None = None) -> None:
+        """Record what this rank is about to log as `run.log({metric: value}, step=step)`. `time_ms`: its
+        time, if that is not now.
+
+        A value that is no number has no row. What the client is going to change or leave out is told in the
+        log, once for each metric, and to the harness.
+        """
+        sent = client_rules.sent(value, step)
+        if sent.why:
+            self._tell(metric, step, value, sent)
+        if (name := client_rules.sent_name(metric)) != metric:
+            self._warn(metric, "name", f"Pluto's client renames {metric!r} to {name!r}")
+        for number in sent.values:
+            self._record(metric, int(step), number, time_ms)
+
+    def _record(self, metric: str, step: int, value: float, time_ms: int | None) -> None:
         row = frames.row_bytes(metric, step, value)
         self._root.update(row)
         seen, sha = self._metrics.setdefault(metric, (0, hashlib.sha256()))
@@ -137,6 +155,23 @@ class Recorder:
         if folder:
             _merge_result(Path(folder) / "result.json", self.rank, {**summary, **self.mark})
         return summary
+
+    def _tell(self, metric: str, step: int, value: Any, sent: client_rules.Sent) -> None:
+        """Say in the log and to the harness what becomes of a value. Its own text may be long."""
+        reason = sent.why.partition(":")[0]
+        if not self._warn(metric, reason, f"{metric!r} = {repr(value)[:80]} at step {step}: {sent.why}"):
+            return
+        self.flush()
+        was = {"metric": metric[:400], "step": str(step)[:40], "was": repr(value)[:80]}
+        self._write({"k": "rewrite", **was, "kept": sent.kept, "why": sent.why[:300]})
+
+    def _warn(self, metric: str, reason: str, text: str) -> bool:
+        """Write a warning into the log, once for each metric and reason. Return whether it was the first."""
+        if (metric, reason) in self._told or len(self._told) >= MOST_TOLD:
+            return False
+        self._told.add((metric, reason))
+        os.write(self.fd, f"[rank {self.rank}] warning: {text}\n".encode(errors="backslashreplace"))
+        return True
 
     def _to_block(self, metric: str, step: int, value: float) -> None:
         rows = self._blocks.setdefault(metric, [])

@@ -42,7 +42,7 @@ def read(
     reader: EmbeddedAudit | HostedAudit, run_id: str
 ) -> tuple[list[TrackerRun], list[Attachment], list[Point]]:
     """What `collect` writes, checked against its own counts."""
-    written: dict[str, list[Any]] = {"runs": [], "attachments": [], "points": []}
+    written: dict[str, list[Any]] = {"runs": [], "attachments": [], "points": [], "writers": []}
     summary = collect(
         reader,
         external_id=run_id,

@@ -85,10 +85,12 @@ class Server:
             **more,
         }
 
-    def pluto(self, home: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    def pluto(
+        self, home: Path, *arguments: str, script: str = CLIENT.name, **environment: str
+    ) -> subprocess.Popen[str]:
         """The unmodified client in a process of its own: tracker_client.py with these arguments."""
         return subprocess.Popen(
-            [sys.executable, str(CLIENT), *arguments],
+            [sys.executable, str(CLIENT.with_name(script)), *arguments],
             env=self.pluto_environment(home, **environment),
             cwd=home,
             stdout=subprocess.PIPE,

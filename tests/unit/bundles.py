@@ -21,6 +21,7 @@ from harness.evidence.schema import (
     Observation,
     Point,
     RendezvousSnapshot,
+    RunWriter,
     Stage,
     TrackerRun,
     TrackerSummary,
@@ -67,6 +68,7 @@ class Job:
     runs: list[TrackerRun] = field(default_factory=list)
     attachments: list[Attachment] | None = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
+    writers: list[RunWriter] = field(default_factory=list)
     manifest: Manifest = field(default_factory=lambda: Manifest(nonce=NONCE, started_at=at(-60)))
     summary: dict[str, Any] = field(default_factory=dict)
     inspections: Sequence[RendezvousSnapshot] = ()
@@ -221,12 +223,15 @@ class Job:
             writer.tracker("attachments", attachment)
         for point in self.points:
             writer.tracker("points", point)
+        for one_writer in self.writers:
+            writer.tracker("writers", one_writer)
         summary = {
             "source": "embedded",
             "fetched_at": at(45, True),
             "runs": len(self.runs),
             "attachments": None if self.attachments is None else len(self.attachments),
             "points": len(self.points),
+            "writers": len(self.writers) if self.writers else None,
             **self.summary,
         }
         writer.tracker_summary(TrackerSummary.model_validate(summary))

@@ -1,0 +1,110 @@
+"""What Pluto's client (pluto-ml 0.0.29) makes of what it is given: another name, another value, or nothing.
+
+From its code: `get_char` (util.py), `_log_via_sync` and `_process_log_item_sync` (op.py),
+`upload_metrics_batch` (sync/process.py). It samples nothing, and shortens no name of a metric. A test
+compares these rules with the installed client, so other rules fail it. Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+_PLAIN = re.compile(r"^[ -~]+$")
+_OTHER = re.compile(r"[^ -~]")
+LONGEST_TEXT = 200
+"""Characters of a string that the client still sends. Longer ones it leaves out."""
+MOST_STEP = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What the client sends of one value."""
+
+    values: tuple[float, ...] = ()
+    """The values that the caller logged, as doubles, in order. The run keeps the last."""
+    kept: bool = True
+    """Whether the last of `values` comes into the run. False: the client or Pluto leaves it out."""
+    why: str = ""
+    """What is changed or left out, and for what reason. "" when nothing is."""
+
+
+def sent_name(name: str) -> str:
+    """Return the name that the client sends. Each character outside of printable ASCII becomes `-`."""
+    return name if _PLAIN.match(name) else _OTHER.sub("-", name)
+
+
+def sent(value: Any, step: Any = 0) -> Sent:
+    """Return what comes into the run of a value that is handed to `run.log({name: value}, step=step)`."""
+    refused = _refused(step)
+    one = _list(value) if isinstance(value, list) else _scalar(value)
+    if not refused:
+        return one
+    return Sent(one.values if math.isfinite(step) else (), kept=False, why=refused)
+
+
+def _list(items: list[Any]) -> Sent:
+    """Return what the client makes of a list: it takes one item after another, and the last number stays."""
+    values: list[float] = []
+    reasons = [] if items else ["the list is empty, so the client sends nothing"]
+    for item in items:
+        one = _scalar(item)
+        reasons += [f"in a list: {one.why}"] if one.why else []
+        if one.kept:
+            values += one.values
+        elif one.values and hasattr(item, "item"):
+            values = []  # It takes the place of those before, and is left out when it is uploaded.
+    if len(values) > 1:
+        reasons.append(f"of the {len(values)} numbers in a list the client keeps the last")
+    return Sent(tuple(values), kept=bool(values) or not reasons, why="; ".join(dict.fromkeys(reasons)))
+
+
+def _scalar(value: Any) -> Sent:
+    kind = type(value).__name__
+    if isinstance(value, str):
+        long = len(value) > LONGEST_TEXT
+        why = f"the client leaves out strings longer than {LONGEST_TEXT} characters" if long else ""
+        return Sent(kept=not long, why=why)
+    number = value
+    if not isinstance(value, (int, float)) and callable(getattr(value, "item", None)):
+        try:
+            number = value.item()
+        except Exception as error:
+            return Sent(kept=False, why=f"the client leaves out a {kind} that is no single number ({error})")
+    if isinstance(number, bool):
+        return Sent((float(number),), kept=False, why=f"the client leaves out booleans ({kind})")
+    if isinstance(number, (int, float)):
+        return _number(number)
+    return _no_number(value)
+
+
+def _no_number(value: Any) -> Sent:
+    if type(value).__module__.partition(".")[0] == "pluto":
+        return Sent()  # A file or a table, …: no metric.
+    kind = type(value).__name__
+    try:
+        values = () if value is None else (float(value),)
+    except (TypeError, ValueError, OverflowError):
+        values = ()
+    return Sent(values, kept=False, why=f"the client leaves out what is no int or float ({kind})")
+
+
+def _number(number: float) -> Sent:
+    try:
+        double = float(number)
+    except OverflowError:
+        return Sent(kept=False, why="Pluto refuses an integer that no double can hold")
+    if isinstance(number, int) and int(double) != number:
+        return Sent((double,), why=f"Pluto keeps doubles: {number} becomes {int(double)}")
+    return Sent((double,))
+
+
+def _refused(step: Any) -> str:
+    """Return why Pluto refuses a step, with the whole request that it comes in, or ""."""
+    if isinstance(step, float) and (not math.isfinite(step) or step != int(step)):
+        return f"Pluto refuses step {step}, which is no whole number, and all that is sent with it"
+    if isinstance(step, (int, float)) and not 0 <= step <= MOST_STEP:
+        return f"Pluto refuses step {step}, and all that is sent with it"
+    return ""

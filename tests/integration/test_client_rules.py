@@ -1,0 +1,54 @@
+"""harness/workers/client_rules.py says what the installed Pluto client does. The real tracker shows it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from client_values import NAMES, STEPS, VALUES
+from tracker_server import Server, finished
+
+from harness.tracker.audit import EmbeddedAudit
+from harness.workers.client_rules import sent, sent_name
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], float]:
+    """What the tracker has of client_values.py: (name, step) → value."""
+    server = Server(tmp_path_factory.mktemp("rules")).start()
+    home = tmp_path_factory.mktemp("home")
+    finished(server.pluto(home, script="client_values.py", PLUTO_RUN_ID="rules"), seconds=400)
+    with server.client() as client:
+        audit = EmbeddedAudit(client)
+        runs = audit.runs(external_id="rules", project="e2e", job_name=None)
+        points = audit.points([run.run_id for run in runs])
+        found = {(point.metric, point.step): point.value for point in points}
+    server.stop()
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names(logged: dict[tuple[str, int], float], name: str) -> None:
+    """Contract: the client sends the name that the rules say, and no other."""
+    index = NAMES.index(name)
+    assert logged[sent_name(name), 1000 + index] == float(index)
+    assert [key for key in logged if key[1] == 1000 + index] == [(sent_name(name), 1000 + index)]
+
+
+@pytest.mark.parametrize("label", VALUES)
+def test_values(logged: dict[tuple[str, int], float], label: str) -> None:
+    """Contract: the run has the last of the values that the rules say, or nothing when it is left out."""
+    said, seen = sent(VALUES[label]()), logged.get((f"value/{label}", 0))
+    if not said.kept or not said.values:
+        assert seen is None, said
+        return
+    assert seen is not None, said
+    assert seen == said.values[-1] or (math.isnan(seen) and math.isnan(said.values[-1]))
+
+
+@pytest.mark.parametrize("label", STEPS)
+def test_steps(logged: dict[tuple[str, int], float], label: str) -> None:
+    """Contract: a step arrives as its whole number, or the rules say that it is refused."""
+    said = sent(1.0, STEPS[label])
+    arrived = [step for metric, step in logged if metric == f"step/{label}"]
+    assert arrived == ([int(STEPS[label])] if said.kept else [])

@@ -1,0 +1,201 @@
+"""Two launches in one run, in every order, with real clients that differ only in the key of their launch.
+
+Both are rank 0 of a job with the same name, on the same host and address, and log the same rows.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import bundles
+import httpx
+import pytest
+from tracker_server import KEY, Server, create, finished, log_metrics
+
+from harness.core.errors import HarnessError
+from harness.evidence.schema import Check
+from harness.judge import judge
+from harness.tracker.audit import EmbeddedAudit, collect
+from harness.tracker.claiming import claim, release
+from harness.tracker.keys import launch_key
+from harness.tracker.schema import TABLES
+from harness.tracker.store import Store
+
+OURS, THEIRS = bundles.NONCE, "0ther"
+IDS = count()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("tracker")).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def run_id() -> str:
+    return f"shared-{next(IDS)}"
+
+
+@pytest.fixture
+def start(server: Server, tmp_path: Path, run_id: str) -> Callable[[str], Any]:
+    """Start the rank of a launch."""
+
+    def start_(launch: str) -> Any:
+        key = launch_key(KEY, launch)
+        job = {"KONDUKTOR_JOB_NAME": bundles.JOBSET, "RANK": "0"}
+        return server.pluto(tmp_path / launch, "log", "0", "2", PLUTO_RUN_ID=run_id, PLUTO_API_KEY=key, **job)
+
+    return start_
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[httpx.Client]:
+    with server.client() as client:
+        yield client
+
+
+def alone(client: httpx.Client, folder: Path, run_id: str) -> Check:
+    """The check `only-our-job` of our launch, over what the tracker has now."""
+    job = bundles.healthy()
+    found: dict[str, list[Any]] = {"runs": [], "attachments": [], "points": [], "writers": []}
+    summary = collect(
+        EmbeddedAudit(client),
+        external_id=run_id,
+        project="e2e",
+        job_name=bundles.JOBSET,
+        write=lambda kind, record: found[kind].append(record),
+    )
+    assert summary.error is None
+    assert summary.writers == len(found["writers"])
+    assert job.manifest.expected is not None
+    expected = job.manifest.expected.model_copy(update={"run_id": run_id})
+    job.manifest = job.manifest.model_copy(update={"expected": expected})
+    job.runs, job.attachments = found["runs"], found["attachments"]
+    job.points, job.writers = found["points"], found["writers"]
+    checks = judge(job.write(folder / "bundle")).checks
+    return next(check for check in checks if check.name == "only-our-job")
+
+
+def claimed(client: httpx.Client, run_id: str, launch: str, shared: bool = False) -> bool:
+    return claim(client, project="e2e", external_id=run_id, launch=launch, shared=shared)
+
+
+def test_one_launch_is_alone(
+    client: httpx.Client, start: Callable[[str], Any], tmp_path: Path, run_id: str
+) -> None:
+    """Contract: the client's own requests of all kinds, files and strings too, carry its launch's key."""
+    assert claimed(client, run_id, OURS)
+    finished(start(OURS), seconds=300)
+    check = alone(client, tmp_path, run_id)
+    assert check.result == "PASS", check.explanation
+    assert "by the key of each request" in check.explanation
+
+
+@pytest.mark.parametrize("order", ["before", "during", "after"])
+def test_two_launches(
+    client: httpx.Client, start: Callable[[str], Any], tmp_path: Path, run_id: str, order: str
+) -> None:
+    """Contract: equal clients of two launches are told apart, whoever writes first."""
+    if order == "during":
+        finished(start(OURS), start(THEIRS), seconds=300)
+    else:
+        for launch in (THEIRS, OURS) if order == "before" else (OURS, THEIRS):
+            finished(start(launch), seconds=300)
+    check = alone(client, tmp_path, run_id)
+    assert check.cause == "unification.foreign_job"
+    assert f"job {bundles.JOBSET} of launch {THEIRS}" in check.explanation
+    for what in ("1 attached processes", "rows", "1 files", "1 status reports", "by 'node0' at 127.0.0.1"):
+        assert what in check.explanation, check.explanation
+
+
+def test_a_claim_before_the_first_write(
+    client: httpx.Client, start: Callable[[str], Any], tmp_path: Path, run_id: str
+) -> None:
+    """Contract: a launch whose first write comes after our last is refused, or known by its claim."""
+    claimed(client, run_id, OURS)
+    finished(start(OURS), seconds=300)
+    with pytest.raises(HarnessError, match=f"launch {OURS} claimed it at .*its run .* was created") as raised:
+        claimed(client, run_id, THEIRS)
+    assert raised.value.cause == "launch.run_id_taken"
+    assert alone(client, tmp_path, run_id).result == "PASS"
+    assert claimed(client, run_id, THEIRS, shared=True)
+    check = alone(client, tmp_path / "shared", run_id)
+    assert (check.cause, "claims of its id" in check.explanation) == ("unification.foreign_job", True)
+
+
+def test_claims_of_two_launches_within_seconds(client: httpx.Client, run_id: str) -> None:
+    """Contract: of two launches that have not written yet, the second is refused; a retry is not."""
+    assert claimed(client, run_id, OURS)
+    assert claimed(client, run_id, OURS)
+    with pytest.raises(HarnessError, match=f"launch {OURS} claimed it"):
+        claimed(client, run_id, THEIRS)
+
+
+def test_a_run_that_somebody_made_without_a_claim(client: httpx.Client, run_id: str) -> None:
+    """Contract: a job that was not launched by the harness holds its run id too."""
+    create(client, run_id)
+    with pytest.raises(HarnessError, match=r"its run .* was created at"):
+        claimed(client, run_id, OURS)
+
+
+def test_a_claim_that_was_not_used_is_given_up(server: Server, client: httpx.Client, run_id: str) -> None:
+    """Contract: a launch that never wrote does not hold its run id; one that wrote does."""
+    claimed(client, run_id, OURS)
+    release(client, OURS)
+    assert claimed(client, run_id, THEIRS)
+    with server.client(Authorization=f"Bearer {launch_key(KEY, THEIRS)}") as theirs:
+        create(theirs, run_id)
+    release(client, THEIRS)
+    with pytest.raises(HarnessError, match=f"launch {THEIRS} claimed it"):
+        claimed(client, run_id, OURS)
+
+
+@pytest.mark.parametrize("key", [KEY, f"{KEY}.a/b", f"{KEY}.", f"{KEY}.{'x' * 65}", "other.0ther"])
+def test_keys(server: Server, key: str) -> None:
+    """Contract: only the tracker's own key and a launch's are valid."""
+    with httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {key}"}) as client:
+        assert client.post("/api/slug").status_code == (200 if key == KEY else 401)
+
+
+def test_rows_of_another_key(client: httpx.Client, server: Server, tmp_path: Path, run_id: str) -> None:
+    """Contract: rows that come with the tracker's own key are not ours, with our name and address too."""
+    header = {"Authorization": f"Bearer {launch_key(KEY, OURS)}"}
+    with httpx.Client(base_url=server.url, headers=header, trust_env=False) as ours:
+        number = create(ours, run_id)["runId"]
+        log_metrics(ours, number, '{"time": 1, "step": 0, "data": {"loss": 1}}', "run")
+    assert alone(client, tmp_path, run_id).result == "PASS"
+    log_metrics(client, number, '{"time": 1, "step": 0, "data": {"loss": 1}}', "run")
+    check = alone(client, tmp_path / "again", run_id)
+    assert check.cause == "unification.foreign_job"
+    assert "1 rows (loss step 0), by 'run' at 127.0.0.1" in check.explanation
+
+
+def test_a_database_of_the_earlier_version(tmp_path: Path) -> None:
+    """Contract: it is brought to this version with all that it holds."""
+    path = tmp_path / "tracker.db"
+    new = TABLES[TABLES.index("CREATE TABLE writers") : TABLES.index("CREATE VIEW series")]
+    old = TABLES.replace(new, "")
+    for column in (",\n    launch TEXT, sender TEXT", ", launch TEXT"):
+        old = old.replace(column, "")
+    db = sqlite3.connect(path)
+    db.executescript(old + "PRAGMA user_version=1;")
+    db.execute("INSERT INTO points (run_id, name, step, time_ms, value) VALUES (1, 'loss', 0, 1, 2.0)")
+    db.commit()
+    db.close()
+    Store(path).close()
+    db, made = sqlite3.connect(path), sqlite3.connect(":memory:")
+    made.executescript(TABLES)
+    for table in ("requests", "attachments", "status_events", "writers", "claims"):
+        assert _columns(db, table) == _columns(made, table) != set()
+    assert db.execute("SELECT value FROM points").fetchall() == [(2.0,)]
+    db.close()
+    made.close()
+
+
+def _columns(db: sqlite3.Connection, table: str) -> set[str]:
+    return {row[1] for row in db.execute(f"PRAGMA table_info({table})")}
