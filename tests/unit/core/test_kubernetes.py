@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from loopback import OK, Server
+from urllib3 import HTTPResponse
 from urllib3.exceptions import HTTPError
 
 from harness.core import retries as module
@@ -114,11 +116,11 @@ def test_a_watch_line_that_was_cut_is_a_connection_that_broke() -> None:
     """Contract: the client cannot handle such a line, so the caller starts the watch again."""
 
     class Cut:
-        def watch(self, **_: object) -> Iterator[object]:
-            yield {"type": "ADDED"}
-            raise TypeError("'NoneType' object is not subscriptable")
+        def get(self, **_: object) -> HTTPResponse:
+            lines = b'{"type": "ADDED", "object": {}}\n{"type": "MODIF'
+            return HTTPResponse(io.BytesIO(lines), preload_content=False)
 
-    seen = events(Cut())
-    assert next(seen) == {"type": "ADDED"}
+    seen = events(Cut(), timeout=1)
+    assert next(seen)["type"] == "ADDED"
     with pytest.raises(HTTPError):
         next(seen)
