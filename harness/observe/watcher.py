@@ -86,12 +86,14 @@ class Watcher:
             except NOT_SERVED:
                 if not kind.optional:
                     raise
-                return self._give_up(kind, "it is not served")
+                self._give_up(kind, "it is not served")
+                return
             except ApiException as error:
                 # A server that just restarted refuses some requests, so only the first answer counts.
                 first = not self._listed[kind.name].is_set()
                 if kind.optional and first and error.status in _REFUSED:
-                    return self._give_up(kind, f"HTTP {error.status} {error.reason}")
+                    self._give_up(kind, f"HTTP {error.status} {error.reason}")
+                    return
                 if error.status != 410:
                     self._on_gap(f"objects/{kind.name}: HTTP {error.status} {error.reason}")
                     self._stop.wait(RETRY_SECONDS)

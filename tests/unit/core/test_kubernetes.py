@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from loopback import OK, Server
-from urllib3 import HTTPResponse
 from urllib3.exceptions import HTTPError
 
 from harness.core import retries as module
@@ -116,9 +114,18 @@ def test_a_watch_line_that_was_cut_is_a_connection_that_broke() -> None:
     """Contract: the client cannot handle such a line, so the caller starts the watch again."""
 
     class Cut:
-        def get(self, **_: object) -> HTTPResponse:
-            lines = b'{"type": "ADDED", "object": {}}\n{"type": "MODIF'
-            return HTTPResponse(io.BytesIO(lines), preload_content=False)
+        status = 200
+
+        def get(self, **_: object) -> Cut:
+            return self
+
+        def stream(self, **_: object) -> Iterator[bytes]:
+            yield b'{"type": "ADDED", "object": {}}\n'
+            yield b'{"type": "MODIF'
+
+        def close(self) -> None: ...
+
+        def release_conn(self) -> None: ...
 
     seen = events(Cut(), timeout=1)
     assert next(seen)["type"] == "ADDED"
