@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Launch, Manifest, Verdict
-from harness.judge import completion, launching, restarts, unification, user_checks
+from harness.judge import completion, disturbances, launching, restarts, unification, user_checks
 from harness.judge.admission import ever_admitted
 from harness.judge.case import END, Case, Finding, found, passed, unknown
 from harness.judge.causes import CAUSES
@@ -106,7 +106,8 @@ def _of_case(case: Case) -> list[Finding]:
     findings += _guard("evidence", lambda: [launching.evidence(case)])
     if case.workload and not ever_admitted(case) and not case.pods:
         findings = [_not_reached(finding) for finding in findings]
-    return [_too_early(finding) for finding in findings] if case.cut_short else findings
+    findings = [_too_early(finding) for finding in findings] if case.cut_short else findings
+    return findings + _guard(disturbances.CHECK, lambda: disturbances.judged(case, findings))
 
 
 def _not_reached(finding: Finding) -> Finding:

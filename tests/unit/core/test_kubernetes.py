@@ -121,7 +121,7 @@ def test_a_watch_line_that_was_cut_is_a_connection_that_broke() -> None:
 
         def stream(self, **_: object) -> Iterator[bytes]:
             yield b'{"type": "ADDED", "object": {}}\n'
-            yield b'{"type": "MODIF'
+            yield b'{"type": "MODIF\n'
 
         def close(self) -> None: ...
 
