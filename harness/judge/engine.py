@@ -93,7 +93,7 @@ def _of_case(case: Case) -> list[Finding]:
     findings = _guard("expected", lambda: _sane(case))
     findings += _guard("launched", lambda: [launching.launched(case)])
     if case.launch.uid is None:
-        return findings
+        return findings + _disturbed(case, findings)
     each: dict[int, End] = {}
 
     def end_each() -> list[Finding]:
@@ -107,7 +107,11 @@ def _of_case(case: Case) -> list[Finding]:
     if case.workload and not ever_admitted(case) and not case.pods:
         findings = [_not_reached(finding) for finding in findings]
     findings = [_too_early(finding) for finding in findings] if case.cut_short else findings
-    return findings + _guard(disturbances.CHECK, lambda: disturbances.judged(case, findings))
+    return findings + _disturbed(case, findings)
+
+
+def _disturbed(case: Case, findings: list[Finding]) -> list[Finding]:
+    return _guard(disturbances.CHECK, lambda: disturbances.judged(case, findings))
 
 
 def _not_reached(finding: Finding) -> Finding:
