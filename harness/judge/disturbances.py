@@ -15,7 +15,7 @@ from harness.evidence.objects import Pod, items, mapping
 from harness.evidence.schema import Check
 from harness.judge import changes as changes_
 from harness.judge.case import LATE, RUNNING, Case, Finding, found, passed, seconds
-from harness.judge.changes import Change
+from harness.judge.change import Change
 from harness.judge.ends import SAME_MOMENT
 
 CHECK = "disturbances"
