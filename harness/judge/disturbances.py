@@ -1,7 +1,8 @@
 """Judge whether somebody or something from outside the job disturbed it, and name that as the cause.
 
 A disturbance is the cause when it came before what the other checks found, and explains it. Which findings
-each disturbance explains is written down here, so that a rank that failed by itself keeps its own cause.
+each one explains is written down (harness/judge/disturbance.py), so that a rank that failed by itself keeps
+its own cause.
 """
 
 from __future__ import annotations
