@@ -44,4 +44,5 @@ CheckId = Literal[
     "status",
     "tracker-kept",
     "evidence",
+    "disturbances",
 ]

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import yaml
-from kubernetes import client, config, dynamic
+from kubernetes import client, config, dynamic, watch
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError, ProtocolError
 
@@ -236,14 +236,15 @@ class Kube:
         )
 
 
-def events(resource: Any, **watch: Any) -> Iterator[Any]:
+def events(resource: Any, *, timeout: int, watcher: watch.Watch | None = None, **query: Any) -> Iterator[Any]:
     """Yield watch deliveries of a dynamic resource. Raises ProtocolError for a line that was cut when the
     connection ended, which the client itself cannot handle.
     """
-    try:
-        yield from resource.watch(**watch)
-    except TypeError as error:
-        raise ProtocolError("a line of the watch was cut") from error
+    stream = watcher or watch.Watch()
+    for event in stream.stream(resource.get, serialize=False, timeout_seconds=timeout, **query):
+        if event is None:
+            raise ProtocolError("a line of the watch was cut")
+        yield event
 
 
 def condition(item: Object, kind: str) -> Object:

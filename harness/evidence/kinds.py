@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,37 @@ class WatchedKind:
     kind: str
     namespaced: bool = True
     namespace: str | None = None
+    labels: str = ""
+    """Selector: only objects with these labels are watched."""
+    own: bool = False
+    """Only the object that has the name of the launch's namespace is watched."""
+    metadata_only: bool = False
+    """Only who wrote the object, and when, is read. Its content never leaves the API server."""
+    optional: bool = False
+    """No verdict needs it. Where it may not be read or is not served, it is not watched."""
 
 
+def _surrounding(
+    name: str, api_version: str, kind: str, namespace: str | None = None, **more: Any
+) -> WatchedKind:
+    return WatchedKind(name, api_version, kind, namespace=namespace, optional=True, **more)
+
+
+SURROUNDINGS = (
+    _surrounding("namespace", "v1", "Namespace", namespaced=False, own=True),
+    _surrounding("secret", "v1", "Secret", metadata_only=True),
+    _surrounding("configmap", "v1", "ConfigMap", metadata_only=True),
+    _surrounding("service", "v1", "Service"),
+    _surrounding("networkpolicy", "networking.k8s.io/v1", "NetworkPolicy"),
+    _surrounding("node-event", "v1", "Event", "default"),
+    _surrounding("node-lease", "coordination.k8s.io/v1", "Lease", "kube-node-lease"),
+    _surrounding("dns", "apps/v1", "Deployment", "kube-system", labels="k8s-app=kube-dns"),
+    _surrounding("dns-pod", "v1", "Pod", "kube-system", labels="k8s-app=kube-dns"),
+    _surrounding("control-plane", "v1", "Pod", "kube-system", labels="tier=control-plane"),
+    _surrounding("jobset-pod", "v1", "Pod", "jobset-system"),
+    _surrounding("kueue-pod", "v1", "Pod", "kueue-system"),
+)
+"""What others may change under a launch (harness/judge/changes.py)."""
 ALWAYS = (
     WatchedKind("pod", "v1", "Pod"),
     WatchedKind("node", "v1", "Node", namespaced=False),

@@ -3,7 +3,9 @@
     runs/<utc>-<nonce>/
       manifest.json        Manifest: what was launched with what, and how long each stage took
       objects/<kind>.jsonl Observation: every state seen of jobset, workload, job, pod, node,
-                           localqueue, clusterqueue
+                           localqueue, clusterqueue, and of what surrounds the launch: namespace, service,
+                           DNS, control plane, … (kinds.SURROUNDINGS); of Secrets and ConfigMaps the
+                           metadata alone
       events.jsonl         Observation of core/v1 Events
       inspections.jsonl    Inspection: containers from inside, when their ranks should have met
       exits.jsonl          ContainerExit: how the commands of ranks ended, where their containers are held

@@ -14,6 +14,7 @@ from harness.judge import (
     code,
     completion,
     controllers,
+    disturbances,
     launching,
     next_steps,
     nodes,
@@ -80,6 +81,7 @@ CHECKS: dict[CheckId, Judge] = {
     "status": lambda facts: attachment.status(facts.attached, facts.ends),
     "tracker-kept": lambda facts: tracker.kept(facts.case, facts.truths, facts.findings),
     "evidence": lambda facts: launching.evidence(facts.case),
+    "disturbances": lambda facts: disturbances.judged(facts.case, _in_time(facts)),
 }
 """Check → its function. One that is named twice decides two checks at once."""
 
@@ -94,7 +96,7 @@ def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
     for entry in REGISTRY.values():
         if (finding := _finding(facts, entry)) is not None:
             facts.findings.append(finding)
-    ours = [_unless_too_early(facts, finding) for finding in facts.findings]
+    ours = _in_time(facts)
     theirs = user_checks.findings(bundle.path, judges) if facts.passed("launched") else []
     ordered = [*_decisive(ours), *_decisive(theirs)]
     checks = [finding.check for finding in [*ours, *theirs]]
@@ -153,6 +155,11 @@ def _made(facts: Facts, id_: CheckId) -> Finding:
 def _not_made(id_: CheckId, need: Requirement, ranks: list[int]) -> Finding | None:
     """Return what is said of a check whose need is not met: this is the one place that says it."""
     return unknown(id_, need.missing.format(ranks=names(ranks)), ranks=ranks) if need.missing else None
+
+
+def _in_time(facts: Facts) -> list[Finding]:
+    """Return the findings so far, as far as the job was given the time for what they say."""
+    return [_unless_too_early(facts, finding) for finding in facts.findings]
 
 
 def _unless_too_early(facts: Facts, finding: Finding) -> Finding:

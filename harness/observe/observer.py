@@ -11,7 +11,7 @@ from harness.core.deadlines import Budget, Deadline
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Kube, reached
 from harness.core.progress import Progress
-from harness.evidence.kinds import ALWAYS, FILES, WatchedKind
+from harness.evidence.kinds import ALWAYS, FILES, SURROUNDINGS, WatchedKind
 from harness.evidence.schema import ContainerExit, Launch, Observation
 from harness.evidence.truth import TruthCollector
 from harness.evidence.writer import BundleWriter
@@ -66,7 +66,12 @@ class LaunchObserver:
         self._heartbeat = Heartbeat(kube, self._silence)
         self._logs = LogFollower(kube, self._log, self._gaps.append)
         self._watcher = Watcher(
-            kube, launch.namespace, (*ALWAYS, *kinds), self._state, self._seen, self._watched_again.append
+            kube,
+            launch.namespace,
+            (*ALWAYS, *kinds, *SURROUNDINGS),
+            self._state,
+            self._seen,
+            self._watched_again.append,
         )
 
     def start(self) -> None:

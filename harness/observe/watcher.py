@@ -17,12 +17,17 @@ from urllib3.exceptions import HTTPError
 
 from harness.core.clock import now
 from harness.core.deadlines import Deadline
-from harness.core.kubernetes import Kube, Object, events
+from harness.core.kubernetes import NOT_SERVED, Kube, Object, events
 from harness.evidence.kinds import WatchedKind
 from harness.evidence.schema import Observation
 
 RETRY_SECONDS = 0.5
 WATCH_SECONDS = 300
+_REFUSED = (401, 403, 404, 405)
+"""HTTP statuses that asking again does not change."""
+_METADATA = "application/json;as=PartialObjectMetadata{list};g=meta.k8s.io;v=v1"
+_TOLD = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
+"""Fields of the metadata that are recorded where no more may be: an annotation may hold the whole object."""
 
 
 class Watcher:
@@ -78,7 +83,17 @@ class Watcher:
                     version = self._list(kind, known)
                     self._listed[kind.name].set()
                 version = self._watch(kind, known, version)
+            except NOT_SERVED:
+                if not kind.optional:
+                    raise
+                self._give_up(kind, "it is not served")
+                return
             except ApiException as error:
+                # A server that just restarted refuses some requests, so only the first answer counts.
+                first = not self._listed[kind.name].is_set()
+                if kind.optional and first and error.status in _REFUSED:
+                    self._give_up(kind, f"HTTP {error.status} {error.reason}")
+                    return
                 if error.status != 410:
                     self._on_gap(f"objects/{kind.name}: HTTP {error.status} {error.reason}")
                     self._stop.wait(RETRY_SECONDS)
@@ -89,8 +104,13 @@ class Watcher:
                     self._stop.wait(RETRY_SECONDS)
                 version = None
 
+    def _give_up(self, kind: WatchedKind, why: str) -> None:
+        self._on_gap(f"objects/{kind.name}: not watched, {why}")
+        self._listed[kind.name].set()
+
     def _list(self, kind: WatchedKind, known: dict[str, str]) -> str:
-        answer = self._resource(kind).get(namespace=self._scope(kind), _request_timeout=20).to_dict()
+        query = self._query(kind, "List")
+        answer = self._resource(kind).get(**query, _request_timeout=20).to_dict()
         for item in answer.get("items") or []:
             change = "MODIFIED" if item["metadata"]["uid"] in known else "ADDED"
             self._deliver(kind, change, _whole(kind, item), known)
@@ -102,21 +122,28 @@ class Watcher:
         try:
             for event in events(
                 self._resource(kind),
-                namespace=self._scope(kind),
                 resource_version=version,
                 timeout=WATCH_SECONDS,
                 watcher=stream,
+                **self._query(kind),
             ):
                 item = event["raw_object"]
                 version = item["metadata"]["resourceVersion"]
                 if event["type"] in ("ADDED", "MODIFIED", "DELETED"):
-                    self._deliver(kind, event["type"], item, known)
+                    self._deliver(kind, event["type"], _whole(kind, item), known)
         finally:
             self._watches.remove(stream)
         return version
 
-    def _scope(self, kind: WatchedKind) -> str | None:
-        return (kind.namespace or self.namespace) if kind.namespaced else None
+    def _query(self, kind: WatchedKind, list_: str = "") -> dict[str, Any]:
+        """Return which objects of a kind are asked for, and how much of each."""
+        query: dict[str, Any] = {"label_selector": kind.labels or None}
+        query["namespace"] = (kind.namespace or self.namespace) if kind.namespaced else None
+        if kind.own:
+            query["field_selector"] = f"metadata.name={self.namespace}"
+        if kind.metadata_only:
+            query["header_params"] = {"Accept": _METADATA.format(list=list_)}
+        return query
 
     def _resource(self, kind: WatchedKind) -> Any:
         return self.kube.resource(kind.api_version, kind.kind)
@@ -144,5 +171,12 @@ def _managers(item: Object) -> list[Object]:
 
 
 def _whole(kind: WatchedKind, item: Object) -> Object:
-    """Return an object with apiVersion and kind. An item of a list has neither, one of a watch has both."""
-    return {"apiVersion": kind.api_version, "kind": kind.kind, **item}
+    """Return what is recorded of an object, with apiVersion and kind.
+
+    An item of a list has neither, one of a watch has both.
+    """
+    if not kind.metadata_only:
+        return {"apiVersion": kind.api_version, "kind": kind.kind, **item}
+    metadata = item["metadata"]
+    told = {name: metadata[name] for name in (*_TOLD, "managedFields") if name in metadata}
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": told}

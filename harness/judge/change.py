@@ -1,0 +1,49 @@
+"""One change in the cluster under a launch: when, of what, and by whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from harness.evidence.objects import ObjectState
+from harness.judge.case import LATE, seconds
+
+Verb = Literal[
+    "created", "edited", "deleted", "restarted", "rebooted", "kubelet", "not ready", "away", "clock"
+]
+SYSTEM_PODS = ("tracker", "dns-pod", "control-plane", "jobset-pod", "kueue-pod")
+"""Kinds of the pods that serve the launch."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change. Times are in seconds since the epoch, `until` for what lasted."""
+
+    at: float
+    verb: Verb
+    kind: str
+    """The evidence file of the object."""
+    name: str
+    text: str
+    ref: str
+    fields: tuple[str, ...] = ()
+    """What was edited, as dotted paths of two parts: spec.suspend, metadata.labels."""
+    until: float = LATE
+
+    @property
+    def told(self) -> str:
+        return f"{clock(self.at)} {self.text}"
+
+
+def clock(at: float) -> str:
+    """Return a time as the bundle writes it, to the second."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def when(seen: ObjectState) -> float:
+    return seconds(seen.received_at) or 0.0
+
+
+def title(seen: ObjectState) -> str:
+    return f"{seen.object.get('kind') or 'object'} {seen.name}"

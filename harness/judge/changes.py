@@ -1,0 +1,127 @@
+"""List what changed in the cluster under a launch, and who changed it.
+
+A change counts when it came between the launch and the end of the wait, and neither the harness nor one of
+the controllers made it. Field managers of an object say who wrote it (metadata.managedFields). Kubernetes
+does not record who deleted an object. A bundle that lacks an object, or who wrote it, tells of no change of
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from harness.core.clock import seconds
+from harness.evidence.objects import ObjectState, changed_by, items, mapping
+from harness.judge import deletion
+from harness.judge.case import OBSERVE_STAGE, Case
+from harness.judge.change import SYSTEM_PODS, Change, title, when
+from harness.judge.finding import LATE
+from harness.judge.outages import outages
+
+_WRITTEN = (
+    *("namespace", "jobset", "job", "statefulset", "daemonset", "pod", "service", "networkpolicy"),
+    *("secret", "configmap", "workload", "localqueue", "clusterqueue", "node", "dns"),
+    *("jobset-controller", "kueue-controller"),
+)
+"""Kinds of which others may create, edit or delete an object."""
+_CONTROLLERS = {
+    *("kubelet", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kindnetd", "kubeadm"),
+    *("jobset", "manager", "kueue", "coredns", "pluto-e2e-harness"),
+}
+"""Field managers of Kubernetes, JobSet (`manager` in older versions), Kueue and the harness."""
+_OF_KUEUE = "kueue-"
+"""How the other field managers of Kueue begin: kueue-admission, kueue-job-controller-PodsReady, …"""
+_MAKERS = {"OpenAPI-Generator"}
+"""Field managers of konduktor, which creates the objects of a launch and edits none of them."""
+
+
+def changes(case: Case) -> list[Change]:
+    """Return what others changed between the launch and the end of the wait, the earliest first."""
+    begin, end = _window(case)
+    found = [*_written(case), *_deleted(case), *outages(case)]
+    # A delivery may be recorded twice, when a watch began anew.
+    once = {(change.at, change.text): change for change in found if begin <= change.at <= end}
+    return [once[key] for key in sorted(once)]
+
+
+def _window(case: Case) -> tuple[float, float]:
+    """Return when the launch began and when the wait ended. After it the harness deletes its own objects."""
+    waits = [stage for stage in case.manifest.stages if stage.name == OBSERVE_STAGE]
+    began = seconds(waits[-1].started_at) if waits else None
+    end = LATE if began is None else began + waits[-1].seconds
+    return seconds(case.manifest.launched_at) or LATE, end
+
+
+def _others(managers: list[str]) -> list[str]:
+    return [name for name in managers if name not in _CONTROLLERS and not name.startswith(_OF_KUEUE)]
+
+
+def _written(case: Case) -> Iterator[Change]:
+    """Yield each creation and edit whose field manager is of none of the known controllers."""
+    for kind in _WRITTEN:
+        for states in case.bundle.objects(kind).values():
+            yield from _created(case, kind, states[0])
+            for before, after in pairwise(states):
+                who, fields = _others(changed_by(before, after)), _differences(before.object, after.object)
+                if after.type != "DELETED" and who and fields:
+                    text = f"{title(after)} was edited by {', '.join(who)} ({', '.join(fields)})"
+                    yield Change(when(after), "edited", kind, after.name, text, after.ref, fields)
+
+
+def _created(case: Case, kind: str, first: ObjectState) -> Iterator[Change]:
+    made = seconds(mapping(first.object, "metadata").get("creationTimestamp")) or 0.0
+    managers = [str(entry.get("manager")) for entry in items(first.object, "metadata", "managedFields")]
+    who = [name for name in _others(managers) if name not in _MAKERS]
+    if first.type == "ADDED" and who and made >= (seconds(case.manifest.launched_at) or LATE) - 1:
+        text = f"{title(first)} was created by {', '.join(dict.fromkeys(who))}"
+        yield Change(when(first), "created", kind, first.name, text, first.ref)
+
+
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
+    """Return what of an object differs, without its status. Of a Secret only that it was written is known."""
+    if "spec" not in after and "status" not in after:
+        return ("its content",)
+    found = [
+        f"metadata.{part}"
+        for part in ("labels", "annotations")
+        if mapping(before, "metadata", part) != mapping(after, "metadata", part)
+    ]
+    old, new = mapping(before, "spec"), mapping(after, "spec")
+    keys = sorted({*old, *new})
+    return (*found, *(f"spec.{key}" for key in keys if old.get(key) != new.get(key)))
+
+
+def _deleted(case: Case) -> Iterator[Change]:
+    """Yield each deletion that did not follow from another one, from a restart or from the job's end."""
+    gone = [
+        (kind, state)
+        for kind in (*_WRITTEN, *SYSTEM_PODS)
+        for states in case.bundle.objects(kind).values()
+        if (state := next(filter(deletion.leaving, states), None)) is not None
+    ]
+    namespace = min((s.version for kind, s in gone if kind == "namespace"), default=None)
+    first = {state.uid: state.version for _, state in gone}
+    for kind, state in gone:
+        inside = mapping(state.object, "metadata").get("namespace") == case.launch.namespace
+        if kind != "namespace" and inside and namespace is not None and namespace < state.version:
+            continue
+        owners = [str(o.get("uid")) for o in items(state.object, "metadata", "ownerReferences")]
+        if any(first.get(owner, state.version + 1) <= state.version for owner in owners):
+            continue
+        if kind in {"pod", "job"} and not _by_somebody(case, kind, state):
+            continue
+        text = f"{title(state)} was deleted"
+        yield Change(when(state), "deleted", kind, state.name, text, state.ref)
+
+
+def _by_somebody(case: Case, kind: str, state: ObjectState) -> bool:
+    """Return whether no controller deletes a pod or Job at this time: nothing had ended or was to end."""
+    if case.terminal is not None or (case.jobset and mapping(case.jobset.object, "status").get("restarts")):
+        return False
+    if kind == "job":
+        return True
+    pods = [pod for attempts in case.pod_attempts.values() for pod in attempts]
+    mine = next((pod for pod in pods if pod.last.uid == state.uid), None)
+    return mine is not None and deletion.by_somebody(case, mine, state)

@@ -1,0 +1,67 @@
+"""Judge whether somebody or something from outside the job disturbed it, and name that as the cause.
+
+A disturbance is the cause when it came before what the other checks found, and explains it. Which findings
+each one explains is written down (harness/judge/disturbance.py), so that a rank that failed by itself keeps
+its own cause.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from harness.core.checks import CheckId
+from harness.judge.case import Case
+from harness.judge.change import Change
+from harness.judge.changes import changes
+from harness.judge.disturbance import UNEXPLAINED, named
+from harness.judge.finding import Finding, found, listed, passed
+from harness.judge.registry import RUNNING
+
+CHECK: Final[CheckId] = "disturbances"
+TOLD = 8
+"""How many changes a verdict lists."""
+
+
+def judged(case: Case, findings: list[Finding]) -> Finding:
+    """Check `disturbances`: whether one explains the finding that would give the verdict.
+
+    That one then becomes a consequence.
+    """
+    seen = changes(case)
+    open_ = [finding for finding in findings if finding.result != "PASS"]
+    if not open_:
+        return passed(CHECK, _beside(seen))
+    first = min(open_, key=lambda f: (f.result != "FAIL", f.cause is None, f.phase, f.at))
+    cause, evidence = first.cause or "", [change.ref for change in seen[:TOLD]]
+    for one in sorted(named(case, seen), key=lambda d: d.change.at):
+        if one.explains(cause) and one.change.at <= first.at + one.late:
+            others = _listed([change for change in seen if change is not one.change])
+            why = [
+                f"what followed: {first.check.explanation}",
+                *([f"also changed: {others}"] if others else []),
+            ]
+            refs = [one.change.ref, *first.evidence]
+            text = f"{one.change.told}{one.text}"
+            return _before(found(CHECK, one.cause, text, why=why, ranks=one.ranks, evidence=refs), first)
+    if cause in UNEXPLAINED and seen:
+        text = f"no check explains it, and the cluster was changed meanwhile: {_listed(seen)}"
+        why = [f"what was found: {first.check.explanation}"]
+        result = Finding(
+            CHECK, first.result, text, "run.disturbed", first.ranks, [*evidence, *first.evidence]
+        )
+        return _before(replace(result, why=why), first)
+    return passed(CHECK, _beside(seen), evidence)
+
+
+def _before(result: Finding, first: Finding) -> Finding:
+    """Return the finding as one that comes before the one that it explains."""
+    return replace(result, phase=min(first.phase, RUNNING), at=0.0)
+
+
+def _beside(seen: list[Change]) -> str:
+    return f"beside the job: {_listed(seen)}" if seen else "nobody else was seen to change the cluster"
+
+
+def _listed(seen: list[Change]) -> str:
+    return listed([change.told for change in seen], TOLD)

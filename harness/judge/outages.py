@@ -1,0 +1,128 @@
+"""List what happened to machines and services under a launch: nodes, clocks, DNS, restarted containers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from harness.core.clock import seconds
+from harness.evidence.objects import ObjectState, items, mapping
+from harness.judge.case import Case, condition
+from harness.judge.change import SYSTEM_PODS, Change, clock, title, when
+from harness.judge.finding import LATE
+
+CLOCK_SECONDS = 30.0
+"""A lease that is off by more was written by a clock that is wrong. A late request is off by 10 s at most."""
+
+
+def outages(case: Case) -> Iterator[Change]:
+    """Yield each of them, also those after the wait, in no order."""
+    yield from _restarts(case)
+    yield from _nodes(case)
+    yield from _clocks(case)
+    yield from _dns(case)
+
+
+def _restarts(case: Case) -> Iterator[Change]:
+    """Yield each restart of a container of the pods that serve the launch."""
+    for kind in SYSTEM_PODS:
+        for states in case.bundle.objects(kind).values():
+            for before, after in pairwise(states):
+                old = {s.get("name"): s.get("restartCount") for s in _containers(before)}
+                for status in _containers(after):
+                    count, earlier = status.get("restartCount"), old.get(status.get("name"))
+                    if not isinstance(count, int) or not isinstance(earlier, int) or count <= earlier:
+                        continue
+                    ended = mapping(status, "lastState", "terminated")
+                    code = f", it had ended with exit code {ended['exitCode']}" if "exitCode" in ended else ""
+                    text = f"container {status.get('name')} of {title(after)} was started again{code}"
+                    yield Change(when(after), "restarted", kind, after.name, text, after.ref)
+
+
+def _containers(seen: ObjectState) -> list[dict[str, Any]]:
+    return items(seen.object, "status", "containerStatuses")
+
+
+def _nodes(case: Case) -> Iterator[Change]:
+    """Yield what happened to nodes: a new boot, a kubelet that started again, a time without service."""
+    for states in case.bundle.objects("node").values():
+        for before, after in pairwise(states):
+            name, old, new = after.name, _boot(before), _boot(after)
+            if old and new and old != new:
+                text = f"node {name} rebooted (boot id {old[:8]} before, {new[:8]} since)"
+                alive = _last_sign(case, name, when(after))
+                yield Change(alive or when(after), "rebooted", "node", name, text, after.ref)
+            ready, was = condition(after, "Ready"), condition(before, "Ready")
+            if was.get("status") == "True" and ready.get("status") in {"False", "Unknown"}:
+                text = f"node {name} is not Ready: {ready.get('reason')}"
+                yield Change(when(after), "not ready", "node", name, text, after.ref)
+    for event in case.bundle.history("node-event"):
+        source = mapping(event.object, "source").get("component") or event.object.get("reportingComponent")
+        about = mapping(event.object, "involvedObject")
+        if source == "kubelet" and event.object.get("reason") == "Starting" and event.type == "ADDED":
+            name = str(about.get("name"))
+            text = f"the kubelet of node {name} was started again"
+            yield Change(when(event), "kubelet", "node", name, text, event.ref)
+
+
+def _boot(seen: ObjectState) -> str:
+    return str(mapping(seen.object, "status", "nodeInfo").get("bootID") or "")
+
+
+def _last_sign(case: Case, node: str, before: float) -> float | None:
+    """Return when the node last renewed its lease before a time."""
+    signs = [when(lease) for lease in case.bundle.history("node-lease") if lease.name == node]
+    return max((at for at in signs if at < before - 1), default=None)
+
+
+def _clocks(case: Case) -> Iterator[Change]:
+    """Yield each time from which a node renewed its lease by a clock that differs from the API server's."""
+    for states in case.bundle.objects("node-lease").values():
+        wrong = 0.0
+        for before, after in pairwise([None, *states]):
+            assert after is not None
+            off = _clock_error(after)
+            if off is None:
+                continue
+            if abs(off - wrong) > CLOCK_SECONDS and before is not None:
+                text = f"the clock of node {after.name} jumped by {off - wrong:+.0f} s"
+                yield Change(when(after), "clock", "node", after.name, text, after.ref)
+            wrong = off if abs(off - wrong) > CLOCK_SECONDS else wrong
+
+
+def _clock_error(lease: ObjectState) -> float | None:
+    """Return the seconds by which the node's clock is ahead of the API server's when it wrote the lease."""
+    written = [
+        seconds(entry.get("time"))
+        for entry in items(lease.object, "metadata", "managedFields")
+        if entry.get("manager") == "kubelet"
+    ]
+    told, server = (
+        seconds(mapping(lease.object, "spec").get("renewTime")),
+        max(filter(None, written), default=None),
+    )
+    return None if told is None or server is None else told - server
+
+
+def _dns(case: Case) -> Iterator[Change]:
+    """Yield each time in which no pod of the cluster's DNS was ready."""
+    ready: dict[str, bool] = {}
+    since: ObjectState | None = None
+    for seen in sorted(case.bundle.history("dns-pod"), key=lambda s: (s.version, s.type == "DELETED")):
+        before = any(ready.values())
+        ready[seen.uid] = seen.type != "DELETED" and condition(seen, "Ready").get("status") == "True"
+        now = any(ready.values())
+        if before and not now:
+            since = seen
+        elif now and since is not None:
+            yield _away(since, when(seen))
+            since = None
+    if since is not None:
+        yield _away(since, LATE)
+
+
+def _away(since: ObjectState, until: float) -> Change:
+    lasted = "to the end" if until == LATE else f"until {clock(until)}"
+    text = f"the cluster's DNS had no ready pod {lasted}"
+    return Change(when(since), "away", "dns-pod", since.name, text, since.ref, until=until)

@@ -1,0 +1,390 @@
+"""What others change under a launch: named as the cause if it explains what followed, else told beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import bundles
+import pytest
+from bundles import at, cond
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.evidence.schema import Check, Verdict
+from harness.judge import judge
+
+Judged = Callable[[bundles.Job], Verdict]
+NODE = "e2e-worker2"
+"""The node of rank 1."""
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> Judged:
+    numbers = count()
+    return lambda job: judge(job.write(tmp_path / f"bundle{next(numbers)}"))
+
+
+def told(verdict: Verdict) -> Check:
+    return next(check for check in verdict.checks if check.name == "disturbances")
+
+
+def by(manager: str, when: float) -> list[dict[str, Any]]:
+    return [{"manager": manager, "operation": "Update", "time": at(when)}]
+
+
+def thing(kind: str, name: str, spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"kind": kind, "metadata": {"name": name, "uid": f"{kind}-{name}", **metadata}}
+    return found if spec is None else {**found, "spec": spec}
+
+
+def inside(kind: str, name: str, spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
+    return thing(kind, name, spec, namespace=bundles.NAMESPACE, **metadata)
+
+
+def cut_off(job: bundles.Job, index: int = 1, code: int = 255, reason: str = "Unknown") -> None:
+    """End the container of a node as a machine that starts again does: nothing there saw its end."""
+    bundles.crash(job, index, code)
+    job.objects = [
+        (kind, seen) for kind, seen in job.objects if kind != "pod" or seen.received_at < at(12, True)
+    ]
+    job.logs[job.pod_name(index)] = job.logs[job.pod_name(index)][:3]
+    job.ended(index, 20, code, reason=reason, message="")
+
+
+def never_ends(job: bundles.Job) -> None:
+    """Let the job run until the deadline, with all its ranks alive."""
+    for kind in ("jobset", "workload"):
+        job.drop(kind, 2)
+    for index in range(job.nodes):
+        job.drop_pod(index, after=10)
+    error = "the job did not end within 33 s"
+    stages = [
+        s.model_copy(update={"ok": False, "cause": "run.timed_out", "error": error})
+        for s in job.manifest.stages[-1:]
+    ]
+    job.manifest = job.manifest.model_copy(
+        update={"stages": [*job.manifest.stages[:-1], *stages], "interrupted": f"deadline of 33 s; {error}"}
+    )
+
+
+def node(job: bundles.Job, when: float, boot: str = "a" * 8, ready: str = "True", **metadata: Any) -> None:
+    status = {"nodeInfo": {"bootID": boot}, "conditions": [cond("Ready", ready, "Kubelet", when=1)]}
+    job.see("node", when, {**thing("Node", NODE, {}, **metadata), "status": status})
+
+
+def test_nobody_changes_anything(judged: Judged) -> None:
+    """Contract: a healthy job is a PASS whose check says that nobody was seen to change the cluster."""
+    verdict = judged(bundles.healthy())
+    assert verdict.verdict == "PASS"
+    assert told(verdict).explanation == "nobody else was seen to change the cluster"
+
+
+def test_the_namespace_is_deleted(judged: Judged) -> None:
+    """Contract: the namespace's deletion is the cause, the end of the JobSet and its pods its consequence."""
+    job = bundles.healthy()
+    bundles.crash(job, 1)
+    job.see("namespace", 1, thing("Namespace", bundles.NAMESPACE), "ADDED")
+    job.see("namespace", 11, thing("Namespace", bundles.NAMESPACE, deletionTimestamp=at(11)))
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "run.namespace_deleted", [0, 1])
+    assert f"2026-11-21T05:00:11Z Namespace {bundles.NAMESPACE} was deleted" in verdict.explanation
+    assert any(text.startswith("rank.crashed") for text in verdict.consequences)
+
+
+def test_a_namespace_that_is_deleted_after_the_wait_is_the_harness_own(judged: Judged) -> None:
+    """Contract: what is deleted after the end of the wait is no disturbance."""
+    job = bundles.healthy()
+    bundles.crash(job, 1)
+    job.see("namespace", 40, thing("Namespace", bundles.NAMESPACE, deletionTimestamp=at(40)))
+    assert judged(job).cause == "rank.crashed"
+
+
+def test_a_node_reboots(judged: Judged) -> None:
+    """Contract: with another boot id and a container that nothing saw end, the cause is the node."""
+    job = bundles.healthy()
+    cut_off(job)
+    node(job, 1)
+    lease = thing("Lease", NODE, {"renewTime": at(10, True)}, managedFields=by("kubelet", 10))
+    job.see("node-lease", 10, lease)
+    node(job, 26, boot="b" * 8)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "cluster.node_rebooted", [1])
+    assert f"05:00:10Z node {NODE} rebooted (boot id aaaaaaaa before, bbbbbbbb since)" in verdict.explanation
+
+
+def test_a_rank_that_crashed_on_a_node_that_reboots_later(judged: Judged) -> None:
+    """Contract: a rank that ended by itself before the reboot keeps its own cause."""
+    job = bundles.healthy()
+    bundles.crash(job, 1)
+    node(job, 1)
+    node(job, 26, boot="b" * 8)
+    assert judged(job).cause == "rank.crashed"
+
+
+def test_a_node_starts_again_with_its_boot_id(judged: Judged) -> None:
+    """Contract: a kubelet that started again and a lost container are named, without another boot id too."""
+    job = bundles.healthy()
+    cut_off(job)
+    event = thing("Event", f"{NODE}.1") | {"source": {"component": "kubelet"}, "reason": "Starting"}
+    event["involvedObject"] = {"kind": "Node", "name": NODE}
+    job.see("node-event", 24, event, "ADDED")
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "cluster.runtime_restarted", [1])
+    assert f"the kubelet of node {NODE} was started again" in verdict.explanation
+
+
+def dns(job: bundles.Job, when: float, ready: str) -> None:
+    pod = thing("Pod", "coredns-1", {}, namespace="kube-system")
+    job.see("dns-pod", when, {**pod, "status": {"conditions": [cond("Ready", ready, "Ready")]}})
+
+
+@pytest.mark.parametrize("unresolved", [True, False])
+def test_the_clusters_dns_goes_away(judged: Judged, unresolved: bool) -> None:
+    """Contract: DNS is the cause of a wrong status if a rank could not resolve a name, else it is listed."""
+    job = bundles.healthy()
+    job.runs = [job.runs[0].model_copy(update={"status": "RUNNING"})]
+    dns(job, 1, "True")
+    dns(job, 10, "False")
+    if unresolved:
+        line = "pluto: [Errno -3] Temporary failure in name resolution"
+        job.logs[job.pod_name(0)].append(f"{at(25, True)} {line}")
+    verdict = judged(job)
+    if unresolved:
+        assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "cluster.dns_down", [0])
+        assert "05:00:10Z the cluster's DNS had no ready pod to the end" in verdict.explanation
+    else:
+        assert verdict.cause == "run.disturbed"
+    assert any(text.startswith("unification.wrong_status") for text in verdict.consequences)
+
+
+def waiting(job: bundles.Job, spec: dict[str, Any]) -> None:
+    """Let the containers of all pods wait for something that is gone."""
+    never_ends(job)
+    message = 'secret "pluto" not found'
+    for kind, seen in job.objects:
+        if kind == "pod":
+            seen.object["spec"] |= spec
+            state = {"waiting": {"reason": "CreateContainerConfigError", "message": message}}
+            seen.object["status"] = {
+                "phase": "Pending",
+                "containerStatuses": [{"name": bundles.CONTAINER, "state": state}],
+            }
+
+
+@pytest.mark.parametrize("kind", ["secret", "configmap"])
+def test_what_a_container_needs_is_deleted_before_it_starts(judged: Judged, kind: str) -> None:
+    """Contract: the deletion is the cause of containers that cannot start."""
+    job = bundles.healthy()
+    key = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "pluto", "key": "KEY"}}}
+    spec = {
+        "containers": [{"name": bundles.CONTAINER, "env": [key]}],
+        "volumes": [{"configMap": {"name": "pluto"}}],
+    }
+    waiting(job, spec)
+    title = {"secret": "Secret", "configmap": "ConfigMap"}[kind]
+    job.see(kind, 0.5, inside(title, "pluto"), "ADDED")
+    job.see(kind, 2, inside(title, "pluto"), "DELETED")
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "launch.config_deleted", [0, 1])
+    assert f"{title} pluto was deleted" in verdict.explanation
+
+
+def test_a_secret_that_is_deleted_while_the_ranks_train_does_no_harm(judged: Judged) -> None:
+    """Contract: a disturbance without harm changes no PASS, and is told beside it."""
+    job = bundles.healthy()
+    job.see("secret", 0.5, inside("Secret", "pluto"), "ADDED")
+    job.see("secret", 12, inside("Secret", "pluto"), "DELETED")
+    verdict = judged(job)
+    assert verdict.verdict == "PASS"
+    assert "Secret pluto was deleted" in told(verdict).explanation
+
+
+def queue(job: bundles.Job, when: float, quota: int, manager: str) -> None:
+    local = inside("LocalQueue", bundles.QUEUE, {"clusterQueue": "cluster-queue"})
+    job.see("localqueue", 0.1, local, "ADDED")
+    cluster = thing(
+        "ClusterQueue", "cluster-queue", {"resourceGroups": [8]}, managedFields=by("kubectl-create", -9)
+    )
+    job.see("clusterqueue", 0.1, cluster, "ADDED")
+    changed = {**cluster, "spec": {"resourceGroups": [quota]}}
+    changed["metadata"] = {**cluster["metadata"], "managedFields": by(manager, when)}
+    job.see("clusterqueue", when, changed)
+
+
+@pytest.mark.parametrize(
+    ("manager", "cause"), [("kubectl-patch", "queue.changed"), ("kueue", "admission.quota_exceeded")]
+)
+def test_the_queue_is_edited_before_the_job_is_admitted(judged: Judged, manager: str, cause: str) -> None:
+    """Contract: an edit of the job's own queue by somebody, not by Kueue, is why it is not admitted."""
+    job = bundles.healthy()
+    never_ends(job)
+    job.drop("workload")
+    job.drop("pod")
+    job.drop("jobset", 1)
+    message = "couldn't assign flavors to pod set workers: insufficient quota for cpu in flavor x, "
+    message += "request > maximum capacity (2 > 0)"
+    job.workload(3, [cond("QuotaReserved", "False", "Pending", message, 3)])
+    queue(job, 1.5, 0, manager)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", cause)
+    if cause == "queue.changed":
+        assert (
+            "ClusterQueue cluster-queue was edited by kubectl-patch (spec.resourceGroups)"
+            in verdict.explanation
+        )
+
+
+def test_a_job_is_edited_and_fails(judged: Judged) -> None:
+    """Contract: an edit of the spec is the cause of ranks that were taken down for no other reason."""
+    job = bundles.healthy()
+    never_ends(job)
+    job.see("job", 4, inside("Job", "j", {"parallelism": 2}, managedFields=by("manager", 4)), "ADDED")
+    edited = inside(
+        "Job", "j", {"parallelism": 2, "activeDeadlineSeconds": 1}, managedFields=by("kubectl-edit", 12)
+    )
+    job.see("job", 12, edited)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "run.edited", [0, 1])
+    assert "Job j was edited by kubectl-edit (spec.activeDeadlineSeconds)" in verdict.explanation
+
+
+def test_a_network_policy_is_created(judged: Judged) -> None:
+    """Contract: a policy that somebody creates is the cause of points that did not arrive."""
+    job = bundles.healthy()
+    job.points = [point for point in job.points if point.step < 3]
+    policy = inside(
+        "NetworkPolicy", "deny", {}, managedFields=by("kubectl-create", 8), creationTimestamp=at(8)
+    )
+    job.see("networkpolicy", 8, policy, "ADDED")
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "cluster.network_changed")
+    assert "NetworkPolicy deny was created by kubectl-create" in verdict.explanation
+
+
+def test_a_node_is_edited_before_a_pod_finds_a_place(judged: Judged) -> None:
+    """Contract: somebody's edit of a node is the cause of a pod that finds none."""
+    job = bundles.healthy()
+    never_ends(job)
+    refused = cond(
+        "PodScheduled", "False", "Unschedulable", "0/3 nodes are available: 3 node(s) didn't match"
+    )
+    job.drop("pod")
+    for index in range(2):
+        job.pod(index, 4, "Pending", node=False, conditions=[refused], type_="ADDED")
+    node(job, 1, labels={"rack": "a"})
+    node(job, 3, labels={}, managedFields=by("kubectl-label", 3))
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "scheduling.node_changed", [0, 1])
+    assert f"Node {NODE} was edited by kubectl-label (metadata.labels)" in verdict.explanation
+
+
+def renew(job: bundles.Job, when: float, ahead: float) -> None:
+    spec = {"renewTime": at(when + ahead, True)}
+    job.see("node-lease", when, thing("Lease", NODE, spec, managedFields=by("kubelet", int(when))))
+
+
+@given(jump=st.one_of(st.integers(32, 9**9), st.integers(-(9**8), -32)))
+def test_the_clock_of_a_node_jumps(tmp_path_factory: pytest.TempPathFactory, jump: int) -> None:
+    """Contract: a jump of any size over CLOCK_SECONDS is seen in the node's leases, with its direction."""
+    job = bundles.healthy()
+    never_ends(job)
+    for when in (1.1, 6.1):
+        renew(job, when, 0)
+    for when in (11.1, 16.1, 21.1):
+        renew(job, when, jump)
+    verdict = judge(job.write(tmp_path_factory.mktemp("clock")))
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "cluster.clock_jumped", [1])
+    assert verdict.explanation.count("jumped by") == 1
+    assert f"jumped by {jump:+d} s" in verdict.explanation
+
+
+@given(late=st.floats(0, 12))
+def test_a_lease_that_is_renewed_late_is_no_jump(
+    tmp_path_factory: pytest.TempPathFactory, late: float
+) -> None:
+    """Contract: a request that the API server handled late does not look like a clock that jumped."""
+    job = bundles.healthy()
+    renew(job, 1.1, 0)
+    renew(job, 11.1, -late)
+    verdict = judge(job.write(tmp_path_factory.mktemp("late")))
+    assert told(verdict).explanation == "nobody else was seen to change the cluster"
+
+
+def restarted_api_server(job: bundles.Job) -> None:
+    pod = thing("Pod", "kube-apiserver-e2e", {}, namespace="kube-system")
+    for when, restarts in ((0.5, 0), (12, 1)):
+        ended = {"terminated": {"exitCode": 137}} if restarts else {}
+        status = {"name": "kube-apiserver", "restartCount": restarts, "lastState": ended}
+        job.see("control-plane", when, {**pod, "status": {"containerStatuses": [status]}})
+
+
+def test_what_nobody_has_thought_of(judged: Judged) -> None:
+    """Contract: an end that no check explains is run.disturbed, with each change, its time and its maker."""
+    job = bundles.healthy()
+    never_ends(job)
+    restarted_api_server(job)
+    label = inside(
+        "JobSet", bundles.JOBSET, {"suspend": False, "replicatedJobs": [{"name": "workers", "replicas": 1}]}
+    )
+    label["metadata"] |= {
+        "uid": bundles.UID,
+        "labels": {"somebody": "here", "kueue.x-k8s.io/queue-name": bundles.QUEUE},
+    }
+    label["metadata"]["managedFields"] = by("kubectl-label", 9)
+    job.see("jobset", 9, label)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "run.disturbed")
+    assert (
+        f"05:00:09Z JobSet {bundles.JOBSET} was edited by kubectl-label (metadata.labels)"
+        in verdict.explanation
+    )
+    text = "05:00:12Z container kube-apiserver of Pod kube-apiserver-e2e was started again, "
+    text += "it had ended with exit code 137"
+    assert text in verdict.explanation
+    assert any(text.startswith("run.timed_out") for text in verdict.consequences)
+
+
+def test_a_rank_that_failed_by_itself_keeps_its_cause(judged: Judged) -> None:
+    """Contract: changes beside a rank's own end do not hide it, and are told by the check."""
+    job = bundles.healthy()
+    bundles.crash(job, 1)
+    restarted_api_server(job)
+    verdict = judged(job)
+    assert verdict.cause == "rank.crashed"
+    assert "kube-apiserver" in told(verdict).explanation
+
+
+def test_an_unknown_end_stays_unknown(judged: Judged) -> None:
+    """Contract: run.disturbed has the result of what it stands for, and makes no FAIL of an UNKNOWN."""
+    job = bundles.healthy()
+    job.summary["error"] = "no answer"
+    assert judged(job).verdict == "UNKNOWN"
+    restarted_api_server(job)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.disturbed")
+
+
+@given(
+    kind=st.sampled_from(["node", "jobset-controller", "dns", "service", "workload", "clusterqueue"]),
+    manager=st.sampled_from(
+        ["kubelet", "kube-controller-manager", "manager", "kueue", "kueue-admission", "pluto-e2e-harness"]
+    ),
+)
+def test_controllers_are_no_disturbance(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, manager: str
+) -> None:
+    """Contract: what Kubernetes, JobSet, Kueue and the harness write is not told as somebody's change."""
+    job = bundles.healthy()
+    for when, spec in ((1, {}), (9, {"x": 1})):
+        job.see(
+            kind,
+            when,
+            thing("Thing", "it", spec, managedFields=by(manager, when)),
+            "ADDED" if when == 1 else "MODIFIED",
+        )
+    verdict = judge(job.write(tmp_path_factory.mktemp("quiet")))
+    assert verdict.verdict == "PASS"
+    assert told(verdict).explanation == "nobody else was seen to change the cluster"
