@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
+from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState
-from harness.judge.case import LATE, seconds
+from harness.judge.finding import LATE
 
 Verb = Literal[
     "created", "edited", "deleted", "restarted", "rebooted", "kubelet", "not ready", "away", "clock"

@@ -20,7 +20,7 @@ from harness.judge.registry import RUNNING
 
 CHECK: Final[CheckId] = "disturbances"
 TOLD = 8
-"""How many changes a verdict lists."""
+"""To how many changes a verdict refers."""
 
 
 def judged(case: Case, findings: list[Finding]) -> Finding:
@@ -36,21 +36,24 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
     cause, evidence = first.cause or "", [change.ref for change in seen[:TOLD]]
     for one in sorted(named(case, seen), key=lambda d: d.change.at):
         if one.explains(cause) and one.change.at <= first.at + one.late:
-            others = _listed([change for change in seen if change is not one.change])
-            why = [
-                f"what followed: {first.check.explanation}",
-                *([f"also changed: {others}"] if others else []),
-            ]
+            why = [f"what followed: {first.check.explanation}"]
+            if others := _listed([change for change in seen if change is not one.change]):
+                why.append(f"also changed: {others}")
             refs = [one.change.ref, *first.evidence]
             text = f"{one.change.told}{one.text}"
             return _before(found(CHECK, one.cause, text, why=why, ranks=one.ranks, evidence=refs), first)
     if cause in UNEXPLAINED and seen:
-        text = f"no check explains it, and the cluster was changed meanwhile: {_listed(seen)}"
-        why = [f"what was found: {first.check.explanation}"]
         result = Finding(
-            CHECK, first.result, text, "run.disturbed", first.ranks, [*evidence, *first.evidence]
+            CHECK,
+            first.result,
+            "no check explains it, and the cluster was changed meanwhile",
+            "run.disturbed",
+            first.ranks,
+            [*evidence, *first.evidence],
+            details=[change.told for change in seen],
+            why=[f"what was found: {first.check.explanation}"],
         )
-        return _before(replace(result, why=why), first)
+        return _before(result, first)
     return passed(CHECK, _beside(seen), evidence)
 
 
@@ -64,4 +67,4 @@ def _beside(seen: list[Change]) -> str:
 
 
 def _listed(seen: list[Change]) -> str:
-    return listed([change.told for change in seen], TOLD)
+    return listed([change.told for change in seen])
