@@ -76,6 +76,9 @@ class _Attempt:
         lines: list[TruthLine] = []
         last = -1
         for seq, decoded in sorted(self.frames.items()):
+            if seq < 0:  # of a child of the rank, which knows no number of the sequence
+                lines.extend(decoded)
+                continue
             if seq != last + 1:
                 lines.append(TruthGap(after_seq=last, next_seq=seq))
             if seq in self.conflicts:

@@ -234,7 +234,7 @@ def _why_incomplete(case: Case, truth: Truth, damage: bool, said: dict[str, obje
 def _why_attempt(truth: Truth, number: int, attempt: Attempt, said: dict[str, object]) -> str:
     if attempt.fault or attempt.gaps:
         return (
-            f"its recorder failed ({attempt.fault})"
+            f"the recorder around its client: {attempt.fault}"
             if attempt.fault
             else f"{attempt.gaps} gaps in its frames"
         )

@@ -20,7 +20,7 @@ CLIENT = "pluto.op"
 """The module of the client that has the class of a run."""
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX")
 RECORDED_BY = "HARNESS_RECORDED_BY"
-"""The process that records for a rank. Its children inherit the variable, and so record nothing."""
+"""What records for a rank: "<process>:<rank>:<attempt>". Its children inherit it, and so record nothing."""
 
 
 def install() -> None:
@@ -98,7 +98,8 @@ def rank_of(environment: Mapping[str, str]) -> int | None:
 
 def records_elsewhere(environment: Mapping[str, str]) -> bool:
     """Return whether this process is a child of the process that records for its rank."""
-    return environment.get(RECORDED_BY, str(os.getpid())) != str(os.getpid())
+    given = environment.get(RECORDED_BY, "")
+    return bool(given) and not given.startswith(f"{os.getpid()}:")
 
 
 def started_by_torchrun(environment: Mapping[str, str]) -> bool:

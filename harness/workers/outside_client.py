@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, ClassVar  # noqa: UP035 - Python 3.9
 
-from . import client_state, outside
+from . import client_state, outside, truth_frames
 from .ground_truth import STDOUT, Recorder
 
 
@@ -124,6 +124,8 @@ class Outside:
 
 
 _recording: Outside | None = None
+_child_told: int | None = None
+"""The process that told that it is a child of the rank and logs too."""
 
 
 def wrap(module: ModuleType) -> None:
@@ -151,17 +153,33 @@ def begin() -> None:
     if _recording is not None and _recording.here:
         return
     rank = outside.rank_of(os.environ)
-    if rank is None:
+    if rank is None or outside.records_elsewhere(os.environ):
         return
-    if outside.records_elsewhere(os.environ):
-        who = os.environ[outside.RECORDED_BY]
-        outside.say(f"does not record process {os.getpid()}: it is a child of rank {rank}, process {who}")
-        return
-    os.environ[outside.RECORDED_BY] = str(os.getpid())
     limit = int(os.environ.get("HARNESS_TRUTH_ROWS", "200000"))
     stream = Stream(os.environ["HARNESS_NONCE"], rank, row_limit=limit, fd=_log_of_the_container())
     stream.code()
+    os.environ[outside.RECORDED_BY] = f"{os.getpid()}:{rank}:{stream.attempt}"
     _recording = Outside(stream)
+
+
+def _tell_of_a_child(op: Any) -> None:
+    """Record, once in this process, that a child of the rank logs what nobody records. Never raises.
+
+    The frame belongs to the rank's attempt. Its number is below 0: the child does not know the next one.
+    """
+    global _child_told  # noqa: PLW0603
+    try:
+        if _child_told == os.getpid() or op.settings.mode == "noop":
+            return
+        _child_told = os.getpid()
+        _, rank, attempt = os.environ[outside.RECORDED_BY].split(":", 2)
+        text = f"does not record process {os.getpid()}, a child of rank {rank}, which logs to Pluto too"
+        outside.say(text)
+        head = {"k": "fault", "r": int(rank), "a": attempt, "q": -os.getpid(), **Stream.mark}
+        line = truth_frames.encode(os.environ["HARNESS_NONCE"], {**head, "text": text})
+        os.write(_log_of_the_container(), (line + "\n").encode())
+    except Exception as error:
+        outside.say(f"could not tell of a child of the rank: {error!r}")
 
 
 def _around_init(original: Callable[..., None]) -> Callable[..., None]:
@@ -186,6 +204,8 @@ def _around_log(original: Callable[..., Any]) -> Callable[..., Any]:
                 data, step = recording.take(op, data, step, timestamp)
             except Exception as error:
                 recording.failed(error)
+        elif outside.records_elsewhere(os.environ):
+            _tell_of_a_child(op)
         return original(op, data, step, *rest, **options)
 
     return log

@@ -15,6 +15,7 @@ The JSON has "k" (kind), "r" (rank), "a" (attempt), "q" (seq), and by its kind
     {"k":"fault","text":why_rows_may_be_missing}
     {"k":"rewrite","metric":m,"step":text,"was":text,"kept":bool,"why":text}
     {"k":"end","count":rows_in_all,"sha256":root,"metrics":{m:[count, sha256]}|{}}
+A "fault" may have a number below 0: a child of the rank wrote it, outside the sequence.
 Frames of the recorder that the harness puts around the client (outside_client.py) have "s":"outside" as well.
 A rank may live more than once: torchrun starts it again, its pod is made again. Each life is an attempt with
 an id of its own; "restart" is torchrun's own count, null where there is no torchrun.
@@ -38,6 +39,7 @@ MARK = "@truth1 "
 EXIT_MARK = "@exit1 "
 """A line of harness/launch/files/worker_init.sh: "@exit1 <nonce> <exit code of the command>"."""
 MAX_LINE = 4000
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 _FRAME = re.compile(r"@truth1 ([A-Za-z0-9+/=]+) ([0-9a-f]{32})(?![0-9a-f])")
 
 
@@ -58,7 +60,7 @@ def decode_value(value: float | str) -> float:
 
 def row_bytes(metric: str, step: int, value: float) -> bytes:
     """Return the canonical bytes of one row, for digests: identical doubles give identical bytes."""
-    return json.dumps([metric, int(step), encode_value(value)], separators=(",", ":")).encode() + b"\n"
+    return _compact([metric, int(step), encode_value(value)]).encode() + b"\n"
 
 
 def digest(rows: Iterable[tuple[str, int, float]]) -> str:
@@ -75,7 +77,7 @@ def _mac(nonce: str, body: str) -> str:
 
 def encode(nonce: str, payload: dict[str, Any]) -> str:
     """Return one frame line without its newline. Raises ValueError when it would exceed MAX_LINE bytes."""
-    body = base64.b64encode(json.dumps(payload, separators=(",", ":")).encode()).decode()
+    body = base64.b64encode(_compact(payload).encode()).decode()
     line = f"{MARK}{body} {_mac(nonce, body)}"
     if len(line) + 1 > MAX_LINE:
         raise ValueError(f"a truth frame of {len(line)} bytes; at most {MAX_LINE - 1}")

@@ -110,6 +110,13 @@ def test_a_worker_s_own_record_comes_first(lines):
     assert [line.kind for line in both.outside()[0]] == ["start", "fault", "row", "row", "row"]
 
 
+def test_a_fault_of_a_child_is_no_gap():
+    """A child of the rank knows no number of the sequence."""
+    lines = collected([*AROUND, told("fault", -77, "around", True, text="child")]).result()[0]
+    assert [line.kind for line in lines] == ["start", "fault", "fault", "row", "row", "row"]
+    assert not any(isinstance(line, TruthGap) for line in lines)
+
+
 def test_a_record_from_outside_alone_is_the_rank_s():
     """Also where its first frame was lost."""
     alone = collected(AROUND[1:])

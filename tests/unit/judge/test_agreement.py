@@ -133,7 +133,7 @@ def test_a_failed_recorder_that_is_the_only_one_proves_nothing(judged: Judged) -
     job.truth[1] = [job.truth[1][0], TruthFault(text="ValueError: what was given"), *job.truth[1][1:]]
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.truth_incomplete")
-    assert "its recorder failed (ValueError: what was given)" in verdict.explanation
+    assert "the recorder around its client: ValueError: what was given" in verdict.explanation
 
 
 def test_past_the_row_limit_the_digests_of_metrics_decide(judged: Judged) -> None:
