@@ -65,6 +65,9 @@ def _written(case: Case) -> Iterator[Change]:
             yield from _created(case, kind, states[0])
             for before, after in pairwise(states):
                 who, fields = _others(changed_by(before, after)), _differences(before.object, after.object)
+                scaled = "spec.replicas" in fields and items(after.object, "metadata", "managedFields")
+                if scaled and not changed_by(before, after):
+                    who = ["somebody"]  # `kubectl scale` leaves no field manager
                 if after.type != "DELETED" and who and fields:
                     text = f"{title(after)} was edited by {', '.join(who)} ({', '.join(fields)})"
                     yield Change(when(after), "edited", kind, after.name, text, after.ref, fields)

@@ -160,6 +160,15 @@ def test_the_clusters_dns_goes_away(judged: Judged, unresolved: bool) -> None:
     assert any(text.startswith("unification.wrong_status") for text in verdict.consequences)
 
 
+def test_who_scales_a_deployment_is_not_recorded(judged: Judged) -> None:
+    """Contract: an edit by `kubectl scale`, which leaves no field manager, is told as somebody's."""
+    job = bundles.healthy()
+    for when, replicas in ((1, 2), (9, 0)):
+        written = by("kubeadm", -99)
+        job.see("dns", when, thing("Deployment", "coredns", {"replicas": replicas}, managedFields=written))
+    assert "Deployment coredns was edited by somebody (spec.replicas)" in told(judged(job)).explanation
+
+
 def waiting(job: bundles.Job, spec: dict[str, Any]) -> None:
     """Let the containers of all pods wait for something that is gone."""
     never_ends(job)
