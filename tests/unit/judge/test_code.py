@@ -213,7 +213,7 @@ def test_a_rank_that_does_not_report_its_code(tmp_path: Path) -> None:
     made.truth[1] = [line for line in made.truth[1] if not isinstance(line, TruthCode)]
     verdict = judge(made.write(tmp_path))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("UNKNOWN", "run.evidence_missing", [1])
-    assert "rank 1 did not report which code ran" in verdict.explanation
+    assert "Rank 1 did not report which code ran" in verdict.explanation
 
 
 @pytest.mark.parametrize("facts", [[("error", "PermissionError", "no")], []])
@@ -230,7 +230,7 @@ def test_an_image_and_worker_of_the_users_own(tmp_path: Path) -> None:
         made.truth[rank] = [line for line in lines if not isinstance(line, TruthCode)]
     verdict = judge(made.write(tmp_path))
     assert verdict.verdict == "PASS"
-    assert check(verdict).explanation == "no files were sent, image mine:1, no rank reports its code"
+    assert check(verdict).explanation == "No files were sent, image mine:1, no rank reports its code"
 
 
 def test_files_of_the_users_own_image_are_no_mismatch(tmp_path: Path) -> None:

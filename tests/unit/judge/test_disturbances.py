@@ -79,7 +79,7 @@ def test_nobody_changes_anything(judged: Judged) -> None:
     """Contract: a healthy job is a PASS whose check says that nobody was seen to change the cluster."""
     verdict = judged(bundles.healthy())
     assert verdict.verdict == "PASS"
-    assert told(verdict).explanation == "nobody else was seen to change the cluster"
+    assert told(verdict).explanation == "Nobody else was seen to change the cluster"
 
 
 def test_the_namespace_is_deleted(judged: Judged) -> None:
@@ -319,7 +319,7 @@ def test_a_lease_that_is_renewed_late_is_no_jump(
     renew(job, 1.1, 0)
     renew(job, 11.1, -late)
     verdict = judge(job.write(tmp_path_factory.mktemp("late")))
-    assert told(verdict).explanation == "nobody else was seen to change the cluster"
+    assert told(verdict).explanation == "Nobody else was seen to change the cluster"
 
 
 def restarted_api_server(job: bundles.Job) -> None:
@@ -396,4 +396,4 @@ def test_controllers_are_no_disturbance(
         )
     verdict = judge(job.write(tmp_path_factory.mktemp("quiet")))
     assert verdict.verdict == "PASS"
-    assert told(verdict).explanation == "nobody else was seen to change the cluster"
+    assert told(verdict).explanation == "Nobody else was seen to change the cluster"

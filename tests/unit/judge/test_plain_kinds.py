@@ -85,7 +85,7 @@ def test_what_kueue_does_not_admit(tmp_path: Path, kind: str) -> None:
     verdict, checks = judged(job, tmp_path)
     assert (verdict.verdict, verdict.cause) == ("FAIL", "queue.local_queue_missing"), verdict.explanation
     assert verdict.consequences == []
-    assert checks["rank-pods"].explanation == "not reached: the job was not admitted"
+    assert checks["rank-pods"].explanation == "Not judged: the job was not admitted"
     assert checks["scheduling"].result == "UNKNOWN"
 
 
@@ -98,7 +98,7 @@ def test_what_kueue_admits(tmp_path: Path, kind: str) -> None:
     workload(job, kind, 2, ADMITTED)
     pods(job, 3, MANAGED, "Running", nodeName="e2e-worker")
     _, checks = judged(job, tmp_path)
-    assert checks["queue"].explanation == f"queue {bundles.QUEUE} took the job"
+    assert checks["queue"].explanation == f"Queue {bundles.QUEUE} took the job"
     assert checks["admission"].explanation == f"Workload {kind.lower()}-{NAME}-a1b2c was admitted"
     assert checks["rank-pods"].result == "PASS"
 

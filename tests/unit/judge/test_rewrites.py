@@ -66,7 +66,9 @@ def test_a_renamed_metric_that_is_lost_too(judged: Judged) -> None:
     job.points = job.points[:-1]
     verdict = judged(job)
     assert "renamed to 'perte/-' (1 points)" in rewrote(verdict)
-    assert any(line.startswith("unification.lost_points: 1 point") for line in verdict.consequences)
+    assert any(
+        line.startswith("unification.lost_points: Run UTE-1 lacks 1 point") for line in verdict.consequences
+    )
 
 
 def test_another_value_under_the_new_name(judged: Judged) -> None:
