@@ -22,11 +22,19 @@ from harness.judge.points import compact
 
 CHECK: Final[CheckId] = "only-our-job"
 _WRITTEN = {
-    **{"attach": "attached processes", "metrics": "rows", "logs": "log lines", "data": "rows of other data"},
-    **{"files": "files", "status": "status reports", "tags": "changes of its tags", "names": "metric names"},
-    **{"config": "changes of its configuration", "heartbeat": "heartbeats", "claim": "claims of its id"},
+    "attach": ("attached process", "attached processes"),
+    "metrics": ("row", "rows"),
+    "logs": ("log line", "log lines"),
+    "data": ("row of other data", "rows of other data"),
+    "files": ("file", "files"),
+    "status": ("status report", "status reports"),
+    "tags": ("change of its tags", "changes of its tags"),
+    "names": ("metric name", "metric names"),
+    "config": ("change of its configuration", "changes of its configuration"),
+    "heartbeat": ("heartbeat", "heartbeats"),
+    "claim": ("claim of its id", "claims of its id"),
 }
-"""Kind of RunWriter → what it writes."""
+"""Kind of RunWriter → one of what it writes, and several."""
 _TOLD_ELSEWHERE = {"attach", "metrics", "status"}
 """Kinds of RunWriter that are counted from records of their own."""
 
@@ -65,7 +73,7 @@ class Stranger:
         if trace.sender or trace.peer:
             who = repr(trace.sender) if trace.sender else "somebody"
             self.senders[who + (f" at {trace.peer}" if trace.peer else "")] = None
-        self.written[_WRITTEN.get(trace.kind, f"{trace.kind}s")] += trace.count
+        self.written[trace.kind] += trace.count
         self.times += [time for time in trace.times if time]
         if trace.point is not None:
             self.steps.setdefault(trace.point.metric, set()).add(trace.point.step)
@@ -76,7 +84,7 @@ class Stranger:
         launch = f" of launch {self.launch}" if self.launch else ""
         who = f"job {self.job}{launch}" if self.job else f"another job{launch}"
         who += f", {names(self.ranks)}" if self.ranks else ""
-        sent = ", ".join(f"{count} {what}" for what, count in self.written.items() if count)
+        sent = ", ".join(_many(kind, count) for kind, count in self.written.items() if count)
         some = [f"{metric} {compact(steps)}" for metric, steps in sorted(self.steps.items())[:2]]
         some += [f"{len(self.steps) - 2} more metrics"] if len(self.steps) > 2 else []
         by = f", by {', '.join(list(self.senders)[:4])}" if self.senders else ""
@@ -84,6 +92,11 @@ class Stranger:
         when = f", {' to '.join(span)}" if span else ""
         which = f" ({', '.join(some)})" if some else ""
         return f"{who}: {sent}{which}{by}{when}"
+
+
+def _many(kind: str, count: int) -> str:
+    one, several = _WRITTEN.get(kind, (kind, f"{kind}s"))
+    return f"{count} {one if count == 1 else several}"
 
 
 class Own:

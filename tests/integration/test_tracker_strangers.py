@@ -109,7 +109,7 @@ def test_two_launches(
     check = alone(client, tmp_path, run_id)
     assert check.cause == "unification.foreign_job"
     assert f"job {bundles.JOBSET} of launch {THEIRS}" in check.explanation
-    for what in ("1 attached processes", "rows", "1 files", "1 status reports", "by 'node0' at 127.0.0.1"):
+    for what in ("1 attached process", "rows", "1 file", "1 status report", "by 'node0' at 127.0.0.1"):
         assert what in check.explanation, check.explanation
 
 
@@ -125,7 +125,7 @@ def test_a_claim_before_the_first_write(
     assert alone(client, tmp_path, run_id).result == "PASS"
     assert claimed(client, run_id, THEIRS, shared=True)
     check = alone(client, tmp_path / "shared", run_id)
-    assert (check.cause, "claims of its id" in check.explanation) == ("unification.foreign_job", True)
+    assert (check.cause, "of its id" in check.explanation) == ("unification.foreign_job", True)
 
 
 def test_claims_of_two_launches_within_seconds(client: httpx.Client, run_id: str) -> None:
@@ -172,7 +172,7 @@ def test_rows_of_another_key(client: httpx.Client, server: Server, tmp_path: Pat
     log_metrics(client, number, '{"time": 1, "step": 0, "data": {"loss": 1}}', "run")
     check = alone(client, tmp_path / "again", run_id)
     assert check.cause == "unification.foreign_job"
-    assert "1 rows (loss step 0), by 'run' at 127.0.0.1" in check.explanation
+    assert "1 row (loss step 0), by 'run' at 127.0.0.1" in check.explanation
 
 
 def test_a_database_of_the_earlier_version(tmp_path: Path) -> None:

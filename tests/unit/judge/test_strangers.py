@@ -85,7 +85,7 @@ def test_an_equal_process_of_another_launch(judged: Callable[[bundles.Job], Verd
     assert job.attachments is not None
     job.attachments.append(by_other(job, MOMENTS[moment]))
     said = stranger(judged(job))
-    assert f"job {bundles.JOBSET} of launch 0ther, rank 1: 1 attached processes" in said
+    assert f"job {bundles.JOBSET} of launch 0ther, rank 1: 1 attached process" in said
     assert "by 'rank' at 10.244.1.7" in said
 
 
@@ -115,14 +115,14 @@ def test_a_status_report_of_another_launch(judged: Callable[[bundles.Job], Verdi
     event = {"source": "api", "toStatus": "COMPLETED", "applied": False, "createdAt": at(20)}
     ours = {**event, "peer": "10.244.1.7", "sender": "rank", "launch": NONCE}
     job.runs[0] = job.runs[0].model_copy(update={"status_history": [ours, {**ours, "launch": "0ther"}]})
-    assert "1 status reports, by 'rank' at 10.244.1.7" in stranger(judged(job))
+    assert "1 status report, by 'rank' at 10.244.1.7" in stranger(judged(job))
 
 
 def test_a_launch_that_has_not_written_yet(judged: Callable[[bundles.Job], Verdict]) -> None:
     """Contract: a claim of the run id is enough, because what that launch sends comes after our last row."""
     job = keyed(bundles.healthy())
     job.writers.append(written("claim", launch="0ther", sender=None, peer=None))
-    assert "launch 0ther: 1 claims of its id" in stranger(judged(job))
+    assert "launch 0ther: 1 claim of its id" in stranger(judged(job))
 
 
 def test_the_job_is_named_by_its_attachment(judged: Callable[[bundles.Job], Verdict]) -> None:
@@ -134,7 +134,7 @@ def test_the_job_is_named_by_its_attachment(judged: Callable[[bundles.Job], Verd
     job.points.append(job.points[0].model_copy(update=more))
     job.writers.append(written("files", **more))
     said = stranger(judged(job))
-    assert "job theirs of launch 0ther, rank 1: 1 attached processes, 1 files, 1 rows (loss/node0" in said
+    assert "job theirs of launch 0ther, rank 1: 1 attached process, 1 file, 1 row (loss/node0" in said
     assert said.count("by 'b' at 10.0.0.9") == 1
 
 
@@ -143,7 +143,7 @@ def test_without_launches_names_and_addresses_tell(judged: Callable[[bundles.Job
     job = bundles.healthy()
     assert job.attachments is not None
     job.attachments.append(job.attachments[0].model_copy(update={"job_name": "theirs", "rank": 5}))
-    assert "job theirs, rank 5: 1 attached processes" in stranger(judged(job))
+    assert "job theirs, rank 5: 1 attached process" in stranger(judged(job))
 
 
 def test_hosted_pluto_tells_nothing(judged: Callable[[bundles.Job], Verdict]) -> None:
