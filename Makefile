@@ -5,7 +5,7 @@ PYTHON ?= python3
 export JOB ?= jobs/multinode.yaml
 PYTEST_ARGS ?=
 # Two processes: tests on a cluster mostly wait, the others mostly compute (tests/conftest.py).
-BOTH := -n 2 --dist loadgroup --no-loadscope-reorder
+BOTH := -n 2 --no-loadscope-reorder
 
 BIN := .venv/bin
 MADE := .venv/.made

@@ -4,9 +4,11 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 settings.register_profile("default", deadline=None)
 settings.load_profile("default")
@@ -18,16 +20,26 @@ settings.register_profile("nightly", max_examples=500, deadline=None)
 CLUSTERS = Path(__file__).parent / "k8s"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Under `-n 2 --dist loadgroup` one process runs all tests on clusters, the other the rest, file by file.
+class ClustersApart(LoadScopeScheduling):
+    """One process runs all tests on clusters, the other the rest, file by file.
 
     Tests on clusters stay in one process because they share one cluster, and some of them stop or fill what
-    others need. They take longest, so they come first.
+    others need.
     """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "clusters" if nodeid.startswith("tests/k8s/") else nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ClustersApart:
+    """Schedule the tests of `-n 2`."""
+    return ClustersApart(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run tests on clusters first, because they take longest."""
     items.sort(key=lambda item: not item.path.is_relative_to(CLUSTERS))
-    for item in items:
-        group = "clusters" if item.path.is_relative_to(CLUSTERS) else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture

@@ -14,19 +14,9 @@ from harness.core.errors import UsageError
 from harness.evidence.members import members
 from harness.evidence.objects import ObjectState, Pod
 from harness.evidence.renamed import upgraded
-from harness.evidence.schema import (
-    Attachment,
-    ContainerExit,
-    Manifest,
-    Observation,
-    Point,
-    RendezvousSnapshot,
-    RunWriter,
-    TrackerRun,
-    TrackerSummary,
-    TruthLine,
-    Verdict,
-)
+from harness.evidence.schema import ContainerExit, Manifest, Observation, RendezvousSnapshot, Verdict
+from harness.evidence.tracker_records import Attachment, Point, RunWriter, TrackerRun, TrackerSummary
+from harness.evidence.truth_records import TruthLine
 
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound=BaseModel)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from harness.evidence.schema import (
+from harness.evidence.truth_records import (
     TruthBlock,
     TruthClient,
     TruthCode,

@@ -21,20 +21,16 @@ from harness.evidence.files import Appender, LogFile, on_disk
 from harness.evidence.listener import ProgressListener
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import (
-    Attachment,
     ContainerExit,
     Manifest,
     Observation,
-    Point,
     RendezvousSnapshot,
     Retry,
-    RunWriter,
     Stage,
-    TrackerRun,
-    TrackerSummary,
-    TruthLine,
     Verdict,
 )
+from harness.evidence.tracker_records import Attachment, Point, RunWriter, TrackerRun, TrackerSummary
+from harness.evidence.truth_records import TruthLine
 
 TrackerKind = Literal["runs", "attachments", "points", "writers"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from harness.core.clock import seconds
-from harness.evidence.schema import Attachment, TrackerRun
+from harness.evidence.tracker_records import Attachment, TrackerRun
 from harness.judge.case import Case, names
 from harness.judge.ends import End
 from harness.judge.finding import Finding, counted, found, listed, passed, unknown

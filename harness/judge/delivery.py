@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from harness.evidence.schema import TruthClient
+from harness.evidence.truth_records import TruthClient
 from harness.judge.case import Case, names
 from harness.judge.finding import listed
 from harness.judge.points import Comparison, Recorded, same

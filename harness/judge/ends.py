@@ -10,7 +10,7 @@ from typing import Literal
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState, Pod, mapping, termination
-from harness.evidence.schema import TruthEnd, TruthRow
+from harness.evidence.truth_records import TruthEnd, TruthRow
 from harness.judge import deletion, log_clues
 from harness.judge.case import Case, names
 from harness.judge.finding import LATE

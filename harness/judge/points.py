@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from harness.evidence.reader import Bundle
-from harness.evidence.schema import TruthBlock
+from harness.evidence.truth_records import TruthBlock
 from harness.judge.truth import Rows, Truth
 from harness.workers.truth_frames import row_bytes
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from harness.core.checks import CheckId
-from harness.evidence.schema import TruthBlock
+from harness.evidence.truth_records import TruthBlock
 from harness.judge.case import names
 from harness.judge.finding import Finding, found, passed
 from harness.judge.points import Comparison, Recorded, compact, same

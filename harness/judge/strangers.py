@@ -14,7 +14,7 @@ from typing import Final
 
 from harness.core.checks import CheckId
 from harness.evidence.objects import Pod, items, mapping
-from harness.evidence.schema import Attachment, Point, RunWriter, TrackerRun
+from harness.evidence.tracker_records import Attachment, Point, RunWriter, TrackerRun
 from harness.judge.attachment import Attached
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, found, passed

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from harness.evidence.objects import Pod, mapping, termination
-from harness.evidence.schema import (
+from harness.evidence.truth_records import (
     TruthBlock,
     TruthClient,
     TruthCode,

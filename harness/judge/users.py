@@ -29,7 +29,9 @@ from importlib.metadata import EntryPoint, entry_points
 
 from harness.evidence.objects import ObjectState, Pod
 from harness.evidence.reader import Bundle
-from harness.evidence.schema import Check, Manifest, Point, TrackerRun, TruthRow, Verdict
+from harness.evidence.schema import Check, Manifest, Verdict
+from harness.evidence.tracker_records import Point, TrackerRun
+from harness.evidence.truth_records import TruthRow
 from harness.judge import engine
 from harness.judge.user_checks import Judge, Named, failed, passed, unknown
 

@@ -21,7 +21,8 @@ from harness.core.deadlines import Budget
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import NOT_SERVED, Kube
 from harness.evidence.kinds import QUEUED
-from harness.evidence.schema import Expected, TrackerSummary
+from harness.evidence.schema import Expected
+from harness.evidence.tracker_records import TrackerSummary
 from harness.evidence.writer import BundleWriter
 from harness.launch import namespaces, recorder, sent, storage
 from harness.launch.names import NONCE_LABEL, RANKS_PER_POD

@@ -1,5 +1,5 @@
 """Describe each file of the evidence bundle and each field, from the docstrings of
-harness/evidence/schema.py.
+its records: harness/evidence/schema.py, truth_records.py, tracker_records.py.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import ast
 import inspect
 from collections.abc import Iterator
 
-from harness.evidence import schema
+from harness.evidence import schema, tracker_records, truth_records
 from harness.reference.note import WRITTEN
 from harness.report.markdown import code, table
 
@@ -20,16 +20,16 @@ Every launch leaves one below `runs/`; `runs/latest` is the newest. `harness jud
 `shell` take its folder or a part of its name. [`harness.judge.users`](../how-to/own-judges.md) is how a
 program of yours reads it.
 """
+MODULES = (schema, truth_records, tracker_records)
 Fields = list[tuple[str, str, str, str]]
 
 
 def markdown() -> str:
     """Return docs/reference/evidence.md."""
-    tree = ast.parse(inspect.getsource(schema))
     _, layout, after = (inspect.getdoc(schema) or "").split("\n\n", 2)
     parts = [HEAD, "```text", inspect.cleandoc(layout), "```", "", after, ""]
     parts += ["In the tables, a field without a default is always there.", ""]
-    for node in tree.body:
+    for node in (node for module in MODULES for node in ast.parse(inspect.getsource(module)).body):
         if isinstance(node, ast.ClassDef) and (rows := list(_fields(node))):
             parts += [f"## {node.name}", *(_paragraph(ast.get_docstring(node)))]
             parts += table(["field", "type", "default", "meaning"], rows)

@@ -7,7 +7,7 @@ from itertools import islice
 
 from pydantic import BaseModel, computed_field
 
-from harness.evidence.schema import Record, Value
+from harness.evidence.record import Record, Value
 from harness.judge.points import same
 from harness.report.facts import WHOLE, Facts, Series
 from harness.report.points import steps

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from harness.core.clock import seconds
 from harness.evidence.objects import mapping
 from harness.evidence.reader import Bundle
-from harness.evidence.schema import Manifest, TruthBlock, TruthCode, TruthStart, Verdict
+from harness.evidence.schema import Manifest, Verdict
+from harness.evidence.truth_records import TruthBlock, TruthCode, TruthStart
 from harness.judge.users import judge
 from harness.report.points import Metric, metrics
 

@@ -9,7 +9,14 @@ import httpx
 
 from harness.core.clock import now
 from harness.core.errors import HarnessError
-from harness.evidence.schema import Attachment, Point, RunWriter, TrackerFailure, TrackerRun, TrackerSummary
+from harness.evidence.tracker_records import (
+    Attachment,
+    Point,
+    RunWriter,
+    TrackerFailure,
+    TrackerRun,
+    TrackerSummary,
+)
 from harness.evidence.writer import TrackerKind
 from harness.tracker.asking import ask
 from harness.tracker.hosted import HostedAudit

@@ -16,7 +16,7 @@ import httpx
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from harness.core.errors import HarnessError, WaitError
-from harness.evidence.schema import Attachment, Point, RunWriter, TrackerFailure, TrackerRun
+from harness.evidence.tracker_records import Attachment, Point, RunWriter, TrackerFailure, TrackerRun
 from harness.tracker.asking import ask
 
 DEFAULT_URL = "https://pluto-api.trainy.ai"

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 from tracker_server import Server
 
-from harness.evidence.schema import TruthEnd, TruthFault, TruthLine, TruthRow, TruthStart
 from harness.evidence.truth import TruthCollector
+from harness.evidence.truth_records import TruthEnd, TruthFault, TruthLine, TruthRow, TruthStart
 from harness.launch import recorder
 from harness.tracker.audit import EmbeddedAudit, collect
 

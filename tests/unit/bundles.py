@@ -13,23 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.evidence import Bundle, BundleWriter, Redactor
-from harness.evidence.schema import (
-    Attachment,
-    Expected,
-    Launch,
-    Manifest,
-    Observation,
-    Point,
-    RendezvousSnapshot,
-    RunWriter,
-    Stage,
-    TrackerRun,
-    TrackerSummary,
-    TruthBlock,
-    TruthEnd,
-    TruthLine,
-    TruthRow,
-)
+from harness.evidence.schema import Expected, Launch, Manifest, Observation, RendezvousSnapshot, Stage
+from harness.evidence.tracker_records import Attachment, Point, RunWriter, TrackerRun, TrackerSummary
+from harness.evidence.truth_records import TruthBlock, TruthEnd, TruthLine, TruthRow
 from harness.workers.truth_frames import digest
 
 NONCE = "n0nce7f3a"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.evidence import schema
-from harness.reference import DOCUMENTS, commands
+from harness.evidence.record import Record
+from harness.reference import DOCUMENTS, commands, evidence
 from harness.reference.settings import variables
 from harness.settings import Settings
 
@@ -54,8 +54,9 @@ def test_what_stands_in_the_documents() -> None:
     written = DOCUMENTS["evidence.md"]()
     models = [
         name
-        for name, value in vars(schema).items()
-        if isinstance(value, type) and issubclass(value, schema.Record)
+        for module in evidence.MODULES
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, Record)
     ]
     assert [name for name in models if name != "Record" and f"## {name}\n" not in written] == []
     assert "| `ranks` | `int` |  | World size: num_nodes × processes per node. |" in written

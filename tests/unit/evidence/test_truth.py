@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.evidence import extract
-from harness.evidence.schema import TruthCode, TruthEnd, TruthGap, TruthRow, TruthStart
 from harness.evidence.truth import TruthCollector
+from harness.evidence.truth_records import TruthCode, TruthEnd, TruthGap, TruthRow, TruthStart
 from harness.workers import truth_frames
 
 NONCE = "n0nce"

@@ -12,7 +12,9 @@ from harness.core.clock import Clock
 from harness.core.errors import HarnessError, WaitError
 from harness.evidence import Bundle, BundleWriter, Redactor
 from harness.evidence.files import DISK_FULL
-from harness.evidence.schema import Manifest, Observation, Point, TruthRow, Verdict
+from harness.evidence.schema import Manifest, Observation, Verdict
+from harness.evidence.tracker_records import Point
+from harness.evidence.truth_records import TruthRow
 
 SECRET = "hunter2-and-more"
 

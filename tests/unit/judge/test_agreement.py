@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.evidence.schema import (
-    Check,
+from harness.evidence.schema import Check, Verdict
+from harness.evidence.truth_records import (
     TruthBlock,
     TruthClient,
     TruthEnd,
@@ -19,7 +19,6 @@ from harness.evidence.schema import (
     TruthLine,
     TruthRow,
     TruthStart,
-    Verdict,
 )
 from harness.judge import judge
 from harness.workers.truth_frames import digest

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from sample_jobs import JOBS, slow, written
 
 from harness.evidence import Bundle
-from harness.evidence.schema import TruthRow, Verdict
+from harness.evidence.schema import Verdict
+from harness.evidence.truth_records import TruthRow
 from harness.judge import judge as judged
 
 

@@ -4,7 +4,8 @@ import bundles
 import pytest
 from bundles import at
 
-from harness.evidence.schema import Process, RendezvousSnapshot, TruthRow
+from harness.evidence.schema import Process, RendezvousSnapshot
+from harness.evidence.truth_records import TruthRow
 from harness.judge import judge
 from harness.workers import truth_frames
 

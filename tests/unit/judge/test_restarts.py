@@ -14,7 +14,8 @@ from bundles import at, cond
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.evidence.schema import Check, TruthEnd, TruthRow, TruthStart, Verdict
+from harness.evidence.schema import Check, Verdict
+from harness.evidence.truth_records import TruthEnd, TruthRow, TruthStart
 from harness.judge import judge
 from harness.workers.truth_frames import digest
 

@@ -4,7 +4,9 @@ import bundles
 import pytest
 from bundles import at
 
-from harness.evidence.schema import Attachment, TruthBlock, TruthEnd, TruthGap, TruthRow, Verdict
+from harness.evidence.schema import Verdict
+from harness.evidence.tracker_records import Attachment
+from harness.evidence.truth_records import TruthBlock, TruthEnd, TruthGap, TruthRow
 from harness.judge import judge
 from harness.judge.points import compact
 from harness.workers.truth_frames import digest

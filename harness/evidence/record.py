@@ -1,0 +1,22 @@
+"""What every record of the evidence bundle is made of."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
+
+
+def _number(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+
+
+Value = Annotated[float, BeforeValidator(float), PlainSerializer(_number)]
+"""A metric value: a double. In JSON, non-finite values are the strings NaN, Infinity, -Infinity."""
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, ser_json_inf_nan="constants")

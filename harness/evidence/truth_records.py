@@ -1,0 +1,127 @@
+"""The records of truth/<rank>.jsonl: what a rank itself says it logged (harness/workers/truth_frames.py)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from harness.evidence.record import Record, Value
+
+
+class TruthStart(Record):
+    """The first line of an attempt.
+
+    A rank that is restarted begins a new attempt. Rows without this line are of attempt 0.
+    """
+
+    kind: Literal["start"] = "start"
+    attempt: str
+    """An id that the rank made when it started."""
+    time_ms: int
+    host: str | None = None
+    """Hostname of its pod."""
+    pod: str | None = None
+    """Name of the pod whose log holds it."""
+    restart: int | None = None
+    """How often torchrun had restarted the ranks of this pod before. None without torchrun."""
+    max_restarts: int | None = None
+    """How often torchrun may restart them (--max-restarts)."""
+    outside: bool = False
+    """Recorded around the client's calls (harness/workers/outside_client.py), not by the worker itself."""
+
+
+class TruthRow(Record):
+    kind: Literal["row"] = "row"
+    metric: str
+    step: int
+    value: Value
+    time_ms: int
+
+
+class TruthBlock(Record):
+    """Rows past the row limit, as a digest only (harness/workers/truth_frames.py)."""
+
+    kind: Literal["block"] = "block"
+    metric: str
+    first: int
+    last: int
+    count: int
+    sha256: str
+
+
+class TruthEnd(Record):
+    """The rank's last line: it recorded `count` rows with this root digest, and ended."""
+
+    kind: Literal["end"] = "end"
+    count: int
+    sha256: str
+    metrics: dict[str, tuple[int, str]] = {}
+
+
+class TruthClient(Record):
+    """What the rank's Pluto client reports (harness/workers/client_state.py): ranges of steps by metric.
+
+    If `whole`, a point that is in neither range was never given to the client. Otherwise it may have been
+    sent.
+    """
+
+    kind: Literal["client"] = "client"
+    whole: bool
+    sent: dict[str, list[tuple[int, int]]] = {}
+    """Acknowledged by the tracker."""
+    unsent: dict[str, list[tuple[int, int]]] = {}
+    error: str = ""
+    """Why the latest of the unsent points was not sent."""
+
+
+class TruthCode(Record):
+    """Part of what an attempt says of the code that it runs (harness/workers/code_digest.py)."""
+
+    kind: Literal["code"] = "code"
+    facts: list[tuple[str, str, str]] = []
+    """(what, name, value)."""
+
+
+class TruthFault(Record):
+    """The recorder around the client failed, so rows may be missing."""
+
+    kind: Literal["fault"] = "fault"
+    text: str
+
+
+class TruthRewrite(Record):
+    """What the client was going to make of a value that it was given (harness/workers/client_rules.py).
+
+    The first one of each metric and reason.
+    """
+
+    kind: Literal["rewrite"] = "rewrite"
+    metric: str
+    step: str
+    was: str
+    kept: bool
+    """Whether a value comes into the run, though another one."""
+    why: str
+
+
+class TruthGap(Record):
+    """Frames missing from the log between two sequence numbers."""
+
+    kind: Literal["gap"] = "gap"
+    after_seq: int
+    next_seq: int
+
+
+TruthLine = Annotated[
+    TruthStart
+    | TruthRow
+    | TruthBlock
+    | TruthClient
+    | TruthCode
+    | TruthRewrite
+    | TruthEnd
+    | TruthGap
+    | TruthFault,
+    Field(discriminator="kind"),
+]
