@@ -21,8 +21,9 @@ from harness.evidence.schema import Expected, Launch
 from harness.evidence.writer import BundleWriter
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.konduktor.workload import as_workload
+from harness.launch.launching import Launching
 from harness.launch.namespaces import namespace_of
-from harness.launch.prepare import Launching, prepare
+from harness.launch.prepare import prepare
 from harness.launch.workload import Workload
 from harness.observe.observer import LaunchObserver
 from harness.provision import disk

@@ -13,10 +13,11 @@ from typing import Final
 from harness.core.checks import CheckId
 from harness.evidence.objects import items
 from harness.evidence.schema import SentCode
+from harness.judge.attempt import Attempt
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, found, passed, unknown
 from harness.judge.registry import RUNNING, START
-from harness.judge.truth import Attempt, Truth
+from harness.judge.truth import Truth
 
 CHECK: Final[CheckId] = "code"
 _SAME = ("image", "python", "packages", "torch", "torch_loaded", "pluto", "pluto_files")

@@ -7,108 +7,31 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
-
-from kubernetes.client.exceptions import ApiException
 
 from harness.context import RecordedContext
 from harness.core import processes
-from harness.core.clock import now
 from harness.core.deadlines import Budget
 from harness.core.errors import HarnessError
-from harness.core.kubernetes import NOT_SERVED, Kube
+from harness.core.kubernetes import Kube
 from harness.evidence.kinds import QUEUED
 from harness.evidence.schema import Expected
-from harness.evidence.tracker_records import TrackerSummary
-from harness.evidence.writer import BundleWriter
 from harness.launch import namespaces, recorder, sent, storage
+from harness.launch.launching import Launching
 from harness.launch.names import NONCE_LABEL, RANKS_PER_POD
-from harness.launch.workload import Handle, Surroundings, Workload
+from harness.launch.workload import Surroundings, Workload
 from harness.provision import preflight
 from harness.provision.cluster import Ready
-from harness.provision.controllers import install as controllers
 from harness.provision.controllers import queues
 from harness.provision.controllers import tracker as embedded
-from harness.provision.controllers.readiness import explain, is_transient
 from harness.provision.images import scripts
 from harness.settings import Settings
-from harness.tracker.audit import AuditReader, EmbeddedAudit, HostedAudit, collect
+from harness.tracker.audit import AuditReader, EmbeddedAudit, HostedAudit
 from harness.tracker.claiming import claim, release
 from harness.tracker.keys import launch_key
 
 SECRET = "pluto"  # noqa: S105 - the Secret's name
-
-
-@dataclass
-class Launching:
-    """A launch that is prepared. `clean` removes everything that is not evidence."""
-
-    kube: Kube
-    namespace: str
-    expected: Expected
-    writer: BundleWriter
-    workload: Workload
-    surroundings: Surroundings
-    tracker: Literal["embedded", "hosted"]
-    reader: Callable[[], AuditReader]
-
-    def submit(self) -> Handle:
-        """Submit the workload. Try once more when a webhook failed because its controller restarted and
-        serves again.
-
-        Raises HarnessError. Where a controller or its API is the reason, the error has its cause.
-        """
-        try:
-            return self._submit()
-        except HarnessError as error:
-            if not is_transient(self.kube, error):
-                raise
-            self.writer.retry(f"{self.workload.launcher} launch", error.message)
-        controllers.prove_again(self.kube)
-        return self._submit()
-
-    def _submit(self) -> Handle:
-        try:
-            return self.workload.submit(self.surroundings, self.writer.text)
-        except (HarnessError, ApiException, NOT_SERVED) as error:
-            problem = explain(self.kube, error)
-            if problem is None:
-                raise
-            raise problem from None
-
-    def cancel(self) -> None:
-        """Delete a job that has not ended by itself, so that it holds no quota and its pods end now."""
-        self.workload.cancel(self.surroundings)
-
-    def collect_tracker(self) -> None:
-        """Record what the tracker has of this launch. A tracker that does not answer is recorded too."""
-        launch = self.writer.current.launch
-        try:
-            summary = collect(
-                self.reader(),
-                external_id=self.expected.run_id,
-                project=self.expected.project,
-                job_name=launch.tracked_as if launch else None,
-                write=self.writer.tracker,
-            )
-        except Exception as error:
-            self.no_tracker(f"{error}")
-            return
-        self.writer.tracker_summary(summary)
-
-    def no_tracker(self, reason: str) -> None:
-        """Record that nothing is known of the tracker, and why."""
-        self.writer.tracker_summary(
-            TrackerSummary(
-                source=self.tracker, fetched_at=now(), runs=0, attachments=None, points=0, error=reason
-            )
-        )
-
-    def clean(self) -> None:
-        self.workload.clean(self.surroundings)
 
 
 def prepare(

@@ -1,0 +1,82 @@
+"""What one attempt of a rank recorded, from its start to its end or until it was cut off."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from dataclasses import dataclass, field
+
+from harness.evidence.truth_records import TruthBlock, TruthClient, TruthCode, TruthEnd, TruthRow, TruthStart
+from harness.workers.truth_frames import row_bytes
+
+DENSE_ROWS, DENSE_MS = 20, 30
+"""A rank that recorded so many rows in so many ms may have held some back for a longer frame."""
+
+
+@dataclass
+class Attempt:
+    """One attempt of a rank: what it recorded from its start to its end, or until it was cut off."""
+
+    start: TruthStart | None = None
+    """None when the recorder wrote no attempts."""
+    end: TruthEnd | None = None
+    client: TruthClient | None = None
+    code: list[tuple[int, TruthCode]] = field(default_factory=list)
+    """What it said of the code that it ran, each with its line number."""
+    row_count: int = 0
+    blocks: list[TruthBlock] = field(default_factory=list)
+    steps: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """metric → its first and last step."""
+    gaps: int = 0
+    fault: str = ""
+    """Why the recorder around the client failed, or ""."""
+    _root: hashlib._Hash = field(default_factory=hashlib.sha256)
+    _counts: dict[str, int] = field(default_factory=dict)
+    _digests: dict[str, hashlib._Hash] = field(default_factory=dict)
+    _times: deque[int] = field(default_factory=lambda: deque(maxlen=DENSE_ROWS))
+
+    @property
+    def count(self) -> int:
+        return self.row_count + sum(block.count for block in self.blocks)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Map each metric to the number of its rows, those in blocks included."""
+        counts = dict(self._counts)
+        for block in self.blocks:
+            counts[block.metric] = counts.get(block.metric, 0) + block.count
+        return counts
+
+    @property
+    def last_ms(self) -> int | None:
+        """Return when it recorded its last row, in milliseconds since the epoch. None without rows."""
+        return self._times[-1] if self._times else None
+
+    def take(self, row: TruthRow) -> None:
+        """Count and digest one row. Rows must come in the order in which the rank recorded them."""
+        data = row_bytes(row.metric, row.step, row.value)
+        self._root.update(data)
+        self._digests.setdefault(row.metric, hashlib.sha256()).update(data)
+        self._counts[row.metric] = self._counts.get(row.metric, 0) + 1
+        self.row_count += 1
+        first, last = self.steps.get(row.metric, (row.step, row.step))
+        self.steps[row.metric] = min(first, row.step), max(last, row.step)
+        self._times.append(row.time_ms)
+
+    @property
+    def dense(self) -> bool:
+        """Return whether its last rows came so fast that a cut-off may have lost some of them."""
+        return len(self._times) == DENSE_ROWS and self._times[-1] - self._times[0] <= DENSE_MS
+
+    @property
+    def fits(self) -> bool:
+        """Return whether its rows match its end line: by the root digest, or by metric if it has blocks."""
+        assert self.end is not None
+        if not self.blocks:
+            return self._root.hexdigest() == self.end.sha256
+        if not self.end.metrics:
+            return True
+        if self.counts != {metric: count for metric, (count, _) in self.end.metrics.items()}:
+            return False
+        whole = self._digests.keys() - {block.metric for block in self.blocks}
+        return all(self._digests[metric].hexdigest() == self.end.metrics[metric][1] for metric in whole)

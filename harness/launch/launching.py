@@ -1,0 +1,89 @@
+"""A launch that is prepared: submit its workload, cancel it, collect what the tracker has of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from kubernetes.client.exceptions import ApiException
+
+from harness.core.clock import now
+from harness.core.errors import HarnessError
+from harness.core.kubernetes import NOT_SERVED, Kube
+from harness.evidence.schema import Expected
+from harness.evidence.tracker_records import TrackerSummary
+from harness.evidence.writer import BundleWriter
+from harness.launch.workload import Handle, Surroundings, Workload
+from harness.provision.controllers import install as controllers
+from harness.provision.controllers.readiness import explain, is_transient
+from harness.tracker.audit import AuditReader, collect
+
+
+@dataclass
+class Launching:
+    """A launch that is prepared. `clean` removes everything that is not evidence."""
+
+    kube: Kube
+    namespace: str
+    expected: Expected
+    writer: BundleWriter
+    workload: Workload
+    surroundings: Surroundings
+    tracker: Literal["embedded", "hosted"]
+    reader: Callable[[], AuditReader]
+
+    def submit(self) -> Handle:
+        """Submit the workload. Try once more when a webhook failed because its controller restarted and
+        serves again.
+
+        Raises HarnessError. Where a controller or its API is the reason, the error has its cause.
+        """
+        try:
+            return self._submit()
+        except HarnessError as error:
+            if not is_transient(self.kube, error):
+                raise
+            self.writer.retry(f"{self.workload.launcher} launch", error.message)
+        controllers.prove_again(self.kube)
+        return self._submit()
+
+    def _submit(self) -> Handle:
+        try:
+            return self.workload.submit(self.surroundings, self.writer.text)
+        except (HarnessError, ApiException, NOT_SERVED) as error:
+            problem = explain(self.kube, error)
+            if problem is None:
+                raise
+            raise problem from None
+
+    def cancel(self) -> None:
+        """Delete a job that has not ended by itself, so that it holds no quota and its pods end now."""
+        self.workload.cancel(self.surroundings)
+
+    def collect_tracker(self) -> None:
+        """Record what the tracker has of this launch. A tracker that does not answer is recorded too."""
+        launch = self.writer.current.launch
+        try:
+            summary = collect(
+                self.reader(),
+                external_id=self.expected.run_id,
+                project=self.expected.project,
+                job_name=launch.tracked_as if launch else None,
+                write=self.writer.tracker,
+            )
+        except Exception as error:
+            self.no_tracker(f"{error}")
+            return
+        self.writer.tracker_summary(summary)
+
+    def no_tracker(self, reason: str) -> None:
+        """Record that nothing is known of the tracker, and why."""
+        self.writer.tracker_summary(
+            TrackerSummary(
+                source=self.tracker, fetched_at=now(), runs=0, attachments=None, points=0, error=reason
+            )
+        )
+
+    def clean(self) -> None:
+        self.workload.clean(self.surroundings)
