@@ -207,6 +207,7 @@ class Recorder:
                     break
                 except ValueError:
                     if take == 1:
+                        del items[:1]  # otherwise it would hold up all that come after it
                         raise
                     take //= 2
             del items[:take]
