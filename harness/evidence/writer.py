@@ -119,10 +119,10 @@ class BundleWriter:
     def stage(self, name: str) -> Iterator[None]:
         """Time a stage. An error that ends it early is recorded with its cause, and raised again."""
         started_at, start, failed = self._clock.now(), self._clock.monotonic(), None
-        with self._lock:
-            self._open.append(name)
-            self.update(in_stage=name)
+        self._open.append(name)
         try:
+            # Inside, because a signal may come as soon as others can see that the stage has begun.
+            self.update(in_stage=name)
             yield
         except BaseException as error:
             failed = error

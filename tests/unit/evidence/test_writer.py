@@ -130,6 +130,22 @@ def test_times_are_those_of_the_clock_passed_in(tmp_path):
     assert (stage.started_at, stage.seconds) == ("2026-01-02T03:04:05.000006Z", 2.5)
 
 
+def test_a_signal_that_comes_as_a_stage_begins_is_of_that_stage(writer):
+    """Contract: from the moment on when a stage can be seen, what ends it is recorded."""
+
+    class Interrupting:
+        def manifest(self, manifest):
+            if manifest.in_stage == "launch":
+                raise KeyboardInterrupt("SIGINT")
+
+    writer.listener = Interrupting()
+    with pytest.raises(KeyboardInterrupt), writer.stage("launch"):
+        pass
+    writer.listener = None
+    (stage,) = writer.current.stages
+    assert (stage.name, stage.ok, stage.error) == ("launch", False, "SIGINT")
+
+
 def test_stages_of_several_threads_overlap(writer):
     """Contract: the manifest is in the stage that began last of those that have not ended."""
     with writer.stage("images to nodes"):
