@@ -41,7 +41,7 @@ def test_an_unchanged_worker_passes(launch: Launch, job: JobFile) -> None:
     outcome = launch(job, scripts=EXAMPLE / "worker")
     assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
     assert all(check.result == "PASS" for check in outcome.verdict.checks)
-    assert "all 180 rows" in outcome.verdict.explanation
+    assert "All 180 rows" in outcome.verdict.explanation
     bundle = Bundle.open(outcome.bundle)
     for rank in range(2):
         starts = [line for _, line in bundle.truth(rank) if isinstance(line, TruthStart)]
