@@ -32,6 +32,8 @@ STALL_SECONDS = float(os.environ.get("HARNESS_STALL_SECONDS", "60")) + STEP_SECO
 """How long a rank may go without progress. A rank that waits for others has half as long again, so that the
 stalled rank ends first and explains itself.
 """
+SYNC_STARTS = 5.0
+"""Seconds in which Pluto's upload process must have started when rows wait for it."""
 _ENDS = time.monotonic() + float(os.environ.get("HARNESS_RANK_SECONDS", "500"))
 Log = Callable[[Any, dict[str, float], int], None]
 """How a step reaches the tracker: (run, metrics, step)."""
@@ -113,16 +115,22 @@ def train(rank: int, device: Any, on_step: Callable[[int, float, float], None]) 
 
 
 def wait_for_sync(rank: int, seconds: float) -> None:
-    """Keep the container alive until Pluto's upload process of this rank has ended.
+    """Keep the container alive until Pluto's upload process of this rank has ended with nothing left to send.
 
     With WORLD_SIZE > 1 the client's finish() does not wait for it. A container that ends then loses the last
-    rows.
+    rows. On a busy machine the process may even start after finish(), so its absence alone proves nothing.
     """
-    deadline = time.monotonic() + seconds
-    own = os.environ["PLUTO_DIR"]
-    while time.monotonic() < deadline:
-        if not any(_is_sync(Path(p), own) for p in Path("/proc").iterdir() if p.name.isdigit()):
+    deadline, own, absent = time.monotonic() + seconds, os.environ["PLUTO_DIR"], 0.0
+    while (now := time.monotonic()) < deadline:
+        if any(_is_sync(Path(p), own) for p in Path("/proc").iterdir() if p.name.isdigit()):
+            absent = 0.0
+        elif not (client_state.read(own) or {}).get("unsent"):
             return
+        else:
+            absent = absent or now
+            if now > absent + SYNC_STARTS:
+                say(rank, "pluto.sync has ended and left rows unsent: they will be missing")
+                return
         time.sleep(0.05)
     say(rank, f"pluto.sync still runs {seconds:.0f} s after finish(): rows may be missing")
 
