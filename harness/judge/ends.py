@@ -141,6 +141,9 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     by_signal = number in {signal.SIGTERM, signal.SIGKILL} and code in _TAKEN_DOWN
     if removed is not None and (by_signal or number == signal.SIGTERM):
         return _taken_down(case, pod, end, removed)
+    if by_signal and (why := deletion.evicted(pod)):
+        # A kubelet that evicts a pod ends its containers and leaves the pod.
+        return replace(end, cause="rank.evicted", text=f"{place} was evicted: {why}", follows=False)
     if number:
         text = f"{place} was ended by {_signal_name(number)}"
         return replace(end, cause="rank.killed", text=text, follows=number == signal.SIGTERM)

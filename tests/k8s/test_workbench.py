@@ -68,7 +68,9 @@ def test_an_edited_worker_runs_without_a_new_image(
     assert all("edited: " in "\n".join(logs.lines(bundle, rank)) for rank in (0, 1))
     assert image_id(cluster.worker.tag) == before
     (code,) = (check for check in outcome.verdict.checks if check.name == "code")
-    assert re.search(r"mounted over it (?:\S+, )*multinode.py@\w{12}, parts/deep/word.txt@\w{12}", code.explanation)
+    assert re.search(
+        r"mounted over it (?:\S+, )*multinode.py@\w{12}, parts/deep/word.txt@\w{12}", code.explanation
+    )
 
 
 def test_a_shell_in_a_copy_of_a_rank_that_has_ended(

@@ -227,3 +227,17 @@ def test_the_main_thread_is_the_last_one_of_a_dump():
     assert [frame.name for frame in stack.frames] == ["wait", "_wait_for_ever", "on_step"]
     assert (stack.number, stack.after, stack.in_collective) == (2, "0:00:27", False)
     assert dumped == set(range(2, 10))
+
+
+def test_a_pod_that_its_kubelet_evicted_was_not_just_killed(judged):
+    """Contract: the kubelet ends the containers of a pod that wrote too much, and says why in its status."""
+    job = bundles.healthy()
+    bundles.crash(job, 1, 143)
+    job.drop_pod(1, after=10)
+    job.ended(1, 12, 143, message="")
+    _, last = [pair for pair in job.objects if pair[0] == "pod"][-1]
+    why = "Pod ephemeral local storage usage exceeds the total limit of containers 100Mi."
+    last.object["status"].update(reason="Evicted", message=why)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.evicted", [1])
+    assert why.rstrip(".") in verdict.explanation
