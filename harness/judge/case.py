@@ -11,7 +11,7 @@ from harness.core.clock import seconds
 from harness.evidence import kinds
 from harness.evidence.objects import ObjectState, Pod, items, mapping
 from harness.evidence.reader import Bundle
-from harness.evidence.schema import Expected, Launch, Manifest
+from harness.evidence.schema import Expected, Launch, Manifest, Stage
 from harness.judge import held
 
 OBSERVE_STAGE = "observe"
@@ -70,9 +70,18 @@ class Case:
     @cached_property
     def stopped_at(self) -> float | None:
         """Return when the harness stopped waiting for a job that had not ended, and began to end it."""
-        stages = [stage for stage in self.manifest.stages if stage.name == OBSERVE_STAGE]
-        start = seconds(stages[-1].started_at) if stages and self.terminal is None else None
-        return None if start is None else start + stages[-1].seconds
+        return self.waited_until if self.terminal is None else None
+
+    @property
+    def wait(self) -> Stage | None:
+        """Return the stage in which the harness waited for the job's end; None when it never came to it."""
+        return next((stage for stage in reversed(self.manifest.stages) if stage.name == OBSERVE_STAGE), None)
+
+    @property
+    def waited_until(self) -> float | None:
+        """Return when that stage ended, in seconds since the epoch."""
+        start = seconds(self.wait.started_at) if self.wait else None
+        return start + self.wait.seconds if self.wait and start is not None else None
 
     def _awaited(self, states: list[ObjectState]) -> list[ObjectState]:
         limit = self.stopped_at

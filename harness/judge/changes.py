@@ -15,7 +15,7 @@ from typing import Any
 from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState, changed_by, items, mapping
 from harness.judge import deletion
-from harness.judge.case import OBSERVE_STAGE, Case
+from harness.judge.case import Case
 from harness.judge.change import SYSTEM_PODS, Change, title, when
 from harness.judge.finding import LATE
 from harness.judge.outages import outages
@@ -48,10 +48,8 @@ def changes(case: Case) -> list[Change]:
 
 def _window(case: Case) -> tuple[float, float]:
     """Return when the launch began and when the wait ended. After it the harness deletes its own objects."""
-    waits = [stage for stage in case.manifest.stages if stage.name == OBSERVE_STAGE]
-    began = seconds(waits[-1].started_at) if waits else None
-    end = LATE if began is None else began + waits[-1].seconds
-    return seconds(case.manifest.launched_at) or LATE, end
+    end = case.waited_until
+    return seconds(case.manifest.launched_at) or LATE, LATE if end is None else end
 
 
 def _others(managers: list[str]) -> list[str]:

@@ -6,7 +6,7 @@ from harness.core.causes import NOT_READY, NOT_RECONCILING, Controller
 from harness.core.checks import CheckId
 from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState, mapping
-from harness.judge.case import OBSERVE_STAGE, Case, names
+from harness.judge.case import Case, names
 from harness.judge.finding import Finding, found
 from harness.judge.registry import PROVISION
 
@@ -18,8 +18,7 @@ def waited(case: Case) -> bool:
 
     Only then is an absent object missing.
     """
-    stages = [stage for stage in case.manifest.stages if stage.name == OBSERVE_STAGE]
-    whole = bool(stages) and (stages[-1].ok or stages[-1].cause == "run.timed_out")
+    whole = case.wait is not None and (case.wait.ok or case.wait.cause == "run.timed_out")
     return whole and not case.cut_short
 
 

@@ -15,7 +15,7 @@ from harness.judge.case import Case
 from harness.judge.change import Change
 from harness.judge.changes import changes
 from harness.judge.disturbance import UNEXPLAINED, named
-from harness.judge.finding import Finding, found, listed, passed
+from harness.judge.finding import Finding, decisive, found, listed, passed
 from harness.judge.registry import RUNNING
 
 CHECK: Final[CheckId] = "disturbances"
@@ -29,10 +29,9 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
     That one then becomes a consequence.
     """
     seen = changes(case)
-    open_ = [finding for finding in findings if finding.result != "PASS"]
-    if not open_:
+    first = next(iter(decisive(findings)), None)
+    if first is None:
         return passed(CHECK, _beside(seen))
-    first = min(open_, key=lambda f: (f.result != "FAIL", f.cause is None, f.phase, f.at))
     cause, evidence = first.cause or "", [change.ref for change in seen[:TOLD]]
     for one in sorted(named(case, seen), key=lambda d: d.change.at):
         if one.explains(cause) and one.change.at <= first.at + one.late:

@@ -91,15 +91,21 @@ def _deleted(case: Case, pod: Pod) -> End:
     """Return the end of a pod that was deleted before its container was seen to end."""
     seen = deletion.removed(pod) or pod.last
     end = End(pod.index, "deleted", case.ranks_of(pod.index), deletion.asked(seen), evidence=(seen.ref,))
-    why = deletion.evicted(pod)
-    if why:
-        return replace(end, cause="rank.evicted", text=f"{case.place(pod.index)} was evicted: {why}")
+    if evicted := _evicted(case, pod, end):
+        return evicted
     if deletion.with_the_job(case, seen):
         return _gone_with_the_job(case, pod, end)
     text = f"{case.place(pod.index)} was deleted while it ran"
     return replace(
         end, cause="rank.pod_deleted", text=text, follows=not deletion.by_somebody(case, pod, seen)
     )
+
+
+def _evicted(case: Case, pod: Pod, end: End) -> End | None:
+    """Return the end of a pod that its node or the scheduler evicted, or None when they did not."""
+    why = deletion.evicted(pod)
+    text = f"{case.place(pod.index)} was evicted: {why}"
+    return replace(end, cause="rank.evicted", text=text, follows=False) if why else None
 
 
 def _gone_with_the_job(case: Case, pod: Pod, end: End) -> End:
@@ -141,9 +147,9 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     by_signal = number in {signal.SIGTERM, signal.SIGKILL} and code in _TAKEN_DOWN
     if removed is not None and (by_signal or number == signal.SIGTERM):
         return _taken_down(case, pod, end, removed)
-    if by_signal and (why := deletion.evicted(pod)):
-        # A kubelet that evicts a pod ends its containers and leaves the pod.
-        return replace(end, cause="rank.evicted", text=f"{place} was evicted: {why}", follows=False)
+    # A kubelet that evicts a pod ends its containers and leaves the pod.
+    if by_signal and (evicted := _evicted(case, pod, end)):
+        return evicted
     if number:
         text = f"{place} was ended by {_signal_name(number)}"
         return replace(end, cause="rank.killed", text=text, follows=number == signal.SIGTERM)
@@ -175,12 +181,11 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
 
 def _taken_down(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
     """Return the end of a container whose pod was deleted while it ran."""
-    place, why, number = case.place(pod.index), deletion.evicted(pod), _signal_of(end.exit_code)
+    place, number = case.place(pod.index), _signal_of(end.exit_code)
     how = f"ended by {_signal_name(number)}" if number else f"ended with exit code {end.exit_code}"
     end = replace(end, at=min(end.at, deletion.asked(removed)), evidence=(removed.ref, *end.evidence))
-    if why:
-        text = f"{place} was evicted: {why}"
-        return replace(end, cause="rank.evicted", text=text, follows=False)
+    if evicted := _evicted(case, pod, end):
+        return evicted
     if deletion.with_the_job(case, removed):
         return _gone_with_the_job(case, pod, end)
     if deletion.by_somebody(case, pod, removed):

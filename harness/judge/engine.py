@@ -30,7 +30,7 @@ from harness.judge import (
 from harness.judge.case import names
 from harness.judge.causes import CAUSES
 from harness.judge.facts import Facts
-from harness.judge.finding import Finding, explanation, found, unknown
+from harness.judge.finding import Finding, decisive, explanation, found, unknown
 from harness.judge.registry import REGISTRY, Entry, Requirement
 
 Judge = Callable[[Facts], Finding | list[Finding]]
@@ -98,7 +98,7 @@ def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
             facts.findings.append(finding)
     ours = _in_time(facts)
     theirs = user_checks.findings(bundle.path, judges) if facts.passed("launched") else []
-    ordered = [*_decisive(ours), *_decisive(theirs)]
+    ordered = [*decisive(ours), *decisive(theirs)]
     checks = [finding.check for finding in [*ours, *theirs]]
     if not ordered:
         return Verdict(verdict="PASS", explanation=_praise(ours), checks=checks)
@@ -115,14 +115,6 @@ def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
         next=next_steps.commands(bundle, first),
         consequences=rest,
         checks=checks,
-    )
-
-
-def _decisive(findings: list[Finding]) -> list[Finding]:
-    """Return the findings that did not pass. The one that gives the verdict comes first."""
-    return sorted(
-        (f for f in findings if f.result != "PASS"),
-        key=lambda f: (f.result != "FAIL", f.cause is None, f.phase, f.at),
     )
 
 
@@ -143,8 +135,10 @@ def _finding(facts: Facts, entry: Entry) -> Finding | None:
 def _made(facts: Facts, id_: CheckId) -> Finding:
     """Return the check's finding. Raises ValueError for a function that gives no or another check."""
     judge = CHECKS[id_]
-    said = judge(facts)
-    findings = said if isinstance(said, list) else [said]
+    if judge not in facts.made:
+        said = judge(facts)
+        facts.made[judge] = said if isinstance(said, list) else [said]
+    findings = facts.made[judge]
     wanted = {other for other, function in CHECKS.items() if function is judge}
     if sorted(finding.name for finding in findings) != sorted(wanted):
         raise ValueError(f"expected {sorted(wanted)}, seen {[finding.name for finding in findings]}")

@@ -23,6 +23,8 @@ class Facts:
 
     bundle: Bundle
     findings: list[Finding] = field(default_factory=list)
+    made: dict[Callable[[Facts], object], list[Finding]] = field(default_factory=dict)
+    """What each check's function found. Some decide two checks at once, and are called once."""
 
     @property
     def manifest(self) -> Manifest:

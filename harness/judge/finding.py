@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -51,6 +51,14 @@ class Finding:
             explanation=explanation(self.head, self.details, self.why),
             evidence=list(self.evidence),
         )
+
+
+def decisive(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings that did not pass. The one that gives the verdict comes first."""
+    return sorted(
+        (f for f in findings if f.result != "PASS"),
+        key=lambda f: (f.result != "FAIL", f.cause is None, f.phase, f.at),
+    )
 
 
 def explanation(head: str, details: Texts = (), why: Texts = ()) -> str:

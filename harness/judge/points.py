@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from harness.evidence.reader import Bundle
 from harness.evidence.truth_records import TruthBlock
 from harness.judge.truth import Rows, Truth
-from harness.workers.truth_frames import row_bytes
+from harness.workers.truth_frames import digest
 
 OWN_METRICS = "sys/"
 """Prefix of metrics that the client logs by itself. No rank's ground truth holds them."""
@@ -161,10 +160,7 @@ def _compare_block(
     if len(steps_here) != block.count:
         result.lost_in_blocks.append((truth.rank, block, len(steps_here)))
         return
-    digest = hashlib.sha256()
-    for step in steps_here:
-        digest.update(row_bytes(block.metric, step, series[step]))
-    if digest.hexdigest() != block.sha256:
+    if digest((block.metric, step, series[step]) for step in steps_here) != block.sha256:
         result.wrong_blocks.append((truth.rank, block))
 
 

@@ -6,7 +6,6 @@ another reason, and a renamed metric is not reported as lost and as foreign.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,14 +17,14 @@ from harness.judge.finding import Finding, found, passed
 from harness.judge.points import Comparison, Recorded, compact, same
 from harness.judge.truth import Truth
 from harness.workers.client_rules import sent_name
-from harness.workers.truth_frames import row_bytes
+from harness.workers.truth_frames import digest
 
 CHECK: Final[CheckId] = "client-kept"
 
 
 @dataclass
 class Rewritten:
-    """What the client changed, as messages by rank, the worst first."""
+    """What the client changed."""
 
     merged: dict[str, list[str]] = field(default_factory=dict)
     """Name in the run → the names that became it, where more than one did."""
@@ -126,10 +125,9 @@ def _has_block(recorded: Recorded, block: TruthBlock) -> bool:
     name = sent_name(block.metric)
     series = recorded.shared.get(name, {})
     steps = sorted(step for step in series if block.first <= step <= block.last)
-    digest = hashlib.sha256()
-    for step in steps:
-        digest.update(row_bytes(block.metric, step, series[step]))
-    return name != block.metric and len(steps) == block.count and digest.hexdigest() == block.sha256
+    if name == block.metric or len(steps) != block.count:
+        return False
+    return digest((block.metric, step, series[step]) for step in steps) == block.sha256
 
 
 def check(result: Rewritten, label: str) -> Finding:

@@ -54,13 +54,14 @@ class Files:
     def facts(self, last: bool = False) -> Iterator[Fact]:
         """Yield what is to be told of them. `last`: not of those that never ran."""
         ran = dict(self._ran())
+        now = {path: _sha256(path) for path in ran}
         for path, (state, digest) in self._first.items():
             if path in ran or not last:
                 yield ["file", path, digest]
-            if path in ran and (state != _state(path) or digest != _sha256(path)):
+            if path in ran and (state != _state(path) or digest != now[path]):
                 yield ["touched", path, ""]
         for path, cached in ran.items():
-            yield ["ran", path, _sha256(path)]
+            yield ["ran", path, now[path]]
             if _stale(path, cached):
                 yield ["stale", path, ""]
         if not self.cut and not last:

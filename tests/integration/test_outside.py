@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,13 +26,6 @@ from harness.tracker.audit import EmbeddedAudit, collect
 NONCE = "0123abcd"
 Points = dict[tuple[str, int], str]
 """(metric, step) → the value's exact text."""
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("tracker")).start()
-    yield server
-    server.stop()
 
 
 @pytest.fixture(scope="module")

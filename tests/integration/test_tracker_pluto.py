@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,6 @@ from harness.evidence.tracker_records import Attachment, Point, TrackerRun
 from harness.tracker.audit import EmbeddedAudit, HostedAudit, collect
 
 JOB = {"KONDUKTOR_JOB_NAME": "demo-x1"}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("tracker")).start()
-    yield server
-    server.stop()
 
 
 @pytest.fixture(scope="module")

@@ -29,13 +29,6 @@ OURS, THEIRS = bundles.NONCE, "0ther"
 IDS = count()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("tracker")).start()
-    yield server
-    server.stop()
-
-
 @pytest.fixture
 def run_id() -> str:
     return f"shared-{next(IDS)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import bundles
 import pytest
@@ -24,15 +23,6 @@ from harness.judge import judge
 from harness.workers.truth_frames import digest
 
 Judged = Callable[[bundles.Job], Verdict]
-
-
-@pytest.fixture
-def judged(tmp_path: Path) -> Judged:
-    def judged_(job: bundles.Job) -> Verdict:
-        job.refresh()
-        return judge(job.write(tmp_path / "bundle"))
-
-    return judged_
 
 
 def truth_of(rows: list[TruthRow]) -> list[TruthLine]:

@@ -22,15 +22,6 @@ Judged = Callable[[bundles.Job], Verdict]
 TIME = 1_795_237_210_000
 
 
-@pytest.fixture
-def judged(tmp_path: Path) -> Judged:
-    def judged_(job: bundles.Job) -> Verdict:
-        job.refresh()
-        return judge(job.write(tmp_path / "bundle"))
-
-    return judged_
-
-
 def rows(metric: str, *values: float) -> list[TruthRow]:
     return [TruthRow(metric=metric, step=n, value=v, time_ms=TIME + n) for n, v in enumerate(values)]
 

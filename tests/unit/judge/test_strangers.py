@@ -35,15 +35,6 @@ HEALTHY = [
 MOMENTS = {"before": -100.0, "during": 20.0, "after": 44.0}
 
 
-@pytest.fixture
-def judged(tmp_path: Path) -> Callable[[bundles.Job], Verdict]:
-    def judged_(job: bundles.Job) -> Verdict:
-        job.refresh()
-        return judge(job.write(tmp_path / "bundle"))
-
-    return judged_
-
-
 def keyed(job: bundles.Job) -> bundles.Job:
     """The job as a tracker shows it that knows launches by their keys."""
     assert job.attachments is not None
