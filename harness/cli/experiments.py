@@ -11,6 +11,7 @@ from rich.console import Console
 from harness.cli import options
 from harness.cli.options import KEEP_RUNS, dump, progress
 from harness.context import RunContext
+from harness.core.errors import UsageError
 from harness.settings import load
 
 
@@ -31,17 +32,28 @@ def faults(
     only_list: Annotated[
         bool, typer.Option("--list", help="list the faults and the verdict that each must get")
     ] = False,
+    random: Annotated[
+        int, typer.Option(min=0, help="inject so many drawn faults that nobody wrote down", metavar="N")
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="of the drawn faults: the same seed draws the same ones")] = 0,
+    skip: Annotated[int, typer.Option(min=0, help="of the drawn faults, leave out the first ones")] = 0,
     undo: Annotated[bool, typer.Option("--undo", help="only undo what a killed run left injected")] = False,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:
-    """Inject faults into real launches, undo them, and check that each gets the right verdict and cause."""
+    """Inject faults into real launches, undo them, and check that each gets the right verdict and cause.
+
+    With --random, disturbances drawn from a grammar: whether a verdict is right
+    says an oracle, which compares the tracker's database with files of the ranks.
+    """
     from harness.faults import commands as injecting
 
     settings = load(cluster_name=cluster_name, runs_dir=runs_dir, keep_cluster=keep_cluster)
     context = RunContext(settings=settings, progress=progress(quiet))
+    if random and names:
+        raise UsageError("names of faults and --random were given: one of them was expected")
     if only_list:
-        injecting.show(names or [])
+        injecting.show(injecting.faults(names or [], random, seed, skip))
         return 0
     if undo:
         if not injecting.undo_left(context):
@@ -51,7 +63,9 @@ def faults(
     if ledger:
         rows, versions = injecting.recorded(ledger)
     else:
-        rows, versions = injecting.inject(injecting.chosen(names or []), parallel, job, context)
+        rows, versions = injecting.inject(
+            injecting.faults(names or [], random, seed, skip), parallel, job, context
+        )
     return injecting.report(rows, versions, settings, table, records, as_json)
 
 

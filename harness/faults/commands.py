@@ -13,7 +13,8 @@ from harness.context import RunContext
 from harness.core.clock import CLOCK
 from harness.core.errors import UsageError
 from harness.evidence.reader import Bundle
-from harness.faults import table
+from harness.faults import table, tally
+from harness.faults.draw import PREFIX, drawn
 from harness.faults.fault import Fault, catalogue, load
 from harness.faults.inject import Injector, journals
 from harness.faults.matrix import Matrix
@@ -43,9 +44,16 @@ def chosen(names: list[str]) -> list[Fault]:
     return list(found.values())
 
 
-def show(names: list[str]) -> None:
+def faults(names: list[str], random: int, seed: int, skip: int) -> list[Fault]:
+    """Return the chosen faults, or `random` draws of a seed, those after the first `skip`."""
+    if not random:
+        return chosen(names)
+    return [drawn(seed, number) for number in range(skip, skip + random)]
+
+
+def show(faults: list[Fault]) -> None:
     """Print one line for each fault."""
-    for fault in chosen(names):
+    for fault in faults:
         print(f"{fault.name:36} {expected(fault):52} {fault.about}")
 
 
@@ -87,8 +95,8 @@ def inject(
 
 
 def recorded(ledgers: list[Path]) -> tuple[list[Row], dict[str, str]]:
-    """Return the rows of earlier matrices in the catalogue's order. Of a fault in several, the last row
-    counts.
+    """Return the rows of earlier matrices in the catalogue's order, then drawn ones. Of a fault in several,
+    the last row counts.
 
     Raises UsageError for a file that is no ledger.
     """
@@ -104,7 +112,8 @@ def recorded(ledgers: list[Path]) -> tuple[list[Row], dict[str, str]]:
     for row in rows.values():
         manifest = Bundle.open(Path(row.bundle)).manifest if row.bundle else None
         versions = manifest.versions if manifest and manifest.versions else versions
-    return [rows[name] for name in catalogue() if name in rows], versions
+    random = sorted(name for name in rows if name.startswith(PREFIX))
+    return [rows[name] for name in (*catalogue(), *random) if name in rows], versions
 
 
 def report(
@@ -115,9 +124,14 @@ def report(
     records: Path | None,
     as_json: bool,
 ) -> int:
-    """Show rows, and write the table and small bundles if asked. Return 0 when every row is right, else 1."""
+    """Show rows, and write the table and small bundles if asked. Return 0 when every row is right, else 1.
+
+    Drawn faults alone are counted as tally.py does.
+    """
+    random = bool(rows) and all(row.oracle for row in rows)
     if table_file is not None:
-        table_file.write_text(table.markdown(rows, list(catalogue().values()), versions))
+        whole = table.markdown(rows, list(catalogue().values()), versions)
+        table_file.write_text(tally.markdown(rows) if random else whole)
     if records is not None:
         places = {
             str(settings.runs_dir.absolute()): "/runs",
@@ -136,4 +150,7 @@ def report(
         print(json.dumps([row.model_dump() for row in rows], indent=2))
     else:
         Console().print(table.terminal(rows))
+    if random:
+        print(tally.summary(rows))
+        return 0 if tally.good(rows) else 1
     return 0 if all(row.right for row in rows) else 1

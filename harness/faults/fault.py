@@ -99,21 +99,24 @@ class When(Strict):
 class Expect(Strict):
     """What the harness must report.
 
-    With `exit` alone, it must refuse with this code before it judges anything.
+    With `exit` alone, it must refuse with this code before it judges anything. With `named` alone, an oracle
+    says afterwards whether a PASS was right (harness/faults/oracle.py), and any other verdict must name what
+    was disturbed.
     """
 
     verdict: Literal["PASS", "FAIL", "UNKNOWN"] | None = None
     cause: str | None = None
     ranks: list[int] | None = None
     exit: int | None = None
+    named: str | None = Field(None, description="a regex for the cause, or the text, of what is no PASS")
     message_pattern: str = Field(
         "", description="a regex for its explanation (of a PASS: of a check), or for what it refused with"
     )
 
     @model_validator(mode="after")
     def _known(self) -> Expect:
-        if (self.verdict is None) == (self.exit is None):
-            raise ValueError("one of verdict and exit was expected")
+        if [self.verdict, self.exit, self.named].count(None) != 2:
+            raise ValueError("one of verdict, exit and named was expected")
         if self.cause is not None and self.cause not in CAUSES:
             raise ValueError(f"{self.cause} is no cause of docs/causes.md")
         if self.verdict in ("FAIL", "UNKNOWN") and self.cause is None:

@@ -18,7 +18,7 @@ from harness.core import processes
 from harness.core.errors import HarnessError, UsageError, WaitError
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
-from harness.faults import places
+from harness.faults import oracle, places
 from harness.faults.command import Command
 from harness.faults.fault import Fault, Job, Step, When
 from harness.faults.rows import Row, judge_row, visible_seconds
@@ -63,16 +63,19 @@ class Injector:
         said = ""
         problem = ""
         bundle, verdict = None, None
+        drawn = fault.expect is not None and fault.expect.named is not None
+        changes: dict[str, Any] = {"oracle": "not struck"} if drawn else {}
         try:
-            code, said = self._run(fault, folder)
+            code, said, known = self._run(fault, folder)
             bundle, verdict = _recorded(folder / "runs")
+            if drawn:
+                changes["oracle"], problem = self._oracle(fault, known, bundle, verdict, said)
         except UsageError:
             raise
         except HarnessError as error:
             problem = str(error)
-        took = time.monotonic() - start
         row = judge_row(fault, verdict, code, said)
-        changes: dict[str, Any] = {"seconds": round(took, 1)}
+        changes["seconds"] = round(time.monotonic() - start, 1)
         if problem:
             changes |= {"right": False, "wrong": "; ".join(filter(None, [row.wrong, problem]))}
         if bundle is not None:
@@ -80,8 +83,27 @@ class Injector:
             changes["visible_seconds"] = visible_seconds(bundle, verdict) if verdict else None
         return row.model_copy(update=changes)
 
-    def _run(self, fault: Fault, folder: Path) -> tuple[int, str]:
-        """Run the harness with the fault and return its exit code and stderr."""
+    def _oracle(
+        self, fault: Fault, known: dict[str, Any], bundle: Bundle | None, verdict: Verdict | None, said: str
+    ) -> tuple[str, str]:
+        """Return what the oracle says of a drawn fault's verdict, and what is wrong with it."""
+        named = fault.expect.named if fault.expect else None
+        assert named is not None
+        manifest = bundle.manifest if bundle else None
+        try:
+            if bundle is not None and verdict is not None and verdict.verdict == "PASS":
+                lost = oracle.wrong_pass(self.ready, bundle)
+                return ("wrong PASS", lost) if lost else ("borne", "")
+            named = places.render(named, known, fault.name)
+            if oracle.names(verdict, said, named):
+                return "named", ""
+            return "not named", f"neither its cause nor its text says {named!r}"
+        finally:
+            if manifest is not None:
+                oracle.forget(self.ready, manifest.nonce)
+
+    def _run(self, fault: Fault, folder: Path) -> tuple[int, str, dict[str, Any]]:
+        """Run the harness with the fault. Returns its exit code, its stderr, and the places."""
         job = folder / "job.yaml"
         job.write_text(variant(self.job, fault.job))
         env = self._environment(fault, folder)
@@ -100,7 +122,7 @@ class Injector:
                 last.enter_context(self._injected(fault, known, run))
             code = run.end(RUN_SECONDS)
         (folder / "stderr.log").write_text(run.stderr)
-        return code, run.stderr
+        return code, run.stderr, known
 
     def _environment(self, fault: Fault, folder: Path) -> dict[str, str]:
         """Return the user's environment without what chooses a cluster or a run, and with the fault's own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from pydantic import BaseModel
 
@@ -32,6 +33,8 @@ class Row(BaseModel):
     visible_seconds: float | None = None
     """From the first state that shows the fault to the verdict. None where the cluster showed none."""
     bundle: str | None = None
+    oracle: Literal["borne", "named", "wrong PASS", "not named", "not struck"] | None = None
+    """What the oracle said of a drawn fault (harness/faults/oracle.py). borne: a PASS that is right."""
     control: str | None = None
     """The verdict of the healthy launch after it."""
     control_bundle: str | None = None
@@ -42,6 +45,8 @@ def expected(fault: Fault) -> str:
     expect = fault.expect
     if expect is None:
         return "cannot be injected"
+    if expect.named is not None:
+        return "a PASS that is right, or named"
     if expect.verdict is None:
         return f"refused, exit code {expect.exit}"
     return _words(expect.verdict, expect.cause, expect.ranks or [])
@@ -53,7 +58,10 @@ def _words(verdict: str, cause: str | None, ranks: list[int]) -> str:
 
 
 def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, said: str) -> Row:
-    """Compare what was got with what was expected. `said` is the harness's stderr."""
+    """Compare what was got with what was expected. `said` is the harness's stderr.
+
+    Of a fault that an oracle judges, only what was got.
+    """
     expect = fault.expect
     assert expect is not None
     if verdict is None:
@@ -62,7 +70,7 @@ def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, said
     else:
         got, explanation = _words(verdict.verdict, verdict.cause, verdict.ranks), verdict.explanation
     wrong = []
-    if expect.verdict is None and exit_code != expect.exit:
+    if expect.exit is not None and exit_code != expect.exit:
         wrong.append(f"exit code {exit_code}")
     if expect.verdict is not None and (
         verdict is None or (verdict.verdict, verdict.cause) != (expect.verdict, expect.cause)

@@ -1,0 +1,135 @@
+"""Draw faults that nobody wrote down from grammar.yaml: an object × a verb × a moment × a behaviour.
+
+Draw `number` of a seed is always the same fault, so that a run can be continued, and one draw repeated.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from pathlib import Path
+
+import yaml
+from pydantic import Field, ValidationError, field_validator
+
+from harness.core.errors import UsageError
+from harness.faults.fault import Expect, Fault, Job, Scope, Step, Strict, Target, When
+
+GRAMMAR = Path(__file__).with_name("grammar.yaml")
+PREFIX = "random-"
+"""How the name of a drawn fault begins."""
+RANKS = (0, 1)
+"""Ranks of jobs/multinode.yaml, which every draw launches."""
+ALWAYS = ("joined", "training", "ending")
+WITNESS = "{{ files }}/witness.yaml"
+WAIT_SECONDS = "75"
+EPHEMERAL_STORAGE = "2Gi"
+"""So that `fill` need not write more."""
+_PRELUDE = """source {{ files }}/strike.sh
+k() { {{ kubectl }} "$@"; }
+n() { k -n {{ namespace }} "$@"; }
+"""
+
+
+class Verb(Strict):
+    """What is done to an object. With an undo it is done to the cluster."""
+
+    do: str
+    undo: str = ""
+
+
+class Object(Strict):
+    """Something that can be disturbed."""
+
+    target: Target
+    scope: Scope = "launch"
+    named: str
+    moments: tuple[str, ...] = ALWAYS
+    verbs: dict[str, Verb]
+
+    @field_validator("verbs", mode="before")
+    @classmethod
+    def _short(cls, verbs: dict[str, object]) -> dict[str, object]:
+        return {name: {"do": verb} if isinstance(verb, str) else verb for name, verb in verbs.items()}
+
+
+class Behaviour(Strict):
+    """What the worker does meanwhile. `named`: how a verdict names its own fault."""
+
+    worker: str
+    weight: int = 1
+    set: dict[str, str] = Field({})
+    replace: dict[str, str] = Field({})
+    until: str | None = Field(None, description="the last moment that it lives to see for sure")
+    named: str | None = None
+
+
+class Grammar(Strict):
+    """grammar.yaml."""
+
+    moments: dict[str, When]
+    behaviours: dict[str, Behaviour]
+    objects: dict[str, Object]
+
+
+@cache
+def grammar(path: Path = GRAMMAR) -> Grammar:
+    """Load a grammar. Raises UsageError."""
+    try:
+        return Grammar.model_validate(yaml.safe_load(path.read_text()))
+    except (OSError, ValueError, yaml.YAMLError, ValidationError) as error:
+        raise UsageError(f"{path} is no grammar of faults: {error}") from None
+
+
+def drawn(seed: int, number: int) -> Fault:
+    """Return draw `number` of a seed."""
+    known, chance = grammar(), random.Random(f"{seed}:{number}")
+    object_name = chance.choice(list(known.objects))
+    there = known.objects[object_name]
+    verb_name = chance.choice(list(there.verbs))
+    moment = chance.choice(there.moments)
+    weights = [each.weight for each in known.behaviours.values()]
+    behaviour = chance.choices(list(known.behaviours), weights)[0]
+    rank, victim = chance.choice(RANKS), chance.choice(RANKS)
+    return combined(f"{PREFIX}{seed}-{number:03}", object_name, verb_name, moment, behaviour, rank, victim)
+
+
+def combined(name: str, what: str, verb: str, moment: str, behaviour: str, rank: int, victim: int) -> Fault:
+    """Return the fault of one combination.
+
+    `rank` is the disturbed one, `victim` the one whose worker has a fault of its own. A moment that the
+    behaviour does not live to see becomes the last one that it does.
+    """
+    known = grammar()
+    there, does, worker = known.objects[what], known.objects[what].verbs[verb], known.behaviours[behaviour]
+    order = list(known.moments)
+    if worker.until is not None and order.index(moment) > order.index(worker.until):
+        moment = worker.until
+
+    def of_rank(text: str) -> str:
+        return text.replace("RANK", str(rank))
+
+    when = known.moments[moment]
+    undo = of_rank(f"{does.undo}\nsettle") if does.undo else ""
+    does_meanwhile = f"rank {victim} {behaviour}" if worker.named else f"{behaviour} worker"
+    return Fault(
+        name=name,
+        about=f"{verb.capitalize()}: {of_rank(what)} ({moment}; {does_meanwhile}).",
+        target=there.target,
+        scope=there.scope,
+        job=Job(
+            worker=f"witness.py {worker.worker} {victim}",
+            set=dict(worker.set),
+            replace=dict(worker.replace),
+        ),
+        env={
+            "HARNESS_KONDUKTOR_CONFIG": WITNESS,
+            "HARNESS_WAIT_SECONDS": WAIT_SECONDS,
+            "HARNESS_EPHEMERAL_STORAGE": EPHEMERAL_STORAGE,
+        },
+        at=When(stage=when.stage, log=of_rank(when.log) if when.log else None),
+        inject=[Step(sh=_PRELUDE + of_rank(does.do))],
+        undo=[Step(sh=_PRELUDE + undo)] if undo else [],
+        nightly=True,
+        expect=Expect(named="|".join(filter(None, (of_rank(there.named), worker.named)))),
+    )

@@ -1,0 +1,156 @@
+"""Faults that nobody wrote down: what is drawn, and when the oracle calls a verdict wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import faulty
+import pytest
+import witness
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.core.errors import UsageError
+from harness.evidence.schema import Verdict
+from harness.faults import draw, oracle, places, tally
+from harness.faults.draw import RANKS, combined, drawn, grammar
+from harness.faults.rows import Row
+
+KNOWN = {
+    **dict.fromkeys(("cluster", "control_plane", "kubectl", "files", "namespace", "jobset"), "x"),
+    **dict.fromkeys(("pod0", "pod1", "node0", "node1", "kubeconfig", "context"), "x"),
+    "pid": 1,
+}
+EVERY = [
+    (what, verb, moment)
+    for what, there in grammar().objects.items()
+    for verb in there.verbs
+    for moment in there.moments
+]
+
+
+@pytest.mark.parametrize(("what", "verb", "moment"), EVERY)
+def test_every_combination_is_a_fault_whose_steps_are_shell(what, verb, moment):
+    """Contract: no combination of the grammar has an unknown variable, and bash reads all of them."""
+    fault = combined("f", what, verb, moment, "steady", 1, 0)
+    for step in (*fault.inject, *fault.undo):
+        subprocess.run(["bash", "-n"], input=places.render(step.sh or "", KNOWN, "f"), text=True, check=True)
+    assert fault.expect is not None
+    assert "RANK" not in fault.model_dump_json().replace("node_rank=$RANK", "").replace("$((RANK", "")
+
+
+@given(st.integers(), st.integers(0))
+def test_a_draw_can_be_repeated(seed, number):
+    """Property: the same seed and number give the same fault, which fits its schema."""
+    fault = drawn(seed, number)
+    assert fault == drawn(seed, number)
+    assert fault.scope == "launch" or fault.undo
+
+
+def test_a_draw_strikes_before_the_worker_has_failed():
+    """Contract: a behaviour that ends at step 7 is struck before."""
+    fault = combined("f", "the JobSet", "edit", "ending", "fails at step 7", 1, 0)
+    assert fault.at.log == r"rank 1\] step 0 "
+
+
+def test_the_draws_of_a_seed_cover_the_grammar():
+    """Contract: within a few hundred draws every object, behaviour and rank comes."""
+    told = " ".join(drawn(7, number).about for number in range(600))
+    for name in (*grammar().objects, *grammar().behaviours):
+        assert name.replace("RANK", "0") in told or name.replace("RANK", "1") in told, name
+
+
+def test_every_behaviour_is_one_of_the_worker():
+    """Contract: what the grammar names, witness.py can do."""
+    known = {"healthy", "unaided", *faulty.FAULTS}
+    assert {behaviour.worker for behaviour in grammar().behaviours.values()} <= known
+
+
+def test_a_grammar_with_an_unknown_moment_is_refused(tmp_path):
+    """Contract: a mistake in the grammar is an error that names the file."""
+    (tmp_path / "g.yaml").write_text("moments: {}\nbehaviours: {}\nobjects: {a: {target: rank}}")
+    with pytest.raises(UsageError, match=r"g\.yaml is no grammar"):
+        grammar(tmp_path / "g.yaml")
+
+
+# -- the witness ---------------------------------------------------------------------------------------
+def test_the_witness_writes_before_the_client_has_a_row(tmp_path, monkeypatch):
+    """Contract: what the worker means to log is in its file even when logging fails."""
+    monkeypatch.setattr(witness, "FOLDER", str(tmp_path))
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("HARNESS_NONCE", "abc")
+
+    def main(log):
+        log(None, {"loss": 0.5, "other": float("nan")}, 3)
+
+    def fails(*_):
+        raise ValueError("logging fails")
+
+    monkeypatch.setattr(witness, "_main", main)
+    with pytest.raises(ValueError, match="logging fails"):
+        witness.witnessed(fails)
+    (file,) = (tmp_path / "abc").glob("1-*.jsonl")
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert rows[0] == [1, "loss", 3, 0.5]
+    assert rows[1][:3] == [1, "other", 3]
+
+
+# -- the oracle ----------------------------------------------------------------------------------------
+POINTS = st.sets(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.floats(0, 1)), min_size=1)
+
+
+@given(POINTS, st.data())
+def test_a_pass_is_wrong_when_any_point_is_not_there(points, data):
+    """Property: the oracle says nothing of a whole tracker, and names the rank of any missing point."""
+    assert oracle.lacks({0: points}, {*points, ("c", 1, 0.0)}) == ""
+    lost = data.draw(st.sampled_from(sorted(points)))
+    assert "1 of" in oracle.lacks({0: set(), 3: points}, points - {lost})
+    assert "rank 3" in oracle.lacks({0: set(), 3: points}, points - {lost})
+
+
+@pytest.mark.parametrize(
+    ("cause", "ranks", "text", "named", "right"),
+    [
+        ("rank.killed", [1], "It was killed.", r"rank 1\b", True),
+        ("rank.killed", [0, 1], "They were killed.", r"rank 1\b", False),
+        ("cluster.node_lost", [], "Node w1-worker was lost.", "w1-worker", True),
+        ("run.timed_out", [], "It did not end in time.", "kubelet", False),
+    ],
+)
+def test_a_verdict_names_what_was_disturbed(cause, ranks, text, named, right):
+    """Contract: by its cause, its only rank, or its text."""
+    verdict = Verdict(verdict="FAIL", cause=cause, ranks=ranks, explanation=text)
+    assert oracle.names(verdict, "", named) is right
+
+
+def _row(name: str, said: str) -> Row:
+    return Row(fault=name, target="rank", about="A.", expected="", got="", right=True, oracle=said)  # type: ignore[arg-type]
+
+
+def test_one_wrong_pass_is_too_many():
+    """Contract: 95 % of the other verdicts must name the disturbance, and no PASS may be wrong."""
+    named = [_row(f"n{number}", "named") for number in range(19)]
+    assert tally.good([*named, _row("m", "not named"), _row("b", "borne"), _row("x", "not struck")])
+    assert not tally.good([*named[1:], _row("m", "not named")])
+    assert not tally.good([*named, _row("w", "wrong PASS")])
+
+
+def test_the_page_lists_every_miss():
+    """Contract: docs/random-faults.md counts, and names what was missed."""
+    rows = [
+        _row("random-1-000", "named"),
+        _row("random-1-001", "wrong PASS"),
+        _row("random-1-002", "not struck"),
+    ]
+    page = tally.markdown(rows)
+    assert "2 faults struck" in page
+    assert "- **random-1-001**" in page
+    assert "1 more did not strike" in page
+
+
+def test_the_ranks_of_a_draw_are_those_of_the_main_job():
+    """Contract: every rank that can be drawn is in the job that is launched."""
+    job = (Path(draw.__file__).parents[2] / "jobs" / "multinode.yaml").read_text()
+    assert f"num_nodes: {len(RANKS)}" in job
