@@ -1,4 +1,4 @@
-"""The Kubernetes API for the rest of the harness: server-side apply, waits by watch, the service proxy.
+"""The Kubernetes API for the rest of the harness: server-side apply, waits by watch.
 
 It has its own connection pool and configuration, and does not touch the process-wide default. Every request
 has a time limit, except a watch and a log stream. So a frozen API server holds nothing up.
@@ -6,13 +6,11 @@ has a time limit, except a watch and a log stream. So a frozen API server holds 
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import yaml
 from kubernetes import client, config, dynamic, watch
 from kubernetes.client.exceptions import ApiException
@@ -211,28 +209,6 @@ class Kube:
 
         self.wait(
             f"{count} nodes Ready", "v1", "Node", done, seconds=seconds, cause="cluster.nodes_not_ready"
-        )
-
-    # -- services --------------------------------------------------------------------------------------
-    def service_client(
-        self, namespace: str, service: str, port: int, headers: dict[str, str]
-    ) -> httpx.Client:
-        """Return an HTTP client to a Service through the API server's proxy. It works wherever the
-        kubeconfig works.
-
-        The proxy strips Authorization, so a key must go in another header.
-        """
-        c = self.configuration
-        context = ssl.create_default_context(cafile=c.ssl_ca_cert)
-        if c.cert_file:
-            context.load_cert_chain(c.cert_file, c.key_file)
-        token = c.get_api_key_with_prefix("authorization")
-        return httpx.Client(
-            base_url=f"{c.host}/api/v1/namespaces/{namespace}/services/{service}:{port}/proxy/",
-            verify=context,
-            headers={**headers, **({"Authorization": token} if token else {})},
-            timeout=30,
-            trust_env=False,
         )
 
 

@@ -8,7 +8,6 @@ the command's exit code into the log.
 from __future__ import annotations
 
 import copy
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,13 +26,12 @@ from harness.evidence import kinds
 from harness.evidence.redaction import secret_variable, secrets_in
 from harness.launch import recorder
 from harness.launch.names import LOCAL_IMAGE, NONCE_LABEL, NPROC, QUEUE_LABEL
+from harness.launch.plain_mistakes import mistakes_in
 from harness.launch.workload import Handle, Record, Surroundings
 from harness.provision.images import scripts
 from harness.settings import Settings
 
 INIT = (Path(__file__).parent / "files" / "worker_init.sh").read_text()
-BESIDE = {"Service", "ConfigMap", "ServiceAccount"}
-"""Kinds of objects that a manifest may bring beside its workload."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class PlainWorkload(ABC):
     launcher: ClassVar[str] = "apply"
 
     def __post_init__(self) -> None:
-        problems = [*self._mistakes(), *self.mistakes()]
+        problems = [*mistakes_in(self.document, self.beside), *self.mistakes()]
         if problems:
             raise UsageError(
                 f"manifest {self.source}: " + "; ".join(problems),
@@ -233,40 +231,6 @@ class PlainWorkload(ABC):
 
     def clean(self, surroundings: Surroundings) -> None:  # noqa: B027 - not every kind needs it
         """Clean nothing: this kind leaves nothing on this machine."""
-
-    # -- what is wrong with it -----------------------------------------------------------------------------
-    def _mistakes(self) -> Iterable[str]:
-        spec = self.document.get("spec")
-        template = spec.get("template") if isinstance(spec, dict) else None
-        pod = template.get("spec") if isinstance(template, dict) else None
-        containers = pod.get("containers") if isinstance(pod, dict) else None
-        labels = (template.get("metadata") or {}).get("labels") or {} if isinstance(template, dict) else {}
-        if QUEUE_LABEL in labels:
-            yield (
-                f"spec.template.metadata.labels: {QUEUE_LABEL} is expected in metadata.labels of the "
-                f"{self.kind}, so that Kueue admits all its pods together"
-            )
-        if not isinstance(containers, list) or not containers or not isinstance(containers[0], dict):
-            yield "spec.template.spec.containers: at least one container is expected"
-            return
-        worker = containers[0]
-        for name in ("name", "image"):
-            if not isinstance(worker.get(name), str) or not worker[name]:
-                yield f"containers[0].{name}: a text is expected; seen {worker.get(name)!r}"
-        command = worker.get("command")
-        if not isinstance(command, list) or not command:
-            yield (
-                "containers[0].command: a list is expected; the image's own entry point is not known here, "
-                "and the harness puts an init around the command"
-            )
-            return
-        text = " ".join(map(str, [*command, *(worker.get("args") or [])]))
-        found = NPROC.search(text)
-        if found and not re.fullmatch(r"[1-9]\d*", found[1], re.ASCII):
-            yield f"--nproc_per_node: a number from 1 on is expected; seen {found[1]!r}"
-        for each in self.beside:
-            if each.get("kind") not in BESIDE:
-                yield f"{each.get('kind')}: beside the workload {', '.join(sorted(BESIDE))} are expected"
 
 
 def _message(error: ApiException) -> str:

@@ -1,4 +1,7 @@
-"""Print a verdict: first verdict, cause, reason and next steps, then each check."""
+"""Print a verdict: first each check, then the verdict, its cause and reason, and what to do next.
+
+The verdict comes last, because a terminal shows the end.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +49,13 @@ def render(
     for line in verdict.consequences:
         body.append(f"\n  then  {line}", style="dim")
     title = f"{MARK[verdict.verdict]} {verdict.verdict}"
-    console.print(Panel(body, title=title, title_align="left", border_style=style, style="", padding=(1, 2)))
     console.print(_checks(verdict))
     if attempts:
         console.print(_attempts(attempts))
     if stages:
         times = "  ".join(f"{stage.name} {stage.seconds:.1f}s" for stage in stages)
         console.print(Text(times, style="dim"))
+    console.print(Panel(body, title=title, title_align="left", border_style=style, style="", padding=(1, 2)))
     for label, text in _after(verdict, bundle):
         console.print(Text(f"{label:8}  {text}"), soft_wrap=True)  # to be copied: a command stays one line
 
@@ -87,7 +90,7 @@ def _checks(verdict: Verdict) -> Table:
                 continue
             name, said = f"{len(names)} checks", f"{said}: {', '.join(names)}"
         if verdict.cause is not None and said == verdict.explanation:
-            said = "see above"
+            said = "see below"
         style = "dim" if check.result == "PASS" else ""
         table.add_row(Text(MARK[check.result], style=STYLE[check.result]), name, Text(said, style=style))
     return table

@@ -36,6 +36,18 @@ def test_what_is_to_be_typed_stays_one_line(tmp_path: Path, monkeypatch: pytest.
     assert any(line.startswith("advice    look at it a a") for line in lines)
 
 
+def test_the_verdict_comes_last(tmp_path: Path) -> None:
+    """Contract: checks first; then the verdict and what to type, which a terminal of any height shows."""
+    checks = [Check(name="rank-exit", result="FAIL", cause="rank.killed", explanation="Killed")]
+    verdict = Verdict(
+        verdict="FAIL", cause="rank.killed", explanation="Killed", next=["kubectl"], checks=checks
+    )
+    lines = [" ".join(line.split()) for line in shown(verdict, tmp_path)]
+    places = [lines.index("✗ rank-exit see below"), lines.index("next kubectl")]
+    (title,) = [place for place, line in enumerate(lines) if "✗ FAIL" in line]
+    assert places[0] < title < places[1]
+
+
 def test_checks_that_were_not_made_for_one_reason_are_one_row(tmp_path: Path) -> None:
     """Contract: the reason is shown once, with every name; checks with a cause keep a row of their own."""
     checks = [

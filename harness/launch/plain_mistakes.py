@@ -1,0 +1,47 @@
+"""What is wrong with a manifest that has a pod template, whatever its kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from harness.core.kubernetes import Object
+from harness.launch.names import NPROC, QUEUE_LABEL
+
+BESIDE = {"Service", "ConfigMap", "ServiceAccount"}
+"""Kinds of objects that a manifest may bring beside its workload."""
+
+
+def mistakes_in(document: Object, beside: Sequence[Object]) -> Iterable[str]:
+    """Yield each mistake: "field: what is expected; seen …"."""
+    spec = document.get("spec")
+    template = spec.get("template") if isinstance(spec, dict) else None
+    pod = template.get("spec") if isinstance(template, dict) else None
+    containers = pod.get("containers") if isinstance(pod, dict) else None
+    labels = (template.get("metadata") or {}).get("labels") or {} if isinstance(template, dict) else {}
+    if QUEUE_LABEL in labels:
+        yield (
+            f"spec.template.metadata.labels: {QUEUE_LABEL} is expected in metadata.labels of the "
+            f"{document['kind']}, so that Kueue admits all its pods together"
+        )
+    if not isinstance(containers, list) or not containers or not isinstance(containers[0], dict):
+        yield "spec.template.spec.containers: at least one container is expected"
+        return
+    worker = containers[0]
+    for name in ("name", "image"):
+        if not isinstance(worker.get(name), str) or not worker[name]:
+            yield f"containers[0].{name}: a text is expected; seen {worker.get(name)!r}"
+    command = worker.get("command")
+    if not isinstance(command, list) or not command:
+        yield (
+            "containers[0].command: a list is expected; the image's own entry point is not known here, "
+            "and the harness puts an init around the command"
+        )
+        return
+    text = " ".join(map(str, [*command, *(worker.get("args") or [])]))
+    found = NPROC.search(text)
+    if found and not re.fullmatch(r"[1-9]\d*", found[1], re.ASCII):
+        yield f"--nproc_per_node: a number from 1 on is expected; seen {found[1]!r}"
+    for each in beside:
+        if each.get("kind") not in BESIDE:
+            yield f"{each.get('kind')}: beside the workload {', '.join(sorted(BESIDE))} are expected"
