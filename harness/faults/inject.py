@@ -63,13 +63,16 @@ class Injector:
         said = ""
         problem = ""
         bundle, verdict = None, None
-        drawn = fault.expect is not None and fault.expect.named is not None
-        changes: dict[str, Any] = {"oracle": "not struck"} if drawn else {}
+        named = fault.expect.named if fault.expect else None
+        changes: dict[str, Any] = {"oracle": "not struck"} if named else {}
         try:
             code, said, known = self._run(fault, folder)
             bundle, verdict = _recorded(folder / "runs")
-            if drawn:
-                changes["oracle"], problem = self._oracle(fault, known, bundle, verdict, said)
+            if named:
+                named = places.render(named, known, fault.name)
+                saying = oracle.ask(self.ready, bundle, verdict, said, named)
+                changes |= {"oracle": saying.word, "lost": saying.lost}
+                problem = saying.wrong
         except UsageError:
             raise
         except HarnessError as error:
@@ -82,25 +85,6 @@ class Injector:
             changes["bundle"] = str(bundle.path)
             changes["visible_seconds"] = visible_seconds(bundle, verdict) if verdict else None
         return row.model_copy(update=changes)
-
-    def _oracle(
-        self, fault: Fault, known: dict[str, Any], bundle: Bundle | None, verdict: Verdict | None, said: str
-    ) -> tuple[str, str]:
-        """Return what the oracle says of a drawn fault's verdict, and what is wrong with it."""
-        named = fault.expect.named if fault.expect else None
-        assert named is not None
-        manifest = bundle.manifest if bundle else None
-        try:
-            if bundle is not None and verdict is not None and verdict.verdict == "PASS":
-                lost = oracle.wrong_pass(self.ready, bundle)
-                return ("wrong PASS", lost) if lost else ("borne", "")
-            named = places.render(named, known, fault.name)
-            if oracle.names(verdict, said, named):
-                return "named", ""
-            return "not named", f"neither its cause nor its text says {named!r}"
-        finally:
-            if manifest is not None:
-                oracle.forget(self.ready, manifest.nonce)
 
     def _run(self, fault: Fault, folder: Path) -> tuple[int, str, dict[str, Any]]:
         """Run the harness with the fault. Returns its exit code, its stderr, and the places."""

@@ -11,43 +11,79 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from harness.core import processes
 from harness.core.errors import HarnessError, ToolError
 from harness.evidence.reader import Bundle
-from harness.evidence.schema import Verdict
+from harness.evidence.schema import Manifest, Verdict
 from harness.provision.cluster import Ready
 
 FILES = "/var/harness-witness"
 """The folder on a node that harness/faults/files/witness.yaml mounts."""
 SECONDS = 60.0
-_POINTS = """
+DATABASE = "/data/tracker.db"
+POINTS = """
 import json, sqlite3, sys
-db = sqlite3.connect("file:/data/tracker.db?mode=ro", uri=True)
-rows = db.execute("SELECT name, step, value FROM points JOIN runs ON runs.id = run_id "
-                  "WHERE project = ? AND external_id = ?", sys.argv[1:])
+db = sqlite3.connect(f"file:{sys.argv[1]}?mode=ro", uri=True)
+rows = db.execute("SELECT points.name, step, value FROM points JOIN runs ON runs.id = run_id "
+                  "WHERE project = ? AND external_id = ?", sys.argv[2:])
 for row in rows:
     print(json.dumps(row))
 """
+"""A program that prints the points of a run: database, project, run id → name, step and value as JSON."""
 Point = tuple[str, int, float | None]
 """Metric, step and value. None: not a number."""
 
 
-def wrong_pass(ready: Ready, bundle: Bundle) -> str:
-    """Return what a PASS wrongly promises, or "". Raises HarnessError where the oracle cannot see."""
-    manifest = bundle.manifest
-    expected = manifest.expected if manifest else None
-    if manifest is None or expected is None or expected.run_id is None:
-        raise HarnessError("the oracle found no run id in the manifest of a PASS")
-    meant = dict(_files(ready, manifest.nonce))
-    silent = [rank for rank in range(expected.ranks or 0) if not meant.get(rank)]
+Word = Literal["borne", "named", "wrong PASS", "not named", "unseen", "not struck"]
+
+
+@dataclass(frozen=True)
+class Saying:
+    """What the oracle says of a verdict, and why it is wrong. `lost`: what the tracker lacks."""
+
+    word: Word
+    wrong: str = ""
+    lost: str = ""
+
+
+def ask(ready: Ready, bundle: Bundle | None, verdict: Verdict | None, said: str, named: str) -> Saying:
+    """Say whether a verdict is right. `said` is the harness's stderr, `named` a regex.
+
+    A PASS of which the oracle cannot see the points is `unseen`. The workers' files are gone afterwards.
+    """
+    manifest = bundle.manifest if bundle else None
+    lost, blind = "", "there is no bundle"
+    if manifest is not None:
+        try:
+            lost, blind = _lost(ready, manifest), ""
+        except HarnessError as error:
+            blind = str(error)
+        finally:
+            _forget(ready, manifest.nonce)
+    if verdict is not None and verdict.verdict == "PASS":
+        if blind:
+            return Saying("unseen", blind)
+        return Saying("wrong PASS", lost, lost) if lost else Saying("borne")
+    if names(verdict, said, named):
+        return Saying("named", lost=lost)
+    return Saying("not named", f"neither its cause nor its text says {named!r}", lost)
+
+
+def _lost(ready: Ready, manifest: Manifest) -> str:
+    """Return which points the tracker lacks, or "". Raises HarnessError where the oracle cannot see."""
+    expected = manifest.expected
+    if expected is None:
+        raise HarnessError("the manifest does not say which run the ranks were given")
+    meant = _files(ready, manifest.nonce)
+    silent = [rank for rank in range(expected.ranks) if not meant.get(rank)]
     if silent:
-        raise HarnessError(f"the oracle found no file of ranks {silent} in {FILES}/{manifest.nonce}")
-    there = set(_points(ready, expected.project or "", expected.run_id))
-    return lacks(meant, there)
+        raise HarnessError(f"there is no file of ranks {silent} in {FILES}/{manifest.nonce}")
+    return lacks(meant, set(_points(ready, expected.project, expected.run_id)))
 
 
 def lacks(meant: dict[int, set[Point]], there: set[Point]) -> str:
@@ -68,21 +104,21 @@ def names(verdict: Verdict | None, said: str, named: str) -> bool:
     return re.search(named, "\n".join([verdict.cause or "", only, verdict.explanation])) is not None
 
 
-def forget(ready: Ready, nonce: str) -> None:
+def _forget(ready: Ready, nonce: str) -> None:
     """Remove the files of a launch from the nodes."""
     for node in ready.kind.nodes():
         processes.run(["docker", "exec", node, "rm", "-rf", f"{FILES}/{nonce}"], timeout=SECONDS, check=False)
 
 
-def _files(ready: Ready, nonce: str) -> Iterator[tuple[int, set[Point]]]:
-    """Yield each rank with the points in all its files."""
+def _files(ready: Ready, nonce: str) -> dict[int, set[Point]]:
+    """Map each rank to the points in all its files."""
     meant: dict[int, set[Point]] = {}
     script = f"cd {FILES}/{nonce} 2>/dev/null && cat *.jsonl || true"
     for node in ready.kind.nodes():
         text = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=SECONDS).stdout
         for rank, *point in _rows(text.splitlines()):
-            meant.setdefault(rank, set()).add(_point(*point))
-    yield from meant.items()
+            meant.setdefault(rank, set()).add(point(*point))
+    return meant
 
 
 @retry(
@@ -91,9 +127,9 @@ def _files(ready: Ready, nonce: str) -> Iterator[tuple[int, set[Point]]]:
 def _points(ready: Ready, project: str, run_id: str) -> Iterable[Point]:
     """Return the points of a run, out of the tracker's database."""
     kubectl = ["kubectl", "--kubeconfig", str(ready.kind.kubeconfig), "--context", ready.kind.context]
-    program = ["exec", "-n", "harness-system", "deployment/tracker", "--", "python3", "-c", _POINTS]
+    program = ["exec", "-n", "harness-system", "deployment/tracker", "--", "python3", "-c", POINTS, DATABASE]
     done = processes.run([*kubectl, *program, project, run_id], timeout=SECONDS)
-    return [_point(*row) for row in _rows(done.stdout.splitlines())]
+    return [point(*row) for row in _rows(done.stdout.splitlines())]
 
 
 def _rows(lines: Iterable[str]) -> Iterator[Any]:
@@ -105,5 +141,6 @@ def _rows(lines: Iterable[str]) -> Iterator[Any]:
             continue
 
 
-def _point(metric: str, step: int, value: float | None) -> Point:
+def point(metric: str, step: int, value: float | None) -> Point:
+    """Return a point, as a file or the database has it."""
     return metric, int(step), None if value is None or math.isnan(value) else float(value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 from pydantic import BaseModel
 
@@ -11,6 +10,7 @@ from harness.core.clock import seconds
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
 from harness.faults.fault import Fault
+from harness.faults.oracle import Word
 
 
 class Row(BaseModel):
@@ -33,8 +33,10 @@ class Row(BaseModel):
     visible_seconds: float | None = None
     """From the first state that shows the fault to the verdict. None where the cluster showed none."""
     bundle: str | None = None
-    oracle: Literal["borne", "named", "wrong PASS", "not named", "not struck"] | None = None
-    """What the oracle said of a drawn fault (harness/faults/oracle.py). borne: a PASS that is right."""
+    oracle: Word | None = None
+    """What the oracle said of a drawn fault. borne: a PASS that is right."""
+    lost: str = ""
+    """What the oracle saw that the tracker lacks."""
     control: str | None = None
     """The verdict of the healthy launch after it."""
     control_bundle: str | None = None

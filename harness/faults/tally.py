@@ -27,7 +27,7 @@ def good(rows: Sequence[Row]) -> bool:
     """Return whether no PASS is wrong, and enough of the other verdicts name the disturbance."""
     seen = counts(rows)
     others = seen["named"] + seen["not named"]
-    return not seen["wrong PASS"] and seen["named"] >= NAMED_AT_LEAST * others
+    return not seen["wrong PASS"] and not seen["unseen"] and seen["named"] >= NAMED_AT_LEAST * others
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -41,6 +41,8 @@ def summary(rows: Sequence[Row]) -> str:
         f"{seen['wrong PASS']} got a PASS that is wrong. Of the {others} others, the verdict named the "
         f"disturbance in {seen['named']}{rate}."
     )
+    if seen["unseen"]:
+        said += f" {seen['unseen']} more got a PASS that the oracle could not check."
     if seen["not struck"]:
         said += f" {seen['not struck']} more did not strike: what they aim at was gone, or not there yet."
     return said
@@ -48,7 +50,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 def markdown(rows: Sequence[Row]) -> str:
     """Return the whole docs/random-faults.md."""
-    missed = [row for row in rows if row.oracle in ("wrong PASS", "not named")]
+    missed = [row for row in rows if row.oracle in ("wrong PASS", "not named", "unseen")]
     parts = [HEAD, summary(rows), "## Misses"]
     parts.append("\n\n".join(f"- **{r.fault}** {r.about} {r.got}: {r.wrong}" for r in missed) or "None.")
     cells = [[row.fault, row.about, row.oracle or "", row.got] for row in rows]

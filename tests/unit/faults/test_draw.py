@@ -135,6 +135,7 @@ def test_one_wrong_pass_is_too_many():
     assert tally.good([*named, _row("m", "not named"), _row("b", "borne"), _row("x", "not struck")])
     assert not tally.good([*named[1:], _row("m", "not named")])
     assert not tally.good([*named, _row("w", "wrong PASS")])
+    assert not tally.good([*named, _row("u", "unseen")])
 
 
 def test_the_page_lists_every_miss():

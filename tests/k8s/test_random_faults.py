@@ -1,0 +1,37 @@
+"""Drawn faults strike a real launch, and the oracle sees on its own what the tracker lacks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.context import RunContext
+from harness.faults import commands
+from harness.faults.draw import combined
+from harness.faults.inject import Injector
+from harness.launch.konduktor.job_file import JobFile
+from harness.provision.cluster import Ready
+from harness.settings import Settings
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "says", "lost"),
+    [("brisk", "borne", ""), ("drops a point", "named", "the tracker lacks 1 of 60 points of rank 0")],
+)
+def test_the_oracle_sees_what_a_worker_wrote_and_the_tracker_lacks(
+    cluster: Ready, harness_settings: Settings, behaviour: str, says: str, lost: str
+) -> None:
+    """Contract: a disturbance that is borne is a PASS with every point there; a lost point is seen."""
+    context = RunContext(settings=harness_settings, progress=lambda text: print(text, file=sys.stderr))
+    commands.undo_left(context)
+    job = JobFile.load(Path("jobs/multinode.yaml"))
+    injector = Injector(cluster, job, harness_settings, commands.folder(harness_settings))
+    name = f"random-test-{says}"
+    row = injector.row(combined(name, "the JobSet", "edit", "joined", behaviour, 1, 0))
+    assert (row.oracle, row.right) == (says, True), row
+    assert row.lost.startswith(lost)
+    assert bool(row.lost) == bool(lost), row.lost
