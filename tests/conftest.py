@@ -20,15 +20,20 @@ settings.register_profile("nightly", max_examples=500, deadline=None)
 CLUSTERS = Path(__file__).parent / "k8s"
 
 
-class ClustersApart(LoadScopeScheduling):
-    """One process runs all tests on clusters, the other the rest, file by file.
+OF_THEIR_OWN = ("test_interruption.py", "test_reader.py")
+"""Tests that make clusters of their own, and do not disturb the others'."""
 
-    Tests on clusters stay in one process because they share one cluster, and some of them stop or fill what
-    others need.
+
+class ClustersApart(LoadScopeScheduling):
+    """One process runs the tests on the session's cluster, the other the rest, file by file.
+
+    Tests on one cluster stay in one process, because some of them stop or fill what others need.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "clusters" if nodeid.startswith("tests/k8s/") else nodeid.partition("::")[0]
+        file = nodeid.partition("::")[0]
+        shared = file.startswith("tests/k8s/") and not file.endswith(OF_THEIR_OWN)
+        return "clusters" if shared else file
 
 
 @pytest.hookimpl(optionalhook=True)
