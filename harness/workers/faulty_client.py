@@ -12,8 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import multinode
@@ -25,13 +24,6 @@ run = pluto.init(name="visitor")
 run.log({{"visitor/loss": 0.5}}, step={STEP})
 run.finish()
 """
-
-
-def uploaders() -> Iterator[int]:
-    """Return process ids of the upload processes of this PLUTO_DIR."""
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit() and multinode._is_sync(process, os.environ["PLUTO_DIR"]):
-            yield int(process.name)
 
 
 def before_init(do: Callable[[], None]) -> None:
@@ -51,8 +43,8 @@ def sync_killed() -> int:
     """Kill the client's upload process in the middle. The client neither notices nor starts another."""
 
     def kill() -> None:
-        for process in uploaders():
-            os.kill(process, signal.SIGKILL)
+        for process in multinode.uploaders():
+            os.kill(int(process.name), signal.SIGKILL)
 
     return int(at_step(STEP, kill))
 
@@ -66,11 +58,11 @@ def shared_dir() -> int:
     def share() -> None:
         own = os.environ["PLUTO_DIR"]
         os.environ["PLUTO_DIR"] = own.replace(f"rank{os.environ['RANK']}-", "rank0-")
-        while not list(uploaders()):
+        while not multinode.uploaders():
             time.sleep(0.05)
 
     def outlast() -> None:
-        while list(uploaders()):
+        while multinode.uploaders():
             time.sleep(0.05)
 
     before_init(share)

@@ -32,8 +32,6 @@ STALL_SECONDS = float(os.environ.get("HARNESS_STALL_SECONDS", "60")) + STEP_SECO
 """How long a rank may go without progress. A rank that waits for others has half as long again, so that the
 stalled rank ends first and explains itself.
 """
-SYNC_STARTS = 5.0
-"""Seconds in which Pluto's upload process must have started when rows wait for it."""
 _ENDS = time.monotonic() + float(os.environ.get("HARNESS_RANK_SECONDS", "500"))
 Log = Callable[[Any, dict[str, float], int], None]
 """How a step reaches the tracker: (run, metrics, step)."""
@@ -114,25 +112,49 @@ def train(rank: int, device: Any, on_step: Callable[[int, float, float], None]) 
         on_step(step, loss.item(), mean.item() / dist.get_world_size())
 
 
+def wait_for_uploader(rank: int, seconds: float) -> None:
+    """Wait until Pluto's upload process of this rank, if there is one, handles SIGTERM.
+
+    finish() sends it SIGTERM, on which it sends what is left. On a busy machine it takes seconds to start,
+    and SIGTERM kills a process that has not installed its handler yet: all rows would be lost.
+    """
+    deadline = time.monotonic() + seconds
+    while not all(map(_handles_sigterm, uploaders())):
+        if time.monotonic() > deadline:
+            say(rank, f"pluto.sync has not started in {seconds:.0f} s: rows may be missing")
+            break
+        time.sleep(0.05)
+
+
 def wait_for_sync(rank: int, seconds: float) -> None:
-    """Keep the container alive until Pluto's upload process of this rank has ended with nothing left to send.
+    """Keep the container alive until Pluto's upload process of this rank has ended.
 
     With WORLD_SIZE > 1 the client's finish() does not wait for it. A container that ends then loses the last
-    rows. On a busy machine the process may even start after finish(), so its absence alone proves nothing.
+    rows.
     """
-    deadline, own, absent = time.monotonic() + seconds, os.environ["PLUTO_DIR"], 0.0
-    while (now := time.monotonic()) < deadline:
-        if any(_is_sync(Path(p), own) for p in Path("/proc").iterdir() if p.name.isdigit()):
-            absent = 0.0
-        elif not (client_state.read(own) or {}).get("unsent"):
-            return
-        else:
-            absent = absent or now
-            if now > absent + SYNC_STARTS:
-                say(rank, "pluto.sync has ended and left rows unsent: they will be missing")
-                return
+    deadline = time.monotonic() + seconds
+    while uploaders():
+        if time.monotonic() > deadline:
+            say(rank, f"pluto.sync still runs {seconds:.0f} s after finish(): rows may be missing")
+            break
         time.sleep(0.05)
-    say(rank, f"pluto.sync still runs {seconds:.0f} s after finish(): rows may be missing")
+    else:
+        if (client_state.read(os.environ["PLUTO_DIR"]) or {}).get("unsent"):
+            say(rank, "pluto.sync has ended and left rows unsent: they will be missing")
+
+
+def uploaders() -> list[Path]:
+    """Return the /proc folders of the upload processes of this PLUTO_DIR."""
+    own = os.environ["PLUTO_DIR"]
+    return [each for each in Path("/proc").iterdir() if each.name.isdigit() and _is_sync(each, own)]
+
+
+def _handles_sigterm(process: Path) -> bool:
+    try:
+        (caught,) = (line for line in (process / "status").read_text().splitlines() if "SigCgt" in line)
+    except OSError:  # It has ended.
+        return True
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def _is_sync(process: Path, pluto_dir: str) -> bool:
@@ -186,6 +208,7 @@ def main(log: Log = plain_log) -> int:
     train(rank, device, on_step)
     at_most(math.inf)
     truth.flush()
+    wait_for_uploader(rank, 40.0)
     run.finish()
     wait_for_sync(rank, 40.0)
     truth.client(client_state.read(os.environ["PLUTO_DIR"]))

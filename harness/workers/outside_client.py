@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, ClassVar  # noqa: UP035 - Python 3.9
@@ -54,6 +55,8 @@ class Outside:
         self.stream = stream
         self.queue: str | None = None
         """The client's own queue, a database."""
+        self.counting = threading.RLock()
+        """Held during a call of `log` that gives no step."""
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._steps: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -199,12 +202,16 @@ def _around_log(original: Callable[..., Any]) -> Callable[..., Any]:
     def log(op: Any, data: Any, step: Any = None, *rest: Any, **options: Any) -> Any:
         recording = _recording
         if recording is not None and recording.here:
-            try:
-                timestamp = options.get("timestamp", rest[1] if len(rest) > 1 else None)
-                data, step = recording.take(op, data, step, timestamp)
-            except Exception as error:
-                recording.failed(error)
-        elif outside.records_elsewhere(os.environ):
+            # The client keeps the step in its run until it queues the point, so that a call of another
+            # thread could change a step that nobody chose. Where the caller chose it, that must be seen.
+            with recording.counting if step is None else nullcontext():
+                try:
+                    timestamp = options.get("timestamp", rest[1] if len(rest) > 1 else None)
+                    data, step = recording.take(op, data, step, timestamp)
+                except Exception as error:
+                    recording.failed(error)
+                return original(op, data, step, *rest, **options)
+        if outside.records_elsewhere(os.environ):
             _tell_of_a_child(op)
         return original(op, data, step, *rest, **options)
 

@@ -180,11 +180,15 @@ def test_steps_that_the_client_counts_are_right_with_many_threads(
 ) -> None:
     """No two calls of several threads get one step, and each is recorded with the one that is sent."""
     program = """
-        import pluto, threading
+        import pluto, threading, time
+        class Slow(dict):  # other threads call while the client reads the metrics
+            def items(self):
+                time.sleep(0.001)
+                return super().items()
         run = pluto.init(name="node0")
         def work(number):
             for value in range(40):
-                run.log({f"thread{number}": value})
+                run.log(Slow({f"thread{number}": value}))
         threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
         [thread.start() for thread in threads]; [thread.join() for thread in threads]
         run.finish()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import client_state
 from ground_truth import Recorder  # before Pluto's client, which captures stdout
-from multinode import init_distributed, wait_for_sync
+from multinode import init_distributed, wait_for_sync, wait_for_uploader
 
 STEPS = 10
 LEARNING_RATE = float(os.environ.get("LEARNING_RATE", "0.05"))
@@ -45,6 +45,7 @@ def main() -> int:
         run.log(metrics, step=step)
 
     truth.flush()
+    wait_for_uploader(rank, 40.0)  # finish() kills one that is still starting
     run.finish()
     wait_for_sync(rank, 40.0)  # with WORLD_SIZE above 1 finish() does not
     truth.client(client_state.read(os.environ["PLUTO_DIR"]))
