@@ -22,7 +22,7 @@ RANKS = (0, 1)
 """Ranks of jobs/multinode.yaml, which every draw launches."""
 ALWAYS = ("joined", "training", "ending")
 WITNESS = "{{ files }}/witness.yaml"
-WAIT_SECONDS = "75"
+WAIT_SECONDS = "120"
 EPHEMERAL_STORAGE = "2Gi"
 """So that `fill` need not write more."""
 _PRELUDE = """source {{ files }}/strike.sh

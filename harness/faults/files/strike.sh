@@ -1,11 +1,27 @@
 # What the steps of grammar.yaml share. `k` is kubectl for the cluster; see draw.py.
 
+running() { # NODE LABEL VALUE: the ids of its running containers whose label is so, and not the pods' own
+  local kind='labels."io.cri-containerd.kind"==container' each
+  for each in $(docker exec "$1" ctr -n k8s.io containers ls -q "$kind,labels.\"io.kubernetes.$2\"==$3"); do
+    docker exec "$1" ctr -n k8s.io tasks ls | awk -v id="$each" '$1 == id && $3 != "STOPPED" { print id }'
+  done
+}
+
 container() { # NODE POD: the id of its container
-  docker exec "$1" crictl ps --quiet --label "io.kubernetes.pod.name=$2"
+  running "$1" pod.name "$2"
+}
+
+static() { # NODE NAME: the id of the container of a static pod, such as the API server
+  running "$1" container.name "$2"
+}
+
+task() { # NODE ID pause|resume|kill
+  if [ "$3" = kill ]; then set -- "$1" "$2" kill --signal SIGKILL; fi
+  docker exec "$1" ctr -n k8s.io tasks "${@:3}" "$2"
 }
 
 first_process() { # NODE POD: its process id on the node
-  docker exec "$1" crictl inspect --output go-template --template '{{.info.pid}}' "$(container "$1" "$2")"
+  docker exec "$1" ctr -n k8s.io tasks ls | awk -v id="$(container "$1" "$2")" '$1 == id { print $2 }'
 }
 
 hit() { # NODE POD PATTERN SIGNAL: signal the processes of the pod whose command line is like this
@@ -17,10 +33,6 @@ hit() { # NODE POD PATTERN SIGNAL: signal the processes of the pod whose command
 
 link() { # NODE POD up|down: the pod's network
   docker exec "$1" nsenter --target "$(first_process "$1" "$2")" --net ip link set eth0 "$3"
-}
-
-static() { # NODE NAME: the id of the container of a static pod, such as the API server
-  docker exec "$1" crictl ps --quiet --name "^$2\$"
 }
 
 cut() { # NODE: its network
@@ -49,14 +61,11 @@ anew() { # NAMESPACE: its pods are made again; one that lost its lease again and
   k delete pods -n "$1" --all --wait=false
 }
 
-tracker() { # stop|pause|resume: its container
+tracker() { # kill|pause|resume: its container
   local of=(-n harness-system -l app.kubernetes.io/name=tracker) pod node
   pod=$(k get pod "${of[@]}" -o jsonpath='{.items[0].metadata.name}')
   node=$(k get pod "${of[@]}" -o jsonpath='{.items[0].spec.nodeName}')
-  case $1 in
-    stop) docker exec "$node" crictl stop --timeout 0 "$(container "$node" "$pod")" ;;
-    *) docker exec "$node" ctr -n k8s.io tasks "$1" "$(container "$node" "$pod")" ;;
-  esac
+  task "$node" "$(container "$node" "$pod")" "$1"
 }
 
 settle() { # wait until the cluster serves as before
