@@ -190,6 +190,6 @@ class Case:
             return False
         ended = pod.container(self.launch.container, "terminated")
         never = {"StartError", "ContainerCannotRun", "RunContainerError", "ContainerStatusUnknown"}
-        if ended is not None:
-            return ended[1].get("reason") not in never
+        if ended is not None and ended[1].get("reason") not in never:
+            return True
         return pod.container(self.launch.container, "running") is not None

@@ -33,7 +33,18 @@ def evicted(pod: Pod) -> str | None:
     if disruption is None and status.get("reason") != "Evicted":
         return None
     told = disruption[1] if disruption else {}
-    return str(told.get("message") or told.get("reason") or status.get("message") or "no reason given")
+    why = told.get("message") or told.get("reason") or status.get("message") or "no reason given"
+    return str(why).rstrip(" .")  # the kubelet ends its message with ". "
+
+
+def evicted_at(pod: Pod) -> float | None:
+    """Return when a pod was first seen evicted, or None. Its kubelet may report no end of its container."""
+    for seen in pod.history:
+        status = mapping(seen.object, "status")
+        told = [c for c in items(status, "conditions") if c.get("type") == "DisruptionTarget"]
+        if told or status.get("reason") == "Evicted":
+            return seconds(seen.received_at)
+    return None
 
 
 def asked(removed: ObjectState) -> float:

@@ -103,9 +103,10 @@ def _deleted(case: Case, pod: Pod) -> End:
 
 def _evicted(case: Case, pod: Pod, end: End) -> End | None:
     """Return the end of a pod that its node or the scheduler evicted, or None when they did not."""
-    why = deletion.evicted(pod)
+    why, at = deletion.evicted(pod), deletion.evicted_at(pod)
     text = f"{case.place(pod.index)} was evicted: {why}"
-    return replace(end, cause="rank.evicted", text=text, follows=False) if why else None
+    at = end.at if at is None else min(at, end.at)
+    return replace(end, at=at, cause="rank.evicted", text=text, follows=False) if why else None
 
 
 def _gone_with_the_job(case: Case, pod: Pod, end: End) -> End:

@@ -158,6 +158,12 @@ def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
                 f"Kueue suspended {case.launch.kind} {state.name} at {when} ({reason}) and admitted it again",
                 True,
             )
+        gone = [w for w in case.workload if deletion.leaving(w) and born < w.version < again]
+        if gone:
+            text = (
+                f"Workload {gone[0].name} was deleted at {_clock(seconds(gone[0].received_at) or 0.0)}, so "
+            )
+            return text + f"that Kueue suspended {case.launch.kind} {state.name} and admitted it again", False
         who = ", ".join(changed_by(previous, state)) or "somebody"
         text = f"{who} suspended {case.launch.kind} {state.name} at {when}, without Kueue, and it was resumed"
         return text, False
@@ -168,10 +174,12 @@ def _of_containers(case: Case) -> Iterator[Restart]:
     """Yield one restart for each time that a kubelet restarted the container of a pod."""
     for index, pods in case.pod_attempts.items():
         for pod in pods:
-            for before, after in pairwise(pod.history):
+            counted = _restart_count(case, pod.history[0])
+            for after in pod.history[1:]:
                 count = _restart_count(case, after)
-                if count <= _restart_count(case, before):
+                if count <= counted or _lost(_status(case, after)):
                     continue
+                counted = count
                 policy = mapping(after.object, "spec").get("restartPolicy", "Always")
                 at = seconds(after.received_at) or 0.0
                 ended = mapping(_status(case, after), "lastState", "terminated")
@@ -190,6 +198,15 @@ def _status(case: Case, seen: ObjectState) -> dict[str, object]:
 def _restart_count(case: Case, seen: ObjectState) -> int:
     count = _status(case, seen).get("restartCount")
     return count if isinstance(count, int) else 0
+
+
+def _lost(status: dict[str, object]) -> bool:
+    """Return whether a kubelet counts a restart only because it no longer finds the container.
+
+    It does so of a pod that it evicted. There is no new container then.
+    """
+    reason = mapping(status, "lastState", "terminated").get("reason")
+    return not status.get("containerID") and reason == "ContainerStatusUnknown"
 
 
 def _ended(case: Case, pod: Pod) -> str:

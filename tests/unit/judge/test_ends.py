@@ -236,8 +236,26 @@ def test_a_pod_that_its_kubelet_evicted_was_not_just_killed(judged):
     job.drop_pod(1, after=10)
     job.ended(1, 12, 143, message="")
     _, last = [pair for pair in job.objects if pair[0] == "pod"][-1]
-    why = "Pod ephemeral local storage usage exceeds the total limit of containers 100Mi."
+    why = "Pod ephemeral local storage usage exceeds the total limit of containers 100Mi. "
     last.object["status"].update(reason="Evicted", message=why)
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.evicted", [1])
-    assert why.rstrip(".") in verdict.explanation
+    assert why.strip() in verdict.explanation
+    assert ". ." not in verdict.explanation
+
+
+def test_a_container_that_its_kubelet_lost_with_the_evicted_pod(judged):
+    """Contract: it ran, it was not started again, and the eviction comes before its peer's end."""
+    job = bundles.healthy()
+    bundles.crash(job, 0, 143)
+    job.drop_pod(1, after=10)
+    job.ended(1, 9, 143, message="")
+    _, last = [pair for pair in job.objects if pair[0] == "pod"][-1]
+    lost = {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}
+    last.object["status"].update(reason="Evicted", message="It wrote 30Mi. ")
+    for status in last.object["status"]["containerStatuses"]:
+        status |= {"state": lost, "lastState": lost, "restartCount": 1}
+        status.pop("containerID", None)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.evicted", [1])
+    assert next(check for check in verdict.checks if check.name == "restarts").result == "PASS"

@@ -194,6 +194,23 @@ def test_kueue_may_suspend_and_admit_again(judged: Judged) -> None:
     assert "Kueue suspended JobSet multinode-1a2b" in restarts(verdict).explanation
 
 
+def test_a_workload_that_somebody_deletes(judged: Judged) -> None:
+    """Contract: Kueue suspends the job and makes another Workload; the deletion is named."""
+    job = bundles.healthy()
+    first_pods(job, job_uid="job-2")
+    suspended(job, "kueue")
+    made = bundles.Job(version=0)
+    made.workload(2.1, [cond("Admitted", "True", "Admitted")])
+    made.objects[-1][1].object["metadata"]["deletionTimestamp"] = "2026-11-21T05:00:02Z"
+    position = next(n for n, (kind, _) in enumerate(job.objects) if kind == "pod") + 4
+    job.objects[position:position] = made.objects
+    for number, (_, seen) in enumerate(job.objects):
+        seen.object["metadata"]["resourceVersion"] = str(101 + number)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "rank.restarted")
+    assert "was deleted at 2026-11-21T05:00:02Z, so that Kueue suspended JobSet" in verdict.explanation
+
+
 @pytest.mark.parametrize(("limit", "expected"), [(1, "PASS"), (0, "FAIL")])
 def test_a_jobset_restarts_as_often_as_it_may(judged: Judged, limit: int, expected: str) -> None:
     """Contract: the JobSet's maxRestarts decides."""
