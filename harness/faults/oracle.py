@@ -116,8 +116,8 @@ def _files(ready: Ready, nonce: str) -> dict[int, set[Point]]:
     script = f"cd {FILES}/{nonce} 2>/dev/null && cat *.jsonl || true"
     for node in ready.kind.nodes():
         text = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=SECONDS).stdout
-        for rank, *point in _rows(text.splitlines()):
-            meant.setdefault(rank, set()).add(point(*point))
+        for rank, *rest in _rows(text.splitlines()):
+            meant.setdefault(rank, set()).add(point(*rest))
     return meant
 
 
