@@ -78,5 +78,6 @@ ELSEWHERE = {
     "tests/k8s/test_gpu.py and test_hosted.py do as much of it as can be done",
     "harness run examples/unchanged/job.yaml": "tests/k8s/test_unchanged.py launches it",
     "harness faults rank-killed tracker": "tests/k8s/test_faults.py injects them",
+    "harness faults --random 20 --seed 7": "tests/k8s/test_random_faults.py injects two",
 }
 """Commands that another test types, or that nobody can type, and why."""

@@ -136,7 +136,9 @@ class Matrix:
             return
         control = CONTROL.model_copy(update={"name": f"control-{next(self._controls):03}"})
         healthy = self._inject(control)
-        for fault, row in results:
+        unproved = self._stopped.is_set() and not isinstance(healthy, Row)
+        for fault, result in results:
+            row = HarnessError("the matrix was stopped before its control") if unproved else result
             if isinstance(row, Exception):
                 self._progress(f"✗ {fault.name}: {row}")
                 self._rows[fault.name].set_exception(row)

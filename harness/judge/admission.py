@@ -8,7 +8,7 @@ from harness.core.deadlines import MIN_WAIT, Budget
 from harness.evidence import messages
 from harness.evidence.objects import ObjectState, items, mapping
 from harness.judge import controllers
-from harness.judge.case import Case, condition, gated
+from harness.judge.case import Case, condition, gated, names
 from harness.judge.finding import Finding, found, passed, unknown
 
 _MANAGED = "kueue.x-k8s.io/managed"
@@ -142,6 +142,9 @@ def eviction(case: Case) -> Finding:
         limit, advice = "", list[str]()
         if cause == "admission.max_execution_time":
             limit, advice = _allowed(case, state)
+            if all(map(case.told_all, case.ranks)):
+                what = "torchrun, or what follows it in the run script"
+                advice = [f"{names(case.ranks)} had logged everything before: what did not end is {what}"]
         return found(
             "eviction",
             cause,

@@ -12,6 +12,7 @@ from harness.evidence import kinds
 from harness.evidence.objects import ObjectState, Pod, items, mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Expected, Launch, Manifest, Stage
+from harness.evidence.truth_records import TruthEnd
 from harness.judge import held
 
 OBSERVE_STAGE = "observe"
@@ -182,6 +183,10 @@ class Case:
         """Return whether the harness stopped before the job had ended, for another reason than a deadline."""
         failed = any(not stage.ok and stage.cause != "run.timed_out" for stage in self.manifest.stages)
         return (self.by_signal or failed or self.manifest.ended_at is None) and self.terminal is None
+
+    def told_all(self, rank: int) -> bool:
+        """Return whether the record of a rank has an end: it logged nothing more."""
+        return any(isinstance(line, TruthEnd) for _, line in self.bundle.truth(rank))
 
     def started(self, index: int) -> bool:
         """Return whether the rank container of a node ever ran."""

@@ -10,7 +10,7 @@ from typing import Literal
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState, Pod, mapping, termination
-from harness.evidence.truth_records import TruthEnd, TruthRow
+from harness.evidence.truth_records import TruthRow
 from harness.judge import deletion, log_clues
 from harness.judge.case import Case, names
 from harness.judge.finding import LATE
@@ -65,10 +65,6 @@ def _signal_name(number: int) -> str:
 def _logged(case: Case, ranks: Iterable[int]) -> bool:
     """Return whether one of these ranks recorded a row. It was then past the rendezvous."""
     return any(isinstance(line, TruthRow) for rank in ranks for _, line in case.bundle.truth(rank))
-
-
-def _told_all(case: Case, rank: int) -> bool:
-    return any(isinstance(line, TruthEnd) for _, line in case.bundle.truth(rank))
 
 
 def end_of(case: Case, index: int) -> End:
@@ -232,7 +228,7 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
     for end in all_:
         place = case.place(end.index)
         left = end.state == "succeeded" and end.at <= cause.at + SAME_MOMENT
-        if left and not all(_told_all(case, rank) for rank in end.ranks):
+        if left and not all(case.told_all(rank) for rank in end.ranks):
             text = f"{place} left with exit code 0 before its work was done: its ground truth has no end"
             return replace(end, cause="rank.exited_early", text=text, said="")
         if waited and not end.in_vain and end.stack is not None and not end.stack.in_collective:

@@ -320,6 +320,7 @@ def test_kueue_evicts(judged, reason, cause):
 def test_who_set_the_time_that_was_over(judged, limit, wait, lowered):
     """Contract: nobody is told to raise the job file's limit where the harness lowered it to fit its wait."""
     job = stuck(bundles.healthy(), keep=3)
+    job.truth = {}
     job.manifest = job.manifest.model_copy(update={"deadline_seconds": wait})
     over = cond("Evicted", "True", "DeactivatedDueToMaximumExecutionTimeExceeded", "over", 20)
     job.workload(20, [cond("Admitted", "True", "Admitted"), over], maximumExecutionTimeSeconds=limit)
@@ -328,6 +329,20 @@ def test_who_set_the_time_that_was_over(judged, limit, wait, lowered):
     assert verdict.cause == "admission.max_execution_time"
     assert f"over ({limit} s)" in verdict.explanation
     assert ("raise --wait" in verdict.explanation) is lowered
+
+
+def test_a_job_that_had_logged_everything_is_not_told_to_take_longer(judged):
+    """Contract: where every rank's record is whole, what did not end is not the training."""
+    job = stuck(bundles.healthy(), keep=3)
+    job.truth = bundles.healthy().truth
+    job.manifest = job.manifest.model_copy(update={"deadline_seconds": 600.0})
+    over = cond("Evicted", "True", "DeactivatedDueToMaximumExecutionTimeExceeded", "over", 20)
+    job.workload(20, [cond("Admitted", "True", "Admitted"), over], maximumExecutionTimeSeconds=555)
+    job.jobset(21, suspend=True)
+    verdict = judged(job)
+    assert verdict.cause == "admission.max_execution_time"
+    assert "Ranks 0 and 1 had logged everything before" in verdict.explanation
+    assert "raise --wait" not in verdict.explanation
 
 
 def test_the_workload_that_took_the_quota_is_named(judged):
