@@ -7,6 +7,7 @@ in the node. A DNS server runs in the router. Root is needed.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from dns_server import Zone
 
+_NUMBERS = itertools.count()
 ROOT = Path(__file__).resolve().parents[2]
 DOMAIN = "pods.team.svc.cluster.local"
 """The headless Service of the ranks."""
@@ -36,7 +38,7 @@ class World:
 
     def __init__(self, folder: Path, size: int = 4, interface: str = "eth0", versions: tuple[int, ...] = (4, 6)) -> None:
         self.size, self._folder, self._interface, self._versions = size, folder, interface, versions
-        self._name = f"nc{os.getpid()}"
+        self._name = f"nc{os.getpid()}-{next(_NUMBERS)}"
         self.gateway = f"{self._name}-gw"
         self._made: list[str] = []
         self._dns: subprocess.Popen[bytes] | None = None

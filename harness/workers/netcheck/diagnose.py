@@ -32,8 +32,10 @@ GRACE = 2.0
 """Seconds after its deadline in which a rank still waits for the verdict of rank 0."""
 SETTLE = {"dns.no_record": 5.0, "dns.negative_cached": 1e9, PENDING: 1e9}
 """Seconds after the last rank came until a failure counts: a record may come late, and a cache empties."""
-SETTLED = 2.0
+SETTLED = 1.6
 """The same for all other failures: longer than a retry takes."""
+FETCH = 0.7
+"""Seconds without a report of a rank until rank 0 fetches one."""
 
 
 def diagnose(
@@ -85,8 +87,8 @@ class _Member:
         self._own = [*known.findings, *interfaces.check_names(dict(variables))]
         self._facts = facts()
         self._lock = threading.Lock()
-        self._reports: dict[str, tuple[Report, float]] = {}
-        """By instance: the newest report, and when the first came."""
+        self._reports: dict[str, tuple[Report, float, float]] = {}
+        """By instance: the newest report, when the first came, and when this one came."""
         self._result: Diagnosis | None = None
         self._informed: set[str] = set()
         self._stop = threading.Event()
@@ -168,10 +170,10 @@ class _Member:
         return self._report().as_dict()
 
     def _reported(self, data: dict[str, Any]) -> dict[str, Any] | None:
-        report = Report.of(data)
+        report, at = Report.of(data), time.monotonic()
         with self._lock:
-            _, since = self._reports.get(report.instance, (None, time.monotonic()))
-            self._reports[report.instance] = report, since
+            first = self._reports[report.instance][1] if report.instance in self._reports else at
+            self._reports[report.instance] = report, first, at
             if self._result is None:
                 return None
             self._informed.add(report.instance)
@@ -183,13 +185,13 @@ class _Member:
     # -- rank 0
 
     def _collect(self) -> None:
-        """Take the own report, and fetch those that did not come."""
+        """Take the own report, and fetch those that do not come."""
         self._reported(json.loads(json.dumps(self._said())))
-        with self._lock:
-            have = set(self._reports)
         for probe in self._probes:
             cell = probe.cell
-            if cell.outcome == OK and cell.instance not in have and time.monotonic() - self._began > 1.0:
+            with self._lock:
+                newest = self._reports[cell.instance][2] if cell.instance in self._reports else self._began
+            if cell.outcome == OK and time.monotonic() - newest > FETCH:
                 data = self._exchange(probe, b"TELL", None)
                 if data:
                     self._reported(data)
@@ -197,7 +199,8 @@ class _Member:
     def _settled(self) -> bool:
         """Whether all ranks have reported, and what fails has failed for long enough."""
         with self._lock:
-            reports, since = [r for r, _ in self._reports.values()], max(t for _, t in self._reports.values())
+            reports = [report for report, _, _ in self._reports.values()]
+            since = max(first for _, first, _ in self._reports.values())
         if {report.place for report in reports} < set(range(self._nodes)):
             return False
         cells = [cell for report in reports for other, cell in report.row.items() if other != report.place]
@@ -207,7 +210,7 @@ class _Member:
     def _finish(self) -> Diagnosis:
         """Name the cause, and tell everybody who can be reached."""
         with self._lock:
-            reports = [report for report, _ in self._reports.values()]
+            reports = [report for report, _, _ in self._reports.values()]
         concluded = conclude(reports, self._nodes, self._known.per_node or 1)
         result = self._diagnosis(concluded, reports, whole=True)
         with self._lock:

@@ -121,8 +121,8 @@ class Probe:
         cell = self._judged(self._from(greeted, there, address))
         if cell.outcome != OK or there.instance == self._own.instance or not self.fills:
             return cell
-        if self._cell.outcome in (PENDING, "mtu.black_hole"):
-            self._cell = replace(self._cell, address=address, rank=there.rank, instance=there.instance)
+        if self._cell.outcome != "mtu.black_hole":  # the filling is slow, and who answers is known by now
+            self._cell = replace(cell, outcome=PENDING, text="full packets are tried")
         filled = fill(address, self._port)
         return replace(
             cell, outcome=filled.cause or OK, text=filled.text and f"{where}: {filled.text}", rate=filled.rate
