@@ -47,18 +47,25 @@ class Server:
         self.port: int = self._tcp.getsockname()[1]
         self._udp = socket.socket(family, socket.SOCK_DGRAM)
         self._udp.bind((address, self.port))
-        for serve in (self._serve_udp, self._serve_tcp):
-            threading.Thread(target=serve, daemon=True).start()
+        self._closed = False
+        self._serving = threading.Thread(target=self._serve_udp, daemon=True)
+        self._serving.start()
+        threading.Thread(target=self._serve_tcp, daemon=True).start()
 
     def close(self) -> None:
-        self._udp.close()
+        """Stop. A thread that waits for a question would keep the port."""
+        self._closed = True
+        self._tcp.shutdown(socket.SHUT_RDWR)
         self._tcp.close()
+        with socket.socket(self._udp.family, socket.SOCK_DGRAM) as waking:
+            waking.sendto(b"", self._udp.getsockname())
+        self._serving.join()
+        self._udp.close()
 
     def _serve_udp(self) -> None:
         while True:
-            try:
-                question, client = self._udp.recvfrom(4096)
-            except OSError:
+            question, client = self._udp.recvfrom(4096)
+            if self._closed:
                 return
             answer = self.answer(question, over_udp=True)
             if answer is not None:

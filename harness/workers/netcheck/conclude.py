@@ -145,18 +145,17 @@ def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) ->
         if _past(cell, "greeting") and cell.rank is not None:
             said[cell.rank].setdefault(cell.instance, f"{cell.host} ({cell.address})")
             place.setdefault(cell.instance, receiver)
-    found = []
+    twice, other = [], []
     for rank, hosts in sorted(said.items()):
         if len(hosts) > 1:
             who = " and ".join(sorted(hosts.values()))
-            found.append(
-                failed("variables.node_rank_twice", f"{who} both say that they are rank {rank}", [rank])
-            )
+            twice.append(failed("variables.node_rank_twice", f"{who} both say that they are rank {rank}", [rank]))
+            continue
         for instance, host in hosts.items():
-            if len(hosts) == 1 and rank >= 0 and place[instance] != rank:
+            if rank >= 0 and place[instance] != rank:
                 text = f"{host} is number {place[instance]} of the peers, but says that it is rank {rank}"
-                found.append(failed("variables.node_rank", text, [place[instance]]))
-    return found
+                other.append(failed("variables.node_rank", text, [place[instance]]))
+    return twice + sorted(other, key=lambda finding: finding.ranks)
 
 
 def _bad(cells: Mapping[tuple[int, int], Cell], missing: Iterable[int]) -> list[Finding]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .names import HOSTS
+from .variables import is_host
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,9 @@ def _expanded(word: str) -> list[str]:
 
 
 def _split(text: str) -> tuple[str, int | None]:
-    match = re.fullmatch(r"\[([^\]]+)\](?::(\d+))?|([^:]+)(?::(\d+))?", text)
-    if not match:
-        if text.count(":") > 1:
-            return text, None  # an IPv6 address without brackets
+    match = re.fullmatch(r"\[([^\]]+)\](?::(\d+))?|([^:\[\]]+)(?::(\d+))?|([0-9a-fA-F:.]+)", text)
+    host = (match[1] or match[3] or match[5]) if match else ""
+    port = int(match[2] or match[4] or 0) if match else 0
+    if not is_host(host) or port > 65535:
         raise ValueError(f"{text!r} is no host and no host:port")
-    port = match[2] or match[4]
-    if port and not 0 < int(port) < 65536:
-        raise ValueError(f"{text!r} has a port that is none")
-    return match[1] or match[3], int(port) if port else None
+    return host, port or None
