@@ -1,7 +1,7 @@
 """A real DNS server for tests: records, NXDOMAIN with SOA, a negative cache, silence, delay, errors.
 
-It caches "no such name" by name and type, as CoreDNS does, or by name alone (`shared`), as RFC 2308 has it. As a
-program it reads its zone from a JSON file before each answer: `python dns_server.py FILE ADDRESS PORT`.
+It caches "no such name" by name and type, as CoreDNS does, or by name alone (`shared`), as RFC 2308 has it.
+As a program it reads its zone from a JSON file that may change: `python dns_server.py FILE ADDRESS PORT`.
 """
 
 from __future__ import annotations
@@ -97,8 +97,12 @@ class Server:
             return None
         asked = question[12 : at + 5]
 
-        def message(code: int, answers: bytes = b"", count: int = 0, authority: bytes = b"", flags: int = 0) -> bytes:
-            header = struct.pack("!6H", *struct.unpack("!H", question[:2]), 0x8580 | flags | code, 1, count, bool(authority), 0)
+        def message(
+            code: int, answers: bytes = b"", count: int = 0, authority: bytes = b"", flags: int = 0
+        ) -> bytes:
+            header = struct.pack(
+                "!6H", *struct.unpack("!H", question[:2]), 0x8580 | flags | code, 1, count, bool(authority), 0
+            )
             return header + asked + answers + authority
 
         if zone.truncate and over_udp:
@@ -118,7 +122,9 @@ class Server:
         if not fit:
             return message(0, authority=self._soa(zone.ttl, zone.ttl))
         data = [socket.inet_pton(family, each) for each in fit]  # type: ignore[arg-type]
-        return message(0, b"".join(struct.pack("!HHHIH", 0xC00C, kind, 1, 5, len(d)) + d for d in data), len(data))
+        return message(
+            0, b"".join(struct.pack("!HHHIH", 0xC00C, kind, 1, 5, len(d)) + d for d in data), len(data)
+        )
 
     @staticmethod
     def _soa(ttl: int, minimum: int) -> bytes:

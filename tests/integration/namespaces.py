@@ -1,7 +1,7 @@
 """Pods without a cluster: Linux network namespaces, each with a host name, a resolv.conf and a hosts file.
 
-Each has a link of its own to a router, which forwards as a node does. Rules of iptables in the router are rules
-in the node. A DNS server runs in the router. Root is needed.
+Each has a link of its own to a router, which forwards as a node does. Rules of iptables in the router are
+rules in the node. A DNS server runs in the router. Root is needed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def run(*command: str) -> str:
 class World:
     """`size` pods, `job-0` to `job-<size - 1>`, at 10.77.<i>.2 and fd77:<i>::2."""
 
-    def __init__(self, folder: Path, size: int = 4, interface: str = "eth0", versions: tuple[int, ...] = (4, 6)) -> None:
+    def __init__(
+        self, folder: Path, size: int = 4, interface: str = "eth0", versions: tuple[int, ...] = (4, 6)
+    ) -> None:
         self.size, self._folder, self._interface, self._versions = size, folder, interface, versions
         self._name = f"nc{os.getpid()}-{next(_NUMBERS)}"
         self.gateway = f"{self._name}-gw"
@@ -77,9 +79,15 @@ class World:
         for index in range(self.size):
             inside = [f"link set {self._interface} up"]
             if 4 in self._versions:
-                inside += [f"addr add 10.77.{index}.2/24 dev {self._interface}", f"route add default via 10.77.{index}.1"]
+                inside += [
+                    f"addr add 10.77.{index}.2/24 dev {self._interface}",
+                    f"route add default via 10.77.{index}.1",
+                ]
             if 6 in self._versions:
-                inside += [f"addr add fd77:{index}::2/64 dev {self._interface} nodad", f"-6 route add default via fd77:{index}::1"]
+                inside += [
+                    f"addr add fd77:{index}::2/64 dev {self._interface} nodad",
+                    f"-6 route add default via fd77:{index}::1",
+                ]
             lines = "\n".join(line.removeprefix("-6 ") for line in inside)
             subprocess.run(self._in(self.pod(index), "ip", "-batch", "-"), input=lines.encode(), check=True)
 
@@ -143,7 +151,7 @@ class World:
         host: int | None = None,
         module: tuple[str, ...] = ("-m", "netcheck", "--json"),
     ) -> subprocess.Popen[str]:
-        """Start Python in a pod, with the variables of a job of all pods. `setup`: a shell command before it."""
+        """Start Python in a pod, with the variables of a job of all pods. `setup`: a shell command first."""
         own = f"job-{index if host is None else host}"
         server = nameserver or (f"10.77.{index}.1" if 4 in self._versions else f"fd77:{index}::1")
         resolv, hosts = self._folder / f"resolv{index}", self._folder / f"hosts{index}"
@@ -160,10 +168,25 @@ class World:
             "PATH": os.environ["PATH"],
         }
         given = {name: value for name, value in {**job, **variables}.items() if value != "-"}
-        prepare = f"hostname {own}; mount --bind {resolv} /etc/resolv.conf; mount --bind {hosts} /etc/hosts; {setup}; "
-        inside = ["unshare", "--uts", "sh", "-ec", prepare + 'exec "$@"', "sh", sys.executable, *module, *arguments]
+        mounts = f"mount --bind {resolv} /etc/resolv.conf; mount --bind {hosts} /etc/hosts"
+        prepare = f"hostname {own}; {mounts}; {setup}; "
+        inside = [
+            "unshare",
+            "--uts",
+            "sh",
+            "-ec",
+            prepare + 'exec "$@"',
+            "sh",
+            sys.executable,
+            *module,
+            *arguments,
+        ]
         return subprocess.Popen(
-            self._in(self.pod(index), *inside), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=given
+            self._in(self.pod(index), *inside),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=given,
         )
 
 

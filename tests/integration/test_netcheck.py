@@ -1,4 +1,4 @@
-"""netcheck names why ranks cannot meet, and the right rank: four real processes in four network namespaces."""
+"""netcheck names why ranks cannot meet, and the right rank: four processes in four network namespaces."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ def pods(five: World) -> Iterator[World]:
     five.reset()
 
 
-def play(pods: World, deadline: float = 8.0, without: tuple[int, ...] = (), **of: dict[str, Any]) -> dict[int, Result]:
-    """Run the ranks together; `r2={...}` are options of rank 2, `all={...}` of each. Returns what each printed."""
+def play(
+    pods: World, deadline: float = 8.0, without: tuple[int, ...] = (), **of: dict[str, Any]
+) -> dict[int, Result]:
+    """Run the ranks together; `r2={…}` are options of rank 2, `all={…}` of each. Return what each printed."""
     common = {"variables": {}, **of.get("all", {})}
     started = {}
     for rank in range(4):
@@ -67,7 +69,11 @@ def test_healthy(pods: World) -> None:
     results = play(pods)
     for rank, result in results.items():
         assert result["verdict"] == "ok", (rank, result)
-        assert (result["missing"], result["whole"], sorted(result["rows"])) == ([], True, ["0", "1", "2", "3"])
+        assert (result["missing"], result["whole"], sorted(result["rows"])) == (
+            [],
+            True,
+            ["0", "1", "2", "3"],
+        )
     assert results[0]["seconds"] <= 2
 
 
@@ -90,7 +96,9 @@ def test_variables(pods: World, rank: int, variables: dict[str, str], cause: str
 
 
 def absent(pods: World, rank: int) -> None:
-    records = {name: where for name, where in pods.zone.records.items() if not name.startswith(f"job-{rank}.")}
+    records = {
+        name: where for name, where in pods.zone.records.items() if not name.startswith(f"job-{rank}.")
+    }
     pods.serve(replace(pods.zone, records=records))
 
 
@@ -113,7 +121,7 @@ def test_negative_cache(pods: World, cache: str) -> None:
     everything = replace(pods.zone, cache=cache)
     pods.serve(everything)
     absent(pods, 2)
-    pods.start(0, "import socket; socket.getaddrinfo('job-2.%s', 1)" % DOMAIN, module=("-c",)).wait(10)
+    pods.start(0, f"import socket; socket.getaddrinfo('job-2.{DOMAIN}', 1)", module=("-c",)).wait(10)
     pods.serve(everything)
     result = play(pods, deadline=4)[0]
     assert named(result) == ("dns.negative_cached", [2])
@@ -133,7 +141,7 @@ def test_waiting_fills_no_negative_cache(pods: World) -> None:
     result = finished(started[0])
     assert result["verdict"] == "ok"
     assert result["seconds"] < 4
-    plainly = "import socket; print(socket.getaddrinfo('job-2.%s', 1)[0][4][0])" % DOMAIN
+    plainly = f"import socket; print(socket.getaddrinfo('job-2.{DOMAIN}', 1)[0][4][0])"
     assert pods.start(3, plainly, module=("-c",)).communicate()[0].strip() == pods.address(2)
     for process in started[1:]:
         finished(process)
@@ -153,7 +161,9 @@ def test_dns_server_gone(pods: World) -> None:
 
 def test_search_path(pods: World) -> None:
     """A short name that only the right search path completes."""
-    result = play(pods, all={"variables": SHORT}, r3={"variables": SHORT, "search": "other.svc.cluster.local"})[0]
+    result = play(
+        pods, all={"variables": SHORT}, r3={"variables": SHORT, "search": "other.svc.cluster.local"}
+    )[0]
     assert named(result) == ("dns.search_path", [3])
     assert f"job-0.{DOMAIN}" in said(result, "dns.search_path")["text"]
 
@@ -165,12 +175,16 @@ def test_search_path(pods: World) -> None:
         (["-p tcp --syn -s 10.77.2.2"], [2], "egress"),
         (["-p tcp --syn -s 10.77.1.2 -d 10.77.2.2"], [1, 2], "pair"),
         (["-s 10.77.1.2 -d 10.77.2.2"], [1, 2], "pair"),
-        ([f"-p tcp --syn -s 10.77.{s}.2 -d 10.77.{r}.2" for s in (0, 1) for r in (2, 3)], [0, 1, 2, 3], "boundary"),
+        (
+            [f"-p tcp --syn -s 10.77.{s}.2 -d 10.77.{r}.2" for s in (0, 1) for r in (2, 3)],
+            [0, 1, 2, 3],
+            "boundary",
+        ),
     ],
     ids=["ingress", "egress", "one-way", "both-ways", "boundary"],
 )
 def test_filtered(pods: World, rules: list[str], ranks: list[int], pattern: str) -> None:
-    """A rule in the node drops packets. Contract: row, column or block are told apart, and nobody is missing."""
+    """A rule in the node drops packets. Contract: row, column and block are told apart; nobody is missing."""
     for rule in rules:
         pods.iptables(pods.gateway, f"-A FORWARD {rule} -j DROP")
     results = play(pods)
@@ -201,20 +215,30 @@ def test_everywhere(pods: World) -> None:
 def test_refused(pods: World, there: bool) -> None:
     """A machine that answers with RST: by a rule, or because the process of this rank does not run."""
     if there:
-        pods.iptables(pods.gateway, f"-A FORWARD -p tcp --dport {PORT} -d 10.77.2.2 -j REJECT --reject-with tcp-reset")
+        pods.iptables(
+            pods.gateway, f"-A FORWARD -p tcp --dport {PORT} -d 10.77.2.2 -j REJECT --reject-with tcp-reset"
+        )
     result = play(pods, deadline=3, without=() if there else (2,))[0]
     assert (named(result), result["missing"]) == (("tcp.refused", [2]), [] if there else [2])
 
 
 def test_no_route(pods: World) -> None:
-    pods.iptables(pods.gateway, "-A FORWARD -s 10.77.1.2 -d 10.77.2.2 -p tcp --syn -j REJECT --reject-with icmp-host-unreachable")
+    pods.iptables(
+        pods.gateway,
+        "-A FORWARD -s 10.77.1.2 -d 10.77.2.2 -p tcp --syn -j REJECT --reject-with icmp-host-unreachable",
+    )
     result = play(pods)[0]
     assert named(result) == ("tcp.no_route", [1, 2])
 
 
 def test_another_jobs_master(pods: World) -> None:
     """The name of rank 0 leads to a pod that runs rank 0 of another job."""
-    other = pods.start(4, "--deadline", "6", variables={"NODE_RANK": "0", "RDZV_ID": "run-other", "NNODES": "4", "WORLD_SIZE": "4"})
+    other = pods.start(
+        4,
+        "--deadline",
+        "6",
+        variables={"NODE_RANK": "0", "RDZV_ID": "run-other", "NNODES": "4", "WORLD_SIZE": "4"},
+    )
     pods.serve(replace(pods.zone, records={**pods.zone.records, f"job-0.{DOMAIN}.": [pods.address(4)]}))
     results = play(pods)
     other.kill()
@@ -260,8 +284,10 @@ def test_small_shared_memory(pods: World) -> None:
 
 
 def test_clock(pods: World, tmp_path: Path) -> None:
-    """Linux has no other clock for one namespace: the rank's Python reads a clock that is 10 minutes ahead."""
-    (tmp_path / "sitecustomize.py").write_text("import time; true = time.time; time.time = lambda: true() + 600\n")
+    """Linux has one clock for all namespaces. This rank's Python reads one that is 10 minutes ahead."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import time; true = time.time; time.time = lambda: true() + 600\n"
+    )
     path = {"PYTHONPATH": f"{tmp_path}:{Path.cwd() / 'harness/workers'}"}
     result = play(pods, r2={"variables": path})[0]
     assert named(result) == ("clock.offset", [2])
@@ -307,4 +333,9 @@ def test_without_a_run_id(pods: World) -> None:
     """Contract: who cannot tell its job from another one says so, and does not say ok."""
     result = play(pods, all={"variables": {"RDZV_ID": "-"}})[0]
     assert result["verdict"] == "unknown"
-    assert [f["step"] for f in result["findings"] if f["status"] == "unknown"] == ["pods", "service", "greeting", "all-reduce"]
+    assert [f["step"] for f in result["findings"] if f["status"] == "unknown"] == [
+        "pods",
+        "service",
+        "greeting",
+        "all-reduce",
+    ]

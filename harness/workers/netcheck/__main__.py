@@ -18,24 +18,36 @@ EXIT = {"ok": 0, "failed": 1, "unknown": 3}
 
 def parser() -> argparse.ArgumentParser:
     """Return the command's parser. Bad use exits with 2."""
-    made = argparse.ArgumentParser("python -m netcheck", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    made = argparse.ArgumentParser(
+        "python -m netcheck", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     made.add_argument(
         "--json", action="store_true", help="one JSON document on stdout, and nothing else there"
     )
     made.add_argument(
-        "--nodes", type=_number, metavar="N", help="pods of the job (NNODES, or WORLD_SIZE / NPROC_PER_NODE)"
+        "--nodes", type=_number, metavar="N", help="pods of the job (else by NNODES, WORLD_SIZE)"
     )
     made.add_argument(
         "--peers",
         type=peers.parse,
         default=os.environ.get("NETCHECK_PEERS") or [],
         metavar="HOSTS",
-        help="all ranks in their order, as host,host or job-{0..3}.service (NETCHECK_PEERS; else from the pod's name)",
+        help="all ranks in order: host,host or job-{0..3}.service (NETCHECK_PEERS; else by the pods' names)",
     )
-    made.add_argument("--port", type=_number, metavar="P", default=os.environ.get("NETCHECK_PORT") or None,
-                      help="port of the greetings, on every rank (NETCHECK_PORT; else MASTER_PORT + 1)")  # fmt: skip
-    made.add_argument("--deadline", type=float, metavar="S", default=DEADLINE,
-                      help=f"seconds for all ranks to come and be heard (default: {DEADLINE:.0f})")  # fmt: skip
+    made.add_argument(
+        "--port",
+        type=_number,
+        metavar="P",
+        default=os.environ.get("NETCHECK_PORT") or None,
+        help="port of the greetings on every rank (NETCHECK_PORT; else MASTER_PORT + 1)",
+    )
+    made.add_argument(
+        "--deadline",
+        type=float,
+        metavar="S",
+        default=DEADLINE,
+        help=f"seconds for all ranks to come and be heard (default: {DEADLINE:.0f})",
+    )
     return made
 
 

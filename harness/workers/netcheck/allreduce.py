@@ -11,8 +11,9 @@ from .finding import Finding, failed, ok, unknown
 def self_test(seconds: float = 60.0, elements: int = 1 << 16) -> Finding:
     """All-reduce `elements` numbers that depend on rank and place, and compare every sum.
 
-    It uses the process group that is there, or makes one from the variables of torchrun and ends it again. The
-    backend is nccl where CUDA is, else gloo. Returns unknown without PyTorch. float64, so every sum is exact.
+    It uses the process group that is there. Else it makes one from the variables of torchrun, with nccl where
+    CUDA is and gloo elsewhere, and ends it. The numbers are float64, so every sum is exact. Unknown without
+    PyTorch.
     """
     try:
         import torch

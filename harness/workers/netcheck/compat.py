@@ -1,6 +1,7 @@
 """The names of ColossalAI's guide for Kubernetes, on netcheck's functions.
 
-COLOSSALAI_DIST_TIMEOUT and COLOSSALAI_MASTER_READY_TIMEOUT are seconds; DEBUG_DISTRIBUTED=1 prints the diagnosis.
+COLOSSALAI_DIST_TIMEOUT and COLOSSALAI_MASTER_READY_TIMEOUT are seconds. DEBUG_DISTRIBUTED=1 prints the
+diagnosis.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ VARIABLES = (
 
 
 def validate_k8s_environment() -> dict[str, str]:
-    """Return the variables of the job that are set. Raises RuntimeError that names what is wrong, and what to do."""
+    """Return the variables of the job that are set. Raises RuntimeError that says what is wrong."""
     wrong = [finding for finding in validate_environment().findings if finding.status == FAILED]
     if wrong:
         raise RuntimeError(

@@ -1,7 +1,7 @@
 """Name the cause from what the ranks saw. Pure: reports in, findings out.
 
-A report is what one rank saw: its place, who it is, its own findings, and its row, a cell for each other rank.
-What no report says is unknown, and never ok.
+A report is what one rank saw: its own findings, and its row, a cell for each other rank. What no report says
+is unknown, and never ok.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ALONE = {
 
 @dataclass(frozen=True)
 class Report:
-    """What one rank saw. `place` is its index among the peers, `row` has a cell for each place that it tried."""
+    """What one rank saw. `place` is its index among the peers; `row` has a cell for each place it tried."""
 
     place: int
     rank: int
@@ -149,7 +149,9 @@ def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) ->
     for rank, hosts in sorted(said.items()):
         if len(hosts) > 1:
             who = " and ".join(sorted(hosts.values()))
-            twice.append(failed("variables.node_rank_twice", f"{who} both say that they are rank {rank}", [rank]))
+            twice.append(
+                failed("variables.node_rank_twice", f"{who} both say that they are rank {rank}", [rank])
+            )
             continue
         for instance, host in hosts.items():
             if rank >= 0 and place[instance] != rank:
@@ -170,7 +172,7 @@ def _bad(cells: Mapping[tuple[int, int], Cell], missing: Iterable[int]) -> list[
         if not bad:
             continue
         if cause in PLACED:
-            step = CAUSES[cause][0]
+            step = CAUSES[cause]
             patterns = classify(bad, (pair for pair, cell in cells.items() if _past(cell, step)))
             found += [_placed(cause, pattern, bad) for pattern in patterns]
             continue
@@ -236,7 +238,8 @@ def _proved(
 def _said(step: str, cells: Mapping[tuple[int, int], Cell], pairs: int) -> str:
     if step == "matrix" and cells:
         slowest = max(cells, key=lambda pair: cells[pair].rtt)
-        return f"{pairs} of {pairs} pairs; the slowest, {slowest[0]} → {slowest[1]}, takes {cells[slowest].rtt * 1000:.1f} ms"
+        took = f"{cells[slowest].rtt * 1000:.1f} ms"
+        return f"{pairs} of {pairs} pairs; the slowest greeting, {slowest[0]} → {slowest[1]}, takes {took}"
     return f"{pairs} of {pairs} pairs"
 
 
@@ -244,7 +247,7 @@ def _past(cell: Cell, step: str) -> bool:
     """Whether the cell proves this step: it is ok, or it failed at a later one."""
     if cell.outcome in (OK, PENDING):
         return cell.outcome == OK
-    return STEPS.index(CAUSES[cell.outcome][0]) > STEPS.index(step)
+    return STEPS.index(CAUSES[cell.outcome]) > STEPS.index(step)
 
 
 def _list(ranks: Sequence[int]) -> str:

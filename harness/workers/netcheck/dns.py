@@ -26,8 +26,8 @@ class Answer:
     """What one server said of one name and type.
 
     `kind`: answer, nodata (the name exists, without this type), nxdomain, failed (an error code), silent,
-    refused (nothing listens), no_route. `ttl`: seconds that the answer may be kept, None where the server does
-    not say; of a negative one it is the lower of the SOA record's own TTL and its minimum.
+    refused (nothing listens), no_route. `ttl`: seconds that the answer may be kept, or None; of a negative
+    one the lower of the SOA record's own TTL and its minimum.
     """
 
     kind: str
@@ -65,7 +65,7 @@ def ask(
 
 
 def parse(reply: bytes, kind: int) -> Answer | None:
-    """Return what a message says, or None when it was truncated. Raises ValueError, IndexError, struct.error."""
+    """Return what a message says; None: it was truncated. Raises ValueError, IndexError, struct.error."""
     _, flags, questions, answers, authorities, _ = struct.unpack_from("!6H", reply)
     if flags & _TC:
         return None

@@ -28,54 +28,72 @@ STEPS = (
 OUTSIDE = ("pods", "service", "all-reduce")
 """Steps that netcheck does not make by itself in a pod: two need the API server, one needs PyTorch."""
 
-CAUSES = {
-    # cause: (step, what to do)
-    "variables.missing": ("variables", "Set the variable in the pod template, with the same value in every pod."),
-    "variables.master_addr": ("variables", "Set MASTER_ADDR to the DNS name of rank 0, without scheme and port."),
-    "variables.master_port": ("variables", "Set MASTER_PORT to a number from 1 to 65535, the same in every pod."),
-    "variables.world_size": ("variables", "Set WORLD_SIZE to nodes × processes per node."),
-    "variables.world_of_one": ("variables", "Set the number of nodes and WORLD_SIZE: this rank would train alone."),
-    "variables.node_rank": ("variables", "Set NODE_RANK from the pod's index, from 0 to nodes - 1."),
-    "variables.node_rank_twice": ("variables", "Give each pod a NODE_RANK of its own, from the pod's index."),
-    "variables.nodes": ("variables", "Set the number of nodes to a whole number of 1 or more."),
-    "variables.nproc_per_node": ("variables", "Set the processes per node to a whole number of 1 or more."),
-    "variables.rank": ("variables", "Let torchrun set RANK and LOCAL_RANK, or set RANK from NODE_RANK and LOCAL_RANK."),
-    "variables.interface": ("variables", "Remove the variable: netcheck finds the interface on the route to rank 0."),
-    "peer.never_came": ("pods", "Look at this pod: is it Pending, pulling its image, or has it ended?"),
-    "address.none": ("interface", "Look at the pod's network: it has no address besides loopback."),
-    "address.family": ("interface", "Give the pods and the Service addresses of the same IP family."),
-    "address.loopback": ("interface", "Let the name of rank 0 lead to the pod's address, and not to 127.0.0.1 or ::1."),
-    "dns.no_server": ("dns", "Look at the pod's dnsPolicy: /etc/resolv.conf names no DNS server."),
-    "dns.server_silent": ("dns", "Open UDP port 53 to the DNS server (NetworkPolicy, firewall), or start it again."),
-    "dns.server_refused": ("dns", "Start the DNS server: nothing listens on port 53 of its address."),
-    "dns.server_failed": ("dns", "Look at the log of the DNS server: it answers with an error."),
-    "dns.search_path": ("dns", "Write the full name, or mend dnsPolicy and the search path in /etc/resolv.conf."),
-    "dns.negative_cached": ("dns", "Wait until the cached answer expires, and do not ask before the record exists."),
-    "dns.no_record": ("dns", "Look at the headless Service: its selector, the pod's hostname and subdomain, "
-                             "and publishNotReadyAddresses."),
-    "dns.old_address": ("dns", "Wait for the record to change, or delete the old pod: the name leads elsewhere."),
-    "tcp.refused": ("tcp", "Start the process there, or mend the port: the machine answers, nothing listens."),
-    "tcp.filtered": ("tcp", "Look at NetworkPolicy, security group and host firewall: no answer comes."),
-    "tcp.no_route": ("tcp", "Look at the pod network: no route leads to this address, or no machine has it."),
-    "tcp.denied": ("tcp", "Look at the policy on this node: it forbids the connection on this side."),
-    "port.taken": ("greeting", "End what is left over from an earlier start, or choose another port by --port."),
-    "tcp.reset": ("greeting", "Look for a sidecar or service mesh that closes what it does not know."),
-    "peer.silent": ("greeting", "Look at what listens on this port: it takes connections and says nothing."),
-    "peer.not_netcheck": ("greeting", "Choose another port by --port: another program listens on this one."),
-    "peer.other_job": ("greeting", "Give each job a name, a Service and a run id of its own, the same in all its pods."),
-    "peer.other_rank": ("greeting", "Let the name of rank 0 lead to rank 0 alone: another rank answers."),
-    "peer.other_size": ("greeting", "Start every rank with the same number of nodes."),
-    "mtu.black_hole": ("mtu", "Lower the MTU of the pods' interfaces, or let ICMP 'fragmentation needed' pass."),
-    "clock.offset": ("surroundings", "Let the node synchronise its clock."),
-    "versions.python": ("surroundings", "Run the same image in every pod."),
-    "versions.torch": ("surroundings", "Run the same image in every pod."),
-    "versions.nccl": ("surroundings", "Run the same image in every pod."),
-    "shm.small": ("surroundings", "Mount an emptyDir with medium: Memory at /dev/shm."),
-    "memlock.low": ("surroundings", "Raise the memlock limit of the containers: RDMA needs it."),
-    "allreduce.wrong_sum": ("all-reduce", "Do not train: a reduction over these ranks gives wrong numbers."),
-    "allreduce.failed": ("all-reduce", "Read the error of PyTorch; the steps before this one say more."),
-}  # fmt: skip
-"""The closed set. docs/networking.md shows each with what netcheck prints."""
+_ADVICE = {
+    "variables": {
+        "variables.missing": "Set the variable in the pod template, the same in every pod.",
+        "variables.master_addr": "Set MASTER_ADDR to the DNS name of rank 0, without scheme and port.",
+        "variables.master_port": "Set MASTER_PORT to a number from 1 to 65535, the same in every pod.",
+        "variables.world_size": "Set WORLD_SIZE to nodes × processes per node.",
+        "variables.world_of_one": "Set NNODES and WORLD_SIZE: this rank would train alone.",
+        "variables.node_rank": "Set NODE_RANK from the pod's index, from 0 to nodes - 1.",
+        "variables.node_rank_twice": "Give each pod a NODE_RANK of its own, from the pod's index.",
+        "variables.nodes": "Set the number of nodes to a whole number of 1 or more.",
+        "variables.nproc_per_node": "Set the processes per node to a whole number of 1 or more.",
+        "variables.rank": "Let torchrun set RANK and LOCAL_RANK.",
+        "variables.interface": "Remove the variable: setup_networking finds the interface.",
+    },
+    "pods": {
+        "peer.never_came": "Look at this pod: is it Pending, pulling its image, or has it ended?",
+    },
+    "interface": {
+        "address.none": "Look at the pod's network: it has no address besides loopback.",
+        "address.family": "Give the pods and the Service addresses of the same IP family.",
+        "address.loopback": "Let the name of rank 0 lead to the pod's own address.",
+    },
+    "dns": {
+        "dns.no_server": "Look at the pod's dnsPolicy: /etc/resolv.conf names no DNS server.",
+        "dns.server_silent": "Open UDP port 53 to the DNS server, or start it again.",
+        "dns.server_refused": "Start the DNS server: nothing listens on port 53 of its address.",
+        "dns.server_failed": "Look at the log of the DNS server: it answers with an error.",
+        "dns.search_path": "Write the full name, or mend dnsPolicy and the search path.",
+        "dns.negative_cached": "Wait until it expires; do not ask before the record exists.",
+        "dns.no_record": "Look at the Service: selector, hostname, subdomain, publishNotReadyAddresses.",
+        "dns.old_address": "Wait for the record to change, or delete the old pod.",
+    },
+    "tcp": {
+        "tcp.refused": "Start the process there, or mend the port: the machine answers, nothing listens.",
+        "tcp.filtered": "Look at NetworkPolicy, security group and host firewall.",
+        "tcp.no_route": "Look at the pod network: no route leads there, or no machine has the address.",
+        "tcp.denied": "Look at the policy on this node: it forbids the connection on this side.",
+    },
+    "greeting": {
+        "port.taken": "End what is left over from an earlier start, or choose another port by --port.",
+        "tcp.reset": "Look for a sidecar or service mesh that closes what it does not know.",
+        "peer.silent": "Look at what listens on this port.",
+        "peer.not_netcheck": "Choose another port by --port: another program listens on this one.",
+        "peer.other_job": "Give each job a name, a Service and a run id of its own.",
+        "peer.other_rank": "Let the name of rank 0 lead to rank 0 alone.",
+        "peer.other_size": "Start every rank with the same number of nodes.",
+    },
+    "mtu": {
+        "mtu.black_hole": "Lower the MTU of the pods' interfaces, or let ICMP 'fragmentation needed' pass.",
+    },
+    "surroundings": {
+        "clock.offset": "Let the node synchronise its clock.",
+        "versions.python": "Run the same image in every pod.",
+        "versions.torch": "Run the same image in every pod.",
+        "versions.nccl": "Run the same image in every pod.",
+        "shm.small": "Mount an emptyDir with medium: Memory at /dev/shm.",
+        "memlock.low": "Raise the memlock limit of the containers: RDMA needs it.",
+    },
+    "all-reduce": {
+        "allreduce.wrong_sum": "Do not train: a reduction over these ranks gives wrong numbers.",
+        "allreduce.failed": "Read the error of PyTorch; the steps before this one say more.",
+    },
+}
+"""What to do, by step and cause. The causes are a closed set (docs/networking.md)."""
+CAUSES = {cause: step for step, advice in _ADVICE.items() for cause in advice}
+"""The step that each cause belongs to."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +115,7 @@ class Finding:
     @property
     def advice(self) -> str:
         """What to do, or ""."""
-        return CAUSES[self.cause][1] if self.cause else ""
+        return _ADVICE[self.step][self.cause] if self.cause else ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON knows it."""
@@ -113,9 +131,8 @@ class Finding:
 def failed(
     cause: str, text: str, ranks: Iterable[int] = (), pattern: str = "", seconds: float = 0.0
 ) -> Finding:
-    """Return a failed finding; the cause says the step."""
-    step = CAUSES[cause][0]
-    return Finding(step, FAILED, text, cause, tuple(sorted(set(ranks))), pattern, round(seconds, 3))
+    """Return a failed finding. The cause says the step."""
+    return Finding(CAUSES[cause], FAILED, text, cause, tuple(sorted(set(ranks))), pattern, round(seconds, 3))
 
 
 def ok(step: str, text: str, seconds: float = 0.0) -> Finding:

@@ -1,12 +1,16 @@
 """Ask who answers, and be asked: a small server and client that say run id and rank.
 
-A message is 16 bytes (a mark of 8, a kind of 4, a length of 4) and a body. HELO and its answer are who one is,
-as JSON. FILL is bytes that fill packets; its answer says how many came. REPT is what a rank has seen so far; its
-answer is the verdict, or null. TELL is a verdict or null; its answer is what the asked one has seen so far.
+A message is 16 bytes (a mark of 8, a kind of 4, a length of 4) and a body.
+
+- HELO: who one is; the answer, too.
+- FILL: bytes that fill packets; the answer says how many came.
+- REPT: what a rank has seen so far; the answer is the verdict, or null.
+- TELL: a verdict, or null; the answer is what the asked rank has seen so far.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -27,7 +31,7 @@ PATIENCE = 2.0
 
 @dataclass(frozen=True)
 class Hello:
-    """Who one is. `instance` is drawn anew at each start. `clock` is the time there, in seconds since 1970."""
+    """Who one is. `instance` is new at each start. `clock` is the time there, in seconds since 1970."""
 
     run: str
     rank: int
@@ -55,7 +59,7 @@ def greet(connection: socket.socket, own: Hello, seconds: float = PATIENCE) -> G
     """Say who one is, and return who answers. The connection stays open."""
     began, sent = time.monotonic(), time.time()
     try:
-        kind, body = call(connection, b"HELO", _hello(own), seconds)
+        _, body = call(connection, b"HELO", _hello(own), seconds)
         rtt = time.monotonic() - began
         hello = Hello(**json.loads(body))
     except TimeoutError:
@@ -111,10 +115,8 @@ class Server:
     def close(self) -> None:
         """Stop listening. Who is being answered gets the answer."""
         # Without it a thread that waits in accept() keeps the port.
-        try:
+        with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self._listening.close()
 
     def _accept(self) -> None:

@@ -1,4 +1,4 @@
-"""Find this host's address and interface on the route to another: by the kernel's own route, not by a name."""
+"""Find this host's address and interface on the route to another, by the kernel's own route."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOCKETS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 @dataclass(frozen=True)
 class Route:
-    """Where packets to `target` leave: the interface, this host's address there, the interface's MTU in bytes."""
+    """Where packets to `target` leave: the interface, this host's address there, its MTU in bytes."""
 
     target: str
     interface: str
@@ -50,7 +50,7 @@ def route_to(address: str) -> Route:
 
 
 def check(address: str, alone: bool = False) -> Finding:
-    """Return whether packets to rank 0 leave by an address that others can answer. `alone`: one node is all."""
+    """Return whether packets to rank 0 leave by an address that others can answer. `alone`: of one node."""
     own = addresses()
     there = families(own)
     if not there and not alone:
@@ -101,10 +101,10 @@ def setup_networking(
             said.append(f"{name}={into[name]} stays: it was set")
             if not _present(into[name], names):
                 said.append(
-                    f"{name}={into[name]} names no interface of this host, which has {', '.join(sorted(names))}"
+                    f"{name}={into[name]} names no interface of this host: {', '.join(sorted(names))}"
                 )
         elif route is not None and route.interface not in ("", "lo"):
-            # NCCL takes a prefix, so that eth1 would also be eth10; "=" makes it exact. gloo takes one exact name.
+            # NCCL takes a prefix, so that eth1 is eth10 too; "=" makes it exact. gloo takes one exact name.
             done[name] = into[name] = f"={route.interface}" if name.startswith("NCCL") else route.interface
             said.append(f"{name}={done[name]}: {route.address} on it is on the route to {route.target}")
     devices = infiniband(folder)

@@ -19,12 +19,12 @@ PAYLOAD = 256 * 1024
 SECONDS = 1.5
 """Several retransmissions (RTO 0.2 s, doubling) have gone unanswered by then."""
 SEGMENTS = (536, 1220, 1320, 1360, 1410, 8000)
-"""Bytes of a TCP segment to try after a stall. Plus 40 (IPv4) or 60 (IPv6) it is the packet; 536 always passes."""
+"""Bytes of a TCP segment to try after a stall. The packet has 40 (IPv4) or 60 (IPv6) more."""
 
 
 @dataclass(frozen=True)
 class Filled:
-    """What became of a filling: the cause, or none, and payload bytes per second. `segment`: the most that passed."""
+    """The cause or None, and payload bytes per second. `segment`: the largest that passed, after a stall."""
 
     cause: str | None
     text: str = ""

@@ -1,10 +1,10 @@
 """Find a name's addresses as the system resolver would, and say why there are none.
 
 The questions go to the servers of /etc/resolv.conf themselves (dns.py). Whether a name exists is asked first,
-with a record type that nobody has and that is drawn anew each time: a cache that keeps answers by name and type,
-as CoreDNS does, keeps nothing that torch, NCCL or gloo will be told. So waiting does not delay the record for
-them. A cache that keeps "no such name" for all types gives itself away by a TTL that counts down; it is left
-alone until that answer expires.
+with a record type that nobody has and that is drawn anew each time. A cache that keeps answers by name and
+type, as CoreDNS does, so keeps nothing that torch, NCCL or gloo will be told: waiting does not delay the
+record for them. A cache that keeps "no such name" for all types is known by a TTL that counts down. It is
+left alone until that answer expires.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Names:
     _absent: dict[str, _Absent] = field(default_factory=dict)
 
     def look_up(self, name: str) -> Lookup:
-        """Ask once. Before the record exists no question is asked that the server would remember for others."""
+        """Ask once. Before the record exists nothing is asked that a cache would keep for others."""
         try:
             return Lookup(name, (str(ipaddress.ip_address(name.strip("[]"))),), found=name)
         except ValueError:
@@ -127,7 +127,7 @@ class Names:
                 return found
         return self._nowhere(name, candidates)
 
-    def _try(self, name: str, candidate: str) -> Lookup | None:
+    def _try(self, name: str, candidate: str) -> Lookup | None:  # noqa: PLR0911 - one way out for each answer
         """Return what a full name leads to, or None when there is no such name."""
         before = self._absent.get(candidate)
         if before and before.kept and self.clock() < before.until:
@@ -143,8 +143,8 @@ class Names:
         if addresses:
             return Lookup(name, addresses, found=candidate)
         if any(answer.kind == "nxdomain" for answer in answers) and exists.kind == "nodata":
-            left = max(answer.ttl or 0 for answer in answers)
-            text = f"{candidate} exists, but the DNS server answers from its cache that it does not, for {left} s more"
+            left = max(answer.ttl or 0 for answer in answers if answer.kind == "nxdomain")
+            text = f"{candidate} exists, but for {left} s more the DNS server keeps an old 'no such name'"
             return Lookup(name, cause="dns.negative_cached", text=text, again=self.clock() + left)
         for answer in answers:
             if not answer.negative:
@@ -184,10 +184,8 @@ class Names:
         kept = [absent for each in candidates if (absent := self._absent[each]).kept]
         if kept:
             until = min(absent.until for absent in kept)
-            text = (
-                f"{name}: the DNS server keeps a 'no such name' for {max(0, until - self.clock()):.0f} s more, and"
-                " asks nobody until then: the record may be there"
-            )
+            left = max(0, until - self.clock())
+            text = f"{name} may exist, but for {left:.0f} s more the DNS server keeps an old 'no such name'"
             return Lookup(name, cause="dns.negative_cached", text=text, again=until)
         return Lookup(name, cause="dns.no_record", text=f"no such name: {tried}")
 

@@ -34,7 +34,7 @@ def parse(text: str) -> list[Peer]:
 
 
 def derive(master: str, rank: int | None, nodes: int | None, own: str | None = None) -> list[Peer]:
-    """Return the peers by the names that an Indexed Job, a StatefulSet and a JobSet give: `NAME-<index>.SERVICE`.
+    """Return the peers by the names of an Indexed Job, a StatefulSet or a JobSet: `NAME-<index>.SERVICE`.
 
     `own` is this pod's full name. Returns nothing where the names do not show the pattern.
     """
@@ -49,7 +49,7 @@ def derive(master: str, rank: int | None, nodes: int | None, own: str | None = N
 
 
 def full_name(hosts: str = HOSTS) -> str:
-    """Return this host's name as the kubelet writes it into /etc/hosts: with the Service, where there is one."""
+    """Return this host's name as the kubelet writes it into /etc/hosts: with the Service, if it has one."""
     own = socket.gethostname()
     try:
         words = Path(hosts).read_text(encoding="utf-8", errors="replace").split()

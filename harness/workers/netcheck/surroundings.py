@@ -17,8 +17,8 @@ from .interfaces import infiniband
 CLOCK_SECONDS = 5.0
 """A larger offset breaks tokens, time-outs and what a tracker shows."""
 SHM_PER_PROCESS = 16 * 1024 * 1024
-"""Bytes of /dev/shm for each process of a node: our rule. With eight processes a container's usual 64 MiB fail, as
-people report (knowledge of NCCL's issues 525 and 290); with up to four they pass.
+"""Bytes of /dev/shm for each process of a node: our rule. A container's usual 64 MiB are enough for four.
+With eight they are not (nccl #525, #290; ai-cloud-validation #643).
 """
 _NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 
@@ -39,9 +39,9 @@ def facts(shm: str = "/dev/shm") -> dict[str, Any]:  # noqa: S108
 def compare(
     of: Mapping[int, Mapping[str, Any]], offsets: Mapping[int, tuple[float, float]], processes: int = 1
 ) -> list[Finding]:
-    """Return findings over the facts of ranks. `offsets`: clock of a rank minus that of rank 0, and its error.
+    """Return findings over the facts of ranks. `offsets`: a rank's clock minus rank 0's, and the error.
 
-    Both in seconds. A rank that differs is accused where the others agree; where each has its own, all are.
+    Both in seconds. A rank that differs from most is accused; where there are no most, all are.
     """
     found: list[Finding] = []
     for name in ("python", "torch", "nccl"):
@@ -56,7 +56,7 @@ def compare(
     if small:
         sizes = ", ".join(f"{_bytes(size)} on rank {rank}" for rank, size in sorted(small.items()))
         needed = _bytes(SHM_PER_PROCESS * processes)
-        found.append(failed("shm.small", f"/dev/shm has {sizes}; {processes} processes need {needed}", small))
+        found.append(failed("shm.small", f"/dev/shm has {sizes}; {processes} processes need {needed}", small))  # noqa: S108
     for rank, known in sorted(of.items()):
         if known.get("shm") is None:
             found.append(unknown("surroundings", "there is no /dev/shm to measure", [rank]))

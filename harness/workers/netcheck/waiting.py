@@ -45,8 +45,8 @@ def wait_for_master(
 ) -> Waited:
     """Wait until rank 0 answers at `address` (MASTER_ADDR) and `port`, at most `deadline` seconds.
 
-    With `greeting`, `port` is that of netcheck on rank 0 (MASTER_PORT + 1 unless given), and who answers must be
-    rank 0 of this run. Without, `port` is that of the training (MASTER_PORT): an open port is enough, and who
+    With `greeting`, `port` is netcheck's on rank 0 (MASTER_PORT + 1 unless given), and rank 0 of this run
+    must answer. Without, `port` is that of the training (MASTER_PORT): an open port is enough, and who
     listens there is not known. The name is asked for as names.py does. Raises ValueError without an address.
     """
     variables = os.environ if variables is None else variables

@@ -22,7 +22,9 @@ JOB = {
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int) -> pytest.MonkeyPatch:
     for name in [*os.environ]:
-        if name.endswith(("RANK", "WORLD_SIZE", "IFNAME", "NNODES")) or name.startswith(("MASTER_", "RDZV_", "COLOSSALAI_")):
+        if name.endswith(("RANK", "WORLD_SIZE", "IFNAME", "NNODES")) or name.startswith(
+            ("MASTER_", "RDZV_", "COLOSSALAI_")
+        ):
             monkeypatch.delenv(name)
     for name, value in {**JOB, "MASTER_PORT": str(unused_tcp_port)}.items():
         monkeypatch.setenv(name, value)
@@ -31,7 +33,9 @@ def job(monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int) -> pytest.MonkeyP
 
 def test_variables(job: pytest.MonkeyPatch, unused_tcp_port: int) -> None:
     assert netcheck.validate_k8s_environment() == {
-        name: value for name, value in {**JOB, "MASTER_PORT": str(unused_tcp_port)}.items() if name != "NNODES"
+        name: value
+        for name, value in {**JOB, "MASTER_PORT": str(unused_tcp_port)}.items()
+        if name != "NNODES"
     }
     job.setenv("MASTER_PORT", "x")
     with pytest.raises(RuntimeError, match=r"variables\.master_port: MASTER_PORT='x' is not a whole number"):

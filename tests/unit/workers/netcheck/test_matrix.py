@@ -63,7 +63,11 @@ def test_one_fault_is_one_pattern(size: int, data: st.DataObject) -> None:
         assert (pattern.kind, pattern.accused) == (kind, (rank,))
     sender, receiver = data.draw(st.sampled_from(sorted(everything)))
     (pattern,) = classify({(sender, receiver)}, everything - {(sender, receiver)})
-    assert (pattern.kind, pattern.one_way, pattern.accused) == ("pair", True, tuple(sorted((sender, receiver))))
+    assert (pattern.kind, pattern.one_way, pattern.accused) == (
+        "pair",
+        True,
+        tuple(sorted((sender, receiver))),
+    )
     if size > 3:
         left = set(data.draw(st.lists(st.sampled_from(ranks), min_size=2, max_size=size - 2, unique=True)))
         there = {(s, r) for s, r in everything if s in left and r not in left}

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from dns_server import A, AAAA, Server, Zone
+from dns_server import AAAA, A, Server, Zone
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -86,7 +86,9 @@ def test_before_the_record_nothing_is_asked_that_a_cache_keeps_for_others(
     assert not {kind for _, kind in server.asked} & {A, AAAA}
 
 
-def test_a_late_record_is_found_although_the_absence_is_cached(names: Callable[..., Names], server: Server) -> None:
+def test_a_late_record_is_found_although_the_absence_is_cached(
+    names: Callable[..., Names], server: Server
+) -> None:
     full, resolver = server.zone, names()
     server.zone = Zone(cache="type")
     for _ in range(3):
@@ -106,7 +108,9 @@ def test_somebody_else_asked_too_early(names: Callable[..., Names], server: Serv
     assert 25 < found.again - names().clock() <= 30
 
 
-def test_a_cache_of_all_types_is_left_alone_until_it_expires(names: Callable[..., Names], server: Server) -> None:
+def test_a_cache_of_all_types_is_left_alone_until_it_expires(
+    names: Callable[..., Names], server: Server
+) -> None:
     """Contract: it is known by its TTL, which counts down, and then not asked before its time."""
     server.zone = Zone(cache="shared", ttl=30)
     time = [1000.0]
@@ -153,7 +157,7 @@ def test_no_server_named() -> None:
 
 @pytest.mark.parametrize("how", ["namespace", "own name"])
 def test_search_path(names: Callable[..., Names], tmp_path: Path, how: str) -> None:
-    """Contract: where this pod's own namespace has the name, the search path is at fault, and not the record."""
+    """Contract: where this pod's own namespace has the name, the search path is at fault."""
     (tmp_path / "namespace").write_text("team" if how == "namespace" else "")
     own = "" if how == "namespace" else "10.0.0.9 job-1.pods.team.svc.cluster.local job-1\n"
     found = names(search=("other.svc.cluster.local",), hosts=own).look_up("job-0.pods")
@@ -162,7 +166,9 @@ def test_search_path(names: Callable[..., Names], tmp_path: Path, how: str) -> N
 
 
 def test_a_long_answer_comes_over_tcp(names: Callable[..., Names], server: Server) -> None:
-    server.zone = replace(server.zone, records={f"{NAME}.": [f"10.0.{i}.1" for i in range(100)]}, truncate=True)
+    server.zone = replace(
+        server.zone, records={f"{NAME}.": [f"10.0.{i}.1" for i in range(100)]}, truncate=True
+    )
     assert len(names().look_up(NAME).addresses) == 100
 
 
@@ -179,6 +185,7 @@ def test_any_bytes_are_no_surprise(reply: bytes) -> None:
 def test_a_server_that_talks_nonsense() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as liar:
         liar.bind(("127.0.0.1", 0))
+
         def lie() -> None:
             question, client = liar.recvfrom(512)
             liar.sendto(question[:2] + b"\x81" + bytes(9) + b"\xff", client)
@@ -188,6 +195,8 @@ def test_a_server_that_talks_nonsense() -> None:
 
 
 def test_configuration(tmp_path: Path) -> None:
-    (tmp_path / "r").write_text("# c\nnameserver 10.0.0.1\nnameserver fd00::1 ; x\nsearch a.b c.\noptions ndots:5 x\n")
+    (tmp_path / "r").write_text(
+        "# c\nnameserver 10.0.0.1\nnameserver fd00::1 ; x\nsearch a.b c.\noptions ndots:5 x\n"
+    )
     assert Configuration.read(str(tmp_path / "r")) == Configuration(("10.0.0.1", "fd00::1"), ("a.b", "c"), 5)
     assert Configuration.read(str(tmp_path / "absent")) == Configuration(())

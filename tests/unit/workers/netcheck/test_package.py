@@ -1,4 +1,4 @@
-"""netcheck runs in any image: standard library, Python 3.9, under either name; its causes are a closed set."""
+"""netcheck runs in any image: standard library, Python 3.9, either name. Its causes are a closed set."""
 
 from __future__ import annotations
 
@@ -44,17 +44,25 @@ def test_every_cause_has_a_step_advice_and_a_row_in_the_document() -> None:
     """Contract: the set is closed. The code names no other cause, and names each."""
     code = "".join(path.read_text() for path in MODULES if path.name != "finding.py")
     families = {cause.partition(".")[0] for cause in CAUSES}
-    named = set(re.findall(r'"((?:%s)\.[a-z_]+)"' % "|".join(families), code))
+    named = set(re.findall(rf'"((?:{"|".join(families)})\.[a-z_]+)"', code))
     built = {f"versions.{name}" for name in ("python", "torch", "nccl")}
     assert named | built == set(CAUSES)
-    assert {step for step, _ in CAUSES.values()} <= set(STEPS)
+    assert set(CAUSES.values()) <= set(STEPS)
     rows = set(re.findall(r"^\| `([a-z_.]+)`", DOCUMENT.read_text(), re.MULTILINE))
     assert rows == set(CAUSES)
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--port", "0"), ("--port", "x"), ("--deadline", "-1"), ("--peers", ","), ("--nodes", "x"), ("--what",), ()],
+    [
+        ("--port", "0"),
+        ("--port", "x"),
+        ("--deadline", "-1"),
+        ("--peers", ","),
+        ("--nodes", "x"),
+        ("--what",),
+        (),
+    ],
 )
 def test_bad_use(arguments: tuple[str, ...]) -> None:
     """Contract: exit code 2 and a usage line. Without a number of ranks there is nothing to check."""

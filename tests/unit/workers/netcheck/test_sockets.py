@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 
 from harness.workers.netcheck.finding import CAUSES
 from harness.workers.netcheck.greeting import MARK, Hello, Server, call, greet
-from harness.workers.netcheck.interfaces import addresses, check, check_names, infiniband, route_to, setup_networking
+from harness.workers.netcheck.interfaces import (
+    addresses,
+    check,
+    check_names,
+    infiniband,
+    route_to,
+    setup_networking,
+)
 from harness.workers.netcheck.peers import Peer, derive, parse
 from harness.workers.netcheck.reach import cause_of, connect
 from harness.workers.netcheck.waiting import wait_for_master
@@ -54,19 +61,27 @@ def greeted(port: int) -> str | None:
         return greet(connection, OWN, 0.5).cause
 
 
+def saying(words: bytes) -> Callable[[socket.socket], None]:
+    def say(connection: socket.socket) -> None:
+        connection.sendall(words)
+        time.sleep(0.2)
+
+    return say
+
+
 @pytest.mark.parametrize(
     ("answer", "cause"),
     [
         (lambda connection: None, "tcp.reset"),
         (reset, "tcp.reset"),
         (lambda connection: time.sleep(2), "peer.silent"),
-        (lambda connection: connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n") or time.sleep(0.2), "peer.not_netcheck"),
-        (lambda connection: connection.sendall(b"SSH-2.0\n") or time.sleep(0.2), "peer.not_netcheck"),
-        (lambda connection: connection.sendall(MARK + b"HELO\0\0\0\2[]") or time.sleep(0.2), "peer.not_netcheck"),
-        (lambda connection: connection.sendall(MARK + b"HELO\xff\xff\xff\xff") or time.sleep(0.2), "peer.not_netcheck"),
+        (saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "peer.not_netcheck"),
+        (saying(b"SSH-2.0\n"), "peer.not_netcheck"),
+        (saying(MARK + b"HELO\0\0\0\2[]"), "peer.not_netcheck"),
+        (saying(MARK + b"HELO\xff\xff\xff\xff"), "peer.not_netcheck"),
     ],
     ids=["closes", "resets", "silent", "http", "short", "no hello", "too long"],
-)  # fmt: skip
+)
 def test_who_else_may_answer(answer: Callable[[socket.socket], object], cause: str) -> None:
     with answering(answer) as port:
         assert greeted(port) == cause
@@ -123,7 +138,11 @@ def test_the_master_comes_late(unused_tcp_port: int) -> None:
 
 @pytest.mark.parametrize(
     ("hello", "cause"),
-    [(("run-2", 0, 2), "peer.other_job"), (("run-1", 3, 2), "peer.other_rank"), (("run-1", 0, 4), "peer.other_size")],
+    [
+        (("run-2", 0, 2), "peer.other_job"),
+        (("run-1", 3, 2), "peer.other_rank"),
+        (("run-1", 0, 4), "peer.other_size"),
+    ],
 )
 def test_a_wrong_master(hello: tuple[str, int, int], cause: str) -> None:
     with Server(0, Hello(*hello, "job-9", "you")) as server:
@@ -179,7 +198,10 @@ def test_infiniband_is_never_turned_off(tmp_path: os.PathLike[str], given: str |
     assert ("unset it" in said[-1]) == (given == "1")
 
 
-@pytest.mark.parametrize(("value", "there"), [("lo", True), ("=lo", True), ("=l", False), ("l", True), ("^lo", True), ("ib0", False)])
+@pytest.mark.parametrize(
+    ("value", "there"),
+    [("lo", True), ("=lo", True), ("=l", False), ("l", True), ("^lo", True), ("ib0", False)],
+)
 def test_interfaces_as_nccl_takes_them(value: str, there: bool) -> None:
     assert bool(list(check_names({"NCCL_SOCKET_IFNAME": value}))) != there
 
@@ -195,7 +217,7 @@ def test_peers() -> None:
 
 @pytest.mark.parametrize("text", ["", ",", ":x:y]", "a:b", "a:99999", "a b", "10.0.0.300", "[x"])
 def test_no_peers(text: str) -> None:
-    with pytest.raises(ValueError, match="peers|host"):
+    with pytest.raises(ValueError, match=r"peers|host"):
         parse(text)
 
 
@@ -203,7 +225,12 @@ def test_no_peers(text: str) -> None:
     ("master", "own", "rank", "found"),
     [
         ("job-0.pods", "", 1, ["job-0.pods", "job-1.pods"]),
-        ("js-workers-0-0.js", "js-workers-0-1.js.ns.svc.cluster.local", 1, ["js-workers-0-0.js", "js-workers-0-1.js"]),
+        (
+            "js-workers-0-0.js",
+            "js-workers-0-1.js.ns.svc.cluster.local",
+            1,
+            ["js-workers-0-0.js", "js-workers-0-1.js"],
+        ),
         ("master", "job-1.pods", 1, ["job-0.pods", "job-1.pods"]),
         ("master.ns", "job-2.pods", 1, []),
         ("10.0.0.1", "pod", 1, []),

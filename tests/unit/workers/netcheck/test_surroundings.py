@@ -10,10 +10,19 @@ from hypothesis import strategies as st
 
 from harness.workers.netcheck.surroundings import SHM_PER_PROCESS, compare, facts
 
-FACTS: dict[str, Any] = {"python": "3.13.1", "torch": "2.9.1", "nccl": "", "shm": 1 << 30, "memlock": -1, "infiniband": []}
+FACTS: dict[str, Any] = {
+    "python": "3.13.1",
+    "torch": "2.9.1",
+    "nccl": "",
+    "shm": 1 << 30,
+    "memlock": -1,
+    "infiniband": [],
+}
 
 
-def accused(of: dict[int, Any], offsets: dict[int, tuple[float, float]] | None = None, processes: int = 1) -> list[tuple]:  # type: ignore[type-arg]
+def accused(
+    of: dict[int, Any], offsets: dict[int, tuple[float, float]] | None = None, processes: int = 1
+) -> list[tuple]:  # type: ignore[type-arg]
     return [(f.cause, f.ranks) for f in compare(of, offsets or {}, processes) if f.status == "failed"]
 
 
@@ -30,7 +39,9 @@ def test_two_that_differ_are_both_accused() -> None:
     assert accused({0: FACTS, 1: {**FACTS, "torch": "2.8.0"}}) == [("versions.torch", (0, 1))]
 
 
-@pytest.mark.parametrize(("size", "processes", "small"), [(64 << 20, 1, False), (64 << 20, 8, True), (64 << 10, 1, True)])
+@pytest.mark.parametrize(
+    ("size", "processes", "small"), [(64 << 20, 1, False), (64 << 20, 8, True), (64 << 10, 1, True)]
+)
 def test_shared_memory(size: int, processes: int, small: bool) -> None:
     assert accused(ranks(shm=size), processes=processes) == ([("shm.small", (3,))] if small else [])
     assert SHM_PER_PROCESS * 4 == 64 << 20  # a container's usual size is enough for four
@@ -55,7 +66,9 @@ def test_the_clock_that_is_off_is_named(rank: int, seconds: float, ahead: bool) 
 
 @given(st.floats(-4, 4), st.floats(0, 1))
 def test_a_clock_that_is_about_right(seconds: float, error: float) -> None:
-    assert accused(dict.fromkeys(range(4), FACTS), {1: (seconds, error), 2: (0.0, error), 3: (0.0, error)}) == []
+    assert (
+        accused(dict.fromkeys(range(4), FACTS), {1: (seconds, error), 2: (0.0, error), 3: (0.0, error)}) == []
+    )
 
 
 def test_a_slow_answer_proves_no_offset() -> None:

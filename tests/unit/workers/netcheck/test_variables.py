@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from harness.workers.netcheck.variables import validate_environment
 
-JOB = {"MASTER_ADDR": "job-0.pods", "MASTER_PORT": "29500", "NNODES": "4", "NODE_RANK": "1", "WORLD_SIZE": "4"}
+JOB = {
+    "MASTER_ADDR": "job-0.pods",
+    "MASTER_PORT": "29500",
+    "NNODES": "4",
+    "NODE_RANK": "1",
+    "WORLD_SIZE": "4",
+}
 
 
 def causes(variables: dict[str, str], **options: int) -> list[str | None]:
