@@ -19,6 +19,8 @@ from pathlib import Path
 
 from dns_server import Zone
 
+PYTHON = getattr(sys, "_base_executable", sys.executable)
+"""The interpreter without what is installed for the tests, as in a pod."""
 _NUMBERS = itertools.count()
 ROOT = Path(__file__).resolve().parents[2]
 DOMAIN = "pods.team.svc.cluster.local"
@@ -43,6 +45,8 @@ class World:
         self._name = f"nc{os.getpid()}-{next(_NUMBERS)}"
         self.gateway = f"{self._name}-gw"
         self._made: list[str] = []
+        self._ruled: set[str] = set()
+        self._narrow: set[int] = set()
         self._dns: subprocess.Popen[bytes] | None = None
         try:
             self._build()
@@ -111,19 +115,26 @@ class World:
     def _in(self, name: str, *command: str) -> list[str]:
         return ["ip", "netns", "exec", name, *command]
 
-    def iptables(self, name: str, rule: str, version: int = 4) -> None:
+    def iptables(self, name: str, rule: str) -> None:
         """Add a rule in a namespace: of `pod(i)`, or of `gateway`, where it is a rule in the node."""
-        run(*self._in(name, "ip6tables" if version == 6 else "iptables", *rule.split()))
+        self._ruled.add(name)
+        run(*self._in(name, "iptables", *rule.split()))
+
+    def mtu(self, index: int, size: int) -> None:
+        """Let the router's end of a pod's link carry packets of this size; the pod's end does not know."""
+        self._narrow.add(index)
+        run("ip", "-n", self.gateway, "link", "set", f"p{index}", "mtu", str(size))
 
     def reset(self) -> None:
         """Take every rule, link setting and change of the zone back."""
-        for name in (self.gateway, *map(self.pod, range(self.size))):
-            for table in ("iptables", "ip6tables"):
-                run(*self._in(name, table, "-F"))
-        for index in range(self.size):
-            run("ip", "-n", self.gateway, "link", "set", f"p{index}", "mtu", "1500")
-            run("ip", "-n", self.pod(index), "route", "flush", "cache")
-        self.serve(self.healthy())
+        for name in self._ruled:
+            run(*self._in(name, "iptables", "-F"))
+        for index in [*self._narrow]:
+            self.mtu(index, 1500)
+        self._ruled.clear()
+        self._narrow.clear()
+        if self.zone != self.healthy():
+            self.serve(self.healthy())
 
     def serve(self, zone: Zone) -> None:
         """Let the DNS server have this zone."""

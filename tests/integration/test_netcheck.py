@@ -258,7 +258,7 @@ def test_an_old_address(pods: World) -> None:
 
 def test_mtu_black_hole(pods: World) -> None:
     """The link of rank 3 carries 1300 bytes, its end believes 1500, and the node says nothing of it."""
-    subprocess.run(["ip", "-n", pods.gateway, "link", "set", "p3", "mtu", "1300"], check=True)
+    pods.mtu(3, 1300)
     pods.iptables(pods.gateway, "-A OUTPUT -p icmp -j DROP")
     result = play(pods, deadline=10)[0]
     assert named(result) == ("mtu.black_hole", [3])

@@ -15,8 +15,8 @@ import time
 from dataclasses import dataclass
 
 A, AAAA = 1, 28
-PRIVATE = range(65280, 65535)
-"""Record types that nobody has (RFC 6895, private use). The answer only tells whether the name exists."""
+UNASSIGNED = range(4096, 32768)
+"""Record types that nobody was given (RFC 6895). The answer only tells whether the name exists."""
 _CNAME, _SOA = 5, 6
 _RD, _TC = 0x0100, 0x0200
 
@@ -48,7 +48,7 @@ def ask(
     seconds: float = 1.0,
     port: int = 53,
 ) -> Answer:
-    """Ask one server for the records of a full name. `kind` is A, AAAA or one of PRIVATE."""
+    """Ask one server for the records of a full name. `kind` is A, AAAA or one of UNASSIGNED."""
     ends = time.monotonic() + seconds
     try:
         question = _question(int.from_bytes(os.urandom(2), "big"), name, kind)

@@ -52,8 +52,8 @@ _ADVICE = {
     },
     "dns": {
         "dns.no_server": "Look at the pod's dnsPolicy: /etc/resolv.conf names no DNS server.",
-        "dns.server_silent": "Open UDP port 53 to the DNS server, or start it again.",
         "dns.server_refused": "Start the DNS server: nothing listens on port 53 of its address.",
+        "dns.server_silent": "Open UDP port 53 to the DNS server, or start it again.",
         "dns.server_failed": "Look at the log of the DNS server: it answers with an error.",
         "dns.search_path": "Write the full name, or mend dnsPolicy and the search path.",
         "dns.negative_cached": "Wait until it expires; do not ask before the record exists.",

@@ -74,25 +74,15 @@ class Lookup:
 
 @dataclass(frozen=True)
 class _Absent:
-    """A name that did not exist. `kept`: the server repeats an old answer, until `until`."""
+    """A name that did not exist at `at`. `kept`: the server says so out of a cache, until `until`."""
 
     ttl: int
     at: float
-    kept: bool
+    kept: bool = False
 
     @property
     def until(self) -> float:
         return self.at + self.ttl
-
-    @classmethod
-    def after(cls, before: _Absent | None, ttl: int | None, at: float) -> _Absent:
-        """A TTL that counts down over questions of different types is one answer, kept for all of them.
-
-        A zone's own TTL does not count down. The root's answers say that there is no such top-level domain;
-        resolvers keep them for a day, and nobody waits for that.
-        """
-        ttl = 0 if ttl is None else ttl
-        return cls(ttl, at, before is not None and before.ttl > ttl and ttl < LONGEST)
 
 
 @dataclass
@@ -108,6 +98,7 @@ class Names:
     ask: Ask = dns.ask
     clock: Callable[[], float] = time.monotonic
     _absent: dict[str, _Absent] = field(default_factory=dict)
+    _refused: bool = False
 
     def look_up(self, name: str) -> Lookup:
         """Ask once. Before the record exists nothing is asked that a cache would keep for others."""
@@ -132,11 +123,11 @@ class Names:
         before = self._absent.get(candidate)
         if before and before.kept and self.clock() < before.until:
             return None
-        exists = self._ask(candidate, random.choice(dns.PRIVATE))
+        exists = self._exists(candidate)
         if exists.kind in ("silent", "refused", "no_route"):
             return self._broken(name, exists)
         if exists.kind == "nxdomain":
-            self._absent[candidate] = _Absent.after(before, exists.ttl, self.clock())
+            self._absent[candidate] = self._kept(candidate, before, exists)
             return None
         answers = [self._ask(candidate, kind) for kind in (dns.A, dns.AAAA)]
         addresses = tuple(address for answer in answers for address in answer.addresses)
@@ -150,9 +141,23 @@ class Names:
             if not answer.negative:
                 return self._broken(name, answer)
         if exists.kind == "failed":
-            self._absent[candidate] = _Absent.after(before, answers[0].ttl, self.clock())
+            self._absent[candidate] = _Absent(answers[0].ttl or 0, self.clock())
             return None
         return Lookup(name, cause="dns.no_record", text=f"{candidate} exists, but has no address")
+
+    def _exists(self, candidate: str) -> Answer:
+        return self._ask(candidate, random.choice(dns.UNASSIGNED))
+
+    def _kept(self, candidate: str, before: _Absent | None, now: Answer) -> _Absent:
+        """Tell whether "no such name" comes out of a cache that keeps it for all types.
+
+        Its TTL then counts down over questions of different types. Two of them may have drawn the same type, so
+        a third one decides. An answer that is kept for an hour is of no cluster's zone.
+        """
+        seen = [now.ttl or 0]
+        if before and seen[0] < before.ttl < LONGEST:
+            seen.append(self._exists(candidate).ttl or 0)
+        return _Absent(seen[-1], self.clock(), len(seen) > 1 and seen[-1] < (before.ttl if before else 0))
 
     def _ask(self, candidate: str, kind: int) -> Answer:
         """Return the first server's answer; a server that gives none is passed over, as the system does."""
