@@ -19,6 +19,11 @@ from pathlib import Path
 
 from dns_server import Zone
 
+GATE = """import sys, netcheck.__main__ as netcheck
+print("ready", flush=True)
+sys.stdin.readline()
+sys.exit(netcheck.main(["--json", *sys.argv[1:]]))"""
+"""netcheck that waits for a line, so that on a busy machine, too, all ranks begin together."""
 PYTHON = getattr(sys, "_base_executable", sys.executable)
 """The interpreter without what is installed for the tests, as in a pod."""
 _NUMBERS = itertools.count()
@@ -47,6 +52,7 @@ class World:
         self._made: list[str] = []
         self._ruled: set[str] = set()
         self._narrow: set[int] = set()
+        self._version_4: set[int] = set()
         self._dns: subprocess.Popen[bytes] | None = None
         try:
             self._build()
@@ -125,12 +131,22 @@ class World:
         self._narrow.add(index)
         run("ip", "-n", self.gateway, "link", "set", f"p{index}", "mtu", str(size))
 
+    def version_4_alone(self, index: int) -> None:
+        """Take the IPv6 address from a pod."""
+        self._version_4.add(index)
+        run("ip", "-n", self.pod(index), "-6", "addr", "flush", "dev", self._interface)
+
     def reset(self) -> None:
         """Take every rule, link setting and change of the zone back."""
         for name in self._ruled:
             run(*self._in(name, "iptables", "-F"))
         for index in [*self._narrow]:
             self.mtu(index, 1500)
+        for index in self._version_4:
+            for change in ("addr add fd77:{0}::2/64 dev {1} nodad", "route replace default via fd77:{0}::1"):
+                words = change.format(index, self._interface).split()
+                run("ip", "-n", self.pod(index), "-6", *words)
+        self._version_4.clear()
         self._ruled.clear()
         self._narrow.clear()
         if self.zone != self.healthy():
@@ -160,7 +176,7 @@ class World:
         nameserver: str | None = None,
         setup: str = "true",
         host: int | None = None,
-        module: tuple[str, ...] = ("-m", "netcheck", "--json"),
+        module: tuple[str, ...] = ("-c", GATE),
     ) -> subprocess.Popen[str]:
         """Start Python in a pod, with the variables of a job of all pods. `setup`: a shell command first."""
         own = f"job-{index if host is None else host}"
@@ -194,6 +210,7 @@ class World:
         ]
         return subprocess.Popen(
             self._in(self.pod(index), *inside),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -34,6 +34,8 @@ SETTLE = {"dns.no_record": 5.0, "dns.negative_cached": 1e9, PENDING: 1e9}
 """Seconds after the last rank came until a failure counts: a record may come late, and a cache empties."""
 SETTLED = 1.6
 """The same for all other failures: longer than a retry takes."""
+INFORM = 5.0
+"""Seconds that rank 0 stays at most until each rank that reported has the verdict."""
 FETCH = 0.7
 """Seconds without a report of a rank until rank 0 fetches one."""
 
@@ -113,6 +115,7 @@ class _Member:
 
     def run(self, deadline: float) -> Diagnosis:
         """Take part until there is a verdict, or the deadline."""
+        pause = 0.02
         while True:
             place, left = self._place(), self._began + deadline - time.monotonic()
             if place == 0:
@@ -125,7 +128,8 @@ class _Member:
                     return self._result
                 if left <= -GRACE:
                     return self._row_alone()
-            time.sleep(0.05)
+            time.sleep(pause)
+            pause = min(0.25, pause * 1.3)
 
     def _place(self) -> int:
         """Return which of the peers this is: the one that answers with this instance, else the rank."""
@@ -222,7 +226,7 @@ class _Member:
         ]
         for thread in threads:
             thread.start()
-        ends = time.monotonic() + 1.0
+        ends = time.monotonic() + INFORM
         while time.monotonic() < ends and {r.instance for r in reports} - self._informed:
             time.sleep(0.02)
         return result

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .greeting import call
@@ -35,27 +36,36 @@ class Filled:
 def fill(address: str, port: int) -> Filled:
     """Send full packets to a greeting server. A stall counts only when small packets pass beside it."""
     seconds = _seconds(address, port, None)
+    took: dict[int | None, float] = {}
+    if seconds is None:
+        took = _together(address, port, (None, *SEGMENTS))
+        seconds = took.pop(None, None)
     if seconds is not None:
         return Filled(None, rate=PAYLOAD / max(seconds, 1e-6))
-    passed: list[int] = []
-    tries = [
-        threading.Thread(
-            target=lambda s=size: passed.append(s) if _seconds(address, port, s) else None, daemon=True
-        )  # type: ignore[misc]
-        for size in SEGMENTS
-    ]
-    for one in tries:
-        one.start()
-    for one in tries:
-        one.join()
-    if _seconds(address, port, None) is not None:
-        return Filled(None, "the first full packets were lost")
+    passed = [segment for segment in took if segment]
     if not passed:
         return Filled("peer.silent", f"takes greetings, but no {PAYLOAD} bytes, in packets of any size")
     most = max(passed)
     header = 60 if ":" in address else 40
     text = f"packets of {most + header} bytes pass, full ones vanish without a word"
     return Filled("mtu.black_hole", text, segment=most)
+
+
+def _together(address: str, port: int, segments: Sequence[int | None]) -> dict[int | None, float]:
+    """Return how long the fillings took that arrived, by the size of their segments. None is full size."""
+    took: dict[int | None, float] = {}
+
+    def one(segment: int | None) -> None:
+        seconds = _seconds(address, port, segment)
+        if seconds is not None:
+            took[segment] = seconds
+
+    threads = [threading.Thread(target=one, args=(segment,), daemon=True) for segment in segments]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return took
 
 
 def _seconds(address: str, port: int, segment: int | None) -> float | None:

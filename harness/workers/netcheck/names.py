@@ -133,8 +133,9 @@ class Names:
         addresses = tuple(address for answer in answers for address in answer.addresses)
         if addresses:
             return Lookup(name, addresses, found=candidate)
-        if any(answer.kind == "nxdomain" for answer in answers) and exists.kind == "nodata":
-            left = max(answer.ttl or 0 for answer in answers if answer.kind == "nxdomain")
+        old = [answer.ttl or 0 for answer in answers if answer.kind == "nxdomain"]
+        if old and exists.kind == "nodata":
+            left = max(old)
             text = f"{candidate} exists, but for {left} s more the DNS server keeps an old 'no such name'"
             return Lookup(name, cause="dns.negative_cached", text=text, again=self.clock() + left)
         for answer in answers:
