@@ -1,7 +1,7 @@
 """netcheck names why ranks cannot meet, and the right rank: four processes in four network namespaces.
 
-What goes wrong is real: rules of iptables in the node, links, mounts, a DNS server's records and cache. Cases run
-three at a time, each in a world of its own, because most of their time is waiting.
+What goes wrong is real: rules of iptables in the node, links, mounts, a DNS server's records and cache. Cases
+run three at a time, each in a world of its own, because most of their time is waiting.
 """
 
 from __future__ import annotations
@@ -266,8 +266,8 @@ def test_ip_version_6_alone_and_another_interface(tmp_path: Path) -> None:
 
 @dataclass
 class Case:
-    """What is wrong, and what every rank must say of it. `text` is a pattern of the finding's text, `alone` are
-    ranks that no verdict of rank 0 reaches.
+    """What is wrong, and what every rank must say of it. `text` is a pattern of the finding's text, `alone`
+    are ranks that no verdict of rank 0 reaches.
     """
 
     name: str

@@ -273,7 +273,7 @@ class _Member:
             concluded.ranks,
             concluded.missing,
             concluded.findings,
-            {report.place: report.row for report in reports},
+            {report.place: report.row for report in sorted(reports, key=lambda report: report.place)},
             self._nodes,
             self._hello.rank,
             whole,

@@ -16,7 +16,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -102,6 +102,7 @@ class Server:
         self.heard: dict[str, tuple[Hello, str]] = {}
         """Who greeted, by instance, and from which address."""
         self._reported, self._report, self._told = reported, report, told
+        self._lock, self._answering = threading.Lock(), 0
         self._listening = _listen(port)
         self.port: int = self._listening.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -113,11 +114,14 @@ class Server:
         self.close()
 
     def close(self) -> None:
-        """Stop listening. Who is being answered gets the answer."""
+        """Stop listening. Who is being answered gets the answer, if it takes no more than a few seconds."""
         # Without it a thread that waits in accept() keeps the port.
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
+        ends = time.monotonic() + PATIENCE
+        while self._answering and time.monotonic() < ends:
+            time.sleep(0.01)
 
     def _accept(self) -> None:
         while True:
@@ -132,10 +136,21 @@ class Server:
             try:
                 while True:
                     kind, body = _receive(connection, time.monotonic() + 30)
-                    answer = self._answer(kind, body, address.replace("::ffff:", ""))
-                    connection.sendall(_HEADER.pack(MARK, kind, len(answer)) + answer)
+                    with self._busy():
+                        answer = self._answer(kind, body, address.replace("::ffff:", ""))
+                        connection.sendall(_HEADER.pack(MARK, kind, len(answer)) + answer)
             except (OSError, ValueError, TypeError, KeyError):
                 return  # gone, or no netcheck: nothing is owed to it
+
+    @contextlib.contextmanager
+    def _busy(self) -> Iterator[None]:
+        with self._lock:
+            self._answering += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._answering -= 1
 
     def _answer(self, kind: bytes, body: bytes, address: str) -> bytes:
         if kind == b"HELO":

@@ -152,8 +152,8 @@ class Names:
     def _kept(self, candidate: str, before: _Absent | None, now: Answer) -> _Absent:
         """Tell whether "no such name" comes out of a cache that keeps it for all types.
 
-        Its TTL then counts down over questions of different types. Two of them may have drawn the same type, so
-        a third one decides. An answer that is kept for an hour is of no cluster's zone.
+        Its TTL then counts down over questions of different types. Two of them may have drawn the same type,
+        so a third one decides. An answer that is kept for an hour is of no cluster's zone.
         """
         seen = [now.ttl or 0]
         if before and seen[0] < before.ttl < LONGEST:
