@@ -320,6 +320,7 @@ CASES = [
         forwarded("-s 10.77.2.2", "-d 10.77.2.2"),
         WAIT,
         missing=[2],
+        pattern="unheard",
         alone=(2,),
     ),
     Case(
@@ -378,7 +379,7 @@ def test_case(case: Case, played: dict[str, Future[dict[int, Result]]]) -> None:
     """Contract: every rank names the cause and the right ranks, and who is missing."""
     for rank, result in played[case.name].result().items():
         if rank in case.alone:
-            assert (result["cause"], result["whole"]) == (case.cause, False)
+            assert (result["cause"], result["ranks"], result["whole"]) == (case.cause, [], False)
             continue
         found = (result["verdict"], result["cause"], result["ranks"], result["missing"])
         assert found == ("failed", case.cause, case.ranks, case.missing), result["findings"]

@@ -7,11 +7,24 @@ is unknown, and never ok.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .finding import CAUSES, FAILED, OK, OUTSIDE, STEPS, Finding, failed, in_order, ok, unknown, verdict
+from .finding import (
+    CAUSES,
+    FAILED,
+    OK,
+    OUTSIDE,
+    STEPS,
+    Finding,
+    failed,
+    in_order,
+    listed,
+    ok,
+    unknown,
+    verdict,
+)
 from .matrix import Pattern, classify
 from .probe import PENDING, Cell
 from .surroundings import compare
@@ -92,7 +105,7 @@ def conclude(reports: Sequence[Report], nodes: int, processes: int = 1) -> Concl
     greeted = {receiver for (_, receiver), cell in cells.items() if _past(cell, "greeting")}
     missing = tuple(rank for rank in range(nodes) if rank not in at and rank not in greeted)
     found = [*_own(reports), *_places(reports, cells)]
-    found += _bad(cells, missing)
+    found += _bad(cells, missing, alone=len(reports) == 1)
     found += [
         failed("peer.never_came", _never(rank, cells), [rank]) for rank in missing if _never(rank, cells)
     ]
@@ -160,8 +173,8 @@ def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) ->
     return twice + sorted(other, key=lambda finding: finding.ranks)
 
 
-def _bad(cells: Mapping[tuple[int, int], Cell], missing: Iterable[int]) -> list[Finding]:
-    """Return a finding for each cause and place in the matrix."""
+def _bad(cells: Mapping[tuple[int, int], Cell], missing: Iterable[int], alone: bool) -> list[Finding]:
+    """Return a finding for each cause and place in the matrix. `alone`: only one row is known."""
     absent, found = set(missing), []
     for cause in CAUSES:
         bad = {
@@ -174,20 +187,30 @@ def _bad(cells: Mapping[tuple[int, int], Cell], missing: Iterable[int]) -> list[
         if cause in PLACED:
             step = CAUSES[cause]
             patterns = classify(bad, (pair for pair, cell in cells.items() if _past(cell, step)))
-            found += [_placed(cause, pattern, bad) for pattern in patterns]
+            found += [_placed(cause, pattern, bad, absent, alone) for pattern in patterns]
             continue
         side = 0 if cause in ASKER else 1
         for rank in sorted({pair[side] for pair in bad}):
             those = {pair: cell for pair, cell in bad.items() if pair[side] == rank}
             other = sorted({pair[1 - side] for pair in those})
-            seen = f"rank {rank}: " if side == 0 else f"rank {rank}, as {_list(other)} saw it: "
+            seen = f"rank {rank}: " if side == 0 else f"rank {rank}, as {listed(other)} saw it: "
             first = those[min(those)]
             found.append(failed(cause, seen + first.text, [rank], seconds=first.at))
     return found
 
 
-def _placed(cause: str, pattern: Pattern, bad: Mapping[tuple[int, int], Cell]) -> Finding:
+def _placed(
+    cause: str, pattern: Pattern, bad: Mapping[tuple[int, int], Cell], missing: Collection[int], alone: bool
+) -> Finding:
+    """Accuse by the pattern, as far as rows prove it: no rank whose side of the matrix was not heard."""
+    kind, accused = pattern.kind, pattern.accused
+    if alone:
+        kind, accused = "row", ()
+    elif kind == "ingress" and pattern.receivers[0] in missing:
+        kind = "unheard"
     words = {
+        "row": f"{listed(pattern.senders)} → {listed(pattern.receivers)}; the other way was not heard",
+        "unheard": f"rank {pattern.receivers[0]} answers nobody, and nobody heard from it",
         "everywhere": "no rank reaches any other",
         "isolated": f"rank {pattern.senders[0]} reaches nobody, and nobody reaches it",
         "egress": f"what rank {pattern.senders[0]} sends reaches nobody (egress)",
@@ -196,8 +219,7 @@ def _placed(cause: str, pattern: Pattern, bad: Mapping[tuple[int, int], Cell]) -
         "pair": f"{pattern}" + (", one way" if pattern.one_way else ""),
     }
     cell = bad[min(pair for pair in bad if pair in pattern.cells())]
-    text = f"{words[pattern.kind]}; {cell.host}: {cell.text}"
-    return failed(cause, text, pattern.accused, pattern.kind, cell.at)
+    return failed(cause, f"{words[kind]}; {cell.host}: {cell.text}", accused, kind, cell.at)
 
 
 def _never(rank: int, cells: Mapping[tuple[int, int], Cell]) -> str:
@@ -248,7 +270,3 @@ def _past(cell: Cell, step: str) -> bool:
     if cell.outcome in (OK, PENDING):
         return cell.outcome == OK
     return STEPS.index(CAUSES[cell.outcome]) > STEPS.index(step)
-
-
-def _list(ranks: Sequence[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

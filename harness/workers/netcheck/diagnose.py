@@ -100,7 +100,9 @@ class _Member:
                 port, self._hello, reported=self._reported, report=self._said, told=self._told
             )
         except OSError as error:
-            self._own.append(failed("port.taken", f"port {port} of this host: {error.strerror}"))
+            self._own.append(
+                failed("port.taken", f"port {port} of this host: {os.strerror(error.errno or 0)}")
+            )
         self._probes = [
             Probe(peer, port, self._hello, Names(Configuration.read()), self._stop).start() for peer in listed
         ]
@@ -147,7 +149,7 @@ class _Member:
             self._hello.rank,
             self._hello.host,
             self._hello.instance,
-            tuple(interfaces.addresses()),
+            tuple(sorted(interfaces.reachable(interfaces.addresses()))),
             row,
             (*self._own, self._interface(row, place)),
             self._facts,

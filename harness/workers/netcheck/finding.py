@@ -128,6 +128,12 @@ class Finding:
         return cls(**{**fields, "ranks": tuple(fields["ranks"])})
 
 
+def listed(ranks: Iterable[int]) -> str:
+    """Return ranks in words: "rank 2", "ranks 0, 1"."""
+    each = sorted(ranks)
+    return ("rank " if len(each) == 1 else "ranks ") + ", ".join(map(str, each))
+
+
 def failed(
     cause: str, text: str, ranks: Iterable[int] = (), pattern: str = "", seconds: float = 0.0
 ) -> Finding:

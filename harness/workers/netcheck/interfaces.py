@@ -7,7 +7,7 @@ import ipaddress
 import os
 import socket
 import struct
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,9 +34,14 @@ def addresses() -> dict[str, str]:
     return dict([*_version_4(), *_version_6()])
 
 
-def families(own: dict[str, str] | None = None) -> set[int]:
-    """Return 4, 6 or both: the IP families in which this host has an address besides loopback."""
-    return {ip.version for ip in map(ipaddress.ip_address, own or addresses()) if not ip.is_loopback}
+def reachable(own: Iterable[str]) -> list[str]:
+    """Return the addresses that are no loopback ones."""
+    return [address for address in own if not ipaddress.ip_address(address).is_loopback]
+
+
+def families(own: Iterable[str]) -> set[int]:
+    """Return 4, 6 or both: the IP families in which there is an address besides loopback."""
+    return {ipaddress.ip_address(address).version for address in reachable(own)}
 
 
 def route_to(address: str) -> Route:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
+from .finding import listed
+
 
 @dataclass(frozen=True, order=True)
 class Pattern:
@@ -38,7 +40,7 @@ class Pattern:
 
     def __str__(self) -> str:
         arrow = "→" if self.one_way else "↔"
-        return f"{_ranks(self.senders)} {arrow} {_ranks(self.receivers)}"
+        return f"{listed(self.senders)} {arrow} {listed(self.receivers)}"
 
 
 def classify(bad: Iterable[tuple[int, int]], good: Iterable[tuple[int, int]]) -> list[Pattern]:
@@ -101,8 +103,3 @@ def _blocks(rest: Set[tuple[int, int]]) -> list[Pattern]:
     return sorted(
         Pattern("boundary", s, r, (r, s) not in blocks) for s, r in blocks if (r, s) not in blocks or s < r
     )
-
-
-def _ranks(ranks: Iterable[int]) -> str:
-    listed = list(ranks)
-    return ("rank " if len(listed) == 1 else "ranks ") + ", ".join(map(str, listed))

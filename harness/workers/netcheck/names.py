@@ -182,7 +182,7 @@ class Names:
 
     def _nowhere(self, name: str, candidates: Sequence[str]) -> Lookup:
         """No name that the system would try exists. See whether another one does."""
-        tried = f"tried {', '.join(candidates)}"
+        tried = f"tried {candidates[0]}" + f" and {len(candidates) - 1} more" * (len(candidates) > 1)
         for other in self._elsewhere(name, candidates):
             if (found := self._try(name, other)) is not None and found.addresses:
                 text = f"{name} is {found.found}, which the search path does not reach: {tried}"

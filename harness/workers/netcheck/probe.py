@@ -10,7 +10,7 @@ from typing import Any
 
 from .finding import OK
 from .greeting import Greeted, Hello, greet
-from .interfaces import families
+from .interfaces import addresses, families
 from .mtu import fill
 from .names import Names
 from .peers import Peer
@@ -93,11 +93,11 @@ class Probe:
         if found.cause:
             self._cell = self._of(found.cause, found.text)
             return found.again
-        own = families()
+        own = families(addresses())
         fit = [address for address in found.addresses if ipaddress.ip_address(address).version in own]
         if not fit:
             has = " and ".join(f"IPv{version}" for version in sorted(own)) or "no"
-            text = f"{self._peer.host} is {', '.join(found.addresses)}; this host has {has} addresses"
+            text = f"its addresses are {', '.join(found.addresses)}; this host has {has} addresses"
             self._cell = self._of("address.family", text, found.addresses[0])
             return 0.0
         for address in fit:

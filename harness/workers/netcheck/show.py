@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .diagnosis import Diagnosis
-from .finding import STEPS, Finding
+from .finding import STEPS, Finding, listed
 
 MOST = 32
 """Ranks of which the matrix is drawn."""
@@ -27,9 +27,9 @@ def text(result: Diagnosis, color: bool = False) -> str:
 
 def _lines(result: Diagnosis, color: bool) -> Iterator[str]:
     if result.missing:
-        yield _strong(f"MISSING: rank {', '.join(map(str, result.missing))} of {result.nodes}", color)
+        yield _strong(f"MISSING: {listed(result.missing)} of {result.nodes}", color)
     about = f"{result.nodes} ranks" if result.whole else f"rank {result.rank} alone: rank 0 gave no verdict"
-    accused = f" on rank {', '.join(map(str, result.ranks))}" if result.ranks else ""
+    accused = f" on {listed(result.ranks)}" if result.ranks else ""
     cause = f": {result.cause}{accused}" if result.cause else ""
     yield _strong(f"netcheck: {result.verdict.upper()}{cause}  ({about}, {result.seconds:.1f} s)", color)
     if 1 < result.nodes <= MOST and result.rows:
@@ -47,7 +47,7 @@ def _lines(result: Diagnosis, color: bool) -> Iterator[str]:
 
 
 def _said(finding: Finding) -> str:
-    ranks = f" [rank {', '.join(map(str, finding.ranks))}]" if finding.ranks else ""
+    ranks = f" [{listed(finding.ranks)}]" if finding.ranks else ""
     return f"{finding.cause}{ranks}: {finding.text}" if finding.cause else finding.text + ranks
 
 

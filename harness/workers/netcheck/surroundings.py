@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from .finding import Finding, failed, ok, unknown
+from .finding import Finding, failed, listed, ok, unknown
 from .interfaces import infiniband
 
 CLOCK_SECONDS = 5.0
@@ -55,8 +55,8 @@ def compare(
     }
     if small:
         sizes = ", ".join(f"{_bytes(size)} on rank {rank}" for rank, size in sorted(small.items()))
-        needed = _bytes(SHM_PER_PROCESS * processes)
-        found.append(failed("shm.small", f"/dev/shm has {sizes}; {processes} processes need {needed}", small))  # noqa: S108
+        needed = f"{_bytes(SHM_PER_PROCESS * processes)} are needed for {processes} of its processes"
+        found.append(failed("shm.small", f"/dev/shm has {sizes}; {needed}", small))  # noqa: S108
     for rank, known in sorted(of.items()):
         if known.get("shm") is None:
             found.append(unknown("surroundings", "there is no /dev/shm to measure", [rank]))
@@ -95,15 +95,10 @@ def _differ(name: str, versions: Mapping[int, str]) -> list[Finding]:
     several = counted[0][1] > counted[1][1]
     odd = [rank for rank, version in versions.items() if not several or version != counted[0][0]]
     said = "; ".join(
-        f"{version or 'none'} on {_ranks(rank for rank, has in versions.items() if has == version)}"
+        f"{version or 'none'} on {listed(rank for rank, has in versions.items() if has == version)}"
         for version, _ in counted
     )
     return [failed(f"versions.{name}", f"{name} differs: {said}", odd)]
-
-
-def _ranks(ranks: Any) -> str:
-    listed = sorted(ranks)
-    return ("rank " if len(listed) == 1 else "ranks ") + ", ".join(map(str, listed))
 
 
 def _version(name: str) -> str:

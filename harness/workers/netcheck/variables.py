@@ -116,7 +116,10 @@ class _Reader:
         several = max(nodes or 1, (node_rank or 0) + 1)
         if several > 1 and (world == 1 or (world is None and nodes is None)):
             size = "WORLD_SIZE=1" if world else "neither WORLD_SIZE nor a number of nodes is set"
-            self._fail("variables.world_of_one", f"{size}, but {several} or more nodes are expected")
+            self._fail(
+                "variables.world_of_one",
+                f"{size}, but {several}{'' if nodes else ' or more'} nodes are expected",
+            )
         elif None not in (nodes, per_node, world) and world != nodes * per_node:  # type: ignore[operator]
             self._fail(
                 "variables.world_size",

@@ -130,6 +130,7 @@ def column(rank: int, outcome: str, **fields: Any) -> dict[int, Report]:
         (PENDING, "peer.never_came"),
         ("tcp.refused", "tcp.refused"),
         ("tcp.filtered", "tcp.filtered"),
+        ("tcp.denied", "tcp.denied"),
         ("peer.other_job", "peer.other_job"),
     ],
 )
@@ -143,6 +144,15 @@ def test_a_rank_without_a_record_that_speaks_has_come() -> None:
     reports = {**column(3, "dns.no_record"), 3: healthy()[3]}
     found = conclude(list(reports.values()), 4)
     assert (found.cause, found.ranks, found.missing) == ("dns.no_record", (3,), ())
+
+
+def test_one_row_accuses_nobody() -> None:
+    """Contract: from one row it is not known whether the sender or all receivers are cut off."""
+    report = healthy()[2]
+    for other in (0, 1, 3):
+        report = seeing(report, other, "tcp.filtered")
+    found = conclude([report], 4)
+    assert (found.cause, found.ranks, found.missing) == ("tcp.filtered", (), (0, 1, 3))
 
 
 @pytest.mark.parametrize("known_by", ["report", "ear"])
