@@ -28,8 +28,8 @@ from .variables import Environment, validate_environment
 
 DEADLINE = 60.0
 """Seconds that all ranks have to come and be heard, unless told otherwise."""
-GRACE = 2.0
-"""Seconds after its deadline in which a rank still waits for the verdict of rank 0."""
+GRACE, NO_GRACE = 10.0, 0.5
+"""Seconds after its deadline in which a rank waits for rank 0's verdict, with and without a way to it."""
 SETTLE = {"dns.no_record": 5.0, "dns.negative_cached": 1e9, PENDING: 1e9}
 """Seconds after the last rank came until a failure counts: a record may come late, and a cache empties."""
 SETTLED = 1.6
@@ -128,7 +128,7 @@ class _Member:
                 self._send()
                 if self._result is not None:
                     return self._result
-                if left <= -GRACE:
+                if left <= -(GRACE if self._connected() else NO_GRACE):
                     return self._row_alone()
             time.sleep(pause)
             pause = min(0.25, pause * 1.3)
@@ -249,6 +249,12 @@ class _Member:
         data = self._exchange(first, b"REPT", self._said())
         if data:
             self._told(data)
+
+    def _connected(self) -> bool:
+        """Whether rank 0 can be reached from here, or has reached this rank."""
+        heard = self._server.heard.values() if self._server else ()
+        first = self._probes[0].cell.outcome in (OK, "mtu.black_hole")
+        return first or any(hello.rank == 0 and self._mine(hello) for hello, _ in list(heard))
 
     def _exchange(self, probe: Probe, kind: bytes, data: Any) -> Any:
         reached = connect(
