@@ -101,6 +101,16 @@ def record(rank: int, *addresses: str) -> Callable[[World], None]:
     return change
 
 
+def alias(rank: int) -> Callable[[World], None]:
+    """Let the Service of rank 0 lead to this rank."""
+
+    def change(pods: World) -> None:
+        records = {**pods.zone.records, "master.team.svc.cluster.local.": [pods.address(rank)]}
+        pods.serve(replace(pods.zone, records=records))
+
+    return change
+
+
 def too_early(cache: str) -> Callable[[World], None]:
     """Somebody asked for rank 2 before its record was there. The record exists now."""
 
@@ -158,6 +168,13 @@ def test_healthy(pods: World) -> None:
         assert result["verdict"] == "ok", (rank, result)
         assert (result["missing"], result["whole"], [*result["rows"]]) == ([], True, ["0", "1", "2", "3"])
     assert results[0]["seconds"] <= 2
+
+
+def test_healthy_with_a_service_for_rank_0(pods: World) -> None:
+    """Contract: MASTER_ADDR may be another name than that of the pod; it must lead to rank 0 all the same."""
+    alias(0)(pods)
+    results = play(pods, all=NAMED)
+    assert [result["verdict"] for result in results.values()] == ["ok"] * 4
 
 
 def test_as_a_command(pods: World) -> None:
@@ -282,6 +299,8 @@ class Case:
 
 
 SHORT = {"variables": {"MASTER_ADDR": "job-0.pods"}}
+NAMED = {"variables": {"MASTER_ADDR": "master.team.svc.cluster.local"}}
+"""As in ColossalAI's guide: rank 0 has a Service of its own."""
 SYN = "-p tcp --syn"
 CASES = [
     Case("world-size", "variables.world_size", [3], play=variables(3, WORLD_SIZE="6", NPROC_PER_NODE="1")),
@@ -290,6 +309,17 @@ CASES = [
     Case("interface", "variables.interface", [1], play=variables(1, GLOO_SOCKET_IFNAME="ens5"), text="eth0"),
     Case("node-rank-twice", "variables.node_rank_twice", [1], play=variables(2, NODE_RANK="1")),
     Case("record-absent", "dns.no_record", [2], record(2), WAIT),
+    Case(
+        "service-selects-nothing",
+        "dns.no_record",
+        [0],
+        nothing,
+        {**WAIT, "all": NAMED},
+        text="MASTER_ADDR master",
+    ),
+    Case(
+        "service-selects-another", "peer.other_rank", [0], alias(2), {"all": NAMED}, text="rank 2 of this run"
+    ),
     Case("never-came", "peer.never_came", [3], record(3), {**WAIT, "without": (3,)}, missing=[3]),
     Case("negative-cache", "dns.negative_cached", [2], too_early("type"), WAIT, text="s more"),
     Case("negative-cache-shared", "dns.negative_cached", [2], too_early("shared"), WAIT, text="s more"),

@@ -58,12 +58,15 @@ class Report:
     """From which address each other rank spoke to this one."""
     named: bool = True
     """Whether it knows the id of its run, so that who answers is known."""
+    master: Cell | None = None
+    """What it saw at MASTER_ADDR, where that is another name than the first peer's."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
             **vars(self),
             "row": {str(place): cell.as_dict() for place, cell in self.row.items()},
             "findings": [finding.as_dict() for finding in self.findings],
+            "master": self.master and self.master.as_dict(),
         }
 
     @classmethod
@@ -73,6 +76,7 @@ class Report:
             "row": {int(place): Cell(**cell) for place, cell in data["row"].items()},
             "findings": tuple(Finding.of(finding) for finding in data["findings"]),
             "addresses": tuple(data["addresses"]),
+            "master": data["master"] and Cell(**data["master"]),
             "heard": {int(rank): address for rank, address in data["heard"].items()},
         }
         return cls(**{**data, **parsed})
@@ -106,6 +110,7 @@ def conclude(reports: Sequence[Report], nodes: int, processes: int = 1) -> Concl
     missing = tuple(rank for rank in range(nodes) if rank not in at and rank not in greeted)
     found = [*_own(reports), *_places(reports, cells)]
     found += _bad(cells, missing, alone=len(reports) == 1)
+    found += _master(reports)
     found += [
         failed("peer.never_came", _never(rank, cells), [rank]) for rank in missing if _never(rank, cells)
     ]
@@ -196,6 +201,25 @@ def _bad(cells: Mapping[tuple[int, int], Cell], missing: Iterable[int], alone: b
             seen = f"rank {rank}: " if side == 0 else f"rank {rank}, as {listed(other)} saw it: "
             first = those[min(those)]
             found.append(failed(cause, seen + first.text, [rank], seconds=first.at))
+    return found
+
+
+def _master(reports: Sequence[Report]) -> list[Finding]:
+    """Return what failed at MASTER_ADDR. Rank 0 is accused, or those who cannot ask.
+
+    A connection that fails at an address of no rank is unknown: a Service may have an address of its own, and
+    carry the port of the training alone.
+    """
+    known = {address for report in reports for address in report.addresses}
+    found, seen = [], {report.place: report.master for report in reports if report.master}
+    for outcome in sorted({cell.outcome for cell in seen.values()} - {OK}):
+        ranks = [place for place, cell in seen.items() if cell.outcome == outcome]
+        cell = seen[min(ranks)]
+        text = f"MASTER_ADDR {cell.host}, as {listed(ranks)} saw it: {cell.text}"
+        if outcome == PENDING or (outcome.startswith("tcp.") and cell.address not in known):
+            found.append(unknown("tcp", text, ranks))
+        else:
+            found.append(failed(outcome, text, ranks if outcome in ASKER else [0], seconds=cell.at))
     return found
 
 

@@ -21,7 +21,7 @@ from .finding import OK, Finding, failed, in_order, unknown, verdict
 from .greeting import Hello, Server, call
 from .names import Configuration, Names
 from .peers import Peer
-from .probe import PENDING, Cell, Probe
+from .probe import PENDING, Cell, MasterProbe, Probe
 from .reach import connect
 from .surroundings import facts
 from .variables import Environment, validate_environment
@@ -106,6 +106,13 @@ class _Member:
         self._probes = [
             Probe(peer, port, self._hello, Names(Configuration.read()), self._stop).start() for peer in listed
         ]
+        self._master: Probe | None = None
+        """Of MASTER_ADDR, where that is another name than the first peer's."""
+        if known.master_addr and known.master_addr != listed[0].host:
+            master = Peer(known.master_addr, listed[0].port)
+            self._master = MasterProbe(
+                master, port, self._hello, Names(Configuration.read()), self._stop
+            ).start()
 
     def __enter__(self) -> _Member:
         return self
@@ -155,6 +162,7 @@ class _Member:
             self._facts,
             {hello.rank: address for hello, address in list(heard.values()) if self._mine(hello)},
             bool(self._hello.run),
+            self._master.cell if self._master else None,
         )
 
     def _mine(self, hello: Hello) -> bool:
@@ -210,6 +218,7 @@ class _Member:
         if {report.place for report in reports} < set(range(self._nodes)):
             return False
         cells = [cell for report in reports for other, cell in report.row.items() if other != report.place]
+        cells += [report.master for report in reports if report.master]
         waited = time.monotonic() - since
         return all(c.outcome == OK or waited >= SETTLE.get(c.outcome, SETTLED) for c in cells)
 

@@ -170,11 +170,10 @@ class Names:
         return answer
 
     def _broken(self, name: str, answer: Answer) -> Lookup:
-        cause = {
-            "silent": "dns.server_silent",
-            "refused": "dns.server_refused",
-            "no_route": "dns.server_silent",
-        }
+        # A kernel sends but a few ICMP errors a second, so a port without a listener is silent at times.
+        self._refused |= answer.kind == "refused"
+        silent = "dns.server_refused" if self._refused else "dns.server_silent"
+        cause = {"silent": silent, "refused": silent, "no_route": "dns.server_silent"}
         servers = ", ".join(self.configuration.servers)
         said = answer.text or answer.kind
         text = f"the DNS server {servers} does not resolve {name}: {said}"

@@ -155,3 +155,15 @@ class Probe:
 
     def _of(self, outcome: str, text: str, address: str = "") -> Cell:
         return Cell(outcome, self._peer.host, text, address, at=round(time.monotonic() - self._began, 3))
+
+
+class MasterProbe(Probe):
+    """Wants rank 0 to answer, and fills no packets."""
+
+    fills = False
+
+    def _judged(self, cell: Cell) -> Cell:
+        if cell.outcome == OK and cell.rank != 0:
+            text = f"{cell.host} ({cell.address}) is rank {cell.rank} of this run, and not rank 0"
+            return replace(cell, outcome="peer.other_rank", text=text)
+        return cell

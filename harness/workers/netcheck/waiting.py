@@ -6,13 +6,13 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .finding import OK
 from .greeting import Hello
 from .names import Configuration, Names
 from .peers import Peer
-from .probe import Cell, Probe
+from .probe import Cell, MasterProbe, Probe
 from .reach import CONNECT_SECONDS, connect
 from .variables import validate_environment
 
@@ -59,7 +59,7 @@ def wait_for_master(
     rank = -1 if known.node_rank is None else known.node_rank
     own = Hello(known.run_id, rank, known.nodes or 0, os.uname().nodename, os.urandom(8).hex())
     stop = threading.Event()
-    waiting = _Master if greeting else _Open
+    waiting = MasterProbe if greeting else _Open
     probe = waiting(Peer(address, port), port, own, Names(Configuration.read()), stop).start()
     try:
         while True:
@@ -74,18 +74,6 @@ def wait_for_master(
             time.sleep(0.02)
     finally:
         stop.set()
-
-
-class _Master(Probe):
-    """Wants rank 0, and no filled packets."""
-
-    fills = False
-
-    def _judged(self, cell: Cell) -> Cell:
-        if cell.outcome == OK and cell.rank != 0:
-            text = f"{cell.host} ({cell.address}) is rank {cell.rank} of this run, and not rank 0"
-            return replace(cell, outcome="peer.other_rank", text=text)
-        return cell
 
 
 class _Open(Probe):

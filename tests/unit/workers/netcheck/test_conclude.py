@@ -167,6 +167,28 @@ def test_an_old_address(known_by: str) -> None:
     assert (found.cause, found.ranks) == ("dns.old_address", (3,))
 
 
+@pytest.mark.parametrize(
+    ("outcome", "where", "found"),
+    [
+        ("ok", 0, ("ok", None, ())),
+        (PENDING, 0, ("unknown", None, ())),
+        ("dns.no_record", 0, ("failed", "dns.no_record", (0,))),
+        ("dns.server_silent", 0, ("failed", "dns.server_silent", (1, 2))),
+        ("peer.other_rank", 2, ("failed", "peer.other_rank", (0,))),
+        ("tcp.refused", 0, ("failed", "tcp.refused", (0,))),
+        ("tcp.refused", 98, ("unknown", None, ())),
+    ],
+)
+def test_master_addr_is_another_name(outcome: str, where: int, found: tuple[object, ...]) -> None:
+    """Contract: all pairs may be fine, and MASTER_ADDR lead nowhere. Then nothing is ok."""
+    reports = healthy()
+    for rank in reports:
+        seen = outcome if rank in (1, 2) else "ok"
+        reports[rank] = replace(reports[rank], master=Cell(seen, "master", address=address(where)))
+    done = conclude(list(reports.values()), 4)
+    assert (done.verdict, done.cause, done.ranks) == found
+
+
 def test_a_rank_twice() -> None:
     reports = healthy()
     reports[2] = replace(reports[2], rank=1)

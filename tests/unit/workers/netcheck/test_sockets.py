@@ -55,9 +55,10 @@ def reset(connection: socket.socket) -> None:
 
 
 def greeted(port: int) -> str | None:
-    connection = connect("127.0.0.1", port).connection
-    assert connection
-    with connection:
+    reached = connect("127.0.0.1", port)
+    if reached.connection is None:  # a reset may come before the greeting
+        return reached.cause
+    with reached.connection as connection:
         return greet(connection, OWN, 0.5).cause
 
 
