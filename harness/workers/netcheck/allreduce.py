@@ -1,0 +1,52 @@
+"""Reduce numbers that differ by rank over all ranks: the last step, and the only one that needs PyTorch."""
+
+from __future__ import annotations
+
+import datetime
+import time
+
+from .finding import Finding, failed, ok, unknown
+
+
+def self_test(seconds: float = 60.0, elements: int = 1 << 16) -> Finding:
+    """All-reduce `elements` numbers that depend on rank and place, and compare every sum.
+
+    It uses the process group that is there. Else it makes one from the variables of torchrun, with nccl where
+    CUDA is and gloo elsewhere, and ends it. The numbers are float64, so every sum is exact. Unknown without
+    PyTorch.
+    """
+    try:
+        import torch
+        import torch.distributed as dist
+    except ImportError as error:
+        return unknown("all-reduce", f"PyTorch is not here: {error}")
+    began, made = time.monotonic(), not dist.is_initialized()
+    cuda = torch.cuda.is_available()
+    try:
+        if made:
+            dist.init_process_group("nccl" if cuda else "gloo", timeout=datetime.timedelta(seconds=seconds))
+        rank, world = dist.get_rank(), dist.get_world_size()
+        backend = dist.get_backend()
+        device = (
+            torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
+        )
+        place = torch.arange(elements, dtype=torch.float64, device=device)
+        numbers = (rank + 1) * (place + 1)
+        dist.all_reduce(numbers)
+        wrong = int((numbers != (place + 1) * (world * (world + 1) // 2)).sum().item())
+    except Exception as error:
+        return failed(
+            "allreduce.failed", f"{type(error).__name__}: {error}", seconds=time.monotonic() - began
+        )
+    finally:
+        if made and dist.is_initialized():
+            dist.destroy_process_group()
+    took = time.monotonic() - began
+    if wrong:
+        return failed(
+            "allreduce.wrong_sum",
+            f"{wrong} of {elements} sums over {world} ranks are wrong",
+            [rank],
+            seconds=took,
+        )
+    return ok("all-reduce", f"{elements} sums over {world} ranks are right ({backend})", took)

@@ -1,0 +1,296 @@
+"""Name the cause from what the ranks saw. Pure: reports in, findings out.
+
+A report is what one rank saw: its own findings, and its row, a cell for each other rank. What no report says
+is unknown, and never ok.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .finding import (
+    CAUSES,
+    FAILED,
+    OK,
+    OUTSIDE,
+    STEPS,
+    Finding,
+    failed,
+    in_order,
+    listed,
+    ok,
+    unknown,
+    verdict,
+)
+from .matrix import Pattern, classify
+from .probe import PENDING, Cell
+from .surroundings import compare
+
+ASKER = ("dns.no_server", "dns.server_silent", "dns.server_refused", "dns.server_failed", "dns.search_path")
+"""Causes that accuse who asked, and not who was asked for."""
+PLACED = ("tcp.filtered", "tcp.no_route", "tcp.denied", "tcp.reset", "address.family", "mtu.black_hole")
+"""Causes that accuse by their place in the matrix. All others accuse who was asked for."""
+ABSENT = ("dns.no_record", "dns.negative_cached", "tcp.no_route", PENDING)
+"""What others see of a rank that is not there."""
+_ALONE = {
+    "pods": "whether every pod exists and runs is known to the API server alone",
+    "service": "whether the Service selects the pods is known to the API server alone",
+    "all-reduce": "not asked for (netcheck.self_test)",
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one rank saw. `place` is its index among the peers; `row` has a cell for each place it tried."""
+
+    place: int
+    rank: int
+    host: str
+    instance: str
+    addresses: tuple[str, ...]
+    row: Mapping[int, Cell]
+    findings: tuple[Finding, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    heard: Mapping[int, str] = field(default_factory=dict)
+    """From which address each other rank spoke to this one."""
+    named: bool = True
+    """Whether it knows the id of its run, so that who answers is known."""
+    master: Cell | None = None
+    """What it saw at MASTER_ADDR, where that is another name than the first peer's."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            **vars(self),
+            "row": {str(place): cell.as_dict() for place, cell in self.row.items()},
+            "findings": [finding.as_dict() for finding in self.findings],
+            "master": self.master and self.master.as_dict(),
+        }
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Report:
+        """Return it from `as_dict`, by way of JSON. Raises KeyError, TypeError when it is none."""
+        parsed = {
+            "row": {int(place): Cell(**cell) for place, cell in data["row"].items()},
+            "findings": tuple(Finding.of(finding) for finding in data["findings"]),
+            "addresses": tuple(data["addresses"]),
+            "master": data["master"] and Cell(**data["master"]),
+            "heard": {int(rank): address for rank, address in data["heard"].items()},
+        }
+        return cls(**{**data, **parsed})
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """The verdict, the cause, the ranks that are missing, and every finding in the order of the steps."""
+
+    verdict: str
+    cause: str | None
+    missing: tuple[int, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that the cause accuses."""
+        return next((f.ranks for f in self.findings if f.status == FAILED), ())
+
+
+def conclude(reports: Sequence[Report], nodes: int, processes: int = 1) -> Conclusion:
+    """Name the cause over the reports of a job of `nodes` nodes, each with `processes` processes."""
+    at = {report.place: report for report in reports}
+    cells = {
+        (sender, receiver): _aged(cell, receiver, at)
+        for sender, report in at.items()
+        for receiver, cell in report.row.items()
+        if receiver != sender and receiver < nodes
+    }
+    greeted = {receiver for (_, receiver), cell in cells.items() if _past(cell, "greeting")}
+    missing = tuple(rank for rank in range(nodes) if rank not in at and rank not in greeted)
+    found = [*_own(reports), *_places(reports, cells)]
+    found += _bad(cells, missing, alone=len(reports) == 1)
+    found += _master(reports)
+    found += [
+        failed("peer.never_came", _never(rank, cells), [rank]) for rank in missing if _never(rank, cells)
+    ]
+    if at:
+        offsets = {
+            r: (cell.offset, cell.rtt / 2) for (s, r), cell in cells.items() if s == 0 and cell.instance
+        }
+        found += compare({place: report.facts for place, report in at.items()}, offsets, processes)
+    found += _proved(cells, reports, nodes, found)
+    findings = in_order(found)
+    cause = next((finding.cause for finding in findings if finding.status == FAILED), None)
+    return Conclusion(verdict(findings), cause, missing, tuple(findings))
+
+
+def _aged(cell: Cell, receiver: int, at: Mapping[int, Report]) -> Cell:
+    """Return the cell, or that its name leads to an address which the rank does not have."""
+    known = set(at[receiver].addresses) if receiver in at else set()
+    known |= {report.heard[receiver] for report in at.values() if receiver in report.heard}
+    silent = cell.outcome.startswith("tcp.") or cell.outcome == "peer.silent"
+    if not silent or not known or cell.address in known or not cell.address:
+        return cell
+    text = f"{cell.host} leads to {cell.address}, but rank {receiver} is at {', '.join(sorted(known))}"
+    return replace(cell, outcome="dns.old_address", text=f"{text} ({cell.text})")
+
+
+def _own(reports: Sequence[Report]) -> list[Finding]:
+    """Return what each rank found by itself; what several found alike is one finding of theirs."""
+    alike: dict[tuple[str, str, str | None, str], list[Report]] = defaultdict(list)
+    for report in reports:
+        for finding in report.findings:
+            text = finding.text if finding.status != OK else ""
+            alike[finding.step, finding.status, finding.cause, text].append(report)
+    found = []
+    for (step, status, cause, _), those in alike.items():
+        first = next(f for f in those[0].findings if (f.step, f.status, f.cause) == (step, status, cause))
+        ranks = () if status == OK else tuple(sorted(report.place for report in those))
+        text = first.text if status != OK or len(those) == 1 else f"{len(those)} ranks; {first.text}"
+        found.append(replace(first, text=text, ranks=ranks))
+    return found
+
+
+def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) -> list[Finding]:
+    """Return whether each rank is who its place among the peers says."""
+    said: dict[int, dict[str, str]] = defaultdict(dict)
+    place: dict[str, int] = {}
+    for report in reports:
+        said[report.rank][report.instance] = f"{report.host} ({', '.join(report.addresses)})"
+        place[report.instance] = report.place
+    for (_, receiver), cell in cells.items():
+        if _past(cell, "greeting") and cell.rank is not None:
+            said[cell.rank].setdefault(cell.instance, f"{cell.host} ({cell.address})")
+            place.setdefault(cell.instance, receiver)
+    twice, other = [], []
+    for rank, hosts in sorted(said.items()):
+        if len(hosts) > 1:
+            who = " and ".join(sorted(hosts.values()))
+            twice.append(
+                failed("variables.node_rank_twice", f"{who} both say that they are rank {rank}", [rank])
+            )
+            continue
+        for instance, host in hosts.items():
+            if rank >= 0 and place[instance] != rank:
+                text = f"{host} is number {place[instance]} of the peers, but says that it is rank {rank}"
+                other.append(failed("variables.node_rank", text, [place[instance]]))
+    return twice + sorted(other, key=lambda finding: finding.ranks)
+
+
+def _bad(cells: Mapping[tuple[int, int], Cell], missing: Iterable[int], alone: bool) -> list[Finding]:
+    """Return a finding for each cause and place in the matrix. `alone`: only one row is known."""
+    absent, found = set(missing), []
+    for cause in CAUSES:
+        bad = {
+            pair: cell
+            for pair, cell in cells.items()
+            if cell.outcome == cause and not (pair[1] in absent and cause in ABSENT)
+        }
+        if not bad:
+            continue
+        if cause in PLACED:
+            step = CAUSES[cause]
+            patterns = classify(bad, (pair for pair, cell in cells.items() if _past(cell, step)))
+            found += [_placed(cause, pattern, bad, absent, alone) for pattern in patterns]
+            continue
+        side = 0 if cause in ASKER else 1
+        for rank in sorted({pair[side] for pair in bad}):
+            those = {pair: cell for pair, cell in bad.items() if pair[side] == rank}
+            other = sorted({pair[1 - side] for pair in those})
+            seen = f"rank {rank}: " if side == 0 else f"rank {rank}, as {listed(other)} saw it: "
+            first = those[min(those)]
+            found.append(failed(cause, seen + first.text, [rank], seconds=first.at))
+    return found
+
+
+def _master(reports: Sequence[Report]) -> list[Finding]:
+    """Return what failed at MASTER_ADDR. Rank 0 is accused, or those who cannot ask.
+
+    A connection that fails at an address of no rank is unknown: a Service may have an address of its own, and
+    carry the port of the training alone.
+    """
+    known = {address for report in reports for address in report.addresses}
+    found, seen = [], {report.place: report.master for report in reports if report.master}
+    for outcome in sorted({cell.outcome for cell in seen.values()} - {OK}):
+        ranks = [place for place, cell in seen.items() if cell.outcome == outcome]
+        cell = seen[min(ranks)]
+        text = f"MASTER_ADDR {cell.host}, as {listed(ranks)} saw it: {cell.text}"
+        if outcome == PENDING or (outcome.startswith("tcp.") and cell.address not in known):
+            found.append(unknown("tcp", text, ranks))
+        else:
+            found.append(failed(outcome, text, ranks if outcome in ASKER else [0], seconds=cell.at))
+    return found
+
+
+def _placed(
+    cause: str, pattern: Pattern, bad: Mapping[tuple[int, int], Cell], missing: Collection[int], alone: bool
+) -> Finding:
+    """Accuse by the pattern, as far as rows prove it: no rank whose side of the matrix was not heard."""
+    kind, accused = pattern.kind, pattern.accused
+    if alone:
+        kind, accused = "row", ()
+    elif kind == "ingress" and pattern.receivers[0] in missing:
+        kind = "unheard"
+    words = {
+        "row": f"{listed(pattern.senders)} → {listed(pattern.receivers)}; the other way was not heard",
+        "unheard": f"rank {pattern.receivers[0]} answers nobody, and nobody heard from it",
+        "everywhere": "no rank reaches any other",
+        "isolated": f"rank {pattern.senders[0]} reaches nobody, and nobody reaches it",
+        "egress": f"what rank {pattern.senders[0]} sends reaches nobody (egress)",
+        "ingress": f"what others send does not reach rank {pattern.receivers[0]} (ingress)",
+        "boundary": f"a boundary: {pattern}",
+        "pair": f"{pattern}" + (", one way" if pattern.one_way else ""),
+    }
+    cell = bad[min(pair for pair in bad if pair in pattern.cells())]
+    return failed(cause, f"{words[kind]}; {cell.host}: {cell.text}", accused, kind, cell.at)
+
+
+def _never(rank: int, cells: Mapping[tuple[int, int], Cell]) -> str:
+    """Return what others saw of a rank that did not speak, or "" when that has a cause of its own."""
+    seen = [cell for (_, receiver), cell in cells.items() if receiver == rank]
+    if any(cell.outcome not in ABSENT for cell in seen):
+        return ""
+    said = f" ({seen[0].text})" if seen and seen[0].text else ""
+    return f"rank {rank} has not spoken to anybody{said}"
+
+
+def _proved(
+    cells: Mapping[tuple[int, int], Cell], reports: Sequence[Report], nodes: int, found: Sequence[Finding]
+) -> list[Finding]:
+    """Return for each step without a finding whether all pairs prove it."""
+    there = {finding.step for finding in found}
+    pairs = nodes * (nodes - 1)
+    proved = []
+    for step in STEPS:
+        if step in OUTSIDE:
+            if step not in there:
+                proved.append(unknown(step, _ALONE[step]))
+        elif step in ("dns", "tcp", "greeting", "matrix", "mtu"):
+            past = sum(_past(cell, step) for cell in cells.values())
+            if step == "greeting" and past == pairs and not all(report.named for report in reports):
+                proved.append(
+                    unknown(step, "no run id is set (NETCHECK_RUN_ID, RDZV_ID): another job looks the same")
+                )
+            elif past == pairs:
+                proved.append(ok(step, _said(step, cells, pairs)))
+            elif step not in there:
+                proved.append(unknown(step, f"{past} of {pairs} pairs"))
+        elif step not in there:
+            proved.append(unknown(step, "no rank said anything of it"))
+    return proved
+
+
+def _said(step: str, cells: Mapping[tuple[int, int], Cell], pairs: int) -> str:
+    if step == "matrix" and cells:
+        slowest = max(cells, key=lambda pair: cells[pair].rtt)
+        took = f"{cells[slowest].rtt * 1000:.1f} ms"
+        return f"{pairs} of {pairs} pairs; the slowest greeting, {slowest[0]} → {slowest[1]}, takes {took}"
+    return f"{pairs} of {pairs} pairs"
+
+
+def _past(cell: Cell, step: str) -> bool:
+    """Whether the cell proves this step: it is ok, or it failed at a later one."""
+    if cell.outcome in (OK, PENDING):
+        return cell.outcome == OK
+    return STEPS.index(CAUSES[cell.outcome]) > STEPS.index(step)

@@ -1,0 +1,55 @@
+"""The result of a diagnosis on one rank, as data and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .finding import Finding
+from .probe import Cell
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The result on one rank. `whole`: it is about all pairs; else about this rank's row alone.
+
+    `rows` maps each rank that was heard to its cells by rank.
+    """
+
+    verdict: str
+    cause: str | None
+    ranks: tuple[int, ...]
+    missing: tuple[int, ...]
+    findings: tuple[Finding, ...]
+    rows: Mapping[int, Mapping[int, Cell]]
+    nodes: int
+    rank: int
+    whole: bool
+    seconds: float
+
+    @property
+    def recommendations(self) -> list[str]:
+        """What to do, the first cause first."""
+        return list(dict.fromkeys(f"{f.cause}: {f.advice}" for f in self.findings if f.status == "failed"))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON knows it."""
+        return {
+            **vars(self),
+            "ranks": list(self.ranks),
+            "missing": list(self.missing),
+            "findings": [finding.as_dict() for finding in self.findings],
+            "rows": {
+                str(s): {str(r): cell.as_dict() for r, cell in row.items()} for s, row in self.rows.items()
+            },
+            "recommendations": self.recommendations,
+        }
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Diagnosis:
+        """Return it from `as_dict`, by way of JSON."""
+        rows = {int(s): {int(r): Cell(**cell) for r, cell in row.items()} for s, row in data["rows"].items()}
+        fields = {name: data[name] for name in cls.__dataclass_fields__}
+        tuples = {name: tuple(data[name]) for name in ("ranks", "missing")}
+        return cls(**{**fields, **tuples, "findings": tuple(map(Finding.of, data["findings"])), "rows": rows})

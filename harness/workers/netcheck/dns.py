@@ -1,0 +1,145 @@
+"""Ask a DNS server directly, over UDP and TCP (RFC 1035, 2308, 6891): addresses, TTL, negative answers.
+
+The system's resolver hides what is needed here: how long an answer is kept, whether a "no such name" is
+fresh or out of a cache, and that a server does not answer at all.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+import struct
+import time
+from dataclasses import dataclass
+
+A, AAAA = 1, 28
+UNASSIGNED = range(4096, 32768)
+"""Record types that nobody was given (RFC 6895). The answer only tells whether the name exists."""
+_CNAME, _SOA = 5, 6
+_RD, _TC = 0x0100, 0x0200
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one server said of one name and type.
+
+    `kind`: answer, nodata (the name exists, without this type), nxdomain, failed (an error code), silent,
+    refused (nothing listens), no_route. `ttl`: seconds that the answer may be kept, or None; of a negative
+    one the lower of the SOA record's own TTL and its minimum.
+    """
+
+    kind: str
+    addresses: tuple[str, ...] = ()
+    ttl: int | None = None
+    text: str = ""
+
+    @property
+    def negative(self) -> bool:
+        return self.kind in ("nodata", "nxdomain")
+
+
+def ask(
+    server: str,
+    name: str,
+    kind: int = A,
+    *,
+    seconds: float = 1.0,
+    port: int = 53,
+) -> Answer:
+    """Ask one server for the records of a full name. `kind` is A, AAAA or one of UNASSIGNED."""
+    ends = time.monotonic() + seconds
+    try:
+        question = _question(int.from_bytes(os.urandom(2), "big"), name, kind)
+        reply = _udp(server, port, question, seconds)
+        answer = parse(reply, kind)
+        if answer is None:
+            left = max(0.1, ends - time.monotonic())
+            answer = parse(_tcp(server, port, question, left), kind)
+        return answer or Answer("failed", text="truncated over TCP")
+    except OSError as error:
+        return Answer(_failure(error), text=error.strerror or "no answer")
+    except (ValueError, IndexError, struct.error) as error:
+        return Answer("failed", text=f"no valid DNS message: {error}")
+
+
+def parse(reply: bytes, kind: int) -> Answer | None:
+    """Return what a message says; None: it was truncated. Raises ValueError, IndexError, struct.error."""
+    _, flags, questions, answers, authorities, _ = struct.unpack_from("!6H", reply)
+    if flags & _TC:
+        return None
+    code, at = flags & 0xF, 12
+    for _ in range(questions):
+        at = _skip_name(reply, at) + 4
+    addresses: list[str] = []
+    ttls: list[int] = []
+    soa: tuple[int, int] | None = None
+    for number in range(answers + authorities):
+        at = _skip_name(reply, at)
+        of, _, ttl, length = struct.unpack_from("!2HIH", reply, at)
+        data = reply[at + 10 : at + 10 + length]
+        at += 10 + length
+        if number < answers and of in (kind, _CNAME):
+            ttls.append(ttl)
+            if of == kind:
+                addresses.append(str(ipaddress.ip_address(data)))
+        elif of == _SOA:
+            soa = (ttl, int.from_bytes(data[-4:], "big"))
+    if addresses:
+        return Answer("answer", tuple(addresses), min(ttls))
+    if code not in (0, 3):
+        names = {1: "FORMERR", 2: "SERVFAIL", 4: "NOTIMP", 5: "REFUSED"}
+        return Answer("failed", text=names.get(code, f"error code {code}"))
+    negative = "nxdomain" if code == 3 else "nodata"
+    return Answer(negative, ttl=min(soa) if soa else None)
+
+
+def _question(number: int, name: str, kind: int) -> bytes:
+    labels = [
+        label.encode("idna" if not label.isascii() else "ascii") for label in name.rstrip(".").split(".")
+    ]
+    if any(not 0 < len(label) < 64 for label in labels):
+        raise ValueError(f"{name!r} is no DNS name")
+    header = struct.pack("!6H", number, _RD, 1, 0, 0, 0)
+    return (
+        header + b"".join(bytes([len(label)]) + label for label in labels) + struct.pack("!B2H", 0, kind, 1)
+    )
+
+
+def _udp(server: str, port: int, question: bytes, seconds: float) -> bytes:
+    ends = time.monotonic() + seconds
+    with socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.connect((server, port))  # so that an ICMP error comes back as errno
+        asking.send(question)
+        while True:
+            asking.settimeout(max(0.01, ends - time.monotonic()))
+            reply = asking.recv(65535)
+            if len(reply) >= 12 and reply[:2] == question[:2] and reply[2] & 0x80:
+                return reply
+
+
+def _tcp(server: str, port: int, question: bytes, seconds: float) -> bytes:
+    with socket.create_connection((server, port), timeout=seconds) as asking:
+        asking.sendall(struct.pack("!H", len(question)) + question)
+        reply = b""
+        while len(reply) < 2 or len(reply) < 2 + int.from_bytes(reply[:2], "big"):
+            part = asking.recv(65535)
+            if not part:
+                raise ValueError("the connection ended")
+            reply += part
+        return reply[2:]
+
+
+def _failure(error: OSError) -> str:
+    if isinstance(error, socket.timeout) or error.errno in (errno.ETIMEDOUT, errno.EAGAIN):
+        return "silent"
+    return "refused" if error.errno == errno.ECONNREFUSED else "no_route"
+
+
+def _skip_name(message: bytes, at: int) -> int:
+    while message[at]:
+        if message[at] & 0xC0:
+            return at + 2
+        at += message[at] + 1
+    return at + 1

@@ -1,0 +1,165 @@
+"""What netcheck finds out, as data: the steps in their order, the closed set of causes, a finding.
+
+Standard library only, Python 3.9 and later, as every module of this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+OK, FAILED, UNKNOWN = "ok", "failed", "unknown"
+
+STEPS = (
+    "variables",
+    "pods",
+    "interface",
+    "dns",
+    "service",
+    "tcp",
+    "greeting",
+    "matrix",
+    "mtu",
+    "surroundings",
+    "all-reduce",
+)
+"""Each step proves one thing. The first that failed names the cause."""
+OUTSIDE = ("pods", "service", "all-reduce")
+"""Steps that netcheck does not make by itself in a pod: two need the API server, one needs PyTorch."""
+
+_ADVICE = {
+    "variables": {
+        "variables.missing": "Set the variable in the pod template, the same in every pod.",
+        "variables.master_addr": "Set MASTER_ADDR to the DNS name of rank 0, without scheme and port.",
+        "variables.master_port": "Set MASTER_PORT to a number from 1 to 65535, the same in every pod.",
+        "variables.world_size": "Set WORLD_SIZE to nodes × processes per node.",
+        "variables.world_of_one": "Set NNODES and WORLD_SIZE: this rank would train alone.",
+        "variables.node_rank": "Set NODE_RANK from the pod's index, from 0 to nodes - 1.",
+        "variables.node_rank_twice": "Give each pod a NODE_RANK of its own, from the pod's index.",
+        "variables.nodes": "Set the number of nodes to a whole number of 1 or more.",
+        "variables.nproc_per_node": "Set the processes per node to a whole number of 1 or more.",
+        "variables.rank": "Let torchrun set RANK and LOCAL_RANK.",
+        "variables.interface": "Remove the variable: setup_networking finds the interface.",
+    },
+    "pods": {
+        "peer.never_came": "Look at this pod: is it Pending, pulling its image, or has it ended?",
+    },
+    "interface": {
+        "address.none": "Look at the pod's network: it has no address besides loopback.",
+        "address.family": "Give the pods and the Service addresses of the same IP family.",
+        "address.loopback": "Let the name of rank 0 lead to the pod's own address.",
+    },
+    "dns": {
+        "dns.no_server": "Look at the pod's dnsPolicy: /etc/resolv.conf names no DNS server.",
+        "dns.server_refused": "Start the DNS server: nothing listens on port 53 of its address.",
+        "dns.server_silent": "Open UDP port 53 to the DNS server, or start it again.",
+        "dns.server_failed": "Look at the log of the DNS server: it answers with an error.",
+        "dns.search_path": "Write the full name, or mend dnsPolicy and the search path.",
+        "dns.negative_cached": "Wait until it expires; do not ask before the record exists.",
+        "dns.no_record": "Look at the Service: selector, hostname, subdomain, publishNotReadyAddresses.",
+        "dns.old_address": "Wait for the record to change, or delete the old pod.",
+    },
+    "tcp": {
+        "tcp.refused": "Start the process there, or mend the port: the machine answers, nothing listens.",
+        "tcp.filtered": "Look at NetworkPolicy, security group and host firewall.",
+        "tcp.no_route": "Look at the pod network: no route leads there, or no machine has the address.",
+        "tcp.denied": "Look at the policy on this node: it forbids the connection on this side.",
+    },
+    "greeting": {
+        "port.taken": "End what is left over from an earlier start, or choose another port by --port.",
+        "tcp.reset": "Look for a sidecar or service mesh that closes what it does not know.",
+        "peer.silent": "Look at what listens on this port.",
+        "peer.not_netcheck": "Choose another port by --port: another program listens on this one.",
+        "peer.other_job": "Give each job a name, a Service and a run id of its own.",
+        "peer.other_rank": "Let the name of rank 0 lead to rank 0 alone.",
+        "peer.other_size": "Start every rank with the same number of nodes.",
+    },
+    "mtu": {
+        "mtu.black_hole": "Lower the MTU of the pods' interfaces, or let ICMP 'fragmentation needed' pass.",
+    },
+    "surroundings": {
+        "clock.offset": "Let the node synchronise its clock.",
+        "versions.python": "Run the same image in every pod.",
+        "versions.torch": "Run the same image in every pod.",
+        "versions.nccl": "Run the same image in every pod.",
+        "shm.small": "Mount an emptyDir with medium: Memory at /dev/shm.",
+        "memlock.low": "Raise the memlock limit of the containers: RDMA needs it.",
+    },
+    "all-reduce": {
+        "allreduce.wrong_sum": "Do not train: a reduction over these ranks gives wrong numbers.",
+        "allreduce.failed": "Read the error of PyTorch; the steps before this one say more.",
+    },
+}
+"""What to do, by step and cause. The causes are a closed set (docs/networking.md)."""
+CAUSES = {cause: step for step, advice in _ADVICE.items() for cause in advice}
+"""The step that each cause belongs to."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one step proved, or could not.
+
+    `ranks` are node ranks, the ones that the cause accuses; `pattern` is where in the matrix of all pairs
+    (matrix.py), "" when it has no place there. `seconds` is how long netcheck took to see it.
+    """
+
+    step: str
+    status: str
+    text: str
+    cause: str | None = None
+    ranks: tuple[int, ...] = ()
+    pattern: str = ""
+    seconds: float = 0.0
+
+    @property
+    def advice(self) -> str:
+        """What to do, or ""."""
+        return _ADVICE[self.step][self.cause] if self.cause else ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON knows it."""
+        return {**asdict(self), "ranks": list(self.ranks), "do": self.advice}
+
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> Finding:
+        """Return it from `as_dict`."""
+        fields = {name: data[name] for name in cls.__dataclass_fields__}
+        return cls(**{**fields, "ranks": tuple(fields["ranks"])})
+
+
+def listed(ranks: Iterable[int]) -> str:
+    """Return ranks in words: "rank 2", "ranks 0, 1"."""
+    each = sorted(ranks)
+    return ("rank " if len(each) == 1 else "ranks ") + ", ".join(map(str, each))
+
+
+def failed(
+    cause: str, text: str, ranks: Iterable[int] = (), pattern: str = "", seconds: float = 0.0
+) -> Finding:
+    """Return a failed finding. The cause says the step."""
+    return Finding(CAUSES[cause], FAILED, text, cause, tuple(sorted(set(ranks))), pattern, round(seconds, 3))
+
+
+def ok(step: str, text: str, seconds: float = 0.0) -> Finding:
+    return Finding(step, OK, text, seconds=round(seconds, 3))
+
+
+def unknown(step: str, text: str, ranks: Iterable[int] = ()) -> Finding:
+    return Finding(step, UNKNOWN, text, ranks=tuple(sorted(set(ranks))))
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    """Return failed, unknown or ok. Only what a pod cannot ask (OUTSIDE) may stay unknown in an ok."""
+    if any(finding.status == FAILED for finding in findings):
+        return FAILED
+    proved = {finding.step for finding in findings if finding.status == OK}
+    doubtful = {finding.step for finding in findings if finding.status == UNKNOWN}
+    inside = set(STEPS) - set(OUTSIDE)
+    return OK if inside <= proved and not inside & doubtful else UNKNOWN
+
+
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """Return them by step; what failed comes first in its step."""
+    rank = {FAILED: 0, UNKNOWN: 1, OK: 2}
+    return sorted(findings, key=lambda finding: (STEPS.index(finding.step), rank[finding.status]))

@@ -1,0 +1,175 @@
+"""Find this host's address and interface on the route to another, by the kernel's own route."""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import os
+import socket
+import struct
+from collections.abc import Iterable, Iterator, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .finding import Finding, failed, ok
+
+_SIOCGIFCONF, _SIOCGIFMTU = 0x8912, 0x8921
+_IFREQ = 40
+INFINIBAND = "/sys/class/infiniband"
+SOCKETS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where packets to `target` leave: the interface, this host's address there, its MTU in bytes."""
+
+    target: str
+    interface: str
+    address: str
+    mtu: int
+
+
+def addresses() -> dict[str, str]:
+    """Return every address of this host and its interface. IPv6 link-local ones are left out."""
+    return dict([*_version_4(), *_version_6()])
+
+
+def reachable(own: Iterable[str]) -> list[str]:
+    """Return the addresses that are no loopback ones."""
+    return [address for address in own if not ipaddress.ip_address(address).is_loopback]
+
+
+def families(own: Iterable[str]) -> set[int]:
+    """Return 4, 6 or both: the IP families in which there is an address besides loopback."""
+    return {ipaddress.ip_address(address).version for address in reachable(own)}
+
+
+def route_to(address: str) -> Route:
+    """Return the route to an IP address. Raises OSError when there is none. No packet is sent."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as asking:
+        asking.connect((address, 9))
+        own = asking.getsockname()[0]
+        interface = addresses().get(own, "")
+        return Route(address, interface, own, _mtu(asking, interface) if interface else 0)
+
+
+def check(address: str, alone: bool = False) -> Finding:
+    """Return whether packets to rank 0 leave by an address that others can answer. `alone`: of one node."""
+    own = addresses()
+    there = families(own)
+    if not there and not alone:
+        return failed(
+            "address.none", f"this host has no address besides loopback: {', '.join(own) or 'none'}"
+        )
+    version = ipaddress.ip_address(address).version
+    if version not in there and not alone:
+        has = " and ".join(f"IPv{family}" for family in sorted(there))
+        return failed("address.family", f"rank 0 is at {address}, but this host has {has} addresses only")
+    try:
+        route = route_to(address)
+    except OSError as error:
+        return failed("tcp.no_route", f"no route to {address}: {error.strerror}")
+    if ipaddress.ip_address(route.address).is_loopback and not alone:
+        return failed(
+            "address.loopback", f"the name of rank 0 leads to {address}, which is this pod's loopback"
+        )
+    return ok(
+        "interface", f"{route.interface} ({route.address}, MTU {route.mtu}) is on the route to {address}"
+    )
+
+
+def infiniband(folder: str = INFINIBAND) -> tuple[str, ...]:
+    """Return the InfiniBand (RDMA) devices that have an active port."""
+    states = Path(folder).glob("*/ports/*/state")
+    return tuple(sorted({path.parents[2].name for path in states if "ACTIVE" in _text(path)}))
+
+
+def setup_networking(
+    address: str | None = None,
+    variables: MutableMapping[str, str] | None = None,
+    *,
+    folder: str = INFINIBAND,
+) -> tuple[dict[str, str], list[str]]:
+    """Set gloo's and NCCL's interface to the one on the route to `address`, an IP address of rank 0.
+
+    Returns what was set, and a sentence for each variable that says what and why. A variable that is set
+    stays. InfiniBand is never turned off. Raises OSError when there is no route.
+    """
+    into = os.environ if variables is None else variables
+    done: dict[str, str] = {}
+    said: list[str] = []
+    route = route_to(address) if address else None
+    names = set(addresses().values())
+    for name in SOCKETS:
+        if into.get(name):
+            said.append(f"{name}={into[name]} stays: it was set")
+            if not _present(into[name], names):
+                said.append(
+                    f"{name}={into[name]} names no interface of this host: {', '.join(sorted(names))}"
+                )
+        elif route is not None and route.interface not in ("", "lo"):
+            # NCCL takes a prefix, so that eth1 is eth10 too; "=" makes it exact. gloo takes one exact name.
+            done[name] = into[name] = f"={route.interface}" if name.startswith("NCCL") else route.interface
+            said.append(f"{name}={done[name]}: {route.address} on it is on the route to {route.target}")
+    devices = infiniband(folder)
+    if devices and into.get("NCCL_IB_DISABLE") == "1":
+        said.append(f"NCCL_IB_DISABLE=1 turns off {', '.join(devices)}: unset it, unless it is broken")
+    elif devices:
+        said.append(f"InfiniBand {', '.join(devices)} is active and stays on")
+    return done, said
+
+
+def check_names(variables: MutableMapping[str, str]) -> Iterator[Finding]:
+    """Yield a finding for each interface that is named in a variable and that this host lacks."""
+    names = set(addresses().values())
+    for name in SOCKETS:
+        given = variables.get(name, "")
+        if given and not _present(given, names):
+            has = ", ".join(sorted(names))
+            yield failed(
+                "variables.interface", f"{name}={given} names no interface of this host, which has {has}"
+            )
+
+
+def _present(given: str, names: set[str]) -> bool:
+    """Whether a value as NCCL takes it (prefixes; `=` exact, `^` all but) leaves an interface."""
+    wanted = given.lstrip("^=").split(",")
+    if given.startswith("^"):
+        return any(not name.startswith(tuple(wanted)) for name in names)
+    exact = given.startswith("=")
+    return any(name == want or (not exact and name.startswith(want)) for name in names for want in wanted)
+
+
+def _version_4() -> Iterator[tuple[str, str]]:
+    size = 256 * _IFREQ
+    buffer = bytearray(size)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        pointer = memoryview(buffer)
+        import ctypes
+
+        at = ctypes.addressof(ctypes.c_char.from_buffer(pointer))
+        length = struct.unpack("iL", fcntl.ioctl(asking, _SIOCGIFCONF, struct.pack("iL", size, at)))[0]
+    for start in range(0, length, _IFREQ):
+        name = bytes(buffer[start : start + 16]).split(b"\0")[0].decode()
+        yield socket.inet_ntoa(bytes(buffer[start + 20 : start + 24])), name.partition(":")[0]
+
+
+def _version_6() -> Iterator[tuple[str, str]]:
+    for line in _text(Path("/proc/net/if_inet6")).splitlines():
+        raw, *_, name = line.split()
+        address = ipaddress.ip_address(bytes.fromhex(raw))
+        if not address.is_link_local:
+            yield str(address), name
+
+
+def _mtu(asking: socket.socket, interface: str) -> int:
+    asked = struct.pack("16s24x", interface.encode())
+    return int(struct.unpack_from("i", fcntl.ioctl(asking, _SIOCGIFMTU, asked), 16)[0])
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

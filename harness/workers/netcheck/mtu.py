@@ -1,0 +1,82 @@
+"""Fill packets up to the interface's MTU: what passes for small ones may vanish for full ones.
+
+Where a link on the path carries less than both ends believe, and the ICMP message that says so is dropped,
+connections come about and greetings pass. The first large message then hangs for good (RFC 2923).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .greeting import call
+from .reach import connect
+
+PAYLOAD = 256 * 1024
+"""Bytes of one filling: many full packets, also of jumbo frames."""
+SECONDS = 1.5
+"""Several retransmissions (RTO 0.2 s, doubling) have gone unanswered by then."""
+SEGMENTS = (536, 1220, 1320, 1360, 1410, 8000)
+"""Bytes of a TCP segment to try after a stall. The packet has 40 (IPv4) or 60 (IPv6) more."""
+
+
+@dataclass(frozen=True)
+class Filled:
+    """The cause or None, and payload bytes per second. `segment`: the largest that passed, after a stall."""
+
+    cause: str | None
+    text: str = ""
+    rate: float = 0.0
+    segment: int = 0
+
+
+def fill(address: str, port: int) -> Filled:
+    """Send full packets to a greeting server. A stall counts only when small packets pass beside it."""
+    seconds = _seconds(address, port, None)
+    took: dict[int | None, float] = {}
+    if seconds is None:
+        took = _together(address, port, (None, *SEGMENTS))
+        seconds = took.pop(None, None)
+    if seconds is not None:
+        return Filled(None, rate=PAYLOAD / max(seconds, 1e-6))
+    passed = [segment for segment in took if segment]
+    if not passed:
+        return Filled("peer.silent", f"takes greetings, but no {PAYLOAD} bytes, in packets of any size")
+    most = max(passed)
+    header = 60 if ":" in address else 40
+    text = f"packets of {most + header} bytes pass, full ones vanish without a word"
+    return Filled("mtu.black_hole", text, segment=most)
+
+
+def _together(address: str, port: int, segments: Sequence[int | None]) -> dict[int | None, float]:
+    """Return how long the fillings took that arrived, by the size of their segments. None is full size."""
+    took: dict[int | None, float] = {}
+
+    def one(segment: int | None) -> None:
+        seconds = _seconds(address, port, segment)
+        if seconds is not None:
+            took[segment] = seconds
+
+    threads = [threading.Thread(target=one, args=(segment,), daemon=True) for segment in segments]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return took
+
+
+def _seconds(address: str, port: int, segment: int | None) -> float | None:
+    """Return how long a filling took, or None when it did not arrive in time."""
+    reached = connect(address, port, SECONDS, segment)
+    if reached.connection is None:
+        return None
+    began = time.monotonic()
+    with reached.connection as connection:
+        try:
+            _, body = call(connection, b"FILL", bytes(PAYLOAD), SECONDS)
+        except (OSError, ValueError):
+            return None
+    return time.monotonic() - began if json.loads(body) == PAYLOAD else None

@@ -1,0 +1,224 @@
+"""Find a name's addresses as the system resolver would, and say why there are none.
+
+The questions go to the servers of /etc/resolv.conf themselves (dns.py). Whether a name exists is asked first,
+with a record type that nobody has and that is drawn anew each time. A cache that keeps answers by name and
+type, as CoreDNS does, so keeps nothing that torch, NCCL or gloo will be told: waiting does not delay the
+record for them. A cache that keeps "no such name" for all types is known by a TTL that counts down. It is
+left alone until that answer expires.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import dns
+from .dns import Answer
+
+RESOLV_CONF, HOSTS = "/etc/resolv.conf", "/etc/hosts"
+NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+LONGEST = 3600
+"""Seconds. A negative answer that is kept for longer is not of a cluster's zone."""
+Ask = Callable[..., Answer]
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What /etc/resolv.conf says."""
+
+    servers: tuple[str, ...]
+    search: tuple[str, ...] = ()
+    ndots: int = 1
+
+    @classmethod
+    def read(cls, path: str = RESOLV_CONF) -> Configuration:
+        """Read it, as resolv.conf(5) says: at most three servers; the last search line counts."""
+        servers: list[str] = []
+        search: tuple[str, ...] = ()
+        ndots = 1
+        for line in _lines(path):
+            word, *rest = line.split()
+            if word == "nameserver" and rest:
+                servers.append(rest[0])
+            elif word in ("search", "domain"):
+                search = tuple(domain.rstrip(".") for domain in rest)
+            elif word == "options":
+                given = [option[6:] for option in rest if option.startswith("ndots:")]
+                ndots = int(given[-1]) if given and given[-1].isdigit() else ndots
+        return cls(tuple(servers[:3]), search, min(ndots, 15))
+
+    def candidates(self, name: str) -> list[str]:
+        """Return the full names that the system resolver tries for a name, in its order."""
+        if name.endswith("."):
+            return [name]
+        searched = [f"{name}.{domain}." for domain in self.search if domain]
+        return [f"{name}.", *searched] if name.count(".") >= self.ndots else [*searched, f"{name}."]
+
+
+@dataclass
+class Lookup:
+    """What became of a name: its addresses, or a cause. `again` is when asking again makes sense, seconds."""
+
+    name: str
+    addresses: tuple[str, ...] = ()
+    cause: str | None = None
+    text: str = ""
+    again: float = 0.0
+    found: str = ""
+    """The full name that has the record."""
+
+
+@dataclass(frozen=True)
+class _Absent:
+    """A name that did not exist at `at`. `kept`: the server says so out of a cache, until `until`."""
+
+    ttl: int
+    at: float
+    kept: bool = False
+
+    @property
+    def until(self) -> float:
+        return self.at + self.ttl
+
+
+@dataclass
+class Names:
+    """Looks names up. Remembers what the server said of each, and until when it will say the same.
+
+    Not for several threads. `clock` gives seconds that only grow.
+    """
+
+    configuration: Configuration
+    hosts: str = HOSTS
+    namespace: str = NAMESPACE
+    ask: Ask = dns.ask
+    clock: Callable[[], float] = time.monotonic
+    _absent: dict[str, _Absent] = field(default_factory=dict)
+    _refused: bool = False
+
+    def look_up(self, name: str) -> Lookup:
+        """Ask once. Before the record exists nothing is asked that a cache would keep for others."""
+        try:
+            return Lookup(name, (str(ipaddress.ip_address(name.strip("[]"))),), found=name)
+        except ValueError:
+            pass
+        written = tuple(address for address, names in _hosts(self.hosts) if name.rstrip(".") in names)
+        if written:
+            return Lookup(name, written, found=self.hosts)
+        if not self.configuration.servers:
+            return Lookup(name, cause="dns.no_server", text=f"{RESOLV_CONF} names no DNS server")
+        candidates = self.configuration.candidates(name)
+        for candidate in candidates:
+            found = self._try(name, candidate)
+            if found is not None:
+                return found
+        return self._nowhere(name, candidates)
+
+    def _try(self, name: str, candidate: str) -> Lookup | None:  # noqa: PLR0911 - one way out for each answer
+        """Return what a full name leads to, or None when there is no such name."""
+        before = self._absent.get(candidate)
+        if before and before.kept and self.clock() < before.until:
+            return None
+        exists = self._exists(candidate)
+        if exists.kind in ("silent", "refused", "no_route"):
+            return self._broken(name, exists)
+        if exists.kind == "nxdomain":
+            self._absent[candidate] = self._kept(candidate, before, exists)
+            return None
+        answers = [self._ask(candidate, kind) for kind in (dns.A, dns.AAAA)]
+        addresses = tuple(address for answer in answers for address in answer.addresses)
+        if addresses:
+            return Lookup(name, addresses, found=candidate)
+        old = [answer.ttl or 0 for answer in answers if answer.kind == "nxdomain"]
+        if old and exists.kind == "nodata":
+            left = max(old)
+            text = f"{candidate} exists, but for {left} s more the DNS server keeps an old 'no such name'"
+            return Lookup(name, cause="dns.negative_cached", text=text, again=self.clock() + left)
+        for answer in answers:
+            if not answer.negative:
+                return self._broken(name, answer)
+        if exists.kind == "failed":
+            self._absent[candidate] = _Absent(answers[0].ttl or 0, self.clock())
+            return None
+        return Lookup(name, cause="dns.no_record", text=f"{candidate} exists, but has no address")
+
+    def _exists(self, candidate: str) -> Answer:
+        return self._ask(candidate, random.choice(dns.UNASSIGNED))
+
+    def _kept(self, candidate: str, before: _Absent | None, now: Answer) -> _Absent:
+        """Tell whether "no such name" comes out of a cache that keeps it for all types.
+
+        Its TTL then counts down over questions of different types. Two of them may have drawn the same type,
+        so a third one decides. An answer that is kept for an hour is of no cluster's zone.
+        """
+        seen = [now.ttl or 0]
+        if before and seen[0] < before.ttl < LONGEST:
+            seen.append(self._exists(candidate).ttl or 0)
+        return _Absent(seen[-1], self.clock(), len(seen) > 1 and seen[-1] < (before.ttl if before else 0))
+
+    def _ask(self, candidate: str, kind: int) -> Answer:
+        """Return the first server's answer; a server that gives none is passed over, as the system does."""
+        answer = Answer("silent")
+        for server in self.configuration.servers:
+            answer = self.ask(server, candidate, kind)
+            if answer.kind == "answer" or answer.negative:
+                break
+        return answer
+
+    def _broken(self, name: str, answer: Answer) -> Lookup:
+        # A kernel sends but a few ICMP errors a second, so a port without a listener is silent at times.
+        self._refused |= answer.kind == "refused"
+        silent = "dns.server_refused" if self._refused else "dns.server_silent"
+        cause = {"silent": silent, "refused": silent, "no_route": "dns.server_silent"}
+        servers = ", ".join(self.configuration.servers)
+        said = answer.text or answer.kind
+        text = f"the DNS server {servers} does not resolve {name}: {said}"
+        return Lookup(name, cause=cause.get(answer.kind, "dns.server_failed"), text=text)
+
+    def _nowhere(self, name: str, candidates: Sequence[str]) -> Lookup:
+        """No name that the system would try exists. See whether another one does."""
+        tried = f"tried {candidates[0]}" + f" and {len(candidates) - 1} more" * (len(candidates) > 1)
+        for other in self._elsewhere(name, candidates):
+            if (found := self._try(name, other)) is not None and found.addresses:
+                text = f"{name} is {found.found}, which the search path does not reach: {tried}"
+                return Lookup(name, cause="dns.search_path", text=text)
+        kept = [absent for each in candidates if (absent := self._absent[each]).kept]
+        if kept:
+            until = min(absent.until for absent in kept)
+            left = max(0, until - self.clock())
+            text = f"{name} may exist, but for {left:.0f} s more the DNS server keeps an old 'no such name'"
+            return Lookup(name, cause="dns.negative_cached", text=text, again=until)
+        return Lookup(name, cause="dns.no_record", text=f"no such name: {tried}")
+
+    def _elsewhere(self, name: str, candidates: Sequence[str]) -> Iterator[str]:
+        """Yield full names that the name may have meant: in this pod's own namespace, beside its own name."""
+        domains = [f"{line.strip()}.svc.cluster.local" for line in _lines(self.namespace)]
+        for _, names in _hosts(self.hosts):
+            for own in names:
+                parts = own.split(".")
+                domains += [".".join(parts[at:]) for at in range(1, len(parts) - 1)]
+        for domain in dict.fromkeys(domains):
+            full = f"{name.rstrip('.')}.{domain}."
+            if full not in candidates and not name.endswith("."):
+                yield full
+
+
+def _hosts(path: str) -> Iterator[tuple[str, list[str]]]:
+    for line in _lines(path):
+        address, *names = line.split()
+        if names:
+            yield address, names
+
+
+def _lines(path: str) -> list[str]:
+    """Return the lines of a file without comments and empty ones; none when there is no such file."""
+    try:
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    lines = (line.partition("#")[0].partition(";")[0].strip() for line in text.splitlines())
+    return [line for line in lines if line]

@@ -1,0 +1,78 @@
+"""Where the other ranks are: from a list, a pattern, or this pod's own name."""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from .names import HOSTS
+from .variables import is_host
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A host name or IP address, and the port of its greeting server, or None for everybody's."""
+
+    host: str
+    port: int | None = None
+
+    def __str__(self) -> str:
+        return self.host if self.port is None else f"{self.host}:{self.port}"
+
+
+def parse(text: str) -> list[Peer]:
+    """Return the peers of a list with commas. `job-{0..3}.svc` is four of them; `[fd00::1]:29501` has a port.
+
+    Raises ValueError for an empty list, an empty name or a port that is none.
+    """
+    listed = [Peer(*_split(each)) for word in _words(text) for each in _expanded(word)]
+    if not listed:
+        raise ValueError("the list of peers is empty")
+    return listed
+
+
+def derive(master: str, rank: int | None, nodes: int | None, own: str | None = None) -> list[Peer]:
+    """Return the peers by the names of an Indexed Job, a StatefulSet or a JobSet: `NAME-<index>.SERVICE`.
+
+    `own` is this pod's full name. Returns nothing where the names do not show the pattern.
+    """
+    if rank is None or nodes is None:
+        return []
+    for name, index in ((master, 0), (full_name() if own is None else own, rank)):
+        first, dot, domain = name.partition(".")
+        match = re.fullmatch(r"(.+-)(\d+)", first)
+        if match and dot and int(match[2]) == index:
+            return [Peer(f"{match[1]}{each}.{domain}") for each in range(nodes)]
+    return []
+
+
+def full_name(hosts: str = HOSTS) -> str:
+    """Return this host's name as the kubelet writes it into /etc/hosts: with the Service, if it has one."""
+    own = socket.gethostname()
+    try:
+        words = Path(hosts).read_text(encoding="utf-8", errors="replace").split()
+    except OSError:
+        words = []
+    return next((word for word in words if word.startswith(f"{own}.")), own)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _expanded(word: str) -> list[str]:
+    match = re.fullmatch(r"(.*)\{(\d+)\.\.(\d+)\}(.*)", word)
+    if not match:
+        return [word]
+    return [f"{match[1]}{index}{match[4]}" for index in range(int(match[2]), int(match[3]) + 1)]
+
+
+def _split(text: str) -> tuple[str, int | None]:
+    match = re.fullmatch(r"\[([^\]]+)\](?::(\d+))?|([^:\[\]]+)(?::(\d+))?|([0-9a-fA-F:.]+)", text)
+    host = (match[1] or match[3] or match[5]) if match else ""
+    port = int(match[2] or match[4] or 0) if match else 0
+    if not is_host(host) or port > 65535:
+        raise ValueError(f"{text!r} is no host and no host:port")
+    return host, port or None

@@ -1,0 +1,169 @@
+"""Try one pair until it works: resolve, connect, greet, fill. What was seen is a cell of the matrix."""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from .finding import OK
+from .greeting import Greeted, Hello, greet
+from .interfaces import addresses, families
+from .mtu import fill
+from .names import Names
+from .peers import Peer
+from .reach import connect
+
+PENDING = "pending"
+UNANSWERED = 1.5
+"""Seconds without an answer to SYN, two of them at least, after which a connection counts as filtered."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one rank saw of another: ok, pending, or a cause; who answered, and from where.
+
+    `rtt` and `offset` in seconds as in greeting.py, `rate` in bytes per second, `at` seconds after the start.
+    """
+
+    outcome: str
+    host: str
+    text: str = ""
+    address: str = ""
+    rank: int | None = None
+    instance: str = ""
+    run: str = ""
+    rtt: float = 0.0
+    offset: float = 0.0
+    rate: float = 0.0
+    at: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Probe:
+    """Tries one peer in a thread of its own until it is fine, or until `stop`."""
+
+    fills = True
+    """Whether full packets are tried too."""
+
+    def __init__(self, peer: Peer, port: int, own: Hello, names: Names, stop: threading.Event) -> None:
+        self._peer, self._own, self._names, self._stop = peer, own, names, stop
+        self._port = peer.port or port
+        self._began = time.monotonic()
+        self._calling: tuple[str, float] | None = None
+        self._cell = Cell(PENDING, peer.host, "not tried yet")
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> Probe:
+        self._thread.start()
+        return self
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def cell(self) -> Cell:
+        """What is known now. A connection that nobody answers is no longer pending after a while."""
+        cell, calling = self._cell, self._calling
+        if cell.outcome == PENDING and calling is not None:
+            address, since = calling
+            waited = time.monotonic() - since
+            if waited >= UNANSWERED:
+                text = f"{address} port {self._port}: no answer for {waited:.1f} s"
+                return self._of("tcp.filtered", text, address)
+        return cell
+
+    def _run(self) -> None:
+        pause = 0.1
+        while not self._stop.is_set():
+            again = self._try()
+            if self._cell.outcome == OK:
+                return
+            self._stop.wait(max(pause, again - time.monotonic()))
+            pause = min(1.0, pause * 1.6)
+
+    def _try(self) -> float:
+        """Try once. Return when to try again, by the monotonic clock."""
+        found = self._names.look_up(self._peer.host)
+        if found.cause:
+            self._cell = self._of(found.cause, found.text)
+            return found.again
+        own = families(addresses())
+        fit = [address for address in found.addresses if ipaddress.ip_address(address).version in own]
+        if not fit:
+            has = " and ".join(f"IPv{version}" for version in sorted(own)) or "no"
+            text = f"its addresses are {', '.join(found.addresses)}; this host has {has} addresses"
+            self._cell = self._of("address.family", text, found.addresses[0])
+            return 0.0
+        for address in fit:
+            self._cell = self._reach(address)
+            if self._cell.outcome == OK:
+                break
+        return 0.0
+
+    def _reach(self, address: str) -> Cell:
+        self._calling = address, time.monotonic()
+        reached = connect(address, self._port)
+        self._calling = None
+        where = f"{address} port {self._port}"
+        if reached.connection is None:
+            return self._of(reached.cause or "tcp.reset", f"{where}: {reached.text}", address)
+        with reached.connection as connection:
+            greeted = greet(connection, self._own)
+        there = greeted.hello
+        if there is None:
+            return self._of(greeted.cause or "tcp.reset", f"{where} {greeted.text}", address)
+        cell = self._judged(self._from(greeted, there, address))
+        if cell.outcome != OK or there.instance == self._own.instance or not self.fills:
+            return cell
+        if self._cell.outcome != "mtu.black_hole":  # the filling is slow, and who answers is known by now
+            self._cell = replace(cell, outcome=PENDING, text="full packets are tried")
+        filled = fill(address, self._port)
+        return replace(
+            cell, outcome=filled.cause or OK, text=filled.text and f"{where}: {filled.text}", rate=filled.rate
+        )
+
+    def _judged(self, cell: Cell) -> Cell:
+        """Return what to make of who answered, where a subclass wants more."""
+        return cell
+
+    def _from(self, greeted: Greeted, there: Hello, address: str) -> Cell:
+        """Judge who answered."""
+        said = (
+            f"{there.host} ({address}) is rank {there.rank} of {there.nodes}, run {there.run or 'unnamed'!r}"
+        )
+        outcome = OK
+        if there.run != self._own.run:
+            outcome = "peer.other_job"
+            said += f"; this one is run {self._own.run or 'unnamed'!r}"
+        elif 0 not in (there.nodes, self._own.nodes) and there.nodes != self._own.nodes:
+            outcome = "peer.other_size"
+            said += f"; this one expects {self._own.nodes}"
+        return replace(
+            self._of(outcome, said if outcome != OK else "", address),
+            rank=there.rank,
+            instance=there.instance,
+            run=there.run,
+            rtt=greeted.rtt,
+            offset=greeted.offset,
+        )
+
+    def _of(self, outcome: str, text: str, address: str = "") -> Cell:
+        return Cell(outcome, self._peer.host, text, address, at=round(time.monotonic() - self._began, 3))
+
+
+class MasterProbe(Probe):
+    """Wants rank 0 to answer, and fills no packets."""
+
+    fills = False
+
+    def _judged(self, cell: Cell) -> Cell:
+        if cell.outcome == OK and cell.rank != 0:
+            text = f"{cell.host} ({cell.address}) is rank {cell.rank} of this run, and not rank 0"
+            return replace(cell, outcome="peer.other_rank", text=text)
+        return cell

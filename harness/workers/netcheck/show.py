@@ -1,0 +1,72 @@
+"""Show a diagnosis to people: the missing ranks, the cause, the matrix, the steps, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .diagnosis import Diagnosis
+from .finding import STEPS, Finding, listed
+
+MOST = 32
+"""Ranks of which the matrix is drawn."""
+_MARKS = {"ok": "✓", "failed": "✗", "unknown": "?"}
+_CELLS = {
+    "ok": "ok",
+    "pending": "…",
+    "tcp.filtered": "silent",
+    "tcp.refused": "refused",
+    "tcp.no_route": "noroute",
+    "mtu.black_hole": "mtu",
+}
+
+
+def text(result: Diagnosis, color: bool = False) -> str:
+    """Return the whole table."""
+    return "\n".join(_lines(result, color))
+
+
+def _lines(result: Diagnosis, color: bool) -> Iterator[str]:
+    if result.missing:
+        yield _strong(f"MISSING: {listed(result.missing)} of {result.nodes}", color)
+    about = f"{result.nodes} ranks" if result.whole else f"rank {result.rank} alone: rank 0 gave no verdict"
+    accused = f" on {listed(result.ranks)}" if result.ranks else ""
+    cause = f": {result.cause}{accused}" if result.cause else ""
+    yield _strong(f"netcheck: {result.verdict.upper()}{cause}  ({about}, {result.seconds:.1f} s)", color)
+    if 1 < result.nodes <= MOST and result.rows:
+        yield ""
+        yield from _matrix(result)
+    yield ""
+    for step in STEPS:
+        for finding in (f for f in result.findings if f.step == step):
+            yield f"{_MARKS[finding.status]} {step:<12} {_said(finding)}"
+    if result.recommendations:
+        yield ""
+        yield "What to do"
+        for number, advice in enumerate(result.recommendations, 1):
+            yield f"{number}. {advice}"
+
+
+def _said(finding: Finding) -> str:
+    ranks = f" [{listed(finding.ranks)}]" if finding.ranks else ""
+    return f"{finding.cause}{ranks}: {finding.text}" if finding.cause else finding.text + ranks
+
+
+def _matrix(result: Diagnosis) -> Iterator[str]:
+    width = 8
+    yield "from \\ to " + "".join(f"{rank:>{width}}" for rank in range(result.nodes))
+    for sender in range(result.nodes):
+        row = result.rows.get(sender)
+        cells = ["-" if r == sender else _cell(row, r) for r in range(result.nodes)] if row else []
+        yield f"{sender:>9} " + ("".join(f"{cell:>{width}}" for cell in cells) or "  not heard")
+
+
+def _cell(row: object, receiver: int) -> str:
+    cell = row.get(receiver)  # type: ignore[attr-defined]
+    if cell is None:
+        return "?"
+    outcome: str = cell.outcome
+    return _CELLS.get(outcome, outcome.partition(".")[0])
+
+
+def _strong(line: str, color: bool) -> str:
+    return f"\033[1m{line}\033[0m" if color else line

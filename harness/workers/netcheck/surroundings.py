@@ -1,0 +1,123 @@
+"""Compare what ranks run in: clock, versions, shared memory, locked memory."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import resource
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+from .finding import Finding, failed, listed, ok, unknown
+from .interfaces import infiniband
+
+CLOCK_SECONDS = 5.0
+"""A larger offset breaks tokens, time-outs and what a tracker shows."""
+SHM_PER_PROCESS = 16 * 1024 * 1024
+"""Bytes of /dev/shm for each process of a node: our rule. A container's usual 64 MiB are enough for four.
+With eight they are not (nccl #525, #290; ai-cloud-validation #643).
+"""
+_NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
+
+
+def facts(shm: str = "/dev/shm") -> dict[str, Any]:  # noqa: S108
+    """Return what this process runs in. None where it cannot be told, "" where a package is not installed."""
+    return {
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "torch": _version("torch"),
+        "nccl": next((version for name in _NCCL if (version := _version(name))), ""),
+        "shm": _size(shm),
+        "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
+        "infiniband": list(infiniband()),
+        "processors": os.cpu_count(),
+    }
+
+
+def compare(
+    of: Mapping[int, Mapping[str, Any]], offsets: Mapping[int, tuple[float, float]], processes: int = 1
+) -> list[Finding]:
+    """Return findings over the facts of ranks. `offsets`: a rank's clock minus rank 0's, and the error.
+
+    Both in seconds. A rank that differs from most is accused; where there are no most, all are.
+    """
+    found: list[Finding] = []
+    for name in ("python", "torch", "nccl"):
+        found += _differ(
+            name, {rank: known[name] for rank, known in of.items() if known.get(name) is not None}
+        )
+    small = {
+        rank: known["shm"]
+        for rank, known in of.items()
+        if known.get("shm") is not None and known["shm"] < SHM_PER_PROCESS * processes
+    }
+    if small:
+        sizes = ", ".join(f"{_bytes(size)} on rank {rank}" for rank, size in sorted(small.items()))
+        needed = f"{_bytes(SHM_PER_PROCESS * processes)} are needed for {processes} of its processes"
+        found.append(failed("shm.small", f"/dev/shm has {sizes}; {needed}", small))  # noqa: S108
+    for rank, known in sorted(of.items()):
+        if known.get("shm") is None:
+            found.append(unknown("surroundings", "there is no /dev/shm to measure", [rank]))
+        if known.get("infiniband") and 0 <= known["memlock"] < 1 << 30:
+            limit = _bytes(known["memlock"])
+            found.append(
+                failed("memlock.low", f"InfiniBand is there, but only {limit} may be locked", [rank])
+            )
+    found += _clocks({0: (0.0, 0.0), **offsets})
+    if not any(finding.status == "failed" for finding in found) and of:
+        one = next(iter(of.values()))
+        torch = f"torch {one['torch']}" if one["torch"] else "no torch"
+        found.append(
+            ok(
+                "surroundings",
+                f"{len(of)} ranks: Python {one['python']}, {torch}, clocks within {CLOCK_SECONDS:.0f} s",
+            )
+        )
+    return found
+
+
+def _clocks(offsets: Mapping[int, tuple[float, float]]) -> list[Finding]:
+    """The clock in the middle is taken for right, so rank 0's may be the one that is off."""
+    middle = median(offset for offset, _ in offsets.values())
+    off = {
+        rank: o - middle for rank, (o, error) in offsets.items() if abs(o - middle) - error > CLOCK_SECONDS
+    }
+    said = ", ".join(f"rank {rank} by {offset:+.1f} s" for rank, offset in sorted(off.items()))
+    return [failed("clock.offset", f"clocks are off: {said}", off)] if off else []
+
+
+def _differ(name: str, versions: Mapping[int, str]) -> list[Finding]:
+    counted = Counter(versions.values()).most_common()
+    if len(counted) < 2:
+        return []
+    several = counted[0][1] > counted[1][1]
+    odd = [rank for rank, version in versions.items() if not several or version != counted[0][0]]
+    said = "; ".join(
+        f"{version or 'none'} on {listed(rank for rank, has in versions.items() if has == version)}"
+        for version, _ in counted
+    )
+    return [failed(f"versions.{name}", f"{name} differs: {said}", odd)]
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _size(path: str) -> int | None:
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    return found.f_frsize * found.f_blocks
+
+
+def _bytes(number: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if number >= size:
+            return f"{number / size:.0f} {unit}"
+    return f"{number} bytes"

@@ -1,0 +1,206 @@
+"""Validate the variables that tell a process who it is and where rank 0 is: type, range, consistency."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .finding import Finding, failed, ok, unknown
+
+MASTER_PORT = 29500
+"""What torchrun takes when MASTER_PORT is not set."""
+NODES = ("NNODES", "PET_NNODES", "NUM_NODES", "GROUP_WORLD_SIZE")
+PROCESSES = ("NPROC_PER_NODE", "PET_NPROC_PER_NODE", "LOCAL_WORLD_SIZE", "NUM_GPUS_PER_NODE")
+NODE_RANK = ("NODE_RANK", "PET_NODE_RANK", "GROUP_RANK", "JOB_COMPLETION_INDEX")
+RUN_ID = (
+    "NETCHECK_RUN_ID",
+    "RDZV_ID",
+    "PET_RDZV_ID",
+    "TORCHELASTIC_RUN_ID",
+    "JOB_ID",
+    "HARNESS_NONCE",
+    "PLUTO_RUN_ID",
+)
+"""The first that is set counts, in each of these."""
+AUTOMATIC = ("auto", "gpu", "cpu")
+"""Words that torchrun takes for a number of processes."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What the variables say. `nodes`, `per_node` and `world_size` are None when nothing says them.
+
+    `node_rank` is the index of this pod. `run_id` is "" when nothing names the job.
+    """
+
+    node_rank: int | None
+    nodes: int | None
+    per_node: int | None
+    world_size: int | None
+    master_addr: str
+    master_port: int
+    run_id: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong with the variables."""
+        return not any(finding.status == "failed" for finding in self.findings)
+
+
+def validate_environment(
+    variables: Mapping[str, str] | None = None, *, nodes: int | None = None
+) -> Environment:
+    """Return what the variables say, and a finding for each that is wrong.
+
+    `variables`: the environment unless given. `nodes`: how many nodes are expected, where the caller knows.
+    """
+    return _Reader(os.environ if variables is None else variables).environment(nodes)
+
+
+def is_host(name: str) -> bool:
+    """Whether this is an IP address or can be a DNS name."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        labels = name.rstrip(".").split(".")
+        if re.fullmatch(r"[\d.]+", name) or len(name) > 253:
+            return False
+        return all(re.fullmatch(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)", label) for label in labels)
+    return True
+
+
+class _Reader:
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = variables
+        self.wrong: list[Finding] = []
+
+    def environment(self, expected: int | None) -> Environment:
+        declared = self._number(NODES, "variables.nodes", 1, self._last_of_range(NODES))
+        nodes = declared if expected is None else expected
+        per_node = self._number(
+            PROCESSES, "variables.nproc_per_node", 0 if self._first(PROCESSES)[0] == PROCESSES[3] else 1
+        )
+        per_node = per_node or None  # konduktor says 0 GPUs for one process on CPUs
+        world = self._number(("WORLD_SIZE",), "variables.world_size", 1)
+        if nodes is None and world and per_node and world % per_node == 0:
+            nodes = world // per_node
+        rank, local = (self._number((name,), "variables.rank", 0) for name in ("RANK", "LOCAL_RANK"))
+        node_rank = self._node_rank(rank, local, per_node)
+        if expected is not None and declared not in (None, expected):
+            self._fail(
+                "variables.nodes", f"{self._first(NODES)[0]}={declared}, but {expected} nodes are expected"
+            )
+        self._sizes(nodes, per_node, world, node_rank)
+        self._ranks(nodes, world, node_rank, rank, local, per_node)
+        addr, port = self._master(nodes)
+        findings = self.wrong or [self._right(node_rank, nodes, world, addr)]
+        return Environment(
+            node_rank, nodes, per_node, world, addr, port, self._first(RUN_ID)[1], tuple(findings)
+        )
+
+    def _node_rank(self, rank: int | None, local: int | None, per_node: int | None) -> int | None:
+        given = self._number(NODE_RANK, "variables.node_rank", 0)
+        if given is not None or self._first(NODE_RANK)[1] or rank is None:
+            return given
+        if per_node and per_node > 1 and local is not None:
+            return rank // per_node
+        return rank if local in (None, 0) and per_node in (None, 1) else None
+
+    def _sizes(
+        self, nodes: int | None, per_node: int | None, world: int | None, node_rank: int | None
+    ) -> None:
+        several = max(nodes or 1, (node_rank or 0) + 1)
+        if several > 1 and (world == 1 or (world is None and nodes is None)):
+            size = "WORLD_SIZE=1" if world else "neither WORLD_SIZE nor a number of nodes is set"
+            self._fail(
+                "variables.world_of_one",
+                f"{size}, but {several}{'' if nodes else ' or more'} nodes are expected",
+            )
+        elif None not in (nodes, per_node, world) and world != nodes * per_node:  # type: ignore[operator]
+            self._fail(
+                "variables.world_size",
+                f"WORLD_SIZE={world}, but {nodes} nodes × {per_node} processes are expected",
+            )
+        elif nodes and world and per_node is None and (world < nodes or world % nodes):
+            self._fail("variables.world_size", f"WORLD_SIZE={world} is no multiple of {nodes} nodes")
+
+    def _ranks(
+        self,
+        nodes: int | None,
+        world: int | None,
+        node_rank: int | None,
+        rank: int | None,
+        local: int | None,
+        per_node: int | None,
+    ) -> None:
+        if node_rank is None and not self.wrong:
+            self._fail(
+                "variables.missing", f"none of {', '.join(NODE_RANK)} is set: this pod does not know its rank"
+            )
+        if nodes is not None and node_rank is not None and node_rank >= nodes:
+            self._fail(
+                "variables.node_rank",
+                f"the node rank is {node_rank}, but there are {nodes} nodes: 0 to {nodes - 1}",
+            )
+        if None not in (rank, world) and rank >= world > 1:  # type: ignore[operator]
+            self._fail("variables.rank", f"RANK={rank}, but WORLD_SIZE={world}: 0 to {world - 1}")  # type: ignore[operator]
+        if None not in (local, per_node) and local >= per_node:  # type: ignore[operator]
+            self._fail("variables.rank", f"LOCAL_RANK={local}, but a node has {per_node} processes")
+
+    def _master(self, nodes: int | None) -> tuple[str, int]:
+        addr = self._variables.get("MASTER_ADDR", "")
+        host = addr.strip("[]")
+        if not addr:
+            if nodes != 1:
+                self._fail("variables.missing", "MASTER_ADDR is not set: nothing says where rank 0 is")
+        elif not is_host(host):
+            self._fail("variables.master_addr", f"MASTER_ADDR={addr!r} is no host name and no IP address")
+        elif nodes and nodes > 1 and (host == "localhost" or _loopback(host)):
+            self._fail(
+                "variables.master_addr", f"MASTER_ADDR={addr} is this pod itself, but there are {nodes} nodes"
+            )
+        port = self._number(("MASTER_PORT",), "variables.master_port", 1, most=65535)
+        return host, MASTER_PORT if port is None else port
+
+    def _number(
+        self, names: Sequence[str], cause: str, least: int, text: str | None = None, most: int = 10**9
+    ) -> int | None:
+        name, given = self._first(names)
+        if not given or given in AUTOMATIC:
+            return None
+        text = given if text is None else text
+        if not re.fullmatch(r"[0-9]+", text) or not least <= int(text) <= most:
+            limits = f"from {least} to {most}" if most < 10**9 else f"of {least} or more"
+            self._fail(cause, f"{name}={given!r} is not a whole number {limits}")
+            return None
+        return int(text)
+
+    def _last_of_range(self, names: Sequence[str]) -> str:
+        """torchrun takes MIN:MAX for the nodes. An elastic job is expected with the most."""
+        return self._first(names)[1].rpartition(":")[2]
+
+    def _first(self, names: Sequence[str]) -> tuple[str, str]:
+        return next(
+            ((name, self._variables[name].strip()) for name in names if self._variables.get(name)),
+            (names[0], ""),
+        )
+
+    def _fail(self, cause: str, text: str) -> None:
+        self.wrong.append(failed(cause, text))
+
+    def _right(self, node_rank: int | None, nodes: int | None, world: int | None, addr: str) -> Finding:
+        if nodes is None:
+            return unknown("variables", "nothing says how many nodes there are: set NNODES, or pass --nodes")
+        size = f" of {nodes} nodes" + (f", WORLD_SIZE={world}" if world else "")
+        return ok("variables", f"node rank {node_rank}{size}, rank 0 at {addr or 'this host'}")
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,93 @@
+"""Wait until rank 0 answers, and say what failed when it does not."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .finding import OK
+from .greeting import Hello
+from .names import Configuration, Names
+from .peers import Peer
+from .probe import Cell, MasterProbe, Probe
+from .reach import CONNECT_SECONDS, connect
+from .variables import validate_environment
+
+
+@dataclass(frozen=True)
+class Waited:
+    """Whether rank 0 answered within the deadline. `cause` and `text` say what failed last.
+
+    `history` is every cause on the way, each with the seconds at which it was first seen: "dns.no_record"
+    that is followed by "tcp.refused" was not yet in DNS, and is there now.
+    """
+
+    ready: bool
+    cause: str | None
+    text: str
+    seconds: float
+    history: tuple[tuple[float, str], ...]
+
+    def __bool__(self) -> bool:
+        return self.ready
+
+
+def wait_for_master(
+    address: str | None = None,
+    port: int | None = None,
+    *,
+    deadline: float = 600.0,
+    greeting: bool = True,
+    variables: Mapping[str, str] | None = None,
+) -> Waited:
+    """Wait until rank 0 answers at `address` (MASTER_ADDR) and `port`, at most `deadline` seconds.
+
+    With `greeting`, `port` is netcheck's on rank 0 (MASTER_PORT + 1 unless given), and rank 0 of this run
+    must answer. Without, `port` is that of the training (MASTER_PORT): an open port is enough, and who
+    listens there is not known. The name is asked for as names.py does. Raises ValueError without an address.
+    """
+    variables = os.environ if variables is None else variables
+    known = validate_environment(variables)
+    address = address or known.master_addr
+    if not address:
+        raise ValueError("MASTER_ADDR is not set: nothing says where rank 0 is")
+    port = port or known.master_port + bool(greeting)
+    began, history = time.monotonic(), dict[str, float]()
+    rank = -1 if known.node_rank is None else known.node_rank
+    own = Hello(known.run_id, rank, known.nodes or 0, os.uname().nodename, os.urandom(8).hex())
+    stop = threading.Event()
+    waiting = MasterProbe if greeting else _Open
+    probe = waiting(Peer(address, port), port, own, Names(Configuration.read()), stop).start()
+    try:
+        while True:
+            cell, took = probe.cell, time.monotonic() - began
+            if cell.outcome == OK:
+                return Waited(True, None, f"{cell.address} answers", took, _in_order(history))
+            if "." in cell.outcome:
+                history.setdefault(cell.outcome, round(took, 3))
+            if took >= deadline:
+                cause = cell.outcome if "." in cell.outcome else None
+                return Waited(False, cause, cell.text, took, _in_order(history))
+            time.sleep(0.02)
+    finally:
+        stop.set()
+
+
+class _Open(Probe):
+    """Wants an open port alone."""
+
+    def _reach(self, address: str) -> Cell:
+        reached = connect(address, self._port, CONNECT_SECONDS)
+        if reached.connection is None:
+            return self._of(
+                reached.cause or "tcp.reset", f"{address} port {self._port}: {reached.text}", address
+            )
+        reached.connection.close()
+        return self._of(OK, "", address)
+
+
+def _in_order(history: Mapping[str, float]) -> tuple[tuple[float, str], ...]:
+    return tuple(sorted((seconds, cause) for cause, seconds in history.items()))

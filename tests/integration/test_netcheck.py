@@ -1,0 +1,419 @@
+"""netcheck names why ranks cannot meet, and the right rank: four processes in four network namespaces.
+
+What goes wrong is real: rules of iptables in the node, links, mounts, a DNS server's records and cache. Cases
+run three at a time, each in a world of its own, because most of their time is waiting.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from namespaces import DOMAIN, World, world
+
+Result = dict[str, Any]
+PORT = 29501
+WORLDS = 3
+PACKAGES = Path(__file__).resolve().parents[2] / "harness/workers"
+WAIT = {"deadline": 4}
+"""Where a rank, a record or an answer is waited for until the end."""
+
+
+def play(
+    pods: World, deadline: float = 20.0, without: tuple[int, ...] = (), **of: dict[str, Any]
+) -> dict[int, Result]:
+    """Run the ranks together; `r2={…}` are options of rank 2, `all={…}` of each. Return what each printed."""
+    started = {}
+    for rank in range(4):
+        if rank not in without:
+            own = {**of.get("all", {}), **of.get(f"r{rank}", {})}
+            job = {**of.get("all", {}).get("variables", {}), **own.pop("variables", {})}
+            started[rank] = pods.start(rank, "--deadline", str(deadline), **own, variables={**FOUR, **job})
+    together(started.values())
+    return {rank: finished(process) for rank, process in started.items()}
+
+
+FOUR = {"NNODES": "4", "WORLD_SIZE": "4"}
+
+
+def together(started: Iterable[subprocess.Popen[str]]) -> None:
+    """Let processes that are ready begin."""
+    for process in started:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n", process.communicate()
+    for process in started:
+        assert process.stdin
+        process.stdin.write("\n")
+        process.stdin.flush()
+
+
+def finished(process: subprocess.Popen[str]) -> Result:
+    out, err = process.communicate(timeout=60)
+    assert process.returncode in (0, 1, 3), err
+    result: Result = json.loads(out)
+    assert process.returncode == {"ok": 0, "failed": 1, "unknown": 3}[result["verdict"]]
+    return result
+
+
+def said(result: Result, cause: str) -> Result:
+    """The finding of a cause."""
+    return next(finding for finding in result["findings"] if finding["cause"] == cause)
+
+
+# -- what goes wrong
+
+
+def rules(*texts: str) -> Callable[[World], None]:
+    """Rules in the node."""
+
+    def change(pods: World) -> None:
+        for text in texts:
+            pods.iptables(pods.gateway, f"-A {text}")
+
+    return change
+
+
+def forwarded(*texts: str, to: str = "DROP") -> Callable[[World], None]:
+    """Rules in the node, for what it forwards."""
+    return rules(*(f"FORWARD {text} -j {to}" for text in texts))
+
+
+def record(rank: int, *addresses: str) -> Callable[[World], None]:
+    """Let the name of a rank lead elsewhere; without addresses, nowhere."""
+
+    def change(pods: World) -> None:
+        name = f"job-{rank}.{DOMAIN}."
+        records = {**pods.zone.records, name: [*addresses]}
+        if not addresses:
+            del records[name]
+        pods.serve(replace(pods.zone, records=records))
+
+    return change
+
+
+def alias(rank: int) -> Callable[[World], None]:
+    """Let the Service of rank 0 lead to this rank."""
+
+    def change(pods: World) -> None:
+        records = {**pods.zone.records, "master.team.svc.cluster.local.": [pods.address(rank)]}
+        pods.serve(replace(pods.zone, records=records))
+
+    return change
+
+
+def too_early(cache: str) -> Callable[[World], None]:
+    """Somebody asked for rank 2 before its record was there. The record exists now."""
+
+    def change(pods: World) -> None:
+        everything = replace(pods.zone, cache=cache)
+        pods.serve(everything)
+        record(2)(pods)
+        pods.start(0, f"import socket; socket.getaddrinfo('job-2.{DOMAIN}', 1)", module=("-c",)).wait(60)
+        pods.serve(everything)
+
+    return change
+
+
+def narrow_and_mute(pods: World) -> None:
+    """The link of rank 3 carries 1300 bytes, its end believes 1500, and the node says nothing of it."""
+    pods.mtu(3, 1300)
+    pods.iptables(pods.gateway, "-A OUTPUT -p icmp -j DROP")
+
+
+def other_ip_version(pods: World) -> None:
+    """Rank 1 has no IPv6 address, and the record of rank 2 has nothing else."""
+    record(2, "fd77:2::2")(pods)
+    pods.version_4_alone(1)
+
+
+def nothing(_: World) -> None:
+    """Nothing is wrong with the world."""
+
+
+def variables(rank: int, **given: str) -> dict[str, Any]:
+    return {f"r{rank}": {"variables": given}}
+
+
+# -- one world, one test after the other
+
+
+@pytest.fixture(scope="module")
+def five(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Four ranks, and a fifth pod for what does not belong to the job."""
+    with world(tmp_path_factory.mktemp("world"), size=5) as made:
+        yield made
+
+
+@pytest.fixture
+def pods(five: World) -> Iterator[World]:
+    """A world without rules."""
+    yield five
+    five.reset()
+
+
+def test_healthy(pods: World) -> None:
+    """Contract: a healthy job of four takes at most 2 s, and every rank knows that all pairs are fine."""
+    results = play(pods)
+    for rank, result in results.items():
+        assert result["verdict"] == "ok", (rank, result)
+        assert (result["missing"], result["whole"], [*result["rows"]]) == ([], True, ["0", "1", "2", "3"])
+    assert results[0]["seconds"] <= 2
+
+
+def test_healthy_with_a_service_for_rank_0(pods: World) -> None:
+    """Contract: MASTER_ADDR may be another name than that of the pod; it must lead to rank 0 all the same."""
+    alias(0)(pods)
+    results = play(pods, all=NAMED)
+    assert [result["verdict"] for result in results.values()] == ["ok"] * 4
+
+
+def test_as_a_command(pods: World) -> None:
+    """`python -m netcheck`, for people: the matrix, each step, an exit code."""
+    started = [pods.start(rank, variables=FOUR, module=("-m", "netcheck")) for rank in range(4)]
+    shown = [process.communicate(timeout=60)[0] for process in started]
+    assert [process.returncode for process in started] == [0] * 4
+    assert shown[0].startswith("netcheck: OK")
+    assert "        1       ok       -      ok      ok\n" in shown[0]
+
+
+def test_waiting_fills_no_negative_cache(pods: World) -> None:
+    """Contract: a record that comes late is found at once, also by those who ask plainly afterwards."""
+    everything = replace(pods.zone, cache="type")
+    pods.serve(everything)
+    record(2)(pods)
+    started = [pods.start(rank, "--deadline", "20", variables=FOUR) for rank in range(4)]
+    together(started)
+    time.sleep(1.5)
+    pods.serve(everything)
+    assert finished(started[0])["verdict"] == "ok"
+    plainly = f"import socket; print(socket.getaddrinfo('job-2.{DOMAIN}', 1)[0][4][0])"
+    assert pods.start(3, plainly, module=("-c",)).communicate()[0].strip() == pods.address(2)
+    for process in started[1:]:
+        finished(process)
+
+
+def test_another_jobs_master(pods: World) -> None:
+    """The name of rank 0 leads to a pod that runs rank 0 of another job."""
+    job = {**FOUR, "NODE_RANK": "0", "RDZV_ID": "run-other"}
+    other = pods.start(4, "--deadline", "60", variables=job)
+    together([other])
+    record(0, pods.address(4))(pods)
+    results = play(pods)
+    other.kill()
+    other.communicate()
+    for result in results.values():
+        assert (result["cause"], result["ranks"]) == ("peer.other_job", [0])
+    assert "run-other" in said(results[0], "peer.other_job")["text"]
+
+
+def test_port_taken(pods: World) -> None:
+    """Another program listens on the port of rank 2. Both sides say so."""
+    program = (
+        f"import socket,time; s=socket.create_server(('',{PORT})); print('ready', flush=True); time.sleep(99)"
+    )
+    squatter = pods.start(2, program, module=("-c",))
+    together([squatter])
+    result = play(pods)[0]
+    squatter.kill()
+    squatter.communicate()
+    assert (result["cause"], result["ranks"]) == ("port.taken", [2])
+    assert said(result, "peer.silent")["ranks"] == [2]
+
+
+def test_everywhere(pods: World) -> None:
+    """A policy for all pods, as a security group that does not name itself. Each rank says it of its row."""
+    forwarded(f"-p tcp --dport {PORT}")(pods)
+    results = play(pods, **WAIT)
+    assert {result["cause"] for result in results.values()} == {"tcp.filtered"}
+    assert results[0]["missing"] == [1, 2, 3]
+
+
+def test_clock(pods: World, tmp_path: Path) -> None:
+    """Linux has one clock for all namespaces. This rank's Python reads one that is 10 minutes ahead."""
+    ahead = "import time; true = time.time; time.time = lambda: true() + 600\n"
+    (tmp_path / "sitecustomize.py").write_text(ahead)
+    result = play(pods, **variables(2, PYTHONPATH=f"{tmp_path}:{PACKAGES}"))[0]
+    assert (result["cause"], result["ranks"]) == ("clock.offset", [2])
+    offset = re.search(r"rank 2 by \+(\d+\.\d) s", said(result, "clock.offset")["text"])
+    assert offset
+    assert abs(float(offset[1]) - 600) < 5
+
+
+def test_versions(pods: World, tmp_path: Path) -> None:
+    """Real metadata of two versions of PyTorch, as pip leaves it."""
+    paths = {}
+    for version in ("2.9.1", "2.8.0"):
+        folder = tmp_path / version / f"torch-{version}.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+        paths[version] = {"variables": {"PYTHONPATH": f"{folder.parent}:{PACKAGES}"}}
+    result = play(pods, all=paths["2.9.1"], r3=paths["2.8.0"])[0]
+    assert (result["cause"], result["ranks"]) == ("versions.torch", [3])
+
+
+def test_without_a_run_id(pods: World) -> None:
+    """Contract: who cannot tell its job from another one says so, and does not say ok."""
+    result = play(pods, all={"variables": {"RDZV_ID": "-"}})[0]
+    assert result["verdict"] == "unknown"
+    doubtful = [finding["step"] for finding in result["findings"] if finding["status"] == "unknown"]
+    assert doubtful == ["pods", "service", "greeting", "all-reduce"]
+
+
+def test_ip_version_6_alone_and_another_interface(tmp_path: Path) -> None:
+    """Contract: no name of an interface and no IP version is taken for granted."""
+    with world(tmp_path, interface="net1", versions=(6,)) as pods:
+        result = play(pods)[0]
+        assert result["verdict"] == "ok", result
+        interface = next(finding["text"] for finding in result["findings"] if finding["step"] == "interface")
+        assert "net1 (fd77::2" in interface
+
+
+# -- cases, several at once
+
+
+@dataclass
+class Case:
+    """What is wrong, and what every rank must say of it. `text` is a pattern of the finding's text, `alone`
+    are ranks that no verdict of rank 0 reaches.
+    """
+
+    name: str
+    cause: str
+    ranks: list[int]
+    wrong: Callable[[World], None] = nothing
+    play: dict[str, Any] = field(default_factory=dict)
+    missing: list[int] = field(default_factory=list)
+    pattern: str | None = None
+    text: str = ""
+    alone: tuple[int, ...] = ()
+
+
+SHORT = {"variables": {"MASTER_ADDR": "job-0.pods"}}
+NAMED = {"variables": {"MASTER_ADDR": "master.team.svc.cluster.local"}}
+"""As in ColossalAI's guide: rank 0 has a Service of its own."""
+SYN = "-p tcp --syn"
+CASES = [
+    Case("world-size", "variables.world_size", [3], play=variables(3, WORLD_SIZE="6", NPROC_PER_NODE="1")),
+    Case("master-port", "variables.master_port", [1], play=variables(1, MASTER_PORT="http")),
+    Case("world-of-one", "variables.world_of_one", [2], play=variables(2, WORLD_SIZE="1")),
+    Case("interface", "variables.interface", [1], play=variables(1, GLOO_SOCKET_IFNAME="ens5"), text="eth0"),
+    Case("node-rank-twice", "variables.node_rank_twice", [1], play=variables(2, NODE_RANK="1")),
+    Case("record-absent", "dns.no_record", [2], record(2), WAIT),
+    Case(
+        "service-selects-nothing",
+        "dns.no_record",
+        [0],
+        nothing,
+        {**WAIT, "all": NAMED},
+        text="MASTER_ADDR master",
+    ),
+    Case(
+        "service-selects-another", "peer.other_rank", [0], alias(2), {"all": NAMED}, text="rank 2 of this run"
+    ),
+    Case("never-came", "peer.never_came", [3], record(3), {**WAIT, "without": (3,)}, missing=[3]),
+    Case("negative-cache", "dns.negative_cached", [2], too_early("type"), WAIT, text="s more"),
+    Case("negative-cache-shared", "dns.negative_cached", [2], too_early("shared"), WAIT, text="s more"),
+    Case("dns-server-silent", "dns.server_silent", [2], rules("INPUT -i p2 -p udp --dport 53 -j DROP")),
+    Case("dns-server-gone", "dns.server_refused", [2], play={"r2": {"nameserver": "10.77.3.2"}}),
+    Case(
+        "search-path",
+        "dns.search_path",
+        [3],
+        play={"all": SHORT, "r3": {"search": "other.svc.cluster.local"}},
+        text=rf"job-0\.{DOMAIN}",
+    ),
+    Case("ingress", "tcp.filtered", [2], forwarded(f"{SYN} --dport {PORT} -d 10.77.2.2"), pattern="ingress"),
+    Case("egress", "tcp.filtered", [2], forwarded(f"{SYN} -s 10.77.2.2"), pattern="egress"),
+    Case("one-way", "tcp.filtered", [1, 2], forwarded(f"{SYN} -s 10.77.1.2 -d 10.77.2.2"), text="one way"),
+    Case("stateless", "tcp.filtered", [1, 2], forwarded("-s 10.77.1.2 -d 10.77.2.2"), pattern="pair"),
+    Case(
+        "boundary",
+        "tcp.filtered",
+        [0, 1, 2, 3],
+        forwarded(*(f"{SYN} -s 10.77.{s}.2 -d 10.77.{r}.2" for s in (0, 1) for r in (2, 3))),
+        pattern="boundary",
+    ),
+    Case(
+        "cut-off",
+        "tcp.filtered",
+        [2],
+        forwarded("-s 10.77.2.2", "-d 10.77.2.2"),
+        WAIT,
+        missing=[2],
+        pattern="unheard",
+        alone=(2,),
+    ),
+    Case(
+        "refused",
+        "tcp.refused",
+        [2],
+        forwarded(f"-p tcp --dport {PORT} -d 10.77.2.2", to="REJECT --reject-with tcp-reset"),
+    ),
+    Case("not-started", "tcp.refused", [2], play={**WAIT, "without": (2,)}, missing=[2]),
+    Case(
+        "no-route",
+        "tcp.no_route",
+        [1, 2],
+        forwarded(f"{SYN} -s 10.77.1.2 -d 10.77.2.2", to="REJECT --reject-with icmp-host-unreachable"),
+    ),
+    Case("old-address", "dns.old_address", [2], record(2, "10.77.2.77"), text=r"10\.77\.2\.2"),
+    Case("mtu", "mtu.black_hole", [3], narrow_and_mute, text="1260 bytes pass"),
+    Case(
+        "shared-memory",
+        "shm.small",
+        [1],
+        play={"r1": {"setup": "mount -t tmpfs -o size=64k none /dev/shm"}},
+        text="64 KiB",
+    ),
+    Case("ip-version", "address.family", [1, 2], other_ip_version),
+]
+
+
+@pytest.fixture(scope="module")
+def played(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[dict[int, Result]]]]:
+    """Play all cases that are asked for. Each finds a world without rules."""
+    items = [item for item in request.session.items if "played" in getattr(item, "fixturenames", ())]
+    with ExitStack() as stack:
+        free: queue.SimpleQueue[World] = queue.SimpleQueue()
+        for _ in range(WORLDS):
+            free.put(stack.enter_context(world(tmp_path_factory.mktemp("world"))))
+        pool = stack.enter_context(ThreadPoolExecutor(WORLDS))
+
+        def one(case: Case) -> dict[int, Result]:
+            pods = free.get()
+            try:
+                case.wrong(pods)
+                return play(pods, **case.play)
+            finally:
+                pods.reset()
+                free.put(pods)
+
+        cases = [item.callspec.params["case"] for item in items]  # type: ignore[attr-defined]
+        yield {case.name: pool.submit(one, case) for case in cases}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_case(case: Case, played: dict[str, Future[dict[int, Result]]]) -> None:
+    """Contract: every rank names the cause and the right ranks, and who is missing."""
+    for rank, result in played[case.name].result().items():
+        if rank in case.alone:
+            assert (result["cause"], result["ranks"], result["whole"]) == (case.cause, [], False)
+            continue
+        found = (result["verdict"], result["cause"], result["ranks"], result["missing"])
+        assert found == ("failed", case.cause, case.ranks, case.missing), result["findings"]
+        finding = said(result, case.cause)
+        assert re.search(case.text, finding["text"]), finding
+        assert case.pattern in (None, finding["pattern"])
+        assert result["recommendations"][0].startswith(case.cause)

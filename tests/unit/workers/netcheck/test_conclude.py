@@ -1,0 +1,233 @@
+"""One cause out of what the ranks saw. What nobody saw is unknown, and never ok."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.workers.netcheck.conclude import Report, conclude
+from harness.workers.netcheck.diagnosis import Diagnosis
+from harness.workers.netcheck.finding import CAUSES, FAILED, STEPS, failed, ok, unknown
+from harness.workers.netcheck.probe import PENDING, Cell
+
+FACTS: dict[str, Any] = {
+    "python": "3.13.1",
+    "torch": "2.9.1",
+    "nccl": "",
+    "shm": 1 << 30,
+    "memlock": -1,
+    "infiniband": [],
+}
+CELLS = [cause for cause, step in CAUSES.items() if step in ("interface", "dns", "tcp", "greeting", "mtu")]
+"""Causes that a cell may hold."""
+
+
+def address(rank: int) -> str:
+    return f"10.0.0.{rank + 1}"
+
+
+def fine(rank: int) -> Cell:
+    return Cell(
+        "ok", f"job-{rank}", address=address(rank), rank=rank, instance=f"i{rank}", run="r", rtt=0.001
+    )
+
+
+def healthy(size: int = 4) -> dict[int, Report]:
+    """Reports of a job in which all is well, by rank."""
+    own = (ok("variables", "fine"), ok("interface", "fine"))
+    return {
+        rank: Report(
+            rank,
+            rank,
+            f"job-{rank}",
+            f"i{rank}",
+            (address(rank),),
+            {other: fine(other) for other in range(size)},
+            own,
+            FACTS,
+        )
+        for rank in range(size)
+    }
+
+
+def seeing(report: Report, other: int, outcome: str, **fields: Any) -> Report:
+    cell = Cell(outcome, f"job-{other}", f"text of {outcome}", **{"address": address(other), **fields})
+    return replace(report, row={**report.row, other: cell})
+
+
+def test_all_is_well() -> None:
+    found = conclude(list(healthy().values()), 4)
+    assert (found.verdict, found.cause, found.missing) == ("ok", None, ())
+    assert [finding.step for finding in found.findings] == list(STEPS)
+
+
+@given(st.data())
+def test_what_lacks_is_never_ok(data: st.DataObject) -> None:
+    """Contract: without a report, a cell, an own step, or with any cell that is not ok, there is no ok."""
+    size = data.draw(st.integers(2, 5))
+    reports = healthy(size)
+    rank = data.draw(st.integers(0, size - 1))
+    other = data.draw(st.integers(0, size - 1).filter(lambda r: r != rank))
+    how = data.draw(st.sampled_from(["report", "cell", "pending", "own", "unknown", "unnamed", *CELLS]))
+    report = reports[rank]
+    if how == "report":
+        del reports[rank]
+    elif how == "cell":
+        reports[rank] = replace(report, row={r: cell for r, cell in report.row.items() if r != other})
+    elif how == "own":
+        reports = {r: replace(each, findings=each.findings[:1]) for r, each in reports.items()}
+    elif how == "unknown":
+        reports[rank] = replace(report, findings=(*report.findings, unknown("interface", "not known")))
+    elif how == "unnamed":
+        reports[rank] = replace(report, named=False)
+    else:
+        reports[rank] = seeing(report, other, PENDING if how == "pending" else how)
+    found = conclude(list(reports.values()), size)
+    assert found.verdict == ("failed" if how in CELLS else "unknown")
+    assert (found.cause is None) == (how not in CELLS)
+    if how in CELLS:
+        assert found.cause in (how, "dns.old_address")
+        assert {rank, other} & set(found.ranks)
+
+
+@given(st.lists(st.sampled_from(CELLS), min_size=1, max_size=6), st.data())
+def test_the_first_step_that_fails_names_the_cause(causes: list[str], data: st.DataObject) -> None:
+    reports = healthy(4)
+    for cause in causes:
+        rank, other = data.draw(st.permutations(range(4)))[:2]
+        reports[rank] = seeing(reports[rank], other, cause)
+    left = {cell.outcome for rank, r in reports.items() for to, cell in r.row.items() if to != rank} - {"ok"}
+    found = conclude(list(reports.values()), 4)
+    assert found.cause is not None
+    first = min(STEPS.index(CAUSES[cause]) for cause in left)
+    assert STEPS.index(CAUSES[found.cause]) == first
+    assert {finding.cause for finding in found.findings if finding.status == FAILED} == left
+
+
+@given(st.permutations(range(4)), st.sampled_from(CELLS))
+def test_the_order_of_reports_does_not_matter(order: list[int], cause: str) -> None:
+    reports = healthy()
+    reports[1] = seeing(reports[1], 2, cause)
+    there, again = (conclude([reports[rank] for rank in ranks], 4) for ranks in (range(4), order))
+    assert (there.cause, there.ranks, there.missing) == (again.cause, again.ranks, again.missing)
+
+
+def column(rank: int, outcome: str, **fields: Any) -> dict[int, Report]:
+    """What others report when this one is not heard."""
+    return {r: seeing(report, rank, outcome, **fields) for r, report in healthy().items() if r != rank}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "cause"),
+    [
+        ("dns.no_record", "peer.never_came"),
+        ("tcp.no_route", "peer.never_came"),
+        (PENDING, "peer.never_came"),
+        ("tcp.refused", "tcp.refused"),
+        ("tcp.filtered", "tcp.filtered"),
+        ("tcp.denied", "tcp.denied"),
+        ("peer.other_job", "peer.other_job"),
+    ],
+)
+def test_a_rank_that_nobody_heard_of_is_missing(outcome: str, cause: str) -> None:
+    found = conclude(list(column(3, outcome).values()), 4)
+    assert (found.cause, found.ranks, found.missing) == (cause, (3,), (3,))
+
+
+def test_a_rank_without_a_record_that_speaks_has_come() -> None:
+    """The difference between a Service that selects nothing, and a pod that is Pending."""
+    reports = {**column(3, "dns.no_record"), 3: healthy()[3]}
+    found = conclude(list(reports.values()), 4)
+    assert (found.cause, found.ranks, found.missing) == ("dns.no_record", (3,), ())
+
+
+def test_one_row_accuses_nobody() -> None:
+    """Contract: from one row it is not known whether the sender or all receivers are cut off."""
+    report = healthy()[2]
+    for other in (0, 1, 3):
+        report = seeing(report, other, "tcp.filtered")
+    found = conclude([report], 4)
+    assert (found.cause, found.ranks, found.missing) == ("tcp.filtered", (), (0, 1, 3))
+
+
+@pytest.mark.parametrize("known_by", ["report", "ear"])
+def test_an_old_address(known_by: str) -> None:
+    """Contract: nobody answers at the address, and the rank is known to be at another one."""
+    reports = column(3, "tcp.filtered", address="10.0.0.99")
+    if known_by == "report":
+        reports[3] = healthy()[3]
+    else:
+        reports[1] = replace(reports[1], heard={3: address(3)})
+    found = conclude(list(reports.values()), 4)
+    assert (found.cause, found.ranks) == ("dns.old_address", (3,))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "where", "found"),
+    [
+        ("ok", 0, ("ok", None, ())),
+        (PENDING, 0, ("unknown", None, ())),
+        ("dns.no_record", 0, ("failed", "dns.no_record", (0,))),
+        ("dns.server_silent", 0, ("failed", "dns.server_silent", (1, 2))),
+        ("peer.other_rank", 2, ("failed", "peer.other_rank", (0,))),
+        ("tcp.refused", 0, ("failed", "tcp.refused", (0,))),
+        ("tcp.refused", 98, ("unknown", None, ())),
+    ],
+)
+def test_master_addr_is_another_name(outcome: str, where: int, found: tuple[object, ...]) -> None:
+    """Contract: all pairs may be fine, and MASTER_ADDR lead nowhere. Then nothing is ok."""
+    reports = healthy()
+    for rank in reports:
+        seen = outcome if rank in (1, 2) else "ok"
+        reports[rank] = replace(reports[rank], master=Cell(seen, "master", address=address(where)))
+    done = conclude(list(reports.values()), 4)
+    assert (done.verdict, done.cause, done.ranks) == found
+
+
+def test_a_rank_twice() -> None:
+    reports = healthy()
+    reports[2] = replace(reports[2], rank=1)
+    found = conclude(list(reports.values()), 4)
+    assert (found.cause, found.ranks) == ("variables.node_rank_twice", (1,))
+
+
+def test_ranks_in_another_order_than_the_peers() -> None:
+    reports = healthy()
+    reports[2], reports[3] = replace(reports[2], rank=3), replace(reports[3], rank=2)
+    for rank, report in reports.items():
+        row = {to: replace(cell, rank={2: 3, 3: 2}.get(to, to)) for to, cell in report.row.items()}
+        reports[rank] = replace(report, row=row)
+    found = conclude(list(reports.values()), 4)
+    assert (found.cause, found.ranks) == ("variables.node_rank", (2,))
+
+
+def test_the_same_finding_of_several_ranks_is_one() -> None:
+    wrong = failed("variables.master_port", "MASTER_PORT='x'")
+    reports = [replace(report, findings=(wrong, *report.findings[1:])) for report in healthy().values()]
+    found = [finding for finding in conclude(reports, 4).findings if finding.cause]
+    assert [(finding.cause, finding.ranks) for finding in found] == [("variables.master_port", (0, 1, 2, 3))]
+
+
+@given(st.sampled_from(CELLS), st.integers(0, 3))
+def test_everything_survives_json(cause: str, rank: int) -> None:
+    report = seeing(healthy()[0], rank, cause)
+    assert Report.of(json.loads(json.dumps(report.as_dict()))).as_dict() == report.as_dict()
+    found = conclude([report], 4)
+    result = Diagnosis(
+        found.verdict,
+        found.cause,
+        found.ranks,
+        found.missing,
+        found.findings,
+        {0: report.row},
+        4,
+        0,
+        True,
+        1.0,
+    )
+    assert Diagnosis.of(json.loads(json.dumps(result.as_dict()))).as_dict() == result.as_dict()

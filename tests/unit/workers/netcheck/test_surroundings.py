@@ -1,0 +1,82 @@
+"""What ranks run in: the one that differs is accused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.workers.netcheck.surroundings import SHM_PER_PROCESS, compare, facts
+
+FACTS: dict[str, Any] = {
+    "python": "3.13.1",
+    "torch": "2.9.1",
+    "nccl": "",
+    "shm": 1 << 30,
+    "memlock": -1,
+    "infiniband": [],
+}
+
+
+def accused(
+    of: dict[int, Any], offsets: dict[int, tuple[float, float]] | None = None, processes: int = 1
+) -> list[tuple]:  # type: ignore[type-arg]
+    return [(f.cause, f.ranks) for f in compare(of, offsets or {}, processes) if f.status == "failed"]
+
+
+def ranks(**odd: Any) -> dict[int, Any]:
+    return {0: FACTS, 1: FACTS, 2: FACTS, 3: {**FACTS, **odd}}
+
+
+@pytest.mark.parametrize("name", ["python", "torch", "nccl"])
+def test_versions(name: str) -> None:
+    assert accused(ranks(**{name: "1.0"})) == [(f"versions.{name}", (3,))]
+
+
+def test_two_that_differ_are_both_accused() -> None:
+    assert accused({0: FACTS, 1: {**FACTS, "torch": "2.8.0"}}) == [("versions.torch", (0, 1))]
+
+
+@pytest.mark.parametrize(
+    ("size", "processes", "small"), [(64 << 20, 1, False), (64 << 20, 8, True), (64 << 10, 1, True)]
+)
+def test_shared_memory(size: int, processes: int, small: bool) -> None:
+    assert accused(ranks(shm=size), processes=processes) == ([("shm.small", (3,))] if small else [])
+    assert SHM_PER_PROCESS * 4 == 64 << 20  # a container's usual size is enough for four
+
+
+def test_no_shared_memory_is_unknown() -> None:
+    assert [f.status for f in compare(ranks(shm=None), {})] == ["unknown", "ok"]
+
+
+def test_locked_memory_counts_where_infiniband_is() -> None:
+    assert accused(ranks(memlock=65536)) == []
+    assert accused(ranks(memlock=65536, infiniband=["mlx5_0"])) == [("memlock.low", (3,))]
+
+
+@given(st.integers(0, 3), st.floats(10, 1e6), st.booleans())
+def test_the_clock_that_is_off_is_named(rank: int, seconds: float, ahead: bool) -> None:
+    """Contract: also when it is rank 0, to which the offsets are measured."""
+    clock = {r: (seconds if ahead else -seconds) if r == rank else 0.0 for r in range(4)}
+    offsets = {r: (clock[r] - clock[0], 0.01) for r in range(1, 4)}
+    assert accused(dict.fromkeys(range(4), FACTS), offsets) == [("clock.offset", (rank,))]
+
+
+@given(st.floats(-4, 4), st.floats(0, 1))
+def test_a_clock_that_is_about_right(seconds: float, error: float) -> None:
+    assert (
+        accused(dict.fromkeys(range(4), FACTS), {1: (seconds, error), 2: (0.0, error), 3: (0.0, error)}) == []
+    )
+
+
+def test_a_slow_answer_proves_no_offset() -> None:
+    """Half of the round trip is the error of the measurement."""
+    assert accused({0: FACTS, 1: FACTS, 2: FACTS}, {1: (8.0, 6.0), 2: (0.0, 0.1)}) == []
+
+
+def test_facts_of_this_process(tmp_path: Any) -> None:
+    assert facts()["shm"] > 0
+    assert facts(str(tmp_path / "absent"))["shm"] is None
+    assert facts()["torch"] == ""  # no PyTorch where the tests run
