@@ -25,8 +25,8 @@ from harness.core.kubernetes import Kube
 from harness.evidence.schema import Observation
 
 RETRY_SECONDS = 0.3
-MAX_RETRIES = 20
-"""Retries in a row."""
+MAX_RETRIES = 100
+"""Retries in a row: a kubelet that restarts on a busy machine is away for many seconds."""
 BEHIND_SECONDS = 3.0
 """Seconds after the end of a container within which a follower is done, unless it is behind."""
 _STAMPED = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
@@ -124,6 +124,8 @@ class LogFollower:
                     if not whole:  # otherwise it was followed to the end of its container
                         self._on_gap(f"{pod}-{container}: the pod was gone before its log was read")
                     return
+                # Nobody reaches the kubelet: the stream before may have ended with it, and not with the log.
+                whole = whole and (error.status or 0) < 500
             except _Unread:
                 pass
             except (HTTPError, OSError):
