@@ -18,8 +18,10 @@ Explains = Callable[[str], bool]
 
 BACK_SECONDS = 60.0
 """Seconds in which a machine that starts again is back."""
+_OUT_OF_TIME = ("run.timed_out", "admission.max_execution_time")
+"""Where Kueue manages the job, it ends it a little before the harness would."""
 UNEXPLAINED = {
-    *("", "run.not_completed", "run.timed_out", "run.evidence_missing", "run.log_incomplete"),
+    *("", "run.not_completed", *_OUT_OF_TIME, "run.evidence_missing", "run.log_incomplete"),
     *("rank.missing", "rendezvous.timeout", "unification.wrong_status", "unification.truth_incomplete"),
     *("tracker.unreachable", "tracker.incomplete"),
 }
@@ -35,7 +37,7 @@ _TAKEN_DOWN = {
 _NOT_STARTED = {
     "image.config",
     "scheduling.not_started",
-    "run.timed_out",
+    *_OUT_OF_TIME,
     "rank.missing",
     "rendezvous.timeout",
 }
@@ -46,7 +48,7 @@ _NOT_ADMITTED = {
 }
 _CUT_OFF = {
     *("rank.tracker_unreachable", "rank.hung", "rank.crashed", "rendezvous.dns", "rendezvous.unreachable"),
-    *("rendezvous.timeout", "run.timed_out", "unification.no_run", "unification.not_attached"),
+    *("rendezvous.timeout", *_OUT_OF_TIME, "unification.no_run", "unification.not_attached"),
     *("unification.lost_points", "unification.truth_incomplete", "unification.wrong_status"),
 }
 _UNRESOLVED = re.compile(

@@ -356,6 +356,19 @@ def test_what_nobody_has_thought_of(judged: Judged) -> None:
     assert any(text.startswith("run.timed_out") for text in verdict.consequences)
 
 
+def test_the_end_of_the_time_that_kueue_gave_explains_nothing(judged: Judged) -> None:
+    """Contract: a change is told, also when Kueue ends the job before the harness would."""
+    job = bundles.healthy()
+    never_ends(job)
+    over = cond("Evicted", "True", "DeactivatedDueToMaximumExecutionTimeExceeded", "over", 20)
+    job.workload(20, [cond("Admitted", "True", "Admitted"), over], maximumExecutionTimeSeconds=20)
+    job.jobset(21, suspend=True)
+    restarted_api_server(job)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "run.disturbed")
+    assert any(text.startswith("admission.max_execution_time") for text in verdict.consequences)
+
+
 def test_a_rank_that_failed_by_itself_keeps_its_cause(judged: Judged) -> None:
     """Contract: changes beside a rank's own end do not hide it, and are told by the check."""
     job = bundles.healthy()
