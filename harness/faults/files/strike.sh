@@ -26,7 +26,7 @@ first_process() { # NODE POD: its process id on the node
 
 hit() { # NODE POD PATTERN SIGNAL: signal the processes of the pod whose command line is like this
   local found
-  found=$(docker exec "$1" pgrep --ns "$(first_process "$1" "$2")" --nslist pid --full "$3")
+  found=$(docker exec "$1" pgrep --ns "$(first_process "$1" "$2")" --nslist pid --full -- "$3")
   # shellcheck disable=SC2086 # one argument for each process
   docker exec "$1" kill -s "$4" $found
 }
