@@ -55,12 +55,16 @@ class _Difference:
     refs: dict[str, None] = field(default_factory=dict)
 
 
-def check(case: Case, truths: list[Truth]) -> Finding:
-    """Check `code`: what ran is what was sent, where the manifest says what was sent."""
+def check(case: Case, truths: list[Truth], others: Iterable[Truth] = ()) -> Finding:
+    """Check `code`: what ran is what was sent, where the manifest says what was sent.
+
+    `others`: what a second recorder told of the same processes. Both must be right.
+    """
     sent = case.manifest.code
     if sent is None:
         return passed(CHECK, "this bundle is of a harness that did not record which code it sent")
-    told = [read(truth, attempt) for truth in truths for attempt in truth.attempts if attempt.code]
+    both = [*truths, *others]
+    told = [read(truth, attempt) for truth in both for attempt in truth.attempts if attempt.code]
     seen: dict[str, _Difference] = {}
     for ran in told:
         for text, late in [*_of_files(sent, ran), *_of_stack(sent, ran)]:

@@ -67,7 +67,7 @@ CHECKS: dict[CheckId, Judge] = {
     "ranks-logged": unification.ranks_logged,
     "recorders-agree": lambda facts: facts.agreement.finding(),
     "restarts": lambda facts: restarts.check(facts.case, facts.truths),
-    "code": lambda facts: code.check(facts.case, facts.truths),
+    "code": lambda facts: code.check(facts.case, facts.truths, [other for _, other in facts.agreement.pairs]),
     "run-exists": lambda facts: attachment.run_exists(facts.attached),
     "one-run": lambda facts: attachment.one_run(facts.attached, facts.recorded, facts.truths, facts.compared),
     "run-not-stale": lambda facts: attachment.run_fresh(facts.attached),

@@ -120,12 +120,16 @@ class LogFollower:
                     continue
                 whole = True
             except ApiException as error:
-                if error.status == 404:
+                if error.status == 404 and life in self._leaving:
                     if not whole:  # otherwise it was followed to the end of its container
                         self._on_gap(f"{pod}-{container}: the pod was gone before its log was read")
                     return
-                # Nobody reaches the kubelet: the stream before may have ended with it, and not with the log.
-                whole = whole and (error.status or 0) < 500
+                if error.status == 404 or (error.status or 0) >= 500:
+                    # The kubelet is not reached, or it restarts and knows no pod yet: the stream before may
+                    # have ended with it, and not with the log.
+                    if self._stop.wait(RETRY_SECONDS):
+                        return
+                    continue
             except _Unread:
                 pass
             except (HTTPError, OSError):
