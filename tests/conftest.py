@@ -20,20 +20,23 @@ settings.register_profile("nightly", max_examples=500, deadline=None)
 CLUSTERS = Path(__file__).parent / "k8s"
 
 
-OF_THEIR_OWN = ("test_interruption.py", "test_reader.py")
+FAULTS = ("test_faults.py", "test_random_faults.py", "test_disk.py")
+"""Tests that stop or fill what others need. They stay together, because they share what undoes a fault."""
+OWN_CLUSTERS = ("test_interruption.py", "test_reader.py", "test_registry.py")
 """Tests that make clusters of their own, and do not disturb the others'."""
 
 
 class ClustersApart(LoadScopeScheduling):
-    """One process runs the tests on the session's cluster, the other the rest, file by file.
+    """One process injects the faults, the other runs the other tests of a cluster. Then both take the rest.
 
-    Tests on one cluster stay in one process, because some of them stop or fill what others need.
+    The rest goes file by file. Each process has a cluster of its own (tests/k8s/conftest.py).
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        shared = file.startswith("tests/k8s/") and not file.endswith(OF_THEIR_OWN)
-        return "clusters" if shared else file
+        if not file.startswith("tests/k8s/") or file.endswith(OWN_CLUSTERS):
+            return file
+        return "faults" if file.endswith(FAULTS) else "launches"
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -43,8 +46,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ClustersApar
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests on clusters first, because they take longest."""
-    items.sort(key=lambda item: not item.path.is_relative_to(CLUSTERS))
+    """Run tests on clusters first, because they take longest, and the faults first of all."""
+    items.sort(key=lambda item: (not item.path.is_relative_to(CLUSTERS), item.path.name not in FAULTS))
 
 
 @pytest.fixture

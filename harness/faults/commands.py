@@ -130,8 +130,8 @@ def report(
     """
     random = bool(rows) and all(row.oracle for row in rows)
     if table_file is not None:
-        whole = table.markdown(rows, list(catalogue().values()), versions)
-        table_file.write_text(tally.markdown(rows) if random else whole)
+        whole = tally.markdown(rows) if random else table.markdown(rows, list(catalogue().values()), versions)
+        table_file.write_text(whole)
     if records is not None:
         places = {
             str(settings.runs_dir.absolute()): "/runs",
@@ -149,8 +149,6 @@ def report(
     if as_json:
         print(json.dumps([row.model_dump() for row in rows], indent=2))
     else:
-        Console().print(table.terminal(rows))
-    if random:
-        print(tally.summary(rows))
-        return 0 if tally.good(rows) else 1
-    return 0 if all(row.right for row in rows) else 1
+        Console().print(table.terminal(rows, tally.summary(rows) if random else table.summary(rows)))
+    right = tally.good(rows) if random else all(row.right for row in rows)
+    return 0 if right else 1

@@ -84,14 +84,14 @@ def grammar(path: Path = GRAMMAR) -> Grammar:
 def drawn(seed: int, number: int) -> Fault:
     """Return draw `number` of a seed."""
     known, chance = grammar(), random.Random(f"{seed}:{number}")
-    object_name = chance.choice(list(known.objects))
-    there = known.objects[object_name]
-    verb_name = chance.choice(list(there.verbs))
+    what = chance.choice(list(known.objects))
+    there = known.objects[what]
+    verb = chance.choice(list(there.verbs))
     moment = chance.choice(there.moments)
     weights = [each.weight for each in known.behaviours.values()]
     behaviour = chance.choices(list(known.behaviours), weights)[0]
     rank, victim = chance.choice(RANKS), chance.choice(RANKS)
-    return combined(f"{PREFIX}{seed}-{number:03}", object_name, verb_name, moment, behaviour, rank, victim)
+    return combined(f"{PREFIX}{seed}-{number:03}", what, verb, moment, behaviour, rank, victim)
 
 
 def combined(name: str, what: str, verb: str, moment: str, behaviour: str, rank: int, victim: int) -> Fault:

@@ -74,9 +74,9 @@ def _visible(row: Row) -> str:
     return "" if row.visible_seconds is None else f"{row.visible_seconds:.1f} s"
 
 
-def terminal(rows: Sequence[Row]) -> Table:
+def terminal(rows: Sequence[Row], caption: str) -> Table:
     """Return the table for a terminal. What is wrong stands out."""
-    shown = Table(box=None, pad_edge=False, caption=summary(rows), caption_justify="left")
+    shown = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")
     for column in ("", "fault", "got", "visible", "wrong"):
         shown.add_column(column, overflow="fold")
     for row in rows:

@@ -113,8 +113,8 @@ def _of_files(sent: SentCode, ran: Ran) -> Iterator[tuple[str, bool]]:
             how = "ran with" if now else "was there with"
             yield f"{path} was sent with {_short(digest)} and {how} {_short(min(other))}", False
         elif other := now - {digest}:
-            text = f"{path} was sent with {_short(digest)}, and while it ran it became {_short(min(other))}"
-            yield text, True
+            became = f"it became {_short(min(other))}" if min(other) else "it was removed or made unreadable"
+            yield f"{path} was sent with {_short(digest)}, and while it ran {became}", True
         elif ran.whole and not before and not now:
             yield f"{path} was sent with {_short(digest)} and was not there", False
         elif path in ran.touched:

@@ -9,14 +9,16 @@ from pathlib import Path
 import faulty
 import pytest
 import witness
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.core.errors import UsageError
 from harness.evidence.schema import Verdict
-from harness.faults import draw, oracle, places, tally
+from harness.faults import commands, draw, oracle, places, tally
 from harness.faults.draw import RANKS, combined, drawn, grammar
 from harness.faults.rows import Row
+from harness.settings import load
 
 KNOWN = {
     **dict.fromkeys(("cluster", "control_plane", "kubectl", "files", "namespace", "jobset"), "x"),
@@ -47,6 +49,14 @@ def test_a_draw_can_be_repeated(seed, number):
     fault = drawn(seed, number)
     assert fault == drawn(seed, number)
     assert fault.scope == "launch" or fault.undo
+
+
+def test_the_worker_writes_where_the_oracle_reads():
+    """Contract: the konduktor config mounts the oracle's folder of the node where the worker writes."""
+    spec = yaml.safe_load((places.FILES / "witness.yaml").read_text())["kubernetes"]["pod_config"]["spec"]
+    (mount,), (volume,) = spec["containers"][0]["volumeMounts"], spec["volumes"]
+    assert (mount["name"], mount["mountPath"]) == (volume["name"], witness.FOLDER)
+    assert volume["hostPath"]["path"] == oracle.FILES
 
 
 def test_a_draw_strikes_before_the_worker_has_failed():
@@ -149,6 +159,17 @@ def test_the_page_lists_every_miss():
     assert "2 faults struck" in page
     assert "- **random-1-001**" in page
     assert "1 more did not strike" in page
+
+
+def test_json_is_one_document(capsys):
+    """Contract: with --json, stdout holds the rows alone. Else the drawn faults are counted once."""
+    rows = [_row("random-1-000", "named"), _row("random-1-001", "borne")]
+    assert commands.report(rows, {}, load(), None, None, as_json=True) == 0
+    assert [row["fault"] for row in json.loads(capsys.readouterr().out)] == ["random-1-000", "random-1-001"]
+    assert commands.report(rows, {}, load(), None, None, as_json=False) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("2 faults struck") == 1
+    assert "rows are right" not in said
 
 
 def test_the_ranks_of_a_draw_are_those_of_the_main_job():

@@ -1,0 +1,20 @@
+"""The cluster of each process of `make test`."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.settings import Settings
+
+
+@pytest.fixture(scope="session")
+def harness_settings(harness_settings: Settings, request: pytest.FixtureRequest) -> Settings:
+    """Return the session's settings, with a cluster for each process of pytest-xdist but the first.
+
+    The faults of one process stop what the tests of the other need.
+    """
+    worker = getattr(request.config, "workerinput", {}).get("workerid", "gw0")
+    if worker == "gw0" or harness_settings.kubeconfig is not None:
+        return harness_settings
+    name = f"{harness_settings.cluster_name}-{worker}"
+    return harness_settings.model_copy(update={"cluster_name": name})
