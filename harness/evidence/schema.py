@@ -7,7 +7,7 @@
                            DNS, control plane, … (kinds.SURROUNDINGS); of Secrets and ConfigMaps the
                            metadata alone
       events.jsonl         Observation of core/v1 Events
-      inspections.jsonl    Inspection: containers from inside, when their ranks should have met
+      inspections.jsonl    RendezvousSnapshot: containers from inside, at the rendezvous or the end
       exits.jsonl          ContainerExit: how the commands of ranks ended, where their containers are held
       logs/<pod>-<container>.log   "<RFC 3339 time> <line>", from the first line to the last
       truth/<rank>.jsonl   of each attempt of the rank TruthStart, TruthCode …, TruthRow …, TruthRewrite …,
@@ -176,6 +176,8 @@ class Process(Record):
     """CPU time that it used during the two seconds of the look, in hundredths of a second."""
     reaped: int = 0
     """CPU time of its children that have ended, in hundredths of a second."""
+    state: str = ""
+    """The letter of /proc/PID/stat: T is stopped by a signal, t by a debugger."""
 
 
 class RendezvousSnapshot(Record):
@@ -183,6 +185,8 @@ class RendezvousSnapshot(Record):
 
     at: str
     pod: str
+    at_end: bool = False
+    """Whether it was taken when the wait was over and the rank had not ended, not at the rendezvous."""
     processes: list[Process] = []
     listening: list[int] = []
     """TCP ports."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.evidence.schema import RendezvousSnapshot
+from harness.evidence.schema import Process, RendezvousSnapshot
 
 _MODULES = {"torch.distributed.run", "torch.distributed.launch"}
 _FLAGS = {"standalone", "no_python", "run_path", "m", "module", "use_env", "virtual_local_rank"}
@@ -73,6 +73,11 @@ def _options(arguments: list[str]) -> dict[str, str]:
         if name not in _FLAGS:
             found[name] = value if given else next(words, "")
     return found
+
+
+def is_agent(process: Process) -> bool:
+    """Return whether a process is a torchrun, or a copy that one forked of itself."""
+    return _arguments(process.command) is not None
 
 
 def agents(inspection: RendezvousSnapshot) -> list[Agent]:

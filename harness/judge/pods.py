@@ -8,6 +8,7 @@ from harness.judge import controllers, tracker
 from harness.judge.case import Case, gated, names
 from harness.judge.ends import End, absent, first
 from harness.judge.finding import LATE, Finding, counted, found, passed, unknown
+from harness.judge.inside import frozen
 from harness.judge.rendezvous import diagnose_rendezvous, too_many
 
 OF_THE_TRACKER = ("rank.tracker_unreachable", "tracker.key_rejected")
@@ -54,7 +55,8 @@ def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
             return [apart, unknown("rank-exit", "see rendezvous")]
         return _no_bad_end(case, ends)
     cause = first(bad)
-    cause = absent(case, cause, ends.values()) or cause
+    if cause.follows:
+        cause = frozen(case, ends) or absent(case, cause, ends.values()) or cause
     others = [end for end in bad if end.index != cause.index]
     after = [text for end in others[:3] for text in (f"after it: {end.text}", end.said)]
     id_ = cause.cause or "rank.crashed"
@@ -74,6 +76,11 @@ def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
 
 
 def _no_bad_end(case: Case, ends: dict[int, End]) -> list[Finding]:
+    if (cause := frozen(case, ends)) is not None:
+        result = found(
+            "rank-exit", "rank.hung", cause.text, ranks=cause.ranks, evidence=cause.evidence, at=cause.at
+        )
+        return [unknown("rendezvous", "see rank-exit"), result]
     open_ = [end for end in ends.values() if end.state != "succeeded"]
     if not open_:
         codes = f"{names(case.ranks)} exited with 0"

@@ -84,7 +84,7 @@ def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
 
 
 def _nodes(case: Case) -> list[Node]:
-    seen = {one.pod: (line, one) for line, one in case.bundle.inspections()}
+    seen = {one.pod: (line, one) for line, one in case.bundle.inspections() if not one.at_end}
     nodes = []
     for index in range(case.expected.num_nodes):
         pod = case.pods.get(index)

@@ -15,6 +15,7 @@ from harness.evidence.kinds import ALWAYS, FILES, SURROUNDINGS, WatchedKind
 from harness.evidence.schema import ContainerExit, Launch, Observation
 from harness.evidence.truth import TruthCollector
 from harness.evidence.writer import BundleWriter
+from harness.observe import inside
 from harness.observe.completion import CompletionDetector
 from harness.observe.heartbeat import Heartbeat
 from harness.observe.logs import LogFollower
@@ -53,6 +54,7 @@ class LaunchObserver:
             members=expected.num_nodes if expected else 0,
             admission_seconds=budget.admission,
         )
+        self._kube = kube
         self._launch = launch
         self._rendezvous = RendezvousMonitor(
             kube, expected.num_nodes if expected else 1, budget.rendezvous, writer.inspection
@@ -86,7 +88,7 @@ class LaunchObserver:
         """
         deadline = Deadline.after(self._wait)
         seen = ""
-        while (reason := self.completion.reason() or self._rendezvous.reason()) is None:
+        while (over := self.completion.reason()) is None and (apart := self._rendezvous.reason()) is None:
             if self._writer.full is not None:
                 raise self._writer.full
             silent = self._heartbeat.silent
@@ -94,13 +96,29 @@ class LaunchObserver:
                 raise self._unreachable()
             if deadline.passed:
                 last = self.completion.summary()
+                self._look_inside()
                 self._writer.update(interrupted=f"deadline of {self._wait:.0f} s; last seen: {last}")
                 raise WaitError("the launch to end", last, self._wait, cause="run.timed_out")
             if self.completion.summary() != seen:
                 seen = self.completion.summary()
                 progress(seen)
             self.completion.wait(min(1.0, deadline.left))
-        progress(f"over: {reason}")
+        if over:
+            self._look_inside()
+        progress(f"over: {over or apart}")
+
+    def _look_inside(self) -> None:
+        """Record what runs in the containers that have not ended: something in them may be frozen."""
+        gone = self.completion.out_of_reach()
+        pods = [
+            pod
+            for pod in self.completion.running()
+            if pod["status"].get("phase") == "Running"
+            and pod["metadata"]["name"] not in gone
+            and pod["metadata"]["uid"] not in self.completion.exits
+        ]
+        for seen in inside.look(self._kube, pods):
+            self._writer.inspection(seen.model_copy(update={"at_end": True}))
 
     @contextmanager
     def blamed(self) -> Iterator[None]:

@@ -1,6 +1,5 @@
 """When the ranks should have met, every container is looked at from inside, once."""
 
-import base64
 import threading
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from harness.core.clock import Clock
 from harness.evidence import torchrun
 from harness.evidence.schema import Observation, Process, RendezvousSnapshot
-from harness.observe import rendezvous
+from harness.observe import inside
 from harness.observe.rendezvous import RendezvousMonitor
 
 TORCHRUN = [
@@ -43,7 +42,7 @@ def met(monkeypatch: pytest.MonkeyPatch):
             item = {"metadata": {"name": answer.pod, "uid": answer.pod}, "status": {"phase": "Running"}}
             made.observe("pod", Observation(received_at="t", type="MODIFIED", object=item))
         by_pod = {answer.pod: answer for answer in answers}
-        monkeypatch.setattr(made, "_inspect", lambda pod: by_pod[pod["metadata"]["name"]])
+        monkeypatch.setattr(inside, "_inspect", lambda _, pod: by_pod[pod["metadata"]["name"]])
         at[0] = 100 + after
         return made
 
@@ -105,8 +104,10 @@ def test_a_container_that_cannot_be_looked_into_holds_nobody_up(met, monkeypatch
     made = met(seen("a", worker=True), seen("b", worker=True))
     answers = {"a": seen("a", worker=True)}
     frozen = threading.Event()
-    monkeypatch.setattr(rendezvous, "LOOK_SECONDS", 0.2)
-    monkeypatch.setattr(made, "_inspect", lambda pod: answers.get(pod["metadata"]["name"]) or frozen.wait())
+    monkeypatch.setattr(inside, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(
+        inside, "_inspect", lambda _, pod: answers.get(pod["metadata"]["name"]) or frozen.wait()
+    )
     assert made.reason() is None
     assert [one.error for one in made.recorded] == [None, "no answer within 0.2 s"]
     frozen.set()
@@ -114,22 +115,6 @@ def test_a_container_that_cannot_be_looked_into_holds_nobody_up(met, monkeypatch
 
 def test_not_before_every_pod_runs(met) -> None:
     assert met(seen("a")).reason() is None
-
-
-def test_what_the_script_in_the_container_prints() -> None:
-    """The script prints processes with their arguments, except scripts, and TCP sockets of both families."""
-    command = base64.b64encode(b"\0".join([b"bash", b"-c", b"x" * 400]) + b"\0").decode()
-    output = f"""process 7 1 2 34 {command}
-process 8 7 0 0{" "}
-  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 0B00007F:04D2 00000000:0000 0A 00000000:00000000 00:00000000
-   1: 0000000000000000FFFF0000020014AC:A5AC 0000000000000000FFFF0000030014AC:04D2 01 00000000:00000000"""
-    found = rendezvous.parse("p", output)
-    assert found.processes == [
-        Process(pid=7, parent=1, ticks=2, reaped=34, command=["bash", "-c", "…"]),
-        Process(pid=8, parent=7, command=[]),
-    ]
-    assert (found.listening, found.connected) == ([1234], ["172.20.0.3:1234"])
 
 
 def test_options_of_torchrun() -> None:

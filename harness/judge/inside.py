@@ -1,0 +1,54 @@
+"""Find frozen ranks: a look into the containers that had not ended when the wait was over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from harness.core.clock import seconds
+from harness.evidence import torchrun
+from harness.evidence.schema import Process, RendezvousSnapshot
+from harness.judge.case import Case
+from harness.judge.ends import End
+from harness.judge.finding import LATE, listed
+
+STOPPED: Final = {"T": "stopped by a signal (SIGSTOP)", "t": "held by a debugger"}
+"""State of a process → what that means (proc(5))."""
+PAUSED = "in a paused state"
+"""What containerd says when somebody wants to look into a container that was paused."""
+
+
+def frozen(case: Case, ends: dict[int, End]) -> End | None:
+    """Return the rank whose container was paused or has a stopped process, or None. Of several, the one that
+    fell silent first.
+    """
+    found = [end for line, seen in case.bundle.inspections() if (end := _of(case, ends, line, seen))]
+    return min(found, key=lambda end: (end.at, end.index), default=None)
+
+
+def _of(case: Case, ends: dict[int, End], line: int, seen: RendezvousSnapshot) -> End | None:
+    index = next((index for index, pod in case.pods.items() if pod.name == seen.pod), None)
+    if index is None or not seen.at_end or ends[index].state == "succeeded":
+        return None
+    stopped = [process for process in seen.processes if process.state in STOPPED]
+    if stopped:
+        what = listed([f"its {_name(p)} (process {p.pid}) is {STOPPED[p.state]}" for p in stopped])
+    elif PAUSED in (seen.error or ""):
+        what = "its container is paused"
+    else:
+        return None
+    log = case.bundle.log(seen.pod, case.launch.container)
+    moment = case.bundle.tail(log)[-1][1].partition(" ")[0] if case.bundle.tail(log) else ""
+    text = f"{case.place(index)} is frozen: {what}"
+    refs = (f"inspections.jsonl:{line}", *ends[index].evidence)
+    at = seconds(moment) or LATE
+    return replace(ends[index], cause="rank.hung", text=text, said="", at=at, follows=False, evidence=refs)
+
+
+def _name(process: Process) -> str:
+    """Return how people call a process: torchrun, or the program or script that it runs."""
+    if torchrun.is_agent(process):
+        return "torchrun"
+    words = [word for word in process.command if not word.startswith("-")] or ["process"]
+    script = words[1] if len(words) > 1 and "python" in words[0] else words[0]
+    return script.rpartition("/")[2]

@@ -1,0 +1,78 @@
+"""A rank that is frozen is named, though it says nothing itself."""
+
+import bundles
+import pytest
+from bundles import at, cond
+
+from harness.evidence.schema import Process, RendezvousSnapshot
+from harness.judge import judge
+
+TORCHRUN = ["/usr/bin/python3", "/usr/bin/torchrun", "--nnodes=2", "/workspace/multinode.py"]
+WORKER = ["/usr/bin/python3", "-u", "/workspace/multinode.py"]
+
+
+def look(job, index, torchrun="S", worker="S", error=None):
+    processes = [
+        Process(pid=9, parent=1, state=torchrun, command=TORCHRUN),
+        Process(pid=20, parent=9, state=worker, command=WORKER),
+    ]
+    seen = [] if error else processes
+    return RendezvousSnapshot(at=at(60), at_end=True, pod=job.pod_name(index), processes=seen, error=error)
+
+
+@pytest.fixture
+def judged(tmp_path):
+    """Judge a job that Kueue ended after its longest time. Its ranks had logged everything."""
+
+    def judged_(job, *seen, killed=()):
+        job.drop("jobset", 2)
+        job.drop("workload", 2)
+        over = cond("Evicted", "True", "DeactivatedDueToMaximumExecutionTimeExceeded", "over", 20)
+        job.workload(20, [cond("Admitted", "True", "Admitted"), over], maximumExecutionTimeSeconds=45)
+        job.jobset(21, suspend=True)
+        for index in range(job.nodes):
+            job.drop_pod(index, after=10)
+            if index in killed:
+                job.ended(index, 22, 137, message="", metadata={"deletionTimestamp": at(20)})
+        job.inspections = seen
+        return judge(job.write(tmp_path / "bundle"))
+
+    return judged_
+
+
+@pytest.mark.parametrize(
+    ("states", "text"),
+    [
+        ({"torchrun": "T"}, "its torchrun (process 9) is stopped by a signal (SIGSTOP)"),
+        ({"worker": "T"}, "its multinode.py (process 20) is stopped by a signal (SIGSTOP)"),
+        ({"worker": "t"}, "its multinode.py (process 20) is held by a debugger"),
+        ({"error": "ApiException: cannot exec in a paused state"}, "its container is paused"),
+    ],
+)
+def test_what_is_frozen_is_named(judged, states, text):
+    """Contract: the rank and the process are the cause, not the deadline that ended the job."""
+    job = bundles.healthy()
+    verdict = judged(job, look(job, 0), look(job, 1, **states))
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.hung", [1])
+    assert text in verdict.explanation
+    assert verdict.evidence[0] == "inspections.jsonl:2"
+
+
+def test_what_is_not_frozen_is_not_blamed(judged):
+    """Contract: a process that sleeps is not frozen."""
+    job = bundles.healthy()
+    assert judged(job, look(job, 0), look(job, 1)).cause == "admission.max_execution_time"
+
+
+def test_a_pod_that_was_taken_down_meanwhile(judged):
+    """Contract: its end follows from the end of the job. What froze before is the cause."""
+    job = bundles.healthy()
+    verdict = judged(job, look(job, 0), look(job, 1, torchrun="T"), killed=(0, 1))
+    assert (verdict.cause, verdict.ranks) == ("rank.hung", [1])
+
+
+def test_a_look_at_the_end_is_none_at_the_rendezvous(judged):
+    """Contract: a torchrun without a rank after the job is no rank that never came."""
+    job = bundles.healthy()
+    alone = look(job, 1).model_copy(update={"processes": [Process(pid=9, parent=1, command=TORCHRUN)]})
+    assert judged(job, look(job, 0), alone).cause == "admission.max_execution_time"
