@@ -14,7 +14,7 @@ from harness.core.clock import CLOCK
 from harness.core.errors import UsageError
 from harness.evidence.reader import Bundle
 from harness.faults import table, tally
-from harness.faults.draw import PREFIX, drawn
+from harness.faults.draw import PREFIX, by_name, drawn
 from harness.faults.fault import Fault, catalogue, load
 from harness.faults.inject import Injector, journals
 from harness.faults.matrix import Matrix
@@ -24,9 +24,13 @@ from harness.faults.undo import replay
 from harness.launch.konduktor.job_file import JobFile
 from harness.settings import Settings
 
+DRAWS_BETWEEN_CONTROLS = 4
+"""Drawn faults that run alone between two controls. After each, `settle` sees the cluster serve again."""
+
 
 def chosen(names: list[str]) -> list[Fault]:
-    """Return the faults that match the given names, targets or files, or all without names.
+    """Return the faults that match the given names, targets or files, or all without names. A draw has a name
+    as well, so that it can be repeated.
 
     Raises UsageError.
     """
@@ -36,6 +40,8 @@ def chosen(names: list[str]) -> list[Fault]:
     found: dict[str, Fault] = {}
     for name in names:
         here = [fault for fault in known.values() if name in (fault.name, fault.target)]
+        if not here and (draw := by_name(name)):
+            here = [draw]
         if not here and Path(name).is_file():
             here = [load(Path(name))]
         if not here:
@@ -87,7 +93,14 @@ def inject(
     healthy = JobFile.load(job)
     with running.cluster(context) as ready:
         injector = Injector(ready, healthy, settings, folder(settings))
-        matrix = Matrix(injector, faults, parallel, context.progress).start()
+        drawn_alone = all(by_name(fault.name) for fault in faults)
+        matrix = Matrix(
+            injector,
+            faults,
+            parallel,
+            context.progress,
+            alone_between_controls=DRAWS_BETWEEN_CONTROLS if drawn_alone else 1,
+        ).start()
         try:
             return [matrix.row(fault.name) for fault in matrix.faults], ready.versions
         finally:

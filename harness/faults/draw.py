@@ -6,6 +6,7 @@ Draw `number` of a seed is always the same fault, so that a run can be continued
 from __future__ import annotations
 
 import random
+import re
 from functools import cache
 from pathlib import Path
 
@@ -92,6 +93,12 @@ def drawn(seed: int, number: int) -> Fault:
     behaviour = chance.choices(list(known.behaviours), weights)[0]
     rank, victim = chance.choice(RANKS), chance.choice(RANKS)
     return combined(f"{PREFIX}{seed}-{number:03}", what, verb, moment, behaviour, rank, victim)
+
+
+def by_name(name: str) -> Fault | None:
+    """Return the draw of that name, such as random-7-012, or None when it is no name of a draw."""
+    found = re.fullmatch(rf"{PREFIX}(-?\d+)-(\d+)", name)
+    return drawn(int(found[1]), int(found[2])) if found else None
 
 
 def combined(name: str, what: str, verb: str, moment: str, behaviour: str, rank: int, victim: int) -> Fault:

@@ -23,6 +23,7 @@ GRACE = {
     "never": 2.0,
     "evicted": 2.0,
     "pods": 45.0,
+    "lingers": 3.0,
     "node": 4.0,
     "controller": 5.0,
     "idle": 45.0,
@@ -65,6 +66,11 @@ class CompletionDetector(Seen):
         """Return whether every launched object has ended by itself, so that none must be deleted."""
         launched = self.all(self.launched)
         return bool(launched) and all(ended_as(item) for item in launched)
+
+    def lingers(self) -> bool:
+        """Return whether the launched object has ended, and pods of it still run."""
+        ended = [item for item in self.all(self.launched) if ended_as(item)]
+        return any(self._lasts(item, "lingers", bool(self.running())) for item in ended)
 
     def summary(self) -> str:
         """Return what was last seen, for progress lines and deadlines."""

@@ -62,6 +62,7 @@ class LaunchObserver:
         self._wait = budget.wait
         self._writer = writer
         self._truth = TruthCollector(writer.current.nonce)
+        self._looked = False
         self._gaps: list[str] = []
         self._watched_again: list[str] = []
         self._files: dict[tuple[str, str], Any] = {}
@@ -99,6 +100,8 @@ class LaunchObserver:
                 self._look_inside()
                 self._writer.update(interrupted=f"deadline of {self._wait:.0f} s; last seen: {last}")
                 raise WaitError("the launch to end", last, self._wait, cause="run.timed_out")
+            if self.completion.lingers():
+                self._look_inside()
             if self.completion.summary() != seen:
                 seen = self.completion.summary()
                 progress(seen)
@@ -108,7 +111,10 @@ class LaunchObserver:
         progress(f"over: {over or apart}")
 
     def _look_inside(self) -> None:
-        """Record what runs in the containers that have not ended: something in them may be frozen."""
+        """Record once what runs in the containers that have not ended: something in them may be frozen."""
+        if self._looked:
+            return
+        self._looked = True
         gone = self.completion.out_of_reach()
         pods = [
             pod

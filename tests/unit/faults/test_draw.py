@@ -48,6 +48,7 @@ def test_a_draw_can_be_repeated(seed, number):
     """Property: the same seed and number give the same fault, which fits its schema."""
     fault = drawn(seed, number)
     assert fault == drawn(seed, number)
+    assert commands.chosen([fault.name]) == [fault]
     assert fault.scope == "launch" or fault.undo
 
 

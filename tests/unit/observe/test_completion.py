@@ -231,3 +231,20 @@ def test_each_container_has_timers_of_its_own() -> None:
 def test_a_jobset_that_somebody_deletes(end: CompletionDetector) -> None:
     assert told(end, "jobset", {}, suspend=False, change="ADDED") is not None
     assert told(end, "jobset", {}, change="DELETED") == "the JobSet was deleted"
+
+
+def test_pods_that_outlive_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract: a job has ended, and a pod of it has not: something in it may be frozen."""
+    monkeypatch.setitem(completion.GRACE, "lingers", 0.0)
+    end = CompletionDetector()
+    pod = {"metadata": {"name": "x-0", "uid": "x"}, "status": {"phase": "Running"}}
+    jobset = {"metadata": {"name": "j", "uid": "j"}, "status": {"conditions": []}}
+    for kind, item in (("pod", pod), ("jobset", jobset)):
+        end.observe(kind, Observation(received_at="2026-01-01T00:00:00Z", type="ADDED", object=item))
+    assert not end.lingers()
+    failed = {**jobset, "status": {"conditions": [condition("Failed", "True")]}}
+    end.observe("jobset", Observation(received_at="2026-01-01T00:00:00Z", type="MODIFIED", object=failed))
+    assert end.lingers()
+    ended = {**pod, "status": {"phase": "Failed"}}
+    end.observe("pod", Observation(received_at="2026-01-01T00:00:00Z", type="MODIFIED", object=ended))
+    assert not end.lingers()
