@@ -6,7 +6,9 @@ import bundles
 import pytest
 from bundles import at, cond
 
+from harness.core.clock import seconds
 from harness.evidence.schema import DiskUse, Manifest, Stage, Verdict
+from harness.evidence.truth_records import TruthRow
 from harness.judge import judge
 from harness.judge.causes import CAUSES
 
@@ -331,18 +333,28 @@ def test_who_set_the_time_that_was_over(judged, limit, wait, lowered):
     assert ("raise --wait" in verdict.explanation) is lowered
 
 
-def test_a_job_that_had_logged_everything_is_not_told_to_take_longer(judged):
-    """Contract: where every rank's record is whole, what did not end is not the training."""
+@pytest.mark.parametrize(("ago", "longer"), [(45, False), (10, True)])
+def test_a_job_that_had_logged_everything_is_not_told_to_take_longer(judged, ago, longer):
+    """Contract: where every rank's record was whole long before, what did not end is not the training. A job
+    that was ending when its time was over only needs longer.
+    """
     job = stuck(bundles.healthy(), keep=3)
-    job.truth = bundles.healthy().truth
-    job.manifest = job.manifest.model_copy(update={"deadline_seconds": 600.0})
     over = cond("Evicted", "True", "DeactivatedDueToMaximumExecutionTimeExceeded", "over", 20)
+    last = int(((seconds(over["lastTransitionTime"]) or 0) - ago) * 1000)
+    job.truth = {
+        rank: [
+            line.model_copy(update={"time_ms": last}) if isinstance(line, TruthRow) else line
+            for line in lines
+        ]
+        for rank, lines in bundles.healthy().truth.items()
+    }
+    job.manifest = job.manifest.model_copy(update={"deadline_seconds": 600.0})
     job.workload(20, [cond("Admitted", "True", "Admitted"), over], maximumExecutionTimeSeconds=555)
     job.jobset(21, suspend=True)
     verdict = judged(job)
     assert verdict.cause == "admission.max_execution_time"
-    assert "Ranks 0 and 1 had logged everything before" in verdict.explanation
-    assert "raise --wait" not in verdict.explanation
+    assert ("Ranks 0 and 1 had logged everything 45 s before" in verdict.explanation) is not longer
+    assert ("raise --wait" in verdict.explanation) is longer
 
 
 def test_the_workload_that_took_the_quota_is_named(judged):
