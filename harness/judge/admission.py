@@ -7,10 +7,9 @@ from harness.core.clock import seconds
 from harness.core.deadlines import MIN_WAIT, Budget
 from harness.evidence import messages
 from harness.evidence.objects import ObjectState, items, mapping
-from harness.evidence.truth_records import TruthRow
 from harness.judge import controllers
 from harness.judge.case import Case, condition, gated, names
-from harness.judge.finding import LATE, Finding, found, passed, unknown
+from harness.judge.finding import Finding, found, passed, unknown
 
 ENDING_SECONDS = 20.0
 """Seconds that ranks, their client and torchrun may need to end after the last row, on a busy machine."""
@@ -145,8 +144,10 @@ def eviction(case: Case) -> Finding:
         limit, advice = "", list[str]()
         if cause == "admission.max_execution_time":
             limit, advice = _allowed(case, state)
-            idle = (seconds(evicted.get("lastTransitionTime")) or LATE) - _last_logged(case)
-            if all(map(case.told_all, case.ranks)) and ENDING_SECONDS <= idle < LATE:
+            idle = (seconds(evicted.get("lastTransitionTime")) or 0.0) - max(
+                map(case.last_logged, case.ranks)
+            )
+            if all(map(case.told_all, case.ranks)) and idle >= ENDING_SECONDS:
                 what = "torchrun, or what follows it in the run script"
                 told = f"{names(case.ranks)} had logged everything {idle:.0f} s before"
                 advice = [f"{told}: what did not end is {what}"]
@@ -160,12 +161,6 @@ def eviction(case: Case) -> Finding:
             at=seconds(evicted.get("lastTransitionTime")) or seconds(state.received_at),
         )
     return passed("eviction", "the job was not evicted", [case.workload[-1].ref])
-
-
-def _last_logged(case: Case) -> float:
-    """Return when the last row was logged, in seconds since the epoch, or infinity without any."""
-    rows = [line for rank in case.ranks for _, line in case.bundle.truth(rank) if isinstance(line, TruthRow)]
-    return max((row.time_ms / 1000 for row in rows), default=LATE)
 
 
 def _allowed(case: Case, workload: ObjectState) -> tuple[str, list[str]]:

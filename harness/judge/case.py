@@ -12,7 +12,7 @@ from harness.evidence import kinds
 from harness.evidence.objects import ObjectState, Pod, items, mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Expected, Launch, Manifest, Stage
-from harness.evidence.truth_records import TruthEnd
+from harness.evidence.truth_records import TruthEnd, TruthRow
 from harness.judge import held
 
 OBSERVE_STAGE = "observe"
@@ -187,6 +187,11 @@ class Case:
     def told_all(self, rank: int) -> bool:
         """Return whether the record of a rank has an end: it logged nothing more."""
         return any(isinstance(line, TruthEnd) for _, line in self.bundle.truth(rank))
+
+    def last_logged(self, rank: int) -> float:
+        """Return when a rank logged its last row by its own clock, in seconds since the epoch, or 0.0."""
+        rows = [line for _, line in self.bundle.truth(rank) if isinstance(line, TruthRow)]
+        return max((row.time_ms / 1000 for row in rows), default=0.0)
 
     def started(self, index: int) -> bool:
         """Return whether the rank container of a node ever ran."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from harness.core.clock import seconds
 from harness.evidence import torchrun
 from harness.evidence.schema import Process, RendezvousSnapshot
 from harness.judge.case import Case
 from harness.judge.ends import End
-from harness.judge.finding import LATE, listed
+from harness.judge.finding import listed
 
 STOPPED: Final = {"T": "stopped by a signal (SIGSTOP)", "t": "held by a debugger"}
 """State of a process → what that means (proc(5))."""
@@ -37,11 +36,10 @@ def _of(case: Case, ends: dict[int, End], line: int, seen: RendezvousSnapshot) -
         what = "its container is paused"
     else:
         return None
-    log = case.bundle.log(seen.pod, case.launch.container)
-    moment = case.bundle.tail(log)[-1][1].partition(" ")[0] if case.bundle.tail(log) else ""
     text = f"{case.place(index)} is frozen: {what}"
     refs = (f"inspections.jsonl:{line}", *ends[index].evidence)
-    at = seconds(moment) or LATE
+    # It froze after its last row, and whatever ended the job came later. Other processes of it log on.
+    at = min(case.last_logged(rank) for rank in ends[index].ranks)
     return replace(ends[index], cause="rank.hung", text=text, said="", at=at, follows=False, evidence=refs)
 
 

@@ -8,9 +8,11 @@ import re
 import threading
 from collections.abc import Iterable, Iterator
 
+import yaml
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream
+from kubernetes.stream.ws_client import ERROR_CHANNEL
 from urllib3.exceptions import HTTPError
 
 from harness.core.clock import now
@@ -84,23 +86,29 @@ def _why(error: Exception) -> str:
 
 
 def _exec(kube: Kube, pod: Object, script: str, *arguments: str) -> str:
-    """Return the output of a bash script in the pod's container.
+    """Return the output of a bash script in the pod's container. Raises OSError when it was not run.
 
     It uses a client of its own, because `stream` changes its client.
     """
     core = client.CoreV1Api(client.ApiClient(kube.configuration))
-    return str(
-        stream(
-            core.connect_get_namespaced_pod_exec,
-            pod["metadata"]["name"],
-            pod["metadata"]["namespace"],
-            container=pod["spec"]["containers"][0]["name"],
-            command=["bash", "-c", script, "bash", *arguments],
-            **dict.fromkeys(("stdin", "stderr", "tty"), False),
-            stdout=True,
-            _request_timeout=EXEC_SECONDS,
-        )
+    channels = stream(
+        core.connect_get_namespaced_pod_exec,
+        pod["metadata"]["name"],
+        pod["metadata"]["namespace"],
+        container=pod["spec"]["containers"][0]["name"],
+        command=["bash", "-c", script, "bash", *arguments],
+        **dict.fromkeys(("stdin", "stderr", "tty"), False),
+        stdout=True,
+        _request_timeout=EXEC_SECONDS,
+        _preload_content=False,
     )
+    channels.run_forever(timeout=EXEC_SECONDS)
+    status = yaml.safe_load(channels.read_channel(ERROR_CHANNEL)) or {}
+    channels.close()
+    # The runtime's refusal comes here, and the output is then empty. A script's exit code comes here as well.
+    if status.get("status") == "Failure" and status.get("reason") != "NonZeroExitCode":
+        raise OSError(status.get("message"))
+    return str(channels.read_all())
 
 
 def parse(pod: str, output: str) -> RendezvousSnapshot:

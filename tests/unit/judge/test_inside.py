@@ -65,8 +65,11 @@ def test_what_is_not_frozen_is_not_blamed(judged):
 
 
 def test_a_pod_that_was_taken_down_meanwhile(judged):
-    """Contract: its end follows from the end of the job. What froze before is the cause."""
+    """Contract: its end follows from the end of the job. What froze before is the cause, though others of its
+    processes logged lines after the end of the job.
+    """
     job = bundles.healthy()
+    job.logs[job.pod_name(1)].append(f"{at(23, True)} W torchrun: Received 15 death signal")
     verdict = judged(job, look(job, 0), look(job, 1, torchrun="T"), killed=(0, 1))
     assert (verdict.cause, verdict.ranks) == ("rank.hung", [1])
 
