@@ -80,7 +80,9 @@ class Job(Strict):
     )
     replace: dict[str, str] = Field({}, description="text of the run script → other text")
     before: str = Field("", description="shell lines that go before the run script")
-    set: dict[str, Any] = Field({}, description="path → value, parts joined by /; of a manifest the kind of the object comes first")
+    set: dict[str, Any] = Field(
+        {}, description="path → value, parts joined by /; of a manifest the kind of the object comes first"
+    )
     text: str | None = Field(None, description="the whole file, as it is, also when it is no YAML")
 
 

@@ -38,6 +38,7 @@ RUN_SECONDS = 600.0
 WAIT_SECONDS = "150"
 CPU_REQUEST = "150m"
 """CPU request of each pod, so that several launches fit beside each other."""
+SCRIPT_OF_A_MANIFEST = ("spec", "template", "spec", "containers", "0", "args", "0")
 
 
 @dataclass
@@ -159,9 +160,12 @@ def variant(job: JobFile, change: Job) -> str:
         _change(document, ["run"], change, job.source)
         return yaml.safe_dump(document, sort_keys=False)
     source = places.FILES / change.manifest
-    objects = {each["kind"]: each for each in yaml.safe_load_all(source.read_text())}
+    documents = list(yaml.safe_load_all(source.read_text()))
+    objects = {each["kind"]: each for each in documents}
+    if len(objects) != len(documents):
+        raise UsageError(f"{source} has two objects of a kind: a path could mean either")
     kind = next(kind for kind, each in objects.items() if "template" in each["spec"])
-    _change(objects, [kind, *"spec/template/spec/containers/0/args/0".split("/")], change, str(source))
+    _change(objects, [kind, *SCRIPT_OF_A_MANIFEST], change, str(source))
     return yaml.safe_dump_all(objects.values(), sort_keys=False)
 
 
