@@ -8,6 +8,7 @@
                            metadata alone
       events.jsonl         Observation of core/v1 Events
       inspections.jsonl    Inspection: containers from inside, when their ranks should have met
+      netcheck.jsonl       NetcheckRecord: what netcheck said in each pod, where it ran
       exits.jsonl          ContainerExit: how the commands of ranks ended, where their containers are held
       logs/<pod>-<container>.log   "<RFC 3339 time> <line>", from the first line to the last
       truth/<rank>.jsonl   of each attempt of the rank TruthStart, TruthCode …, TruthRow …, TruthRewrite …,
@@ -65,6 +66,8 @@ class Launch(Record):
     """Its controller restarts what ends, so containers stay when their command has ended (exits.jsonl)."""
     recorder: bool = False
     """A recorder around Pluto's client was mounted (harness/launch/recorder.py)."""
+    netcheck: Literal["before", "alone"] | None = None
+    """netcheck ran in each pod: before the command, or alone, in a job that logs nothing with Pluto."""
 
     @property
     def tracked_as(self) -> str | None:

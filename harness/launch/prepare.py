@@ -17,7 +17,7 @@ from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube
 from harness.evidence.kinds import QUEUED
 from harness.evidence.schema import Expected
-from harness.launch import namespaces, recorder, sent, storage
+from harness.launch import namespaces, netcheck, recorder, sent, storage
 from harness.launch.launching import Launching
 from harness.launch.names import NONCE_LABEL, RANKS_PER_POD
 from harness.launch.workload import Surroundings, Workload
@@ -67,13 +67,19 @@ def prepare(
     context.writer.update(code=sent.code(image, ready.worker if workload.takes_ours else None, files))
     if settings.recorder:
         kube.apply(recorder.config_map(namespace))
+    checked = settings.netcheck or not workload.tracked
+    if checked:
+        kube.apply(netcheck.config_map(namespace))
     surroundings = Surroundings(
         context=context,
         kube=kube,
         namespace=namespace,
         nonce=nonce,
         image=image,
-        envs=_environment(expected, nonce, budget, url),
+        envs={
+            **_environment(expected, nonce, budget, url),
+            **(_netcheck(expected, budget, first=workload.tracked) if checked else {}),
+        },
         secret_env=secret_env,
         max_seconds=budget.job,
         home=_home(settings.state_dir),
@@ -82,6 +88,7 @@ def prepare(
         scripts=scripts.mounts(files),
         pull_secret=_pull_secret(kube, settings, namespace),
         recorder=settings.recorder,
+        netcheck=checked,
     )
     return Launching(
         kube=kube,
@@ -200,6 +207,15 @@ def _environment(expected: Expected, nonce: str, budget: Budget, url: str) -> di
         "PLUTO_DISABLE_TELEMETRY": "1",
         "NO_PROXY": ".svc,.cluster.local",
         **urls,
+    }
+
+
+def _netcheck(expected: Expected, budget: Budget, first: bool) -> dict[str, str]:
+    """Return what files/netcheck.sh reads. `first`: the init is to run it before the command."""
+    return {
+        "HARNESS_NODES": str(expected.num_nodes),
+        "HARNESS_NETCHECK_SECONDS": f"{budget.netcheck:.0f}",
+        **({"HARNESS_NETCHECK": "before"} if first else {}),
     }
 
 

@@ -7,11 +7,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from harness.core.deadlines import Budget, Deadline
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Kube, reached
 from harness.core.progress import Progress
 from harness.evidence.kinds import ALWAYS, FILES, SURROUNDINGS, WatchedKind
+from harness.evidence.netcheck_records import NetcheckDiagnosis, NetcheckRecord
 from harness.evidence.schema import ContainerExit, Launch, Observation
 from harness.evidence.truth import TruthCollector
 from harness.evidence.writer import BundleWriter
@@ -20,6 +23,7 @@ from harness.observe.heartbeat import Heartbeat
 from harness.observe.logs import LogFollower
 from harness.observe.rendezvous import RendezvousMonitor
 from harness.observe.watcher import Watcher
+from harness.workers.netcheck import frames
 from harness.workers.truth_frames import EXIT_MARK, MARK
 
 LOG_SECONDS = 50.0
@@ -60,6 +64,7 @@ class LaunchObserver:
         self._wait = budget.wait
         self._writer = writer
         self._truth = TruthCollector(writer.current.nonce)
+        self._netchecks: dict[str, frames.Collector] = {}
         self._gaps: list[str] = []
         self._watched_again: list[str] = []
         self._files: dict[tuple[str, str], Any] = {}
@@ -164,8 +169,22 @@ class LaunchObserver:
             for line in text.splitlines():
                 self._truth.feed(line, pod)
                 self._exited(pod, container, line)
+        if frames.MARK in text:
+            for line in text.splitlines():
+                self._checked(pod, line)
         if self._writer.listener is not None:
             self._writer.listener.logged(pod, self._writer.redactor.text(text[-SHOWN_BYTES:]))
+
+    def _checked(self, pod: str, line: str) -> None:
+        """Take a line of netcheck. What is no diagnosis is left out, so that its pod has none."""
+        collector = self._netchecks.setdefault(pod, frames.Collector(self._writer.current.nonce))
+        said = collector.feed(line)
+        if said is None:
+            return
+        with suppress(HarnessError, ValidationError):
+            diagnosis = NetcheckDiagnosis.model_validate(said)
+            at = line.partition(" ")[0]
+            self._writer.netcheck(NetcheckRecord(at=at, pod=pod, diagnosis=diagnosis))
 
     def _exited(self, pod: str, container: str, line: str) -> None:
         """Take the last line of a rank container's init: the command ended, the container may stay."""
