@@ -141,34 +141,6 @@ def shell(
     return going.shell(found, rank, command or [], context)
 
 
-def netcheck(
-    bundle: Annotated[Path, typer.Argument(help="a bundle, by its folder or a part of its name")],
-    rank: Annotated[int | None, typer.Option(help="whose table (the lowest that gave one)")] = None,
-    deadline: Annotated[float, typer.Option(min=1, help="seconds for all ranks to come and be heard")] = 10.0,
-    runs_dir: options.RunsDir = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
-) -> int:
-    """Check from inside the pods of a running or hung job whether its ranks can meet.
-
-    netcheck is brought into every pod that runs, and started in all of them at the
-    same time. Nothing is left there, and the job goes on. Pods that do not run are
-    named with their state. Exit code 0: all pairs are fine. 1: a cause is named.
-    2: something could not be seen.
-    """
-    from harness.cli import inside
-    from harness.workers.netcheck import show
-
-    settings = load(runs_dir=runs_dir)
-    seen = inside.look(
-        opened(bundle, settings.runs_dir), RunContext(settings=settings, progress=progress(quiet)), deadline
-    )
-    rank = min(seen.results, default=0) if rank is None else rank
-    found = seen.diagnosis(rank)
-    dump(seen.as_dict(rank)) if as_json else print(show.text(found, sys.stdout.isatty()))
-    return {"ok": 0, "failed": 1, "unknown": 2}[found.verdict]
-
-
 def preflight(
     job: Annotated[Path | None, typer.Argument(help="a job file, for what it asks for")] = None,
     kubeconfig: options.Kubeconfig = None,
@@ -205,4 +177,4 @@ def preflight(
     return 2 if any(requirement.problem for requirement in found) else 0
 
 
-COMMANDS = (up, down, pause, resume, status, logs, shell, netcheck, preflight)
+COMMANDS = (up, down, pause, resume, status, logs, shell, preflight)

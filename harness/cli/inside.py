@@ -29,6 +29,8 @@ from harness.evidence.reader import Bundle
 from harness.workers.netcheck import Diagnosis
 from harness.workers.netcheck.finding import FAILED, Finding, failed, in_order, ok, unknown
 
+DEADLINE = 10.0
+"""Seconds for all ranks to be heard. Their pods run, so nobody is waited for."""
 START_SECONDS = 30.0
 """Seconds for an exec to start, on a busy node too."""
 SLACK_SECONDS = 20.0
@@ -93,7 +95,7 @@ class Seen:
         }
 
 
-def look(bundle: Bundle, context: RunContext, deadline: float) -> Seen:
+def look(bundle: Bundle, context: RunContext, deadline: float = DEADLINE) -> Seen:
     """Check in all pods of a launch that run. Raises UsageError when none does, or its cluster is gone."""
     kube, target = cluster_of(bundle, context.settings)
     manifest = bundle.manifest

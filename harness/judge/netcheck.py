@@ -56,7 +56,7 @@ def check(case: Case) -> Finding:
     there = said(case)
     first = best(there.values())
     if first is not None and first.diagnosis.verdict == "failed":
-        return _failed(case, first)
+        return _failed(case, first, _accused(first, there.values()))
     absent = [index for index in range(case.expected.num_nodes) if index not in there]
     if absent or first is None:
         ranks = case.ranks_of(*absent)
@@ -73,13 +73,23 @@ def check(case: Case) -> Finding:
     return passed("netcheck", text, refs, details=["names, connections, who answers, full packets"])
 
 
-def _failed(case: Case, first: Said) -> Finding:
+def _accused(first: Said, all_: Iterable[Said]) -> list[int]:
+    """Return the nodes that the cause accuses: by the first diagnosis, or by one of their own."""
+    own = {
+        one.index
+        for one in all_
+        if one.diagnosis.cause == first.diagnosis.cause and one.index in one.diagnosis.ranks
+    }
+    return sorted({*first.diagnosis.ranks, *own})
+
+
+def _failed(case: Case, first: Said, accused: list[int]) -> Finding:
     diagnosis = first.diagnosis
     failed = [step for step in diagnosis.findings if step.status == "failed"]
     if diagnosis.cause not in CAUSES or not failed:
         text = f"netcheck failed with {diagnosis.cause or 'no cause'}, which this harness does not know"
         return unknown("netcheck", text, evidence=[first.ref])
-    nodes = [rank for rank in diagnosis.ranks if rank < case.expected.num_nodes]
+    nodes = [rank for rank in accused if rank < case.expected.num_nodes]
     about = "" if diagnosis.whole else f" ({names(case.ranks_of(first.index))} alone says so)"
     text, why = f"the ranks cannot meet{about}", [f"{s.cause}: {s.text}" for s in failed[:1]]
     cause, refs = diagnosis.cause, [first.ref]

@@ -102,13 +102,13 @@ deselect() { # NAMESPACE POD: the Service does not select it, and no endpoint is
   while k get endpointslices -n "$1" -o jsonpath='{..targetRef.name}' | grep -qw "$2"; do sleep 0.2; done
 }
 
-lead() { # NAMESPACE NAME FAMILY ADDRESS: a host name of the Service leads to this address
+publish() { # NAMESPACE FAMILY ENDPOINTS: records of the Service that no controller makes
   k apply -f - <<END
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {name: by-hand, namespace: $1, labels: {kubernetes.io/service-name: netcheck}}
-addressType: $3
-endpoints: [{addresses: ["$4"], hostname: $2, conditions: {ready: true}}]
+addressType: $2
+endpoints: [$3]
 ports: [{name: rendezvous, port: 29500}]
 END
 }

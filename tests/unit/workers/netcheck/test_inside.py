@@ -23,7 +23,7 @@ def process(proc: Path, pid: int, words: tuple[str, ...], **variables: str) -> N
     ("words", "found"),
     [
         (("--nnodes=2", "--node_rank=1"), {"NNODES": "2", "NODE_RANK": "1"}),
-        (("--master-addr", "job-0.job", "--master_port", "9"), {"MASTER_ADDR": "job-0.job", "MASTER_PORT": "9"}),
+        (("--master-addr", "job-0", "--master_port", "9"), {"MASTER_ADDR": "job-0", "MASTER_PORT": "9"}),
         (("--standalone", "--nproc-per-node", "4", "train.py", "--nnodes=9"), {"NPROC_PER_NODE": "4"}),
         (("--tee", "3", "--nnodes=1:4", "-m", "trainer", "--node-rank=7"), {"NNODES": "1:4"}),
         (("--rdzv-endpoint=job-0.job:1234",), {"MASTER_ADDR": "job-0.job", "MASTER_PORT": "1234"}),
