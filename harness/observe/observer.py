@@ -68,7 +68,7 @@ class LaunchObserver:
         self._truth = TruthCollector(writer.current.nonce)
         self._netchecks: dict[str, frames.Collector] = {}
         self._told: Deadline | None = None
-        """Of a Job that runs netcheck alone: how long the other pods have when one had the whole diagnosis."""
+        """Where netcheck runs alone: how long the other pods have when one had the whole diagnosis."""
         self._gaps: list[str] = []
         self._watched_again: list[str] = []
         self._files: dict[tuple[str, str], Any] = {}
