@@ -40,7 +40,7 @@ def netcheck(
     keep_cluster: options.Keep = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
-    wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (150)")] = 150,
+    wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (600)")] = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:

@@ -33,6 +33,8 @@ GONE_SECONDS = 45.0
 
 One that restarts or is cut off for a moment is back by then, and the job goes on without it.
 """
+TELL_SECONDS = 15.0
+"""Seconds that other pods have to end when netcheck's rank 0 is done. It waits shorter for them itself."""
 SHOWN_BYTES = 64 * 1024
 """Bytes of one read that a listener gets. Nobody can read a flood as it comes."""
 UNREACHABLE: Final = "cluster.unreachable"
@@ -65,6 +67,8 @@ class LaunchObserver:
         self._writer = writer
         self._truth = TruthCollector(writer.current.nonce)
         self._netchecks: dict[str, frames.Collector] = {}
+        self._told: Deadline | None = None
+        """Where netcheck runs alone: how long the other pods have when one had the whole diagnosis."""
         self._gaps: list[str] = []
         self._watched_again: list[str] = []
         self._files: dict[tuple[str, str], Any] = {}
@@ -91,7 +95,7 @@ class LaunchObserver:
         """
         deadline = Deadline.after(self._wait)
         seen = ""
-        while (reason := self.completion.reason() or self._rendezvous.reason()) is None:
+        while (reason := self._over()) is None:
             if self._writer.full is not None:
                 raise self._writer.full
             silent = self._heartbeat.silent
@@ -106,6 +110,12 @@ class LaunchObserver:
                 progress(seen)
             self.completion.wait(min(1.0, deadline.left))
         progress(f"over: {reason}")
+
+    def _over(self) -> str | None:
+        """Return in one sentence why the launch is over, or None."""
+        if self._told is not None and self._told.passed:
+            return f"netcheck is done, and {TELL_SECONDS:.0f} s later not every pod has ended"
+        return self.completion.reason() or self._rendezvous.reason()
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
@@ -185,6 +195,8 @@ class LaunchObserver:
             diagnosis = NetcheckDiagnosis.model_validate(said)
             at = line.partition(" ")[0]
             self._writer.netcheck(NetcheckRecord(at=at, pod=pod, diagnosis=diagnosis))
+            if diagnosis.whole and self._launch.netcheck == "alone" and self._told is None:
+                self._told = Deadline.after(TELL_SECONDS)
 
     def _exited(self, pod: str, container: str, line: str) -> None:
         """Take the last line of a rank container's init: the command ended, the container may stay."""
