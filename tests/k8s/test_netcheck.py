@@ -1,6 +1,6 @@
 """netcheck on a real cluster: four pods that can meet, and pods that cannot, each with its cause and its rank.
 
-The faults stay inside the pods' own namespaces. The other faults are files: harness/faults/cases/netcheck-*.yaml.
+The faults stay inside the pods' own namespaces. The other faults are files: harness/faults/cases/network-*.yaml.
 """
 
 from __future__ import annotations
