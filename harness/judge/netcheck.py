@@ -81,18 +81,18 @@ def _failed(case: Case, first: Said) -> Finding:
         return unknown("netcheck", text, evidence=[first.ref])
     nodes = [rank for rank in diagnosis.ranks if rank < case.expected.num_nodes]
     about = "" if diagnosis.whole else f" ({names(case.ranks_of(first.index))} alone says so)"
-    text, why = f"the ranks cannot meet{about}", [f"{s.cause}: {s.text}" for s in failed[:1]]
+    text, why = failed[0].text, list[str]()
     cause, refs = diagnosis.cause, [first.ref]
     if cause in _NAMES and (wrong := services.problem(case)) is not None:
         cause, nodes, refs = wrong.cause, wrong.nodes, [*refs, *wrong.evidence]
-        why = [wrong.text, *why]
+        text, why = wrong.text, [f"in the pods: {text}"]
     elif cause == ABSENT:
         why += [f"{case.place(index)}: its pod {_state(case, index)}" for index in nodes]
     return found(
         "netcheck",
         CAUSES[cause].id,
-        text,
-        why=[*why, *[f"then {s.cause}: {s.text}" for s in failed[1:3]]],
+        f"the ranks cannot meet{about}: {text}",
+        why=[*why, *[f"also: {s.text}" for s in failed[1:3]]],
         ranks=case.ranks_of(*nodes),
         evidence=refs,
         # Where a rank is not there, what ended its pod or kept it away is the cause. All else was so before
