@@ -15,8 +15,6 @@ from harness.judge.registry import RUNNING
 
 ABSENT = "peer.never_came"
 """netcheck's word for a rank that spoke to nobody. Why it did not, its pod says, where that is known."""
-_NAMES = ("dns.no_record", "dns.negative_cached", "dns.old_address", ABSENT)
-"""Causes that a wrong Service explains."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +81,11 @@ def _failed(case: Case, first: Said) -> Finding:
     about = "" if diagnosis.whole else f" ({names(case.ranks_of(first.index))} alone says so)"
     text, why = failed[0].text, list[str]()
     cause, refs = diagnosis.cause, [first.ref]
-    if cause in _NAMES and (wrong := services.problem(case)) is not None:
+    if cause in (*services.NAMES, ABSENT) and (wrong := services.problem(case)) is not None:
         cause, nodes, refs = wrong.cause, wrong.nodes, [*refs, *wrong.evidence]
         text, why = wrong.text, [f"in the pods: {text}"]
+    elif cause == ABSENT and (told := _spoke(case, first, nodes)) is not None:
+        cause, text = told
     elif cause == ABSENT:
         why += [f"{case.place(index)}: its pod {_state(case, index)}" for index in nodes]
     return found(
@@ -100,6 +100,20 @@ def _failed(case: Case, first: Said) -> Finding:
         phase=RUNNING if cause == ABSENT else None,
         at=None if cause == ABSENT else seconds(first.record.at),
     )
+
+
+def _spoke(case: Case, first: Said, nodes: list[int]) -> tuple[str, str] | None:
+    """Return what others saw of pods that do have a diagnosis of their own: they came, and were not reached.
+
+    Returns None when one of them has none.
+    """
+    there = said(case)
+    if not nodes or not all(index in there for index in nodes):
+        return None
+    cells = [row[nodes[0]] for row in first.diagnosis.rows.values() if nodes[0] in row]
+    seen = [cell for cell in cells if cell.outcome in CAUSES]
+    who = names(case.ranks_of(*nodes))
+    return (seen[0].outcome, f"{who} came, and nobody reached it: {seen[0].text}") if seen else None
 
 
 def _state(case: Case, index: int) -> str:

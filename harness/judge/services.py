@@ -11,6 +11,8 @@ from harness.core.causes import CauseId
 from harness.evidence.objects import ObjectState, Pod, items, mapping
 from harness.judge.case import Case, names
 
+NAMES = ("dns.no_record", "dns.negative_cached", "dns.old_address")
+"""Causes of which a wrong Service may be the reason."""
 _SLICES = "kubernetes.io/service-name"
 
 
@@ -76,7 +78,7 @@ def _endpoints(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Servic
             )
             refs = [service.ref, *(pods[index].last.ref for index in unready)]
             return ServiceProblem("service.not_ready", text, unready, refs)
-    if not _watched(case, "endpointslice"):
+    if not _watched(case, "endpointslice") or not case.bundle.has("objects/endpointslice.jsonl"):
         return None
     published = {
         str(mapping(endpoint, "targetRef").get("name"))
