@@ -29,8 +29,9 @@ def show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
             bundle = bundle.relative_to(Path.cwd())
         from harness.report import terminal
         from harness.report.attempts import attempts
+        from harness.report.netcheck import matrix
 
         found = Bundle(bundle)
         stages = found.manifest.stages if found.manifest else []
-        terminal.render(verdict, stages, bundle, Console(), attempts(found, verdict))
+        terminal.render(verdict, stages, bundle, Console(), attempts(found, verdict), matrix(found))
     return EXIT[verdict.verdict]

@@ -51,7 +51,7 @@ class NetcheckDiagnosis(Record):
     """Sender → receiver → what it saw. A sender that was not heard has no row."""
     nodes: int
     rank: int
-    """Of the pod that printed it."""
+    """The one that concluded: 0, or the one whose row alone it is."""
     whole: bool
     """It is about all pairs. False: rank 0 gave no verdict, and this is one rank's row."""
     seconds: float

@@ -181,6 +181,14 @@ class Process(Record):
     """CPU time of its children that have ended, in hundredths of a second."""
 
 
+class Asked(Record):
+    """What netcheck, asked in a container, says of an address (harness/workers/netcheck/ask.py)."""
+
+    outcome: str
+    """ok, or a cause."""
+    text: str = ""
+
+
 class RendezvousSnapshot(Record):
     """A running container from inside. `error` says why it could not be inspected."""
 
@@ -193,6 +201,8 @@ class RendezvousSnapshot(Record):
     """Remote ends of established TCP connections, "address:port"."""
     resolved: dict[str, list[str] | None] = {}
     """Name → its addresses in the container. [] when it does not resolve, None when that is not known."""
+    asked: dict[str, Asked] = {}
+    """Address of a rendezvous, "host:port" → what netcheck says of it. Not there when it was not asked."""
     error: str | None = None
 
 

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 
 from harness.core.clock import seconds
 from harness.evidence.netcheck_records import NetcheckDiagnosis, NetcheckRecord
+from harness.evidence.objects import items
 from harness.judge import services
 from harness.judge.case import Case, names
 from harness.judge.causes import CAUSES
-from harness.judge.finding import Finding, counted, found, passed, unknown
+from harness.judge.finding import LATE, Finding, counted, found, passed, unknown
 from harness.judge.registry import RUNNING
 
 ABSENT = "peer.never_came"
 """netcheck's word for a rank that spoke to nobody. Why it did not, its pod says, where that is known."""
-_NAMES = ("dns.no_record", "dns.negative_cached", "dns.old_address", ABSENT)
-"""Causes that a wrong Service explains."""
 
 
 @dataclass(frozen=True)
@@ -91,18 +90,23 @@ def _failed(case: Case, first: Said, accused: list[int]) -> Finding:
         return unknown("netcheck", text, evidence=[first.ref])
     nodes = [rank for rank in accused if rank < case.expected.num_nodes]
     about = "" if diagnosis.whole else f" ({names(case.ranks_of(first.index))} alone says so)"
-    text, why = f"the ranks cannot meet{about}", [f"{s.cause}: {s.text}" for s in failed[:1]]
+    text, why = failed[0].text, list[str]()
     cause, refs = diagnosis.cause, [first.ref]
-    if cause in _NAMES and (wrong := services.problem(case)) is not None:
+    if cause in (*services.NAMES, ABSENT) and (wrong := services.problem(case)) is not None:
         cause, nodes, refs = wrong.cause, wrong.nodes, [*refs, *wrong.evidence]
-        why = [wrong.text, *why]
+        text, why = wrong.text, [f"in the pods: {text}"]
+    elif cause == ABSENT and (kept := _homeless(case, first, nodes)) is not None:
+        cause, (text, ref) = "scheduling.unschedulable", kept
+        refs = [*refs, ref]
+    elif cause == ABSENT and (told := _spoke(case, first, nodes)) is not None:
+        cause, text = told
     elif cause == ABSENT:
         why += [f"{case.place(index)}: its pod {_state(case, index)}" for index in nodes]
     return found(
         "netcheck",
         CAUSES[cause].id,
-        text,
-        why=[*why, *[f"then {s.cause}: {s.text}" for s in failed[1:3]]],
+        f"the ranks cannot meet{about}: {text}",
+        why=[*why, *[f"also: {s.text}" for s in failed[1:3]]],
         ranks=case.ranks_of(*nodes),
         evidence=refs,
         # Where a rank is not there, what ended its pod or kept it away is the cause. All else was so before
@@ -110,6 +114,44 @@ def _failed(case: Case, first: Said, accused: list[int]) -> Finding:
         phase=RUNNING if cause == ABSENT else None,
         at=None if cause == ABSENT else seconds(first.record.at),
     )
+
+
+def _homeless(case: Case, first: Said, nodes: list[int]) -> tuple[str, str] | None:
+    """Return what kept pods from a node while the others waited for them, and its evidence.
+
+    Such a pod may get a node later, when those that waited have ended.
+    """
+    until = seconds(first.record.at) or 0.0
+    told = [said_ for index in nodes if (said_ := _unscheduled(case, index, until)) is not None]
+    if not told or len(told) < len(nodes):
+        return None
+    who = names(case.ranks_of(*nodes))
+    return f"{who} had no node while the others waited: {told[0][0]}", told[0][1]
+
+
+def _unscheduled(case: Case, index: int, until: float) -> tuple[str, str] | None:
+    """Return what the scheduler last said before `until` of a pod that had no node then, and its evidence."""
+    history = case.pods[index].history if index in case.pods else ()
+    then = [state for state in history if (seconds(state.received_at) or LATE) <= until]
+    for condition in items(then[-1].object, "status", "conditions") if then else ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return f"{condition.get('reason')}: {condition.get('message')}", then[-1].ref
+    return None
+
+
+def _spoke(case: Case, first: Said, nodes: list[int]) -> tuple[str, str] | None:
+    """Return what others saw of pods that do have a diagnosis of their own: they came, and were not reached.
+
+    Returns None when one of them has none, or came only after the others had ended.
+    """
+    there, until = said(case), seconds(first.record.at) or 0.0
+    began = {index: (seconds(one.record.at) or LATE) - one.diagnosis.seconds for index, one in there.items()}
+    if not nodes or not all(began.get(index, LATE) < until for index in nodes):
+        return None
+    cells = [row[nodes[0]] for row in first.diagnosis.rows.values() if nodes[0] in row]
+    seen = [cell for cell in cells if cell.outcome in CAUSES]
+    who = names(case.ranks_of(*nodes))
+    return (seen[0].outcome, f"{who} came, and nobody reached it: {seen[0].text}") if seen else None
 
 
 def _state(case: Case, index: int) -> str:

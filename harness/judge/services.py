@@ -11,6 +11,8 @@ from harness.core.causes import CauseId
 from harness.evidence.objects import ObjectState, Pod, items, mapping
 from harness.judge.case import Case, names
 
+NAMES = ("dns.no_record", "dns.negative_cached", "dns.old_address")
+"""Causes of which a wrong Service may be the reason."""
 _SLICES = "kubernetes.io/service-name"
 
 
@@ -27,7 +29,7 @@ class ServiceProblem:
 def problem(case: Case) -> ServiceProblem | None:
     """Return what is wrong with the Service of the pods, or None: nothing, or not recorded."""
     pods = {index: pod for index, pod in case.pods.items() if _subdomain(pod)}
-    if not pods or not case.bundle.has("objects/service.jsonl"):
+    if not pods or not _watched(case, "service"):
         return None
     name = _subdomain(next(iter(pods.values())))
     services = [states for states in case.bundle.objects("service").values() if states[0].name == name]
@@ -38,6 +40,12 @@ def problem(case: Case) -> ServiceProblem | None:
         return ServiceProblem("service.missing", text, [*pods], [*refs, *(s[-1].ref for s in services)])
     service = services[-1][-1]
     return _selector(case, service, pods) or _endpoints(case, service, pods)
+
+
+def _watched(case: Case, kind: str) -> bool:
+    """Return whether every object of a kind is in the evidence. What may not be read is not watched."""
+    unread = any(retry.reason.startswith(f"objects/{kind}: ") for retry in case.manifest.retries)
+    return case.manifest.ended_at is not None and not unread
 
 
 def _subdomain(pod: Pod) -> str:
@@ -70,7 +78,7 @@ def _endpoints(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Servic
             )
             refs = [service.ref, *(pods[index].last.ref for index in unready)]
             return ServiceProblem("service.not_ready", text, unready, refs)
-    if not case.bundle.has("objects/endpointslice.jsonl"):
+    if not _watched(case, "endpointslice") or not case.bundle.has("objects/endpointslice.jsonl"):
         return None
     published = {
         str(mapping(endpoint, "targetRef").get("name"))

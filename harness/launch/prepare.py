@@ -67,9 +67,7 @@ def prepare(
     context.writer.update(code=sent.code(image, ready.worker if workload.takes_ours else None, files))
     if settings.recorder:
         kube.apply(recorder.config_map(namespace))
-    checked = settings.netcheck or not workload.tracked
-    if checked:
-        kube.apply(netcheck.config_map(namespace))
+    kube.apply(netcheck.config_map(namespace))
     surroundings = Surroundings(
         context=context,
         kube=kube,
@@ -78,7 +76,7 @@ def prepare(
         image=image,
         envs={
             **_environment(expected, nonce, budget, url),
-            **(_netcheck(expected, budget, first=workload.tracked) if checked else {}),
+            **({"HARNESS_NETCHECK": "before"} if settings.netcheck and workload.tracked else {}),
         },
         secret_env=secret_env,
         max_seconds=budget.job,
@@ -88,7 +86,7 @@ def prepare(
         scripts=scripts.mounts(files),
         pull_secret=_pull_secret(kube, settings, namespace),
         recorder=settings.recorder,
-        netcheck=checked,
+        netcheck=True,
     )
     return Launching(
         kube=kube,
@@ -198,6 +196,8 @@ def _environment(expected: Expected, nonce: str, budget: Budget, url: str) -> di
     """
     urls = {f"PLUTO_URL_{part}": url for part in ("APP", "API", "INGEST", "PY")} if url else {}
     return {
+        "HARNESS_NETCHECK_SECONDS": f"{budget.netcheck:.0f}",
+        "HARNESS_NODES": str(expected.num_nodes),
         "HARNESS_NONCE": nonce,
         "HARNESS_RANK_SECONDS": f"{budget.rank:.0f}",
         "HARNESS_RENDEZVOUS_SECONDS": f"{budget.rendezvous:.0f}",
@@ -207,15 +207,6 @@ def _environment(expected: Expected, nonce: str, budget: Budget, url: str) -> di
         "PLUTO_DISABLE_TELEMETRY": "1",
         "NO_PROXY": ".svc,.cluster.local",
         **urls,
-    }
-
-
-def _netcheck(expected: Expected, budget: Budget, first: bool) -> dict[str, str]:
-    """Return what files/netcheck.sh reads. `first`: the init is to run it before the command."""
-    return {
-        "HARNESS_NODES": str(expected.num_nodes),
-        "HARNESS_NETCHECK_SECONDS": f"{budget.netcheck:.0f}",
-        **({"HARNESS_NETCHECK": "before"} if first else {}),
     }
 
 

@@ -57,7 +57,7 @@ class Surroundings:
     recorder: bool = False
     """Whether the recorder around Pluto's client is mounted (harness/launch/recorder.py)."""
     netcheck: bool = False
-    """Whether netcheck is mounted (harness/launch/netcheck.py)."""
+    """Whether netcheck is mounted (harness/launch/netcheck.py), to be run by the init or from outside."""
 
 
 class Workload(Protocol):

@@ -1,6 +1,6 @@
-"""netcheck on a real cluster: four pods that can meet, and pods that cannot, each with its cause and its rank.
+"""netcheck on a real cluster: four pods that can meet, and pods that cannot, with cause and rank.
 
-The faults stay inside the pods' own namespaces. The other faults are files: harness/faults/cases/network-*.yaml.
+These faults stay inside the pods. The others are files: harness/faults/cases/network-*.yaml.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from harness.provision.cluster import Ready
 
 pytestmark = pytest.mark.netcheck
 RUN = "exec sh /opt/harness/netcheck/netcheck.sh"
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 300.0
 NAMED_SECONDS = 6.0
 """Most seconds from netcheck's start to a named cause. It is 2 to 5; the machine of a test may be busy."""
 
@@ -67,13 +67,13 @@ def test_four_pods_that_can_meet(launch: Launch) -> None:
     assert "all 12 pairs of 4 pods" in said_["netcheck"]
     assert "run-exists" not in said_
     assert "Nothing was to be logged with Pluto" in outcome.verdict.explanation
-    diagnoses = [record.diagnosis for _, record in Bundle.open(outcome.bundle).netchecks()]
-    assert sorted(one.rank for one in diagnoses) == [0, 1, 2, 3]
-    assert all(one.whole and one.verdict == "ok" for one in diagnoses)
+    records = [record for _, record in Bundle.open(outcome.bundle).netchecks()]
+    assert len({record.pod for record in records}) == 4
+    assert all(one.diagnosis.whole and one.diagnosis.verdict == "ok" for one in records)
 
 
 def test_a_selector_that_matches_nothing(launch: Launch) -> None:
-    """Contract: in the pods no name exists; that the Service selects none of them only the API server says."""
+    """Contract: pods see that no name exists; only the API server says that the Service selects none."""
 
     def change(service: Object, _: Object) -> None:
         service["spec"]["selector"] = {"app": "trainer"}
@@ -96,7 +96,7 @@ def test_one_pod_with_another_world_size(launch: Launch) -> None:
 
 
 def test_a_filter_in_one_pod(launch: Launch, cluster: Ready) -> None:
-    """Contract: connections to rank 2 get no answer, all its own are fine: it is named, with the direction."""
+    """Contract: connections to rank 2 get no answer, its own are fine: it is named, with the direction."""
     waiting = in_rank(2, "until [ -e /tmp/filtered ]; do sleep 0.1; done")
     with filtered(cluster.kube, rank=2, port=29501) as errors:
         outcome = launch(waiting, wait_seconds=WAIT_SECONDS)
@@ -118,7 +118,7 @@ def test_it_ends_a_job_before_anybody_waits(launch: Launch) -> None:
     logs = "".join(path.read_text() for path in (bundle.path / "logs").glob("trainer-*.log"))
     assert "netcheck: FAILED" in logs
     assert "@exit1" in logs
-    assert "torch" not in logs.split("What to do")[1]
+    assert "@truth1" not in logs, "no rank started"
 
 
 @contextmanager
@@ -161,7 +161,7 @@ def _filter(pod: Object, port: int) -> None:
     """A kind node is a container, and has the pod's process and its network namespace."""
     container = pod["status"]["containerStatuses"][0]["containerID"].partition("://")[2]
     script = (
-        f"pid=$(crictl inspect -o go-template --template '{{{{.info.pid}}}}' {container}) && "
+        f"pid=$(ctr --namespace k8s.io task ls | awk '$1 == \"{container}\" {{print $2}}') && "
         f"nsenter -t $pid -n iptables -I INPUT -p tcp --dport {port} -j DROP && "
         "nsenter -t $pid -m touch /tmp/filtered"
     )
