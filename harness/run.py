@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from typing import Literal
 
 from harness.context import RecordedContext, RunContext
 from harness.core import processes
@@ -170,6 +171,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext) -> None:
                 held=workload.held,
                 job_name=workload.job_name(nonce),
                 recorder=context.settings.recorder,
+                netcheck=_netcheck(workload, context.settings),
             )
             writer.update(launch=launch)
             observer = LaunchObserver(ready.kube, launch, workload.watched, writer, budget)
@@ -189,6 +191,12 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext) -> None:
             with writer.stage("collect"), observer.blamed():
                 _collect(launching, observer, progress)
             ready.cluster.free_disk(launching.namespace, progress)
+
+
+def _netcheck(workload: Workload, settings: Settings) -> Literal["before", "alone"] | None:
+    if not workload.tracked:
+        return "alone"
+    return "before" if settings.netcheck else None
 
 
 def _expected(workload: Workload, ready: Ready, context: RecordedContext) -> Expected:

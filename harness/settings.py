@@ -99,6 +99,11 @@ class Settings(BaseSettings):
         description="record what each rank hands to Pluto's client, around the client's calls, so that no "
         "worker needs a ground truth of its own; false: only what a worker records itself",
     )
+    netcheck: bool = Field(
+        False,
+        description="run netcheck in every pod before the command, so that the ranks of a job that cannot "
+        "meet end at once, with the cause; see docs/networking.md",
+    )
     images: ImagesMode = Field(
         "auto", description="published images, images built from source, or by whether registries answer"
     )

@@ -22,6 +22,7 @@ from harness.evidence.listener import ProgressListener
 from harness.evidence.objects import COMPLETION_INDEX
 from harness.evidence.schema import Manifest, Observation
 from harness.workers import truth_frames
+from harness.workers.netcheck import frames
 
 PER_SECOND = 5
 LOSS = "loss"
@@ -106,7 +107,7 @@ class Live:
         with self._lock:
             known = next((p for p in self._pods.values() if p.name == pod), None)
             for line in text.splitlines():
-                if truth_frames.MARK in line:
+                if truth_frames.MARK in line or frames.MARK in line:
                     self._frame(line)
                 elif known is not None:
                     known.last = line.partition(" ")[2].strip() or known.last

@@ -18,18 +18,17 @@ from rich.console import Console
 
 from harness.cli import bundles, cluster, experiments, options, report
 from harness.cli.live import watching
+from harness.cli.netcheck import netcheck
 from harness.cli.options import dump, progress
 from harness.cli.stdout import may_be_left
+from harness.cli.verdict import show as show_verdict
 from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.evidence.lookup import opened
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import Verdict
 from harness.settings import load
 
 _WrongUsage: Any = typer.BadParameter.__mro__[2]
 """ClickException, of whichever click typer uses: newer ones bring their own."""
-EXIT = {"PASS": 0, "FAIL": 1, "UNKNOWN": 2}
 app = typer.Typer(
     help="Launch real multinode jobs on a real Kubernetes cluster, and get a verdict that can be believed.",
     no_args_is_help=True,
@@ -38,29 +37,6 @@ app = typer.Typer(
 )
 images_app = typer.Typer(help="The images of the stack.", no_args_is_help=True)
 app.add_typer(images_app, name="images")
-
-
-def _show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
-    """Print a verdict and where its bundle and report are. Returns the exit code.
-
-    In JSON the paths are absolute, because whoever reads it may be in another folder; `report` is null
-    where there is none.
-    """
-    if as_json:
-        path = bundle.resolve()
-        report = path / "report.html"
-        places = {"bundle": str(path), "report": str(report) if report.is_file() else None}
-        dump({**verdict.model_dump(mode="json"), **places})
-    else:
-        if bundle.is_relative_to(Path.cwd()):
-            bundle = bundle.relative_to(Path.cwd())
-        from harness.report import terminal
-        from harness.report.attempts import attempts
-
-        found = Bundle(bundle)
-        stages = found.manifest.stages if found.manifest else []
-        terminal.render(verdict, stages, bundle, Console(), attempts(found, verdict))
-    return EXIT[verdict.verdict]
 
 
 @app.command()
@@ -80,6 +56,9 @@ def run(
     context: options.Context = None,
     wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (600)")] = None,
     tracker: Annotated[str | None, typer.Option(help="embedded or hosted (embedded)")] = None,
+    netcheck: Annotated[
+        bool | None, typer.Option("--netcheck", help="check first in every pod that the ranks can meet")
+    ] = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:
@@ -100,12 +79,13 @@ def run(
         keep_cluster=keep_cluster,
         wait_seconds=wait,
         tracker=tracker,
+        netcheck=netcheck,
         kubeconfig=kubeconfig,
         context=context,
     )
     with watching(quiet) as (tell, listener):
         outcome = running.run(load_workload(job), RunContext(settings=settings, progress=tell), listener)
-    return _show(outcome.verdict, outcome.bundle, as_json)
+    return show_verdict(outcome.verdict, outcome.bundle, as_json)
 
 
 @app.command()
@@ -117,7 +97,7 @@ def judge(
     from harness.judge.users import judge as judge_bundle
 
     found = opened(bundle)
-    return _show(judge_bundle(found), found.path, as_json)
+    return show_verdict(judge_bundle(found), found.path, as_json)
 
 
 @app.command()
@@ -129,7 +109,7 @@ def show(
     found = opened(bundle)
     if found.recorded_verdict is None:
         raise UsageError(f"{bundle} has no readable verdict.json", hint=f"harness judge {bundle}")
-    return _show(found.recorded_verdict, found.path, as_json)
+    return show_verdict(found.recorded_verdict, found.path, as_json)
 
 
 @app.command()
@@ -164,6 +144,7 @@ def tracker(context: typer.Context) -> int:
 
 
 COMMANDS = (
+    netcheck,
     bundles.runs,
     bundles.diff,
     *cluster.COMMANDS,

@@ -31,7 +31,7 @@ def shell(bundle: Bundle, rank: int, command: Sequence[str], context: RunContext
     Raises UsageError when the rank has no pod, or its cluster or pod is gone.
     """
     settings = context.settings
-    kube, target = _cluster(bundle, settings)
+    kube, target = cluster_of(bundle, settings)
     pod = bundle.ranks().get(rank)
     if pod is None:
         raise UsageError(f"the bundle has no pod of rank {rank}", hint=f"ranks: {list(bundle.ranks())}")
@@ -102,7 +102,8 @@ def _runs(pods: dict[str, Object], name: str) -> str | None:
     return f"{status.get('phase', 'not there')} {waiting or ''}"
 
 
-def _cluster(bundle: Bundle, settings: Settings) -> tuple[Kube, list[str]]:
+def cluster_of(bundle: Bundle, settings: Settings) -> tuple[Kube, list[str]]:
+    """Return the cluster of a bundle, and what tells kubectl which one. Raises UsageError when it is gone."""
     cluster = bundle.manifest.cluster if bundle.manifest else {}
     kubeconfig, context = cluster.get("kubeconfig"), cluster.get("context")
     gone = UsageError(

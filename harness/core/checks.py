@@ -18,6 +18,7 @@ CheckId = Literal[
     "scheduling",
     "image",
     "rank-pods",
+    "netcheck",
     "nodes",
     "eviction",
     "rendezvous",

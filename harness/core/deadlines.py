@@ -1,6 +1,6 @@
 """Ordered deadlines: the inner one always ends first, and so can say why.
 
-    rendezvous < rank < job (Kueue's max execution time) < harness wait < test timeout
+    netcheck < rendezvous < rank < job (Kueue's max execution time) < harness wait < test timeout
 
 All are seconds. Each launch has one `Budget`. The ranks get theirs as HARNESS_RENDEZVOUS_SECONDS,
 HARNESS_RANK_SECONDS and HARNESS_STALL_SECONDS (between two signs of progress). The job file's
@@ -42,6 +42,11 @@ class Budget:
     @property
     def rendezvous(self) -> float:
         return min(120.0, self.rank * 0.6)
+
+    @property
+    def netcheck(self) -> float:
+        """How long netcheck waits for a rank that does not come. It ends before the ranks' own rendezvous."""
+        return min(60.0, self.rendezvous / 2)
 
     @property
     def stall(self) -> float:

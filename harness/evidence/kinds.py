@@ -39,6 +39,7 @@ SURROUNDINGS = (
     _surrounding("secret", "v1", "Secret", metadata_only=True),
     _surrounding("configmap", "v1", "ConfigMap", metadata_only=True),
     _surrounding("service", "v1", "Service"),
+    _surrounding("endpointslice", "discovery.k8s.io/v1", "EndpointSlice"),
     _surrounding("networkpolicy", "networking.k8s.io/v1", "NetworkPolicy"),
     _surrounding("node-event", "v1", "Event", "default"),
     _surrounding("node-lease", "coordination.k8s.io/v1", "Lease", "kube-node-lease"),

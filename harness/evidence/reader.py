@@ -12,6 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from harness.core.errors import UsageError
 from harness.evidence.members import members
+from harness.evidence.netcheck_records import NetcheckRecord
 from harness.evidence.objects import ObjectState, Pod
 from harness.evidence.renamed import upgraded
 from harness.evidence.schema import ContainerExit, Manifest, Observation, RendezvousSnapshot, Verdict
@@ -27,6 +28,7 @@ _ATTACHMENT: TypeAdapter[Attachment] = TypeAdapter(Attachment)
 _INSPECTION: TypeAdapter[RendezvousSnapshot] = TypeAdapter(RendezvousSnapshot)
 _POINT: TypeAdapter[Point] = TypeAdapter(Point)
 _WRITER: TypeAdapter[RunWriter] = TypeAdapter(RunWriter)
+_NETCHECK: TypeAdapter[NetcheckRecord] = TypeAdapter(NetcheckRecord)
 _EXIT: TypeAdapter[ContainerExit] = TypeAdapter(ContainerExit)
 
 
@@ -155,6 +157,10 @@ class Bundle:
     def inspections(self) -> list[tuple[int, RendezvousSnapshot]]:
         """Return how containers looked from inside, with line numbers, in order."""
         return list(self._records("inspections.jsonl", _INSPECTION))
+
+    def netchecks(self) -> list[tuple[int, NetcheckRecord]]:
+        """Return what netcheck said in pods, with line numbers, in order."""
+        return list(self._records("netcheck.jsonl", _NETCHECK))
 
     def exits(self) -> list[tuple[int, ContainerExit]]:
         """Return how commands of held containers ended, with line numbers, in order."""

@@ -8,6 +8,7 @@
                            metadata alone
       events.jsonl         Observation of core/v1 Events
       inspections.jsonl    RendezvousSnapshot: containers from inside, at the rendezvous or the end
+      netcheck.jsonl       NetcheckRecord: what netcheck said in each pod, where it ran
       exits.jsonl          ContainerExit: how the commands of ranks ended, where their containers are held
       logs/<pod>-<container>.log   "<RFC 3339 time> <line>", from the first line to the last
       truth/<rank>.jsonl   of each attempt of the rank TruthStart, TruthCode …, TruthRow …, TruthRewrite …,
@@ -65,6 +66,8 @@ class Launch(Record):
     """Its controller restarts what ends, so containers stay when their command has ended (exits.jsonl)."""
     recorder: bool = False
     """A recorder around Pluto's client was mounted (harness/launch/recorder.py)."""
+    netcheck: Literal["before", "alone"] | None = None
+    """netcheck ran in each pod: before the command, or alone, in a job that logs nothing with Pluto."""
 
     @property
     def tracked_as(self) -> str | None:
@@ -180,6 +183,14 @@ class Process(Record):
     """The letter of /proc/PID/stat: T is stopped by a signal, t by a debugger."""
 
 
+class Asked(Record):
+    """What netcheck, asked in a container, says of an address (harness/workers/netcheck/ask.py)."""
+
+    outcome: str
+    """ok, or a cause."""
+    text: str = ""
+
+
 class RendezvousSnapshot(Record):
     """A running container from inside. `error` says why it could not be inspected."""
 
@@ -194,6 +205,8 @@ class RendezvousSnapshot(Record):
     """Remote ends of established TCP connections, "address:port"."""
     resolved: dict[str, list[str] | None] = {}
     """Name → its addresses in the container. [] when it does not resolve, None when that is not known."""
+    asked: dict[str, Asked] = {}
+    """Address of a rendezvous, "host:port" → what netcheck says of it. Not there when it was not asked."""
     error: str | None = None
 
 

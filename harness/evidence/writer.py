@@ -19,6 +19,7 @@ from harness.evidence import folder
 from harness.evidence.disk import Disk
 from harness.evidence.files import Appender, LogFile, on_disk
 from harness.evidence.listener import ProgressListener
+from harness.evidence.netcheck_records import NetcheckRecord
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import (
     ContainerExit,
@@ -153,6 +154,10 @@ class BundleWriter:
     def inspection(self, inspection: RendezvousSnapshot) -> None:
         """Append how a container looked from inside."""
         self._append("inspections.jsonl", inspection)
+
+    def netcheck(self, record: NetcheckRecord) -> None:
+        """Append what netcheck said in a pod."""
+        self._append("netcheck.jsonl", record)
 
     def exited(self, exit_: ContainerExit) -> None:
         """Append how a container's command ended."""

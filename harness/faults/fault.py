@@ -32,6 +32,7 @@ Target = Literal[
     "scheduling",
     "launcher",
     "rendezvous",
+    "network",
     "rank",
     "tracker",
     "client",
@@ -69,14 +70,19 @@ class Step(Strict):
 
 
 class Job(Strict):
-    """The differences of the job from jobs/multinode.yaml."""
+    """The differences of the job from jobs/multinode.yaml, or from a manifest."""
 
+    manifest: str | None = Field(
+        None, description="in place of jobs/multinode.yaml: a manifest of harness/faults/files"
+    )
     worker: str | None = Field(
         None, description="in place of multinode.py: a file of /workspace, and arguments"
     )
     replace: dict[str, str] = Field({}, description="text of the run script → other text")
     before: str = Field("", description="shell lines that go before the run script")
-    set: dict[str, Any] = Field({}, description="dotted path → value")
+    set: dict[str, Any] = Field(
+        {}, description="path → value, parts joined by /; of a manifest the kind of the object comes first"
+    )
     text: str | None = Field(None, description="the whole file, as it is, also when it is no YAML")
 
 
@@ -88,6 +94,7 @@ class When(Strict):
 
     stage: str | None = Field(None, description="a stage of the manifest that has begun")
     log: str | None = Field(None, description="a regex over the lines of the ranks' logs")
+    pods: int = Field(1, ge=1, description="how many pods' logs must have such a line")
 
     @model_validator(mode="after")
     def _one(self) -> When:

@@ -38,6 +38,7 @@ RUN_SECONDS = 600.0
 WAIT_SECONDS = "150"
 CPU_REQUEST = "150m"
 """CPU request of each pod, so that several launches fit beside each other."""
+SCRIPT_OF_A_MANIFEST = ("spec", "template", "spec", "containers", "0", "args", "0")
 
 
 @dataclass
@@ -154,23 +155,43 @@ def variant(job: JobFile, change: Job) -> str:
     """Return the job file of a fault. Raises UsageError for a change that changes nothing."""
     if change.text is not None:
         return change.text
-    document = yaml.safe_load(yaml.safe_dump(job.document))
-    script = document["run"]
+    if change.manifest is None:
+        document = yaml.safe_load(yaml.safe_dump(job.document))
+        _change(document, ["run"], change, job.source)
+        return yaml.safe_dump(document, sort_keys=False)
+    source = places.FILES / change.manifest
+    documents = list(yaml.safe_load_all(source.read_text()))
+    objects = {each["kind"]: each for each in documents}
+    if len(objects) != len(documents):
+        raise UsageError(f"{source} has two objects of a kind: a path could mean either")
+    kind = next(kind for kind, each in objects.items() if "template" in each["spec"])
+    _change(objects, [kind, *SCRIPT_OF_A_MANIFEST], change, str(source))
+    return yaml.safe_dump_all(objects.values(), sort_keys=False)
+
+
+def _change(document: Any, script_at: list[str], change: Job, source: str) -> None:
+    """Change a document in place. `script_at` is the path of the shell script that the ranks run."""
+    place, last = _place(document, script_at)
+    script = place[last]
     replace = dict(change.replace)
     if change.worker is not None:
         replace["/workspace/multinode.py"] = f"/workspace/{change.worker}"
     for old, new in replace.items():
         if old not in script:
-            raise UsageError(f"the run script of {job.source} has no {old!r} to replace")
+            raise UsageError(f"the run script of {source} has no {old!r} to replace")
         script = script.replace(old, new)
-    document["run"] = change.before + script
+    place[last] = change.before + script
     for path, value in change.set.items():
-        *parents, last = path.split("/")
-        place = document
-        for parent in parents:
-            place = place.setdefault(parent, {})
+        place, last = _place(document, path.split("/"))
         place[last] = value
-    return yaml.safe_dump(document, sort_keys=False)
+
+
+def _place(document: Any, path: list[str]) -> tuple[Any, Any]:
+    """Return the mapping or list that holds the last part of a path, and its key there."""
+    place = document
+    for parent in path[:-1]:
+        place = place[int(parent)] if isinstance(place, list) else place.setdefault(parent, {})
+    return place, int(path[-1]) if isinstance(place, list) else path[-1]
 
 
 def _inject(step: Step, known: dict[str, Any], fault: str, run: Command | None) -> None:
@@ -197,9 +218,9 @@ def _await(when: When, run: Command, runs: Path) -> None:
         pattern = re.compile(when.log.encode(), re.MULTILINE)
         logs = "latest/logs/*.log"
         _look(
-            f"a log line like {when.log!r}",
+            f"a log line like {when.log!r} of {when.pods} pods",
             run,
-            lambda: any(pattern.search(log.read_bytes()) for log in runs.glob(logs)),
+            lambda: sum(bool(pattern.search(log.read_bytes())) for log in runs.glob(logs)) >= when.pods,
         )
 
 

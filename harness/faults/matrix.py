@@ -44,11 +44,13 @@ class Matrix:
         progress: Progress,
         *,
         alone_between_controls: int = 1,
+        control: Fault = CONTROL,
     ) -> None:
         """Create a matrix.
 
         `alone_between_controls` is how many faults that run alone come before a control.
         """
+        self._control = control
         self.faults = [fault for fault in faults if fault.expect is not None]
         self._injector = injector
         injector.started = self._remember
@@ -134,7 +136,7 @@ class Matrix:
         """Run a control after these faults, and complete their rows."""
         if not results:
             return
-        control = CONTROL.model_copy(update={"name": f"control-{next(self._controls):03}"})
+        control = self._control.model_copy(update={"name": f"control-{next(self._controls):03}"})
         healthy = self._inject(control)
         unproved = self._stopped.is_set() and not isinstance(healthy, Row)
         for fault, result in results:

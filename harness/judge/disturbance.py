@@ -10,6 +10,7 @@ from harness.core.causes import CauseId
 from harness.core.clock import seconds
 from harness.evidence.objects import Pod, items, mapping
 from harness.judge.case import Case
+from harness.judge.causes import CAUSES
 from harness.judge.change import Change
 from harness.judge.ends import SAME_MOMENT
 from harness.judge.finding import LATE
@@ -22,7 +23,13 @@ _OUT_OF_TIME = ("run.timed_out", "admission.max_execution_time")
 """Where Kueue manages the job, it ends it a little before the harness would."""
 UNEXPLAINED = {
     *("", "run.not_completed", *_OUT_OF_TIME, "run.evidence_missing", "run.log_incomplete"),
-    *("rank.missing", "rendezvous.timeout", "unification.wrong_status", "unification.truth_incomplete"),
+    *(
+        "rank.missing",
+        "rendezvous.timeout",
+        "peer.never_came",
+        "unification.wrong_status",
+        "unification.truth_incomplete",
+    ),
     *("tracker.unreachable", "tracker.incomplete"),
 }
 """Causes that say what followed and not why ("" for a check without a cause)."""
@@ -40,6 +47,7 @@ _NOT_STARTED = {
     *_OUT_OF_TIME,
     "rank.missing",
     "rendezvous.timeout",
+    "peer.never_came",
 }
 _NOT_ADMITTED = {
     *("admission.quota_exceeded", "admission.pending", "admission.no_flavor"),
@@ -47,6 +55,7 @@ _NOT_ADMITTED = {
     *("queue.local_queue_missing", "queue.cluster_queue_missing"),
 }
 _CUT_OFF = {
+    *(cause for cause in CAUSES if cause.startswith(("dns.", "tcp.", "peer.", "service."))),
     *("rank.tracker_unreachable", "rank.hung", "rank.crashed", "rendezvous.dns", "rendezvous.unreachable"),
     *("rendezvous.timeout", *_OUT_OF_TIME, "unification.no_run", "unification.not_attached"),
     *("unification.lost_points", "unification.truth_incomplete", "unification.wrong_status"),

@@ -16,6 +16,7 @@ from harness.judge import (
     controllers,
     disturbances,
     launching,
+    netcheck,
     next_steps,
     nodes,
     pods,
@@ -55,6 +56,7 @@ CHECKS: dict[CheckId, Judge] = {
     "scheduling": lambda facts: starting.scheduling(facts.case),
     "image": lambda facts: starting.image(facts.case),
     "rank-pods": lambda facts: controllers.no_job(facts.case) or pods.rank_pods(facts.case),
+    "netcheck": lambda facts: netcheck.check(facts.case),
     "nodes": lambda facts: nodes.checks(facts.case, facts.ends),
     "eviction": lambda facts: admission.eviction(facts.case),
     "rendezvous": _rank_ends,
@@ -93,11 +95,11 @@ def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
     the verdict and do not change it.
     """
     facts = Facts(bundle)
-    for entry in REGISTRY.values():
+    for entry in filter(facts.applies, REGISTRY.values()):
         if (finding := _finding(facts, entry)) is not None:
             facts.findings.append(finding)
     ours = _in_time(facts)
-    theirs = user_checks.findings(bundle.path, judges) if facts.passed("launched") else []
+    theirs = user_checks.findings(bundle.path, judges) if facts.tracked and facts.passed("launched") else []
     ordered = [*decisive(ours), *decisive(theirs)]
     checks = [finding.check for finding in [*ours, *theirs]]
     if not ordered:
@@ -170,5 +172,8 @@ def _praise(findings: list[Finding]) -> str:
     """Return why the verdict is PASS: what was proven first of all, and each restart."""
     said = {finding.name: explanation(finding.head, finding.details) for finding in findings}
     again = any(finding.name == "restarts" and finding.details for finding in findings)
-    telling = ("completed", "rank-exit", "run-exists", "no-lost-points", *["restarts"] * again)
-    return explanation("", why=[said[name] for name in telling])
+    telling = ("netcheck", "completed", "rank-exit", "run-exists", "no-lost-points", *["restarts"] * again)
+    untracked = (
+        [] if "run-exists" in said else ["nothing was to be logged with Pluto, and nothing of that is judged"]
+    )
+    return explanation("", why=[*(said[name] for name in telling if name in said), *untracked])

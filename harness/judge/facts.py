@@ -14,7 +14,7 @@ from harness.judge.admission import refused
 from harness.judge.attachment import Attached
 from harness.judge.case import Case
 from harness.judge.finding import Finding
-from harness.judge.registry import REQUIREMENTS, Need, Requirement, up_to
+from harness.judge.registry import REQUIREMENTS, Entry, Need, Requirement, up_to
 
 
 @dataclass
@@ -86,6 +86,21 @@ class Facts:
     def passed(self, id_: CheckId) -> bool:
         """Return whether this check was made before and passed."""
         return any(finding.name == id_ and finding.result == "PASS" for finding in self.findings)
+
+    @property
+    def tracked(self) -> bool:
+        """Return whether the ranks of this launch log with Pluto, as far as is known."""
+        return self._netcheck != "alone"
+
+    @property
+    def _netcheck(self) -> str | None:
+        launch = self.bundle.manifest.launch if self.bundle.manifest else None
+        return launch.netcheck if launch else None
+
+    def applies(self, entry: Entry) -> bool:
+        """Return whether a check is about launches like this one."""
+        met = {"always": True, "tracked": self.tracked, "netcheck": self._netcheck is not None}
+        return met[entry.applies]
 
     def lacks(self, need: Need) -> tuple[Requirement, list[int]] | None:
         """Return the first need, up to this one, that is not met, and the ranks that it is about."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from harness.core.causes import CauseId
 from harness.judge import stacks
 from harness.judge.stacks import Stack
+from harness.workers.netcheck import frames
 from harness.workers.truth_frames import EXIT_MARK, MARK
 
 Lines = list[tuple[int, str]]
@@ -106,7 +107,9 @@ class Clues:
 def read(tail: Lines, log: str = "") -> Clues:
     """Return the clues in the numbered last lines of a log. `log` is its file in the bundle."""
     lines = [
-        (number, _TIME.sub("", text)) for number, text in tail if MARK not in text and EXIT_MARK not in text
+        (number, _TIME.sub("", text))
+        for number, text in tail
+        if not any(mark in text for mark in (MARK, EXIT_MARK, frames.MARK))
     ]
     stack, dumped = stacks.last(lines)
     lines = [entry for entry in lines if entry[0] not in dumped]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.core.clock import seconds
 from harness.evidence.objects import mapping
-from harness.judge import controllers, tracker
+from harness.judge import controllers, netcheck, tracker
 from harness.judge.case import Case, gated, names
 from harness.judge.ends import End, absent, first
 from harness.judge.finding import LATE, Finding, counted, found, passed, unknown
@@ -54,6 +54,10 @@ def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
         if (apart := diagnose_rendezvous(case, ends) or too_many(case)) is not None:
             return [apart, unknown("rank-exit", "see rendezvous")]
         return _no_bad_end(case, ends)
+    if ours := netcheck.ended_by_it(case):
+        bad = [end for end in bad if end.index not in ours and not end.follows]
+        if not bad:
+            return [unknown("rendezvous", "see netcheck"), unknown("rank-exit", "see netcheck")]
     cause = first(bad)
     if cause.follows:
         cause = frozen(case, ends) or absent(case, cause, ends.values()) or cause

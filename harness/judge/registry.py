@@ -40,6 +40,11 @@ class Entry:
     """Without it, the check is not made."""
     passes_with: Need | None = None
     """Without it, the check can fail and cannot pass."""
+    applies: Literal["always", "tracked", "netcheck"] = "always"
+    """To which launches: all, those whose ranks log with Pluto, those in whose pods netcheck runs.
+
+    For other launches the check is not listed.
+    """
 
     @property
     def at(self) -> float:

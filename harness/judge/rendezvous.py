@@ -8,11 +8,14 @@ from dataclasses import dataclass
 
 from harness.core.causes import CauseId
 from harness.evidence import torchrun
-from harness.evidence.schema import RendezvousSnapshot
+from harness.evidence.schema import Asked, RendezvousSnapshot
 from harness.evidence.torchrun import Agent
+from harness.judge import services
 from harness.judge.case import Case, names
+from harness.judge.causes import CAUSES
 from harness.judge.ends import End
 from harness.judge.finding import Finding, found, listed
+from harness.judge.services import ServiceProblem
 from harness.workers import truth_frames
 
 
@@ -40,6 +43,20 @@ class Node:
     def addresses(self) -> list[str] | None:
         """Return the addresses of the rendezvous host: [] if it does not resolve, None if not known."""
         return self.seen.resolved.get(self.host) if self.seen else None
+
+    @property
+    def asked(self) -> Asked | None:
+        """Return what netcheck said of the rendezvous address in this container; None if it was not asked."""
+        return self.seen.asked.get(self.where) if self.seen else None
+
+    def cause(self, families: tuple[str, ...], otherwise: CauseId) -> CauseId:
+        """Return netcheck's word for why the address is not reached, where it is of these families."""
+        outcome = self.asked.outcome if self.asked else ""
+        return CAUSES[outcome].id if outcome in CAUSES and outcome.startswith(families) else otherwise
+
+    @property
+    def why(self) -> str:
+        return f": {self.asked.text}" if self.asked and self.asked.outcome != "ok" else ""
 
     @property
     def reached(self) -> bool:
@@ -74,7 +91,7 @@ def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
     if not waiting:
         return None
     scene = Scene(nodes, waiting, ends, case.expected.num_nodes)
-    told = _process(scene) or _dns(scene) or _tcp(scene) or _id(scene) or _size(scene)
+    told = _process(scene) or _dns(scene, services.problem(case)) or _tcp(scene) or _id(scene) or _size(scene)
     where = waiting[0].where
     text = f"{_who(waiting)} waited at {where} and did not meet, and no difference between them was seen"
     cause, guilty, text = told or ("rendezvous.timeout", waiting, text)
@@ -126,13 +143,16 @@ def _instead(scene: Scene, node: Node) -> str:
     return f"no torchrun runs there, only {', '.join(own[:3]) or 'a shell'}"
 
 
-def _dns(scene: Scene) -> Told:
+def _dns(scene: Scene, service: ServiceProblem | None) -> Told:
     """Detect that a container cannot resolve the rendezvous host."""
     blind = [node for node in scene.waiting if node.addresses == [] and not node.reached]
     if not blind:
         return None
-    text = f"{_places(blind)} could not resolve MASTER_ADDR {blind[0].host} (DNS failed)"
-    return "rendezvous.dns", blind, text
+    text = f"{_places(blind)} could not resolve MASTER_ADDR {blind[0].host} (DNS failed{blind[0].why})"
+    cause = blind[0].cause(("dns.", "address."), "rendezvous.dns")
+    if cause in services.NAMES and service is not None:
+        return service.cause, blind, f"{text}: {service.text}"
+    return cause, blind, text
 
 
 def _tcp(scene: Scene) -> Told:
@@ -141,11 +161,12 @@ def _tcp(scene: Scene) -> Told:
     if not apart:
         return None
     address = ", ".join(apart[0].addresses or ["not known"])
-    text = f"{_places(apart)} had no connection to {apart[0].where} (address {address}; TCP failed)"
+    how = f"address {address}; TCP failed{apart[0].why}"
+    text = f"{_places(apart)} had no connection to {apart[0].where} ({how})"
     others = [node for node in scene.nodes if node.agent and node not in apart]
     if others and others[0].where != apart[0].where:
         text += f", {_who(others)} used {others[0].where}"
-    return "rendezvous.unreachable", apart, text
+    return apart[0].cause(("tcp.",), "rendezvous.unreachable"), apart, text
 
 
 def _id(scene: Scene) -> Told:

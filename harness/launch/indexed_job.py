@@ -18,6 +18,12 @@ class IndexedJobWorkload(PlainWorkload):
     held: ClassVar[bool] = False
     watched_kind: ClassVar[kinds.WatchedKind] = kinds.JOB
 
+    @property
+    def first_host(self) -> str | None:
+        """Return the name that its subdomain gives the pod of index 0."""
+        subdomain = self.template["spec"].get("subdomain")
+        return f"{self.name}-0.{subdomain}" if subdomain else None
+
     def members(self, _kube: Kube, /) -> int:
         """Return its completions."""
         return int(self.document["spec"]["completions"])

@@ -6,6 +6,8 @@ NONCE_LABEL = "pluto-e2e-harness/nonce"
 RANKS_PER_POD = "pluto-e2e-harness/ranks-per-pod"
 """Annotation of a launch's namespace, for `harness status`."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+NETCHECK = "pluto-e2e-harness/netcheck"
+"""Annotation of an Indexed Job. "alone": it runs netcheck and nothing else, and logs nothing with Pluto."""
 LOCAL_IMAGE = "pluto-multinode-test:local"
 """The image that stands for the worker image that the harness builds from the Dockerfile."""
 NPROC = re.compile(r"--nproc[_-]per[_-]node[= ](\S+)")

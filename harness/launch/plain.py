@@ -24,7 +24,7 @@ from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence import kinds
 from harness.evidence.redaction import secret_variable, secrets_in
-from harness.launch import recorder
+from harness.launch import netcheck, recorder
 from harness.launch.names import LOCAL_IMAGE, NONCE_LABEL, NPROC, QUEUE_LABEL
 from harness.launch.plain_mistakes import mistakes_in
 from harness.launch.workload import Handle, Record, Surroundings
@@ -46,6 +46,7 @@ class PlainWorkload(ABC):
     held: ClassVar[bool]
     spreads: ClassVar[bool] = False
     """Whether the harness asks for different nodes. Here the manifest decides that."""
+    tracked: ClassVar[bool] = True
     watched_kind: ClassVar[kinds.WatchedKind]
     launcher: ClassVar[str] = "apply"
 
@@ -86,9 +87,17 @@ class PlainWorkload(ABC):
         return str(self._container["name"])
 
     @property
+    def _command(self) -> str:
+        return " ".join(map(str, [*self._container["command"], *(self._container.get("args") or [])]))
+
+    @property
+    def first_host(self) -> str | None:
+        """Return the name by which other pods reach the first one, or None where it has no name."""
+        return None
+
+    @property
     def per_node(self) -> int:
-        text = " ".join(map(str, [*self._container["command"], *(self._container.get("args") or [])]))
-        found = NPROC.search(text)
+        found = NPROC.search(self._command)
         return int(found[1]) if found else 1
 
     def job_name(self, nonce: str, /) -> str:
@@ -144,7 +153,15 @@ class PlainWorkload(ABC):
         return {*self.secret_envs.values()}.union(*map(secrets_in, texts))
 
     def check(self, settings: Settings) -> None:
-        """Refuse a konduktor config, which is for konduktor's jobs alone."""
+        """Refuse what this workload cannot have: a konduktor config, a netcheck of pods without names.
+
+        Raises UsageError.
+        """
+        if settings.netcheck and self.first_host is None:
+            raise UsageError(
+                f"manifest {self.source}: netcheck needs names of pods, and this {self.kind} gives them none",
+                hint="a headless Service, and spec.template.spec.subdomain in an Indexed Job",
+            )
         if settings.konduktor_config is not None:
             raise UsageError(
                 f"manifest {self.source} is not launched by konduktor, and HARNESS_KONDUKTOR_CONFIG is set",
@@ -178,6 +195,9 @@ class PlainWorkload(ABC):
         if surroundings.recorder:
             worker["volumeMounts"] = [*(worker.get("volumeMounts") or []), recorder.mount()]
             spec["volumes"] = [*(spec.get("volumes") or []), recorder.volume()]
+        if surroundings.netcheck:
+            worker["volumeMounts"] = [*(worker.get("volumeMounts") or []), netcheck.mount()]
+            spec["volumes"] = [*(spec.get("volumes") or []), netcheck.volume()]
         if surroundings.pull_secret is not None:
             spec["imagePullSecrets"] = [{"name": surroundings.pull_secret}]
         spec.setdefault("terminationGracePeriodSeconds", 30)
@@ -194,6 +214,7 @@ class PlainWorkload(ABC):
             "KONDUKTOR_JOB_NAME": self.job_name(surroundings.nonce),
             "HARNESS_NODES": str(surroundings.nodes),
             "HARNESS_HOLD": "1" if self.held else "0",
+            **(netcheck.master(self._command, self.first_host) if surroundings.netcheck else {}),
             **surroundings.envs,
         }
         taken = {*given, *surroundings.secret_env}

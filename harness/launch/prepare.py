@@ -17,7 +17,7 @@ from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube
 from harness.evidence.kinds import QUEUED
 from harness.evidence.schema import Expected
-from harness.launch import namespaces, recorder, sent, storage
+from harness.launch import namespaces, netcheck, recorder, sent, storage
 from harness.launch.launching import Launching
 from harness.launch.names import NONCE_LABEL, RANKS_PER_POD
 from harness.launch.workload import Surroundings, Workload
@@ -67,13 +67,17 @@ def prepare(
     context.writer.update(code=sent.code(image, ready.worker if workload.takes_ours else None, files))
     if settings.recorder:
         kube.apply(recorder.config_map(namespace))
+    kube.apply(netcheck.config_map(namespace))
     surroundings = Surroundings(
         context=context,
         kube=kube,
         namespace=namespace,
         nonce=nonce,
         image=image,
-        envs=_environment(expected, nonce, budget, url),
+        envs={
+            **_environment(expected, nonce, budget, url),
+            **({"HARNESS_NETCHECK": "before"} if settings.netcheck and workload.tracked else {}),
+        },
         secret_env=secret_env,
         max_seconds=budget.job,
         home=_home(settings.state_dir),
@@ -82,6 +86,7 @@ def prepare(
         scripts=scripts.mounts(files),
         pull_secret=_pull_secret(kube, settings, namespace),
         recorder=settings.recorder,
+        netcheck=True,
     )
     return Launching(
         kube=kube,
@@ -191,6 +196,8 @@ def _environment(expected: Expected, nonce: str, budget: Budget, url: str) -> di
     """
     urls = {f"PLUTO_URL_{part}": url for part in ("APP", "API", "INGEST", "PY")} if url else {}
     return {
+        "HARNESS_NETCHECK_SECONDS": f"{budget.netcheck:.0f}",
+        "HARNESS_NODES": str(expected.num_nodes),
         "HARNESS_NONCE": nonce,
         "HARNESS_RANK_SECONDS": f"{budget.rank:.0f}",
         "HARNESS_RENDEZVOUS_SECONDS": f"{budget.rendezvous:.0f}",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from harness.core.kubernetes import Kube
+from harness.core.kubernetes import Kube, Object
 from harness.evidence import kinds
+from harness.evidence.members import POD_INDEX
 from harness.launch.plain import PlainWorkload
+from harness.launch.workload import Surroundings
 
 
 class StatefulSetWorkload(PlainWorkload):
@@ -16,6 +18,19 @@ class StatefulSetWorkload(PlainWorkload):
     kind: ClassVar[str] = "StatefulSet"
     held: ClassVar[bool] = True
     watched_kind: ClassVar[kinds.WatchedKind] = kinds.STATEFULSET
+
+    @property
+    def first_host(self) -> str | None:
+        """Return the name that its headless Service gives pod 0."""
+        service = self.document["spec"].get("serviceName")
+        return f"{self.name}-0.{service}" if service else None
+
+    def prepare(self, document: Object, surroundings: Surroundings) -> None:
+        """Tell netcheck which pod it is in. Kubernetes says it in a label alone."""
+        if surroundings.netcheck:
+            field = {"fieldRef": {"fieldPath": f"metadata.labels['{POD_INDEX}']"}}
+            env = document["spec"]["template"]["spec"]["containers"][0]["env"]
+            env.append({"name": "HARNESS_NODE_RANK", "valueFrom": field})
 
     def members(self, _kube: Kube, /) -> int:
         """Return its replicas."""

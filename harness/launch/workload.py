@@ -56,6 +56,8 @@ class Surroundings:
     """The pull secret for the image, in the launch's namespace."""
     recorder: bool = False
     """Whether the recorder around Pluto's client is mounted (harness/launch/recorder.py)."""
+    netcheck: bool = False
+    """Whether netcheck is mounted (harness/launch/netcheck.py), to be run by the init or from outside."""
 
 
 class Workload(Protocol):
@@ -84,6 +86,10 @@ class Workload(Protocol):
     @property
     def spreads(self) -> bool:
         """Return whether its pods spread over all nodes, so that a verdict may require it."""
+
+    @property
+    def tracked(self) -> bool:
+        """Return whether its ranks log with Pluto. Else it runs netcheck alone."""
 
     @property
     def watched(self) -> tuple[WatchedKind, ...]:

@@ -12,6 +12,8 @@ from harness.launch.daemonset import DaemonSetWorkload
 from harness.launch.indexed_job import IndexedJobWorkload
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.konduktor.workload import KonduktorWorkload
+from harness.launch.names import NETCHECK
+from harness.launch.netcheck_job import NetcheckJob
 from harness.launch.plain import PlainWorkload
 from harness.launch.statefulset import StatefulSetWorkload
 from harness.launch.workload import Workload
@@ -50,6 +52,11 @@ def of_manifest(documents: list[Any], source: str) -> PlainWorkload:
         if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
             raise UsageError(f"manifest {source}: {each.get('kind')}: metadata.name is expected")
     workload, made = found[0]
+    if (
+        made is IndexedJobWorkload
+        and (workload["metadata"].get("annotations") or {}).get(NETCHECK) == "alone"
+    ):
+        made = NetcheckJob
     return made(workload, tuple(each for each in documents if each is not workload), source)
 
 

@@ -13,16 +13,20 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream
 from kubernetes.stream.ws_client import ERROR_CHANNEL
+from pydantic import ValidationError
 from urllib3.exceptions import HTTPError
 
 from harness.core.clock import now
 from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Kube, Object
 from harness.evidence import torchrun
-from harness.evidence.schema import Process, RendezvousSnapshot
+from harness.evidence.schema import Asked, Process, RendezvousSnapshot
 
+NETCHECK = "/opt/harness/netcheck"
+"""Where harness/launch/netcheck.py mounts it."""
 EXEC_SECONDS = 15
 RESOLVE_SECONDS = 6
+ASK_SECONDS = 10
 LOOK_SECONDS = 30
 LONG = 300
 """Longest argument that is recorded. Longer ones are scripts and settings."""
@@ -44,18 +48,22 @@ look=last; each 2>/dev/null
 for pid in "${!was[@]}"; do echo "process $pid ${parent[$pid]} 0 0 -"; done
 cat /proc/net/tcp /proc/net/tcp6 2>/dev/null"""
 _RESOLVE = f'timeout {RESOLVE_SECONDS} getent ahosts "$1"; echo "code $?"'
+_ASK = f"""cd {NETCHECK} && python=$(command -v python3 || command -v python) &&
+timeout {ASK_SECONDS} "$python" -B -m netcheck.ask "$1" "$2" """
 _ESTABLISHED, _LISTEN = "01", "0A"
 
 
-def look(kube: Kube, pods: list[Object]) -> list[RendezvousSnapshot]:
+def look(kube: Kube, pods: list[Object], *, network: bool = True) -> list[RendezvousSnapshot]:
     """Look into the first container of every pod at once, by threads that die with the process.
+
+    `network`: also resolve and try the address of its rendezvous, which takes some seconds more.
 
     The client of `exec` has no timeout, and one that speaks to a frozen API server never comes back.
     """
     seen: dict[str, RendezvousSnapshot] = {}
 
     def one(pod: Object) -> None:
-        seen[pod["metadata"]["name"]] = _inspect(kube, pod)
+        seen[pod["metadata"]["name"]] = _inspect(kube, pod, network)
 
     threads = [threading.Thread(target=one, args=(pod,), daemon=True) for pod in pods]
     for thread in threads:
@@ -68,13 +76,20 @@ def look(kube: Kube, pods: list[Object]) -> list[RendezvousSnapshot]:
     return [seen.get(name) or RendezvousSnapshot(at=now(), pod=name, error=late) for name in names]
 
 
-def _inspect(kube: Kube, pod: Object) -> RendezvousSnapshot:
+def _inspect(kube: Kube, pod: Object, network: bool) -> RendezvousSnapshot:
     name = pod["metadata"]["name"]
     try:
         seen = parse(name, _exec(kube, pod, _LOOK))
-        hosts = {agent.host for agent in torchrun.agents(seen)} - {""}
+        agents = [agent for agent in torchrun.agents(seen) if agent.host] if network else []
+        hosts = {agent.host for agent in agents}
         resolved = {host: _addresses(_exec(kube, pod, _RESOLVE, host)) for host in hosts}
-        return seen.model_copy(update={"resolved": resolved})
+        places = {(agent.host, agent.port) for agent in agents if agent.port.isdecimal()}
+        asked = {
+            f"{host}:{port}": answer
+            for host, port in places
+            if (answer := _asked(_exec(kube, pod, _ASK, host, port))) is not None
+        }
+        return seen.model_copy(update={"resolved": resolved, "asked": asked})
     except (ApiException, HTTPError, OSError, ValueError) as error:
         return RendezvousSnapshot(at=now(), pod=name, error=_why(error))
 
@@ -142,6 +157,14 @@ def _endpoint(text: str) -> str:
     raw = b"".join(bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, len(address), 8))
     ip = ipaddress.ip_address(raw)
     return f"{getattr(ip, 'ipv4_mapped', None) or ip}:{int(port, 16)}"
+
+
+def _asked(output: str) -> Asked | None:
+    """Return what netcheck said, or None: the container cannot run it."""
+    try:
+        return Asked.model_validate_json(output.strip())
+    except ValidationError:
+        return None
 
 
 def _addresses(output: str) -> list[str] | None:

@@ -7,11 +7,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from harness.core.deadlines import Budget, Deadline
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Kube, reached
 from harness.core.progress import Progress
 from harness.evidence.kinds import ALWAYS, FILES, SURROUNDINGS, WatchedKind
+from harness.evidence.netcheck_records import NetcheckDiagnosis, NetcheckRecord
 from harness.evidence.schema import ContainerExit, Launch, Observation
 from harness.evidence.truth import TruthCollector
 from harness.evidence.writer import BundleWriter
@@ -21,6 +24,7 @@ from harness.observe.heartbeat import Heartbeat
 from harness.observe.logs import LogFollower
 from harness.observe.rendezvous import RendezvousMonitor
 from harness.observe.watcher import Watcher
+from harness.workers.netcheck import frames
 from harness.workers.truth_frames import EXIT_MARK, MARK
 
 LOG_SECONDS = 50.0
@@ -30,6 +34,8 @@ GONE_SECONDS = 45.0
 
 One that restarts or is cut off for a moment is back by then, and the job goes on without it.
 """
+TELL_SECONDS = 15.0
+"""Seconds that other pods have to end when netcheck's rank 0 is done. It waits shorter for them itself."""
 SHOWN_BYTES = 64 * 1024
 """Bytes of one read that a listener gets. Nobody can read a flood as it comes."""
 UNREACHABLE: Final = "cluster.unreachable"
@@ -63,6 +69,9 @@ class LaunchObserver:
         self._writer = writer
         self._truth = TruthCollector(writer.current.nonce)
         self._looked = False
+        self._netchecks: dict[str, frames.Collector] = {}
+        self._told: Deadline | None = None
+        """Where netcheck runs alone: how long the other pods have when one had the whole diagnosis."""
         self._gaps: list[str] = []
         self._watched_again: list[str] = []
         self._files: dict[tuple[str, str], Any] = {}
@@ -89,7 +98,7 @@ class LaunchObserver:
         """
         deadline = Deadline.after(self._wait)
         seen = ""
-        while (over := self.completion.reason()) is None and (apart := self._rendezvous.reason()) is None:
+        while (reason := self._over()) is None:
             if self._writer.full is not None:
                 raise self._writer.full
             silent = self._heartbeat.silent
@@ -106,9 +115,9 @@ class LaunchObserver:
                 seen = self.completion.summary()
                 progress(seen)
             self.completion.wait(min(1.0, deadline.left))
-        if over:
+        if not self._rendezvous.reason():  # It has looked by itself.
             self._look_inside()
-        progress(f"over: {over or apart}")
+        progress(f"over: {reason}")
 
     def _look_inside(self) -> None:
         """Record once what runs in the containers that have not ended: something in them may be frozen."""
@@ -123,8 +132,14 @@ class LaunchObserver:
             and pod["metadata"]["name"] not in gone
             and pod["metadata"]["uid"] not in self.completion.exits
         ]
-        for seen in inside.look(self._kube, pods):
+        for seen in inside.look(self._kube, pods, network=False):
             self._writer.inspection(seen.model_copy(update={"at_end": True}))
+
+    def _over(self) -> str | None:
+        """Return in one sentence why the launch is over, or None."""
+        if self._told is not None and self._told.passed:
+            return f"netcheck is done, and {TELL_SECONDS:.0f} s later not every pod has ended"
+        return self.completion.reason() or self._rendezvous.reason()
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
@@ -188,8 +203,24 @@ class LaunchObserver:
             for line in text.splitlines():
                 self._truth.feed(line, pod)
                 self._exited(pod, container, line)
+        if frames.MARK in text:
+            for line in text.splitlines():
+                self._checked(pod, line)
         if self._writer.listener is not None:
             self._writer.listener.logged(pod, self._writer.redactor.text(text[-SHOWN_BYTES:]))
+
+    def _checked(self, pod: str, line: str) -> None:
+        """Take a line of netcheck. What is no diagnosis is left out, so that its pod has none."""
+        collector = self._netchecks.setdefault(pod, frames.Collector(self._writer.current.nonce))
+        said = collector.feed(line)
+        if said is None:
+            return
+        with suppress(HarnessError, ValidationError):
+            diagnosis = NetcheckDiagnosis.model_validate(said)
+            at = line.partition(" ")[0]
+            self._writer.netcheck(NetcheckRecord(at=at, pod=pod, diagnosis=diagnosis))
+            if diagnosis.whole and self._launch.netcheck == "alone" and self._told is None:
+                self._told = Deadline.after(TELL_SECONDS)
 
     def _exited(self, pod: str, container: str, line: str) -> None:
         """Take the last line of a rank container's init: the command ended, the container may stay."""

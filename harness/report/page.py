@@ -13,8 +13,10 @@ from harness.evidence.objects import mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Manifest, Verdict
 from harness.report.attempts import HEADINGS, attempts
+from harness.report.netcheck import matrix
 from harness.report.points import Metric, metrics, plot, steps
 from harness.report.timeline import Lane, lanes
+from harness.workers.netcheck import frames
 from harness.workers.truth_frames import MARK
 
 REPORT = "report.html"
@@ -64,6 +66,7 @@ def render(bundle: Bundle, verdict: Verdict) -> str:
         ranks=sorted({rank for metric in found.values() for rank in metric.cells}),
         attempts=[one.cells() for one in attempts(bundle, verdict)],
         headings=HEADINGS,
+        netcheck=matrix(bundle),
         plots=plots,
         lanes=drawn,
         ticks=_ticks(end - begin),
@@ -91,8 +94,9 @@ def _tiles(manifest: Manifest, found: dict[str, Metric]) -> list[tuple[str, str]
     if manifest.expected:
         tiles.append(("ranks", f"{manifest.expected.ranks} on {manifest.expected.num_nodes} nodes"))
         tiles.append(("run id", manifest.expected.run_id))
-    tiles.append(("points logged", f"{logged}"))
-    tiles.append(("not in the run", f"{lost}"))
+    if manifest.launch is None or manifest.launch.netcheck != "alone":
+        tiles.append(("points logged", f"{logged}"))
+        tiles.append(("not in the run", f"{lost}"))
     if manifest.retries:
         tiles.append(("tried again", f"{len(manifest.retries)} requests"))
     start, end = seconds(manifest.started_at), seconds(manifest.ended_at)
@@ -142,7 +146,7 @@ def _logs(bundle: Bundle) -> Iterator[Log]:
         lines = [
             (number, text.partition(" ")[0][11:23], text.partition(" ")[2])
             for number, text in bundle.tail(f"logs/{path.name}", LOG_LINES)
-            if MARK not in text
+            if MARK not in text and frames.MARK not in text
         ]
         pod = next((name for name in owner if path.name.startswith(f"{name}-")), None)
         title = f"node {owner[pod]}" if pod else path.stem

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from harness.evidence.schema import Stage, Verdict
 from harness.report.attempts import HEADINGS, RankAttempt
+from harness.report.netcheck import Matrix
 from harness.report.page import REPORT
 
 STYLE = {"PASS": "bold green", "FAIL": "bold red", "UNKNOWN": "bold yellow"}
@@ -37,6 +38,7 @@ def render(
     bundle: Path,
     console: Console,
     attempts: Sequence[RankAttempt] = (),
+    netcheck: Matrix | None = None,
 ) -> None:
     """Print the verdict of one bundle. `attempts` are those of ranks that had more than one."""
     style = STYLE[verdict.verdict]
@@ -52,6 +54,8 @@ def render(
     console.print(_checks(verdict))
     if attempts:
         console.print(_attempts(attempts))
+    if netcheck:
+        console.print(_matrix(netcheck))
     if stages:
         times = "  ".join(f"{stage.name} {stage.seconds:.1f}s" for stage in stages)
         console.print(Text(times, style="dim"))
@@ -103,6 +107,21 @@ def _attempts(attempts: Sequence[RankAttempt]) -> Table:
         table.add_column(heading, overflow="fold")
     for one in attempts:
         table.add_row(*map(Text, one.cells()[:-1]))
+    return table
+
+
+def _matrix(found: Matrix) -> Table:
+    """Return netcheck's matrix: a row for each pod that sends, a column for each that is to receive."""
+    styles = {"good": "green", "bad": "bold red", "idle": "yellow", "self": "dim"}
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("from \\ to", justify="right")
+    for row in found.rows:
+        table.add_column(row.name, justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for row in found.rows:
+        cells = [Text(square.text, style=styles[square.kind]) for square in row.squares]
+        silent = [Text("not heard", style="yellow"), *[Text("")] * (len(found.rows) - 1)]
+        table.add_row(Text(row.name), *(cells or silent), Text(row.place, style="dim"))
     return table
 
 

@@ -24,7 +24,11 @@ from harness.provision.cluster import Ready
 from harness.settings import Settings
 
 pytestmark = pytest.mark.faults
-FAULTS = {name: fault for name, fault in catalogue().items() if fault.expect is not None}
+FAULTS = {
+    name: fault
+    for name, fault in catalogue().items()
+    if fault.expect is not None and fault.target != "network"  # test_netcheck_faults.py
+}
 ALONE_BETWEEN_CONTROLS = 3
 """Faults that run alone between two controls. `make faults` has a control after each of them."""
 

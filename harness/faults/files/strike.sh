@@ -77,3 +77,50 @@ settle() { # wait until the cluster serves as before
   done
   k rollout status -n kube-system daemonset --timeout=120s
 }
+
+# For the faults network-*, whose pods wait at a gate (netcheck.yaml).
+
+open_gate() { # NAMESPACE POD...: netcheck begins in these pods
+  local each waiting=()
+  for each in "${@:2}"; do
+    k exec -n "$1" "$each" -- touch /tmp/open &
+    waiting+=($!)
+  done
+  for each in "${waiting[@]}"; do wait "$each"; done
+}
+
+inside() { # NODE POD COMMAND...: with the node's tools, in the pod's network
+  docker exec -i "$1" nsenter --target "$(first_process "$1" "$2")" --net "${@:3}"
+}
+
+address() { # NAMESPACE POD
+  k get pod -n "$1" "$2" -o jsonpath='{.status.podIP}'
+}
+
+deselect() { # NAMESPACE POD: the Service does not select it, and no endpoint is left
+  k label pod -n "$1" "$2" app-
+  while k get endpointslices -n "$1" -o jsonpath='{..targetRef.name}' | grep -qw "$2"; do sleep 0.2; done
+}
+
+publish() { # NAMESPACE FAMILY ENDPOINTS: records of the Service that no controller makes
+  k apply -f - <<END
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: by-hand, namespace: $1, labels: {kubernetes.io/service-name: netcheck}}
+addressType: $2
+endpoints: [$3]
+ports: [{name: rendezvous, port: 29500}]
+END
+}
+
+forbid() { # NODE CHAIN OWN RULE...: a rule in the node, in a chain of its own that CHAIN goes through first
+  docker exec "$1" iptables -N "$3" 2>/dev/null || true # it may be there
+  docker exec "$1" iptables -C "$2" -j "$3" 2>/dev/null || docker exec "$1" iptables -I "$2" -j "$3"
+  docker exec "$1" iptables -A "$3" "${@:4}"
+}
+
+allow() { # NODE CHAIN OWN: undo `forbid`
+  while docker exec "$1" iptables -D "$2" -j "$3" 2>/dev/null; do :; done
+  docker exec "$1" iptables -F "$3" 2>/dev/null || true # it may be gone
+  docker exec "$1" iptables -X "$3" 2>/dev/null || true
+}

@@ -9,12 +9,18 @@ if [ -d /opt/harness/recorder ]; then
   read -r own _ </proc/self/stat
   export PYTHONPATH="/opt/harness/recorder${PYTHONPATH:+:$PYTHONPATH}" HARNESS_LOG="/proc/$own/fd/1"
 fi
-"$@" &
-pid=$!
-wait $pid
-code=$?
-# A signal ends `wait`, not the command: go on until the command and what it started have ended.
-while kill -0 $pid 2>/dev/null; do wait $pid; code=$?; done
+run() {
+  "$@" &
+  pid=$!
+  wait $pid
+  code=$?
+  # A signal ends `wait`, not the command: go on until the command and what it started have ended.
+  while kill -0 $pid 2>/dev/null; do wait $pid; code=$?; done
+}
+# netcheck first, where it is asked for (harness/launch/netcheck.py): when it failed, the command does not run.
+code=0
+[ "$HARNESS_NETCHECK" = before ] && run sh /opt/harness/netcheck/netcheck.sh
+case $code in 0 | 3) run "$@" ;; 1 | 2) code=90 ;; esac
 if [ $code -gt 128 ]; then while kill -0 -1 2>/dev/null; do sleep 0.1; done; fi
 value=$(cat "$KONDUKTOR_OUTPUT_DIR/result.json" 2>/dev/null || echo null)
 printf '{"exit":%d,"value":%s}' $code "$value" >"${TERMINATION_LOG:-/dev/termination-log}" 2>/dev/null

@@ -14,7 +14,7 @@ import yaml
 
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object
-from harness.launch import recorder
+from harness.launch import netcheck, recorder
 from harness.launch.names import NONCE_LABEL
 from harness.provision.images import scripts
 
@@ -24,12 +24,17 @@ _TAKEN = ("pod_config", "jobset_config")
 # Ranks would be killed 30 s later without a log line. The init passes SIGTERM on to every process and then
 # waits until all have ended. Where the recorder is mounted, Python is to import it when it starts, and its
 # frames go to this shell's stdout. Kubernetes would halve a doubled dollar sign: /proc gives the process id.
+# netcheck comes first where it is asked for. When it failed, konduktor's script does not run.
 _INIT = """trap 'kill -TERM -1' TERM
 if [ -d /opt/harness/recorder ]; then
   read -r own _ </proc/self/stat
   export PYTHONPATH="/opt/harness/recorder${PYTHONPATH:+:$PYTHONPATH}" HARNESS_LOG="/proc/$own/fd/1"
 fi
-bash -c "$0" & wait $!; code=$?
+code=0
+if [ "$HARNESS_NETCHECK" = before ]; then
+  sh /opt/harness/netcheck/netcheck.sh & wait $!; code=$?
+fi
+case $code in 0 | 3) bash -c "$0" & wait $!; code=$? ;; 1 | 2) code=90 ;; esac
 if [ $code -gt 128 ]; then while kill -0 -1 2>/dev/null; do sleep 0.1; done; fi
 exit $code
 """
@@ -54,6 +59,8 @@ class Submission:
     """The pull secret for the image, in the launch's namespace."""
     recorder: bool = False
     """Whether the recorder around Pluto's client is mounted (harness/launch/recorder.py)."""
+    netcheck: bool = False
+    """Whether netcheck is mounted (harness/launch/netcheck.py)."""
 
 
 def users_config(path: Path | None) -> Object:
@@ -88,6 +95,8 @@ def konduktor_config(submission: Submission) -> Object:
     volumes, mounts = scripts.volumes(submission.files), list(submission.files)
     if submission.recorder:
         volumes, mounts = [*volumes, recorder.volume()], [*mounts, recorder.mount()]
+    if submission.netcheck:
+        volumes, mounts = [*volumes, netcheck.volume()], [*mounts, netcheck.mount()]
     if volumes:
         container["volumeMounts"] = mounts
     spread = {

@@ -28,6 +28,7 @@ class KonduktorWorkload:
     container: str = CONTAINER
     held: bool = False
     spreads: bool = True
+    tracked: bool = True
     watched: tuple[kinds.WatchedKind, ...] = kinds.JOBSET
 
     @property
@@ -123,6 +124,7 @@ class KonduktorWorkload:
             files=surroundings.scripts,
             pull_secret=surroundings.pull_secret,
             recorder=surroundings.recorder,
+            netcheck=surroundings.netcheck,
         )
 
 

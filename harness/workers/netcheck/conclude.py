@@ -111,9 +111,12 @@ def conclude(reports: Sequence[Report], nodes: int, processes: int = 1) -> Concl
     found = [*_own(reports), *_places(reports, cells)]
     found += _bad(cells, missing, alone=len(reports) == 1)
     found += _master(reports)
-    found += [
-        failed("peer.never_came", _never(rank, cells), [rank]) for rank in missing if _never(rank, cells)
-    ]
+    if unrecorded := _unrecorded(reports, missing):
+        found.append(unrecorded)
+    else:
+        found += [
+            failed("peer.never_came", said, [rank]) for rank in missing if (said := _never(rank, cells))
+        ]
     if at:
         offsets = {
             r: (cell.offset, cell.rtt / 2) for (s, r), cell in cells.items() if s == 0 and cell.instance
@@ -244,6 +247,19 @@ def _placed(
     }
     cell = bad[min(pair for pair in bad if pair in pattern.cells())]
     return failed(cause, f"{words[kind]}; {cell.host}: {cell.text}", accused, kind, cell.at)
+
+
+def _unrecorded(reports: Sequence[Report], missing: Sequence[int]) -> Finding | None:
+    """Return that no name of the job has a record, not even that of a rank which is there and asks.
+
+    That others have none then says nothing of whether they came.
+    """
+    own = [report.row.get(report.place) for report in reports]
+    if not missing or not all(cell and cell.outcome == "dns.no_record" for cell in own):
+        return None
+    there = [report.place for report in reports]
+    said = f"no name of the job has a record, not even that of {listed(there)}, where this was asked"
+    return failed("dns.no_record", f"{said}: {own[0].text}", [*there, *missing]) if own[0] else None
 
 
 def _never(rank: int, cells: Mapping[tuple[int, int], Cell]) -> str:

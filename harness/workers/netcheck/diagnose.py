@@ -75,6 +75,11 @@ def _alone(known: Environment) -> Diagnosis:
     return Diagnosis(verdict(findings), cause, ranks, (), findings, {}, 0, known.node_rank or 0, False, 0.0)
 
 
+def _names(peer: Peer, own: Hello) -> Names:
+    """Return what looks a peer up: for this pod's own name, whether the DNS server knows it."""
+    return Names(Configuration.read(), written=peer.host.partition(".")[0] != own.host)
+
+
 class _Member:
     """One rank's part."""
 
@@ -104,7 +109,7 @@ class _Member:
                 failed("port.taken", f"port {port} of this host: {os.strerror(error.errno or 0)}")
             )
         self._probes = [
-            Probe(peer, port, self._hello, Names(Configuration.read()), self._stop).start() for peer in listed
+            Probe(peer, port, self._hello, _names(peer, self._hello), self._stop).start() for peer in listed
         ]
         self._master: Probe | None = None
         """Of MASTER_ADDR, where that is another name than the first peer's."""

@@ -89,7 +89,8 @@ class _Absent:
 class Names:
     """Looks names up. Remembers what the server said of each, and until when it will say the same.
 
-    Not for several threads. `clock` gives seconds that only grow.
+    Not for several threads. `clock` gives seconds that only grow. Without `written`, /etc/hosts is passed
+    over: a pod's own name is always there, and only the DNS server says whether others find it.
     """
 
     configuration: Configuration
@@ -97,6 +98,7 @@ class Names:
     namespace: str = NAMESPACE
     ask: Ask = dns.ask
     clock: Callable[[], float] = time.monotonic
+    written: bool = True
     _absent: dict[str, _Absent] = field(default_factory=dict)
     _refused: bool = False
 
@@ -107,7 +109,7 @@ class Names:
         except ValueError:
             pass
         written = tuple(address for address, names in _hosts(self.hosts) if name.rstrip(".") in names)
-        if written:
+        if written and self.written:
             return Lookup(name, written, found=self.hosts)
         if not self.configuration.servers:
             return Lookup(name, cause="dns.no_server", text=f"{RESOLV_CONF} names no DNS server")

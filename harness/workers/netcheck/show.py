@@ -64,7 +64,11 @@ def _cell(row: object, receiver: int) -> str:
     cell = row.get(receiver)  # type: ignore[attr-defined]
     if cell is None:
         return "?"
-    outcome: str = cell.outcome
+    return word(cell.outcome)
+
+
+def word(outcome: str) -> str:
+    """Return an outcome as one short word for a cell."""
     return _CELLS.get(outcome, outcome.partition(".")[0])
 
 

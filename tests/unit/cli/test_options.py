@@ -21,6 +21,7 @@ WITH_PROGRESS = {
     "pause",
     "resume",
     "doctor",
+    "netcheck",
     "shell",
     "preflight",
     "faults",

@@ -17,6 +17,7 @@ from harness.faults.fault import Fault, Job, Step, When, catalogue, load
 from harness.faults.inject import begun, variant
 from harness.faults.rows import judge_row
 from harness.launch.konduktor.job_file import JobFile
+from harness.launch.workload_file import of_manifest
 
 JOB = JobFile.load(Path("jobs/multinode.yaml"))
 FAULT = {
@@ -102,6 +103,37 @@ def test_a_job_differs_only_where_its_fault_says_so():
     assert variant(JOB, Job(text=": no yaml")) == ": no yaml"
     with pytest.raises(UsageError, match="no 'nothing'"):
         variant(JOB, Job(replace={"nothing": "x"}))
+
+
+def test_a_manifest_differs_only_where_its_fault_says_so():
+    """Contract: shell lines go before the pods' script, and a path begins with the kind of its object."""
+    change = Job(
+        manifest="netcheck.yaml",
+        before="GATE=1\n",
+        set={
+            "Service/spec/selector": {"app": "nobody"},
+            "Job/spec/template/spec/containers/0/image": "x:1",
+            "ConfigMap": {"kind": "ConfigMap", "metadata": {"name": "more"}},
+        },
+    )
+    service, job, more = yaml.safe_load_all(variant(JOB, change))
+    assert (service["spec"].pop("selector"), more["metadata"]) == ({"app": "nobody"}, {"name": "more"})
+    pod = job["spec"]["template"]["spec"]["containers"][0]
+    assert pod.pop("image") == "x:1"
+    assert pod["args"][0].startswith("GATE=1\n")
+    plain_service, plain = yaml.safe_load_all(variant(JOB, Job(manifest="netcheck.yaml")))
+    del plain_service["spec"]["selector"]
+    del plain["spec"]["template"]["spec"]["containers"][0]["image"]
+    pod["args"][0] = pod["args"][0].removeprefix("GATE=1\n")
+    assert (service, job) == (plain_service, plain)
+
+
+def test_every_manifest_of_a_fault_can_be_launched():
+    """Contract: what a fault makes of a manifest is still a workload."""
+    made = [each for each in catalogue().values() if each.job.manifest]
+    assert made
+    for each in made:
+        of_manifest(list(yaml.safe_load_all(variant(JOB, each.job))), each.name)
 
 
 def test_steps_are_templates_and_an_unknown_place_is_an_error():

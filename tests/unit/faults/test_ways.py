@@ -26,7 +26,8 @@ def test_make_test_provokes_every_family_of_causes_and_kind_of_verdict():
 
 def test_make_test_stays_small():
     """Contract: a new fault is nightly, or takes the place of another: `make test` has to leave room."""
-    assert len(TESTED) <= 26
+    assert len([fault for fault in TESTED if fault.target != "network"]) <= 26
+    assert len([fault for fault in TESTED if fault.target == "network"]) <= 10  # four pods without PyTorch
 
 
 @pytest.mark.parametrize(

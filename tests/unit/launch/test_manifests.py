@@ -17,14 +17,16 @@ import yaml
 from harness.core.errors import UsageError
 from harness.evidence.fitting import accepts
 from harness.launch.konduktor.workload import KonduktorWorkload
-from harness.launch.names import NONCE_LABEL, QUEUE_LABEL
+from harness.launch.names import NETCHECK, NONCE_LABEL, QUEUE_LABEL
 from harness.launch.plain import INIT, PlainWorkload
 from harness.launch.workload import Surroundings
 from harness.launch.workload_file import load, of_manifest
 
 ROOT = Path(__file__).parents[3]
 QUEUED = {QUEUE_LABEL: "user-queue"}
-MANIFESTS = sorted((ROOT / "manifests").glob("*.yaml"))
+NETWORKING = ROOT / "manifests/networking.yaml"
+MANIFESTS = sorted({*(ROOT / "manifests").glob("*.yaml")} - {NETWORKING})
+INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 def surroundings(**more: Any) -> Surroundings:
@@ -63,6 +65,31 @@ def test_a_manifest_is_a_workload(path: Path) -> None:
     assert workload.takes_ours
     assert workload.resources == {"cpu", "memory"}
     assert workload.held == (workload.kind in {"StatefulSet", "DaemonSet"})
+
+
+def test_the_guides_services_select_its_pods() -> None:
+    """Contract: one Service names every pod of the Job, the other leads to rank 0 alone; nobody sleeps."""
+    workload = load(NETWORKING)
+    assert isinstance(workload, PlainWorkload)
+    assert (workload.kind, workload.name, workload.per_node) == ("Job", "training", 2)
+    labels = [{**workload.template["metadata"]["labels"], INDEX: str(index)} for index in range(2)]
+    selected = {
+        service["metadata"]["name"]: [service["spec"]["selector"].items() <= own.items() for own in labels]
+        for service in workload.beside
+    }
+    assert selected == {"training": [True, True], "training-master": [True, False]}
+    assert workload.template["spec"]["subdomain"] == "training"
+    assert workload.envs["MASTER_ADDR"] == "training-master"
+    assert "sleep" not in NETWORKING.read_text().partition("args:")[2]
+
+
+def test_a_job_of_netcheck_alone_says_so() -> None:
+    """Contract: only the annotation frees a Job from logging with Pluto, whatever its command is."""
+    (service, job) = documents(ROOT / "harness/faults/files/netcheck.yaml")
+    assert not of_manifest([service, job], "x").tracked
+    for value in ({}, {NETCHECK: "before"}):
+        job["metadata"]["annotations"] = value
+        assert of_manifest([service, job], "x").tracked
 
 
 def test_a_job_file_is_one_too() -> None:

@@ -117,6 +117,26 @@ def test_the_order_of_reports_does_not_matter(order: list[int], cause: str) -> N
     assert (there.cause, there.ranks, there.missing) == (again.cause, again.ranks, again.missing)
 
 
+def test_when_no_name_has_a_record_nobody_is_said_to_have_not_come() -> None:
+    """Contract: a rank whose own name has no record knows nothing of the others by theirs."""
+    alone = healthy()[0]
+    for other in range(4):
+        alone = seeing(alone, other, "dns.no_record", address="")
+    found = conclude([alone], 4)
+    assert (found.cause, found.ranks, found.missing) == ("dns.no_record", (0, 1, 2, 3), (1, 2, 3))
+    assert "peer.never_came" not in {finding.cause for finding in found.findings}
+
+
+def test_a_rank_without_a_record_excuses_nobody_else() -> None:
+    """Contract: rank 2 is not selected, and rank 3 did not come: both are said."""
+    reports = column(3, "dns.no_record")
+    for rank in range(3):
+        reports[rank] = seeing(reports[rank], 2, "dns.no_record", address="")
+    found = conclude(list(reports.values()), 4)
+    said = {(finding.cause, finding.ranks) for finding in found.findings if finding.cause}
+    assert {("peer.never_came", (3,)), ("dns.no_record", (2,))} <= said
+
+
 def column(rank: int, outcome: str, **fields: Any) -> dict[int, Report]:
     """What others report when this one is not heard."""
     return {r: seeing(report, rank, outcome, **fields) for r, report in healthy().items() if r != rank}

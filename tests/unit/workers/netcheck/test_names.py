@@ -60,6 +60,13 @@ def test_found(names: Callable[..., Names], asked: str, addresses: tuple[str, ..
     assert names().look_up(asked).addresses == addresses
 
 
+def test_a_pods_own_name_is_asked_for_where_others_ask(names: Callable[..., Names]) -> None:
+    """Contract: /etc/hosts always has a pod's own name, and proves nothing of what others are told."""
+    own = names(hosts="10.9.9.9 job-7.pods job-7\n")
+    own.written = False
+    assert own.look_up("job-7.pods").cause == "dns.no_record"
+
+
 def test_the_hosts_file_comes_first(names: Callable[..., Names], server: Server) -> None:
     assert names(hosts=f"# own\n10.9.9.9 {NAME} job-0\n").look_up("job-0").addresses == ("10.9.9.9",)
     assert server.asked == []

@@ -1,0 +1,94 @@
+"""`harness netcheck`: launch netcheck alone, or look from inside a running job, and show who reaches whom."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli import options
+from harness.cli.live import watching
+from harness.cli.options import dump, progress
+from harness.cli.verdict import show
+from harness.context import RunContext
+from harness.core.errors import UsageError
+from harness.evidence.lookup import opened
+from harness.settings import load
+
+
+def netcheck(
+    bundle: Annotated[
+        Path | None, typer.Argument(metavar="RUN", help="look inside this running job: its bundle")
+    ] = None,
+    rank: Annotated[
+        int | None, typer.Option(min=0, help="with RUN: whose table (the lowest that gave one)")
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, max=256, help="how many pods, one for each rank (4)")
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(help="any image with a shell and Python 3.9 or later (the worker image)")
+    ] = None,
+    cluster_name: options.ClusterName = None,
+    workers: options.Workers = None,
+    kubernetes: options.Kubernetes = None,
+    images: options.Images = None,
+    runs_dir: options.RunsDir = None,
+    keep_runs: options.KeepRuns = None,
+    keep_cluster: options.Keep = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+    wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (600)")] = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> int:
+    """Check on the cluster, from inside pods, whether the ranks of a job can meet.
+
+    Launches an Indexed Job with a headless Service. Each pod tries every other
+    one. Prints the matrix of all pairs, and the cause when a pair fails. Exit
+    code, bundle and report are those of `harness run`.
+
+    With RUN, netcheck is brought into every running pod of that launch, and
+    started in all at the same time. The job goes on, and no file is left there.
+    Pods that do not run are named with their state. Exit code 0: all pairs are
+    fine. 1: a cause is named. 2: something could not be seen.
+    """
+    if bundle is not None:
+        if nodes is not None or image is not None:
+            raise UsageError("--nodes and --image are for a launch, and RUN has been launched")
+        return _inside(bundle, rank, runs_dir, quiet, as_json)
+    if rank is not None:
+        raise UsageError("--rank looks inside a running job: name it", hint="harness netcheck runs/latest")
+    from harness import run as running
+    from harness.launch.netcheck_job import job
+
+    settings = load(
+        cluster_name=cluster_name,
+        workers=workers,
+        kubernetes=kubernetes,
+        images=images,
+        runs_dir=runs_dir,
+        keep_runs=keep_runs,
+        keep_cluster=keep_cluster,
+        wait_seconds=wait,
+        kubeconfig=kubeconfig,
+        context=context,
+    )
+    with watching(quiet) as (tell, listener):
+        outcome = running.run(job(nodes or 4, image), RunContext(settings=settings, progress=tell), listener)
+    return show(outcome.verdict, outcome.bundle, as_json)
+
+
+def _inside(bundle: Path, rank: int | None, runs_dir: Path | None, quiet: bool, as_json: bool) -> int:
+    from harness.cli import inside
+    from harness.workers.netcheck import show as table
+
+    settings = load(runs_dir=runs_dir)
+    context = RunContext(settings=settings, progress=progress(quiet))
+    seen = inside.look(opened(bundle, settings.runs_dir), context)
+    rank = min(seen.results, default=0) if rank is None else rank
+    found = seen.diagnosis(rank)
+    dump(seen.as_dict(rank)) if as_json else print(table.text(found, sys.stdout.isatty()))
+    return {"ok": 0, "failed": 1, "unknown": 2}[found.verdict]

@@ -1,0 +1,102 @@
+"""Find what is wrong with the headless Service that names the pods, from what the API server said of it.
+
+netcheck sees from inside a pod that a name does not exist. Why that is so, only the API's objects say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.core.causes import CauseId
+from harness.evidence.objects import ObjectState, Pod, items, mapping
+from harness.judge.case import Case, names
+
+NAMES = ("dns.no_record", "dns.negative_cached", "dns.old_address")
+"""Causes of which a wrong Service may be the reason."""
+_SLICES = "kubernetes.io/service-name"
+
+
+@dataclass(frozen=True)
+class ServiceProblem:
+    """Why the names of `nodes` (indexes of pods) cannot exist."""
+
+    cause: CauseId
+    text: str
+    nodes: list[int]
+    evidence: list[str]
+
+
+def problem(case: Case) -> ServiceProblem | None:
+    """Return what is wrong with the Service of the pods, or None: nothing, or not recorded."""
+    pods = {index: pod for index, pod in case.pods.items() if _subdomain(pod)}
+    if not pods or not _watched(case, "service"):
+        return None
+    name = _subdomain(next(iter(pods.values())))
+    services = [states for states in case.bundle.objects("service").values() if states[0].name == name]
+    refs = [pod.last.ref for pod in pods.values()]
+    if not services or services[-1][-1].type == "DELETED":
+        how = "was deleted" if services else "does not exist"
+        text = f"the pods' subdomain is {name}, and a Service of this name {how}"
+        return ServiceProblem("service.missing", text, [*pods], [*refs, *(s[-1].ref for s in services)])
+    service = services[-1][-1]
+    return _selector(case, service, pods) or _endpoints(case, service, pods)
+
+
+def _watched(case: Case, kind: str) -> bool:
+    """Return whether every object of a kind is in the evidence. What may not be read is not watched."""
+    unread = any(retry.reason.startswith(f"objects/{kind}: ") for retry in case.manifest.retries)
+    return case.manifest.ended_at is not None and not unread
+
+
+def _subdomain(pod: Pod) -> str:
+    return str(mapping(pod.last.object, "spec").get("subdomain") or "")
+
+
+def _selector(case: Case, service: ObjectState, pods: dict[int, Pod]) -> ServiceProblem | None:
+    wanted = mapping(service.object, "spec", "selector")
+    left = [
+        index
+        for index, pod in pods.items()
+        if not wanted.items() <= mapping(pod.last.object, "metadata", "labels").items()
+    ]
+    if not wanted or not left:  # Without a selector, somebody else makes the endpoints.
+        return None
+    labels = ", ".join(f"{key}={value}" for key, value in sorted(wanted.items()))
+    who = "no pod of the job" if len(left) == len(pods) else f"not the pod of {names(case.ranks_of(*left))}"
+    text = f"the selector of Service {service.name} ({labels}) matches {who}"
+    return ServiceProblem("service.selector", text, left, [service.ref, pods[left[0]].last.ref])
+
+
+def _endpoints(case: Case, service: ObjectState, pods: dict[int, Pod]) -> ServiceProblem | None:
+    ran = [index for index in pods if case.started(index)]
+    if mapping(service.object, "spec").get("publishNotReadyAddresses") is not True:
+        unready = [index for index in ran if not _ever_ready(pods[index])]
+        if unready:
+            text = (
+                f"Service {service.name} publishes only pods that are ready, and the pod of "
+                f"{names(case.ranks_of(*unready))} never was"
+            )
+            refs = [service.ref, *(pods[index].last.ref for index in unready)]
+            return ServiceProblem("service.not_ready", text, unready, refs)
+    if not _watched(case, "endpointslice") or not case.bundle.has("objects/endpointslice.jsonl"):
+        return None
+    published = {
+        str(mapping(endpoint, "targetRef").get("name"))
+        for seen in case.bundle.history("endpointslice")
+        if mapping(seen.object, "metadata", "labels").get(_SLICES) == service.name
+        for endpoint in items(seen.object, "endpoints")
+    }
+    left = [index for index in ran if pods[index].name not in published]
+    if not left:
+        return None
+    who = names(case.ranks_of(*left))
+    text = f"Service {service.name} matches the pod of {who}, and never had it as an endpoint"
+    return ServiceProblem("service.endpoints", text, left, [service.ref])
+
+
+def _ever_ready(pod: Pod) -> bool:
+    return any(
+        condition.get("type") == "Ready" and condition.get("status") == "True"
+        for seen in pod.history
+        for condition in items(seen.object, "status", "conditions")
+    )

@@ -1,0 +1,8 @@
+# Run netcheck out of its mount (harness/launch/netcheck.py), with any Python from 3.9 on. Its exit code is netcheck's.
+# What the harness reads off the workload counts only where the pod itself does not say it.
+cd "${0%/*}" || exit 2
+unset PYTHONPATH
+export MASTER_ADDR="${MASTER_ADDR:-$HARNESS_MASTER_ADDR}" MASTER_PORT="${MASTER_PORT:-$HARNESS_MASTER_PORT}"
+[ -n "$HARNESS_NODE_RANK" ] && export NODE_RANK="${NODE_RANK:-$HARNESS_NODE_RANK}"
+python=$(command -v python3 || command -v python) || { echo "netcheck: this image has no Python" >&2; exit 2; }
+exec "$python" -B -m netcheck --frames --nodes "$HARNESS_NODES" --deadline "$HARNESS_NETCHECK_SECONDS" "$@"

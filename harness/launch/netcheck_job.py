@@ -1,0 +1,29 @@
+"""Launch netcheck alone: the Indexed Job of `harness netcheck` (files/netcheck.yaml)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import yaml
+
+from harness.launch.indexed_job import IndexedJobWorkload
+
+_SOURCE = Path(__file__).parent / "files" / "netcheck.yaml"
+
+
+class NetcheckJob(IndexedJobWorkload):
+    """An Indexed Job that runs netcheck alone. It logs nothing with Pluto."""
+
+    tracked: ClassVar[bool] = False
+
+
+def job(nodes: int, image: str | None = None) -> NetcheckJob:
+    """Return the Job of files/netcheck.yaml with `nodes` pods. `image`: the worker image unless given."""
+    service, document = yaml.safe_load_all(_SOURCE.read_text())
+    spec = document["spec"]
+    spec["completions"] = spec["parallelism"] = spec["maxFailedIndexes"] = nodes
+    container = spec["template"]["spec"]["containers"][0]
+    container["image"] = image or container["image"]
+    container["env"] += [{"name": name, "value": str(nodes)} for name in ("NNODES", "WORLD_SIZE")]
+    return NetcheckJob(document, (service,), str(_SOURCE))

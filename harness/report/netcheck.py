@@ -1,0 +1,95 @@
+"""The matrix of netcheck: which pod reaches which, for the terminal, the page and Markdown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.evidence.netcheck_records import NetcheckCell, NetcheckStep
+from harness.evidence.reader import Bundle
+from harness.judge.case import Case
+from harness.judge.netcheck import best, said
+from harness.report import markdown
+from harness.workers.netcheck.show import MOST, word
+
+
+@dataclass(frozen=True)
+class Square:
+    """What one pod saw of another. `kind`: good, bad, idle (not known), self."""
+
+    text: str
+    kind: str
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one pod saw of all. `place`: its pod and node. Without squares, it was not heard."""
+
+    name: str
+    place: str
+    squares: list[Square]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """All pairs, and the steps of the diagnosis that says most."""
+
+    rows: list[Row]
+    steps: list[NetcheckStep]
+    seconds: float
+
+
+def matrix(bundle: Bundle) -> Matrix | None:
+    """Return the matrix of a bundle, or None where no pod said anything.
+
+    Where no diagnosis is about all pairs, each row is what its own pod says.
+    """
+    manifest = bundle.manifest
+    if manifest is None or manifest.launch is None or manifest.expected is None:
+        return None
+    case = Case(bundle, manifest, manifest.expected, manifest.launch)
+    there = said(case)
+    first = best(there.values())
+    if first is None:
+        return None
+    rows = {sender: row for one in there.values() for sender, row in one.diagnosis.rows.items()}
+    rows |= first.diagnosis.rows
+    nodes = range(min(case.expected.num_nodes, MOST))
+    return Matrix(
+        [Row(f"{index}", _place(case, index), _row(rows.get(index), index, nodes)) for index in nodes],
+        first.diagnosis.findings,
+        first.diagnosis.seconds,
+    )
+
+
+def _place(case: Case, index: int) -> str:
+    pod = case.pods.get(index)
+    return f"{pod.name} on {pod.node or 'no node'}" if pod else "no pod"
+
+
+def _row(row: dict[int, NetcheckCell] | None, sender: int, nodes: range) -> list[Square]:
+    if row is None:
+        return []
+    return [Square("–", "self") if other == sender else _square(row.get(other)) for other in nodes]
+
+
+def _square(cell: NetcheckCell | None) -> Square:
+    if cell is None or cell.outcome == "pending":
+        return Square("?", "idle", cell.text if cell else "not tried")
+    if cell.outcome == "ok":
+        rate = f", {cell.rate / 1e6:.0f} MB/s" if cell.rate else ""
+        return Square("ok", "good", f"{cell.address}: {cell.rtt * 1000:.1f} ms{rate}")
+    return Square(word(cell.outcome), "bad", f"{cell.outcome}: {cell.host}: {cell.text}")
+
+
+def lines(found: Matrix) -> list[str]:
+    """Return the matrix as Markdown: a table, a row for each pod that sends."""
+    count = len(found.rows)
+    head = ["from \\ to", *(row.name for row in found.rows), "pod"]
+    cells = [
+        [row.name, *([s.text for s in row.squares] or ["not heard", *[""] * (count - 1)]), row.place]
+        for row in found.rows
+    ]
+    return markdown.table(
+        [markdown.text(one) for one in head], [[markdown.text(one) for one in row] for row in cells]
+    )

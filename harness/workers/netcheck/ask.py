@@ -1,0 +1,29 @@
+"""Ask once for a host and port, from where this runs: `python -m netcheck.ask HOST PORT`.
+
+Prints one JSON document: `outcome` is ok or a cause, in the same words as a diagnosis, and `text` says more.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from .finding import OK
+from .names import Configuration, Names
+from .reach import connect
+
+
+def ask(host: str, port: int) -> dict[str, str]:
+    """Return whether a connection comes about, or the cause why none does."""
+    found = Names(Configuration.read()).look_up(host)
+    if found.cause:
+        return {"outcome": found.cause, "text": found.text}
+    reached = connect(found.addresses[0], port)
+    if reached.connection is not None:
+        reached.connection.close()
+    text = f"{found.addresses[0]} port {port}: {reached.text}"
+    return {"outcome": reached.cause or OK, "text": text}
+
+
+if __name__ == "__main__":
+    print(json.dumps(ask(sys.argv[1], int(sys.argv[2]))))

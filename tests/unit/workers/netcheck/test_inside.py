@@ -1,0 +1,70 @@
+"""What a container says of the job that runs in it: variables of its processes, torchrun's options, ports."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from harness.workers.netcheck.inside import from_options, job_variables, ports_in_use
+
+TORCHRUN = ("/usr/bin/python3", "/usr/local/bin/torchrun")
+
+
+def process(proc: Path, pid: int, words: tuple[str, ...], **variables: str) -> None:
+    folder = proc / str(pid)
+    folder.mkdir(parents=True)
+    (folder / "cmdline").write_text("".join(f"{word}\0" for word in words))
+    (folder / "environ").write_text("".join(f"{name}={value}\0" for name, value in variables.items()))
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("--nnodes=2", "--node_rank=1"), {"NNODES": "2", "NODE_RANK": "1"}),
+        (("--master-addr", "job-0", "--master_port", "9"), {"MASTER_ADDR": "job-0", "MASTER_PORT": "9"}),
+        (("--standalone", "--nproc-per-node", "4", "train.py", "--nnodes=9"), {"NPROC_PER_NODE": "4"}),
+        (("--tee", "3", "--nnodes=1:4", "-m", "trainer", "--node-rank=7"), {"NNODES": "1:4"}),
+        (("--rdzv-endpoint=job-0.job:1234",), {"MASTER_ADDR": "job-0.job", "MASTER_PORT": "1234"}),
+        (("--rdzv_endpoint", "[fd00::1]:1234"), {"MASTER_ADDR": "fd00::1", "MASTER_PORT": "1234"}),
+        (("--rdzv-endpoint=job-0.job",), {}),
+        (("train.py", "--master-addr=else"), {}),
+    ],
+)  # fmt: skip
+def test_torchruns_options_count_and_the_scripts_do_not(words, found):
+    """Contract: both spellings, with = and without; what comes after the script's name is the script's."""
+    assert from_options([*TORCHRUN, *words]) == found
+    assert from_options(["python3", "-m", "torch.distributed.run", *words]) == found
+
+
+def test_without_torchrun_there_are_no_options():
+    assert from_options(["python3", "train.py", "--master-addr=job-0"]) == {}
+
+
+def test_each_place_counts_more_than_the_one_before(tmp_path):
+    """Contract: the container's variables, then those that the script exported, then torchrun's options."""
+    process(tmp_path, 1, ("sh",), A="container", B="container", C="container", MASTER_PORT="1")
+    process(tmp_path, 20, (*TORCHRUN, "--master_port=3", "train.py"), B="script", MASTER_PORT="2")
+    process(tmp_path, 21, ("python3", "train.py"), C="worker")
+    assert job_variables(tmp_path) == {"A": "container", "B": "script", "C": "container", "MASTER_PORT": "3"}
+
+
+def test_a_job_without_torchrun_says_where_rank_0_is_by_its_processs_variables(tmp_path):
+    """Contract: the first process that knows MASTER_ADDR counts, unless the container itself does."""
+    process(tmp_path, 1, ("sh",), A="container")
+    process(tmp_path, 7, ("sleep",))
+    process(tmp_path, 9, ("python3",), MASTER_ADDR="job-0", RANK="3")
+    assert job_variables(tmp_path) == {"A": "container", "MASTER_ADDR": "job-0", "RANK": "3"}
+
+
+def test_nothing_is_known_of_a_container_without_processes(tmp_path):
+    """Contract: processes come and go, and may not be ours to read; that is no error."""
+    (tmp_path / "17").mkdir()
+    assert job_variables(tmp_path) == {}
+    assert ports_in_use(tmp_path) == []
+
+
+def test_a_port_that_somebody_listens_on_is_in_use():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert server.getsockname()[1] in ports_in_use()
