@@ -48,7 +48,11 @@ class ObjectState:
 
 
 def changed_by(before: ObjectState, after: ObjectState) -> list[str]:
-    """Return the field managers that wrote the object, not its status, between two of its states."""
+    """Return the field managers that wrote the object, not its status, between two of its states.
+
+    Where nobody wrote, it was one who is no field manager any more, because they removed the only field that
+    they had written.
+    """
 
     def writes(state: ObjectState) -> set[tuple[str, str]]:
         entries = items(state.object, "metadata", "managedFields")
@@ -56,7 +60,9 @@ def changed_by(before: ObjectState, after: ObjectState) -> list[str]:
             (str(e.get("manager")), str(e.get("time"))) for e in entries if e.get("subresource") != "status"
         }
 
-    return sorted({manager for manager, _ in writes(after) - writes(before)})
+    old, new = writes(before), writes(after)
+    left = {manager for manager, _ in old} - {manager for manager, _ in new} if new else set()
+    return sorted({manager for manager, _ in new - old} or left)
 
 
 @dataclass(frozen=True)

@@ -273,7 +273,17 @@ def test_a_network_policy_is_created(judged: Judged) -> None:
     assert "NetworkPolicy deny was created by kubectl-create" in verdict.explanation
 
 
-def test_a_node_is_edited_before_a_pod_finds_a_place(judged: Judged) -> None:
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([], by("kubectl-label", 3)),
+        # Who removes the only field that it had written is no field manager any more.
+        (by("kubelet", -9) + by("kubectl-label", -5), by("kubelet", -9)),
+    ],
+)
+def test_a_node_is_edited_before_a_pod_finds_a_place(
+    judged: Judged, before: list[dict[str, Any]], after: list[dict[str, Any]]
+) -> None:
     """Contract: somebody's edit of a node is the cause of a pod that finds none."""
     job = bundles.healthy()
     never_ends(job)
@@ -283,8 +293,8 @@ def test_a_node_is_edited_before_a_pod_finds_a_place(judged: Judged) -> None:
     job.drop("pod")
     for index in range(2):
         job.pod(index, 4, "Pending", node=False, conditions=[refused], type_="ADDED")
-    node(job, 1, labels={"rack": "a"})
-    node(job, 3, labels={}, managedFields=by("kubectl-label", 3))
+    node(job, 1, labels={"rack": "a"}, managedFields=before)
+    node(job, 3, labels={}, managedFields=after)
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "scheduling.node_changed", [0, 1])
     assert f"Node {NODE} was edited by kubectl-label (metadata.labels)" in verdict.explanation
