@@ -32,6 +32,8 @@ GRACE, NO_GRACE = 10.0, 0.5
 """Seconds after its deadline in which a rank waits for rank 0's verdict, with and without a way to it."""
 SETTLE = {"dns.no_record": 5.0, "dns.negative_cached": 1e9, PENDING: 1e9}
 """Seconds after the last rank came until a failure counts: a record may come late, and a cache empties."""
+FINAL = ("dns.no_server", "dns.search_path")
+"""What no wait changes: /etc/resolv.conf stays as it is while a pod lives."""
 SETTLED = 1.6
 """The same for all other failures: longer than a retry takes."""
 INFORM = 5.0
@@ -220,7 +222,8 @@ class _Member:
         with self._lock:
             reports = [report for report, _, _ in self._reports.values()]
             since = max(first for _, first, _ in self._reports.values())
-        if {report.place for report in reports} < set(range(self._nodes)):
+        hopeless = {place for place, probe in enumerate(self._probes) if probe.cell.outcome in FINAL}
+        if not set(range(self._nodes)) <= hopeless | {report.place for report in reports}:
             return False
         cells = [cell for report in reports for other, cell in report.row.items() if other != report.place]
         cells += [report.master for report in reports if report.master]
