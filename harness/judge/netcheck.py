@@ -119,7 +119,7 @@ def _failed(case: Case, first: Said, accused: list[int]) -> Finding:
 def _homeless(case: Case, first: Said, nodes: list[int]) -> tuple[str, str] | None:
     """Return what kept pods from a node while the others waited for them, and its evidence.
 
-    Such a pod may get a node later, when those that waited have ended.
+    They got one later, when those that waited had ended. Of a pod that never got one, `scheduling` tells.
     """
     until = seconds(first.record.at) or 0.0
     told = [said_ for index in nodes if (said_ := _unscheduled(case, index, until)) is not None]
@@ -131,7 +131,8 @@ def _homeless(case: Case, first: Said, nodes: list[int]) -> tuple[str, str] | No
 
 def _unscheduled(case: Case, index: int, until: float) -> tuple[str, str] | None:
     """Return what the scheduler last said before `until` of a pod that had no node then, and its evidence."""
-    history = case.pods[index].history if index in case.pods else ()
+    pod = case.pods.get(index)
+    history = pod.history if pod is not None and pod.node is not None else ()
     then = [state for state in history if (seconds(state.received_at) or LATE) <= until]
     for condition in items(then[-1].object, "status", "conditions") if then else ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":

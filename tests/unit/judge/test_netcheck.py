@@ -161,6 +161,19 @@ def test_a_pod_that_did_not_come_because_nothing_schedules_it(tmp_path: Path) ->
     assert any(line.startswith("peer.never_came") for line in seen.consequences)
 
 
+def test_a_pod_that_got_a_node_only_when_the_others_had_ended(tmp_path: Path) -> None:
+    """Contract: what kept it away while they waited is the cause, also when it runs and speaks later."""
+    made = job({index: diagnosis("peer.never_came", 3) for index in range(3)})
+    ended(made, 0, 1, 2)
+    made.drop_pod(3)
+    no_node = cond("PodScheduled", "False", "Unschedulable", "0/3 nodes: insufficient example.com/slot")
+    made.pod(3, 4, "Pending", node=False, conditions=[no_node])
+    made.pod(3, 20, "Running")
+    seen = verdict(made, tmp_path)
+    assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", "scheduling.unschedulable", [3])
+    assert "had no node while the others waited: Unschedulable" in seen.explanation
+
+
 def test_a_pod_that_crashed_before_its_netcheck(tmp_path: Path) -> None:
     """Contract: a rank that is missing because its own container failed is not missing without a reason."""
     made = job({index: diagnosis("peer.never_came", 3) for index in range(3)})
