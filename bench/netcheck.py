@@ -2,7 +2,7 @@
 
     python bench/netcheck.py runs/2026*
 
-Bundles of the same workload with and without --netcheck are compared. A rank's start is the first frame of its
+Compares bundles of one workload with and without --netcheck. A rank starts with the first frame of its
 ground truth, after torchrun's rendezvous.
 """
 

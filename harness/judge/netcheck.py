@@ -102,6 +102,8 @@ def _failed(case: Case, first: Said) -> Finding:
     nodes = [rank for rank in diagnosis.ranks if rank < case.expected.num_nodes]
     about = "" if diagnosis.whole else f" ({names(case.ranks_of(first.index))} alone says so)"
     text, why = failed[0].text, list[str]()
+    if nodes and "rank" not in text:
+        text = f"{names(case.ranks_of(*nodes))}: {text}"
     cause, refs = diagnosis.cause, [first.ref]
     if cause in (*services.NAMES, ABSENT) and (wrong := services.problem(case)) is not None:
         cause, nodes, refs = wrong.cause, wrong.nodes, [*refs, *wrong.evidence]
