@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.core.clock import seconds
-from harness.evidence.netcheck_records import NetcheckDiagnosis, NetcheckRecord
+from harness.evidence.netcheck_records import NetcheckDiagnosis, NetcheckRecord, NetcheckStep
 from harness.evidence.objects import items
 from harness.judge import services
 from harness.judge.case import Case, names
@@ -72,6 +72,28 @@ def check(case: Case) -> Finding:
     return passed("netcheck", text, refs, details=["names, connections, who answers, full packets"])
 
 
+def steps(case: Case, diagnosis: NetcheckDiagnosis) -> list[NetcheckStep]:
+    """Return the steps, with what a pod cannot know of `pods` and `service` from the API server."""
+    known = {"pods": _pods(case), "service": _service(case)}
+    return [known.get(step.step) or step if step.status == "unknown" else step for step in diagnosis.findings]
+
+
+def _pods(case: Case) -> NetcheckStep | None:
+    away = [index for index in range(case.expected.num_nodes) if not case.started(index)]
+    if not away:
+        text = f"the containers of all {case.expected.num_nodes} pods started"
+        return NetcheckStep(step="pods", status="ok", text=text)
+    text = "; ".join(f"{names(case.ranks_of(index))}: its pod {_state(case, index)}" for index in away)
+    return NetcheckStep(step="pods", status="failed", text=text, ranks=away)
+
+
+def _service(case: Case) -> NetcheckStep | None:
+    if (wrong := services.problem(case)) is not None:
+        return NetcheckStep(step="service", status="failed", text=wrong.text, cause=wrong.cause)
+    right = services.healthy(case)
+    return NetcheckStep(step="service", status="ok", text=right) if right else None
+
+
 def _accused(first: Said, all_: Iterable[Said]) -> list[int]:
     """Return the nodes that the cause accuses: by the first diagnosis, or by one of their own."""
     own = {
@@ -91,6 +113,8 @@ def _failed(case: Case, first: Said, accused: list[int]) -> Finding:
     nodes = [rank for rank in accused if rank < case.expected.num_nodes]
     about = "" if diagnosis.whole else f" ({names(case.ranks_of(first.index))} alone says so)"
     text, why = failed[0].text, list[str]()
+    if nodes and "rank" not in text:
+        text = f"{names(case.ranks_of(*nodes))}: {text}"
     cause, refs = diagnosis.cause, [first.ref]
     if cause in (*services.NAMES, ABSENT) and (wrong := services.problem(case)) is not None:
         cause, nodes, refs = wrong.cause, wrong.nodes, [*refs, *wrong.evidence]

@@ -43,6 +43,18 @@ def problem(case: Case) -> ServiceProblem | None:
     return _selector(case, service, pods) or _endpoints(case, service, pods)
 
 
+def healthy(case: Case) -> str | None:
+    """Return what is proved of the Service of the pods when it has no problem, or None: that is not known."""
+    names_ = {_subdomain(pod) for pod in case.pods.values()} - {""}
+    if problem(case) or len(case.pods) < case.expected.num_nodes or len(names_) != 1:
+        return None
+    if not _watched(case, "service") or not case.bundle.has("objects/endpointslice.jsonl"):
+        return None
+    return (
+        f"Service {next(iter(names_))} selects all {len(case.pods)} pods, and had each of them as an endpoint"
+    )
+
+
 def _watched(case: Case, kind: str) -> bool:
     """Return whether every object of a kind is in the evidence. What may not be read is not watched."""
     unread = any(retry.reason.startswith(f"objects/{kind}: ") for retry in case.manifest.retries)
