@@ -64,7 +64,7 @@ class Seen:
             state = self.errors.get(rank) or self.pods.get(rank, "no such rank")
             there = ", ".join(map(str, sorted(self.results))) or "none"
             raise UsageError(f"rank {rank} gave no diagnosis: {state}", hint=f"ranks that did: {there}")
-        own = self.results[rank]
+        own = replace(self.results[rank], rank=rank)  # of all pairs, rank 0 tells the others
         kept = [each for each in own.findings if each.step != "pods"]
         findings = tuple(in_order([*self.findings(), *kept]))
         bad = next((each for each in findings if each.status == FAILED), None)

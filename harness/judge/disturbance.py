@@ -62,7 +62,8 @@ _CUT_OFF = {
 }
 _UNRESOLVED = re.compile(
     r"Temporary failure in name resolution|Name or service not known|gaierror|getaddrinfo"
-    r"|No address associated with hostname|dns error|failed to lookup address",
+    r"|No address associated with hostname|dns error|failed to lookup address"
+    r"|DNS server \S+ does not resolve",
     re.IGNORECASE,
 )
 _LOST_CONTAINER = 255

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.core.clock import seconds
-from harness.evidence.netcheck_records import NetcheckDiagnosis, NetcheckRecord
+from harness.evidence.netcheck_records import NetcheckDiagnosis, NetcheckRecord, NetcheckStep
 from harness.evidence.objects import items
 from harness.judge import services
 from harness.judge.case import Case, names
@@ -72,6 +72,28 @@ def check(case: Case) -> Finding:
     return passed("netcheck", text, refs, details=["names, connections, who answers, full packets"])
 
 
+def steps(case: Case, diagnosis: NetcheckDiagnosis) -> list[NetcheckStep]:
+    """Return the steps, with what a pod cannot know of `pods` and `service` from the API server."""
+    known = {"pods": _pods(case), "service": _service(case)}
+    return [known.get(step.step) or step if step.status == "unknown" else step for step in diagnosis.findings]
+
+
+def _pods(case: Case) -> NetcheckStep | None:
+    away = [index for index in range(case.expected.num_nodes) if not case.started(index)]
+    if not away:
+        text = f"the containers of all {case.expected.num_nodes} pods started"
+        return NetcheckStep(step="pods", status="ok", text=text)
+    text = "; ".join(f"{names(case.ranks_of(index))}: its pod {_state(case, index)}" for index in away)
+    return NetcheckStep(step="pods", status="failed", text=text, ranks=away)
+
+
+def _service(case: Case) -> NetcheckStep | None:
+    if (wrong := services.problem(case)) is not None:
+        return NetcheckStep(step="service", status="failed", text=wrong.text, cause=wrong.cause)
+    right = services.healthy(case)
+    return NetcheckStep(step="service", status="ok", text=right) if right else None
+
+
 def _accused(first: Said, all_: Iterable[Said]) -> list[int]:
     """Return the nodes that the cause accuses: by the first diagnosis, or by one of their own."""
     own = {
@@ -91,6 +113,8 @@ def _failed(case: Case, first: Said, accused: list[int]) -> Finding:
     nodes = [rank for rank in accused if rank < case.expected.num_nodes]
     about = "" if diagnosis.whole else f" ({names(case.ranks_of(first.index))} alone says so)"
     text, why = failed[0].text, list[str]()
+    if nodes and "rank" not in text:
+        text = f"{names(case.ranks_of(*nodes))}: {text}"
     cause, refs = diagnosis.cause, [first.ref]
     if cause in (*services.NAMES, ABSENT) and (wrong := services.problem(case)) is not None:
         cause, nodes, refs = wrong.cause, wrong.nodes, [*refs, *wrong.evidence]
@@ -119,7 +143,7 @@ def _failed(case: Case, first: Said, accused: list[int]) -> Finding:
 def _homeless(case: Case, first: Said, nodes: list[int]) -> tuple[str, str] | None:
     """Return what kept pods from a node while the others waited for them, and its evidence.
 
-    Such a pod may get a node later, when those that waited have ended.
+    They got one later, when those that waited had ended. Of a pod that never got one, `scheduling` tells.
     """
     until = seconds(first.record.at) or 0.0
     told = [said_ for index in nodes if (said_ := _unscheduled(case, index, until)) is not None]
@@ -131,7 +155,8 @@ def _homeless(case: Case, first: Said, nodes: list[int]) -> tuple[str, str] | No
 
 def _unscheduled(case: Case, index: int, until: float) -> tuple[str, str] | None:
     """Return what the scheduler last said before `until` of a pod that had no node then, and its evidence."""
-    history = case.pods[index].history if index in case.pods else ()
+    pod = case.pods.get(index)
+    history = pod.history if pod is not None and pod.node is not None else ()
     then = [state for state in history if (seconds(state.received_at) or LATE) <= until]
     for condition in items(then[-1].object, "status", "conditions") if then else ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":

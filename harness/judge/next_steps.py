@@ -8,6 +8,10 @@ from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Launch, Manifest
 from harness.judge.causes import CAUSES
 from harness.judge.user_checks import FAMILY
+from harness.workers.netcheck.finding import CAUSES as NETCHECK
+
+_NETCHECK = {cause.partition(".")[0] for cause in NETCHECK}
+"""Families of what netcheck names."""
 
 
 def commands(bundle: Bundle, check: Check) -> list[str]:
@@ -22,7 +26,7 @@ def _commands(bundle: Bundle, check: Check) -> list[str]:
     path = shlex.quote(str(bundle.path))
     family = (check.cause or "").partition(".")[0]
     commands = [f"harness show {path}"]
-    if family in {"rank", "rendezvous", "run", "unification", FAMILY}:
+    if family in {"rank", "rendezvous", "run", "unification", FAMILY, *_NETCHECK}:
         commands = [f"harness logs {path} --rank {rank}" for rank in check.ranks[:3]] + commands
     manifest = bundle.manifest
     if manifest:
@@ -41,7 +45,9 @@ def _kubectl(bundle: Bundle, manifest: Manifest, launch: Launch, family: str, ch
     kubectl = f"kubectl{file}" + (f" --context {context}" if context else "") + f" -n {launch.namespace}"
     if family in {"queue", "admission"}:
         return [f"{kubectl} describe workloads.kueue.x-k8s.io", f"{kubectl} get localqueue"]
-    if family in {"image", "scheduling", "rendezvous", "rank"}:
+    if family == "service":
+        return [f"{kubectl} get services,endpointslices,pods --show-labels"]
+    if family in {"image", "scheduling", "rendezvous", "rank", *_NETCHECK}:
         pods = bundle.ranks()
         wanted = {pods[rank].name: None for rank in check.ranks if rank in pods}
         return [f"{kubectl} describe pod {name}" for name in list(wanted)[:3]]

@@ -150,7 +150,7 @@ def _dns(scene: Scene, service: ServiceProblem | None) -> Told:
         return None
     text = f"{_places(blind)} could not resolve MASTER_ADDR {blind[0].host} (DNS failed{blind[0].why})"
     cause = blind[0].cause(("dns.", "address."), "rendezvous.dns")
-    if cause in services.NAMES and service is not None:
+    if cause in services.NAMES and service and service.service in blind[0].host.split(".")[1:2]:
         return service.cause, blind, f"{text}: {service.text}"
     return cause, blind, text
 

@@ -22,6 +22,7 @@ class ServiceProblem:
 
     cause: CauseId
     text: str
+    service: str
     nodes: list[int]
     evidence: list[str]
 
@@ -37,9 +38,21 @@ def problem(case: Case) -> ServiceProblem | None:
     if not services or services[-1][-1].type == "DELETED":
         how = "was deleted" if services else "does not exist"
         text = f"the pods' subdomain is {name}, and a Service of this name {how}"
-        return ServiceProblem("service.missing", text, [*pods], [*refs, *(s[-1].ref for s in services)])
+        return ServiceProblem("service.missing", text, name, [*pods], [*refs, *(s[-1].ref for s in services)])
     service = services[-1][-1]
     return _selector(case, service, pods) or _endpoints(case, service, pods)
+
+
+def healthy(case: Case) -> str | None:
+    """Return what is proved of the Service of the pods when it has no problem, or None: that is not known."""
+    names_ = {_subdomain(pod) for pod in case.pods.values()} - {""}
+    if problem(case) or len(case.pods) < case.expected.num_nodes or len(names_) != 1:
+        return None
+    if not _watched(case, "service") or not case.bundle.has("objects/endpointslice.jsonl"):
+        return None
+    return (
+        f"Service {next(iter(names_))} selects all {len(case.pods)} pods, and had each of them as an endpoint"
+    )
 
 
 def _watched(case: Case, kind: str) -> bool:
@@ -64,7 +77,7 @@ def _selector(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Service
     labels = ", ".join(f"{key}={value}" for key, value in sorted(wanted.items()))
     who = "no pod of the job" if len(left) == len(pods) else f"not the pod of {names(case.ranks_of(*left))}"
     text = f"the selector of Service {service.name} ({labels}) matches {who}"
-    return ServiceProblem("service.selector", text, left, [service.ref, pods[left[0]].last.ref])
+    return ServiceProblem("service.selector", text, service.name, left, [service.ref, pods[left[0]].last.ref])
 
 
 def _endpoints(case: Case, service: ObjectState, pods: dict[int, Pod]) -> ServiceProblem | None:
@@ -77,7 +90,7 @@ def _endpoints(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Servic
                 f"{names(case.ranks_of(*unready))} never was"
             )
             refs = [service.ref, *(pods[index].last.ref for index in unready)]
-            return ServiceProblem("service.not_ready", text, unready, refs)
+            return ServiceProblem("service.not_ready", text, service.name, unready, refs)
     if not _watched(case, "endpointslice") or not case.bundle.has("objects/endpointslice.jsonl"):
         return None
     published = {
@@ -91,7 +104,7 @@ def _endpoints(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Servic
         return None
     who = names(case.ranks_of(*left))
     text = f"Service {service.name} matches the pod of {who}, and never had it as an endpoint"
-    return ServiceProblem("service.endpoints", text, left, [service.ref])
+    return ServiceProblem("service.endpoints", text, service.name, left, [service.ref])
 
 
 def _ever_ready(pod: Pod) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from harness.evidence.netcheck_records import NetcheckCell, NetcheckStep
 from harness.evidence.reader import Bundle
 from harness.judge.case import Case
-from harness.judge.netcheck import best, said
+from harness.judge.netcheck import best, said, steps
 from harness.report import markdown
 from harness.workers.netcheck.show import MOST, word
 
@@ -57,7 +57,7 @@ def matrix(bundle: Bundle) -> Matrix | None:
     nodes = range(min(case.expected.num_nodes, MOST))
     return Matrix(
         [Row(f"{index}", _place(case, index), _row(rows.get(index), index, nodes)) for index in nodes],
-        first.diagnosis.findings,
+        steps(case, first.diagnosis),
         first.diagnosis.seconds,
     )
 

@@ -230,6 +230,14 @@ def test_port_taken(pods: World) -> None:
     assert said(result, "peer.silent")["ranks"] == [2]
 
 
+def test_a_wrong_search_path_is_not_waited_for(pods: World) -> None:
+    """Contract: no rank finds another one, and none waits for its deadline to say why."""
+    elsewhere = {**SHORT, "search": "other.svc.cluster.local"}
+    result = play(pods, deadline=8, all=elsewhere)[0]
+    assert (result["cause"], result["ranks"]) == ("dns.search_path", [0])
+    assert result["seconds"] < 6
+
+
 def test_everywhere(pods: World) -> None:
     """A policy for all pods, as a security group that does not name itself. Each rank says it of its row."""
     forwarded(f"-p tcp --dport {PORT}")(pods)

@@ -26,7 +26,7 @@ from harness.launch.netcheck_job import NetcheckJob, job
 from harness.launch.workload_file import of_manifest
 from harness.provision.cluster import Ready
 
-pytestmark = pytest.mark.netcheck
+pytestmark = [pytest.mark.e2e, pytest.mark.netcheck]
 RUN = "exec sh /opt/harness/netcheck/netcheck.sh"
 WAIT_SECONDS = 300.0
 NAMED_SECONDS = 6.0

@@ -92,7 +92,7 @@ def waiting(
     """A job whose four pods run and wait: its bundle, and what becomes of it."""
     manifest = tmp_path / "job.yaml"
     manifest.write_text(variant(MAIN, Job(manifest="netcheck.yaml", before="GATE=1\n")))
-    settings = harness_settings.model_copy(update={"runs_dir": tmp_path / "runs", "wait_seconds": 150.0})
+    settings = harness_settings.model_copy(update={"runs_dir": tmp_path / "runs", "wait_seconds": 300.0})
     context = RunContext(settings=settings, progress=progress)
     with ThreadPoolExecutor(1) as pool:
         outcome = pool.submit(running.launch, load(manifest), context, cluster)

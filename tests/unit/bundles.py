@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.evidence import Bundle, BundleWriter, Redactor
+from harness.evidence.netcheck_records import NetcheckRecord
 from harness.evidence.schema import Expected, Launch, Manifest, Observation, RendezvousSnapshot, Stage
 from harness.evidence.tracker_records import Attachment, Point, RunWriter, TrackerRun, TrackerSummary
 from harness.evidence.truth_records import TruthBlock, TruthEnd, TruthLine, TruthRow
@@ -58,6 +59,7 @@ class Job:
     manifest: Manifest = field(default_factory=lambda: Manifest(nonce=NONCE, started_at=at(-60)))
     summary: dict[str, Any] = field(default_factory=dict)
     inspections: Sequence[RendezvousSnapshot] = ()
+    netchecks: Sequence[NetcheckRecord] = ()
     version: int = 100
 
     @property
@@ -193,6 +195,8 @@ class Job:
             writer.observe(kind, seen)
         for inspection in self.inspections:
             writer.inspection(inspection)
+        for record in self.netchecks:
+            writer.netcheck(record)
         for pod, lines in self.logs.items():
             with writer.log_file(pod, CONTAINER) as log:
                 for line in lines:

@@ -1,43 +1,19 @@
-"""Take part in the check of all pairs, on one rank: probe the others, answer them, bring the rows together.
-
-Rank 0 collects the rows and names the cause. It also fetches rows from those that cannot send theirs, so one
-direction of TCP is enough. Every rank gets its verdict; a rank that gets none speaks for its own row alone.
-"""
+"""Take part in the check of all pairs, on one rank: from its variables to its diagnosis."""
 
 from __future__ import annotations
 
-import json
 import os
-import socket
-import threading
-import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from . import interfaces, peers
-from .conclude import Conclusion, Report, conclude
+from . import peers
 from .diagnosis import Diagnosis
-from .finding import OK, Finding, failed, in_order, unknown, verdict
-from .greeting import Hello, Server, call
-from .names import Configuration, Names
+from .finding import in_order, verdict
+from .member import Member
 from .peers import Peer
-from .probe import PENDING, Cell, MasterProbe, Probe
-from .reach import connect
-from .surroundings import facts
 from .variables import Environment, validate_environment
 
 DEADLINE = 60.0
 """Seconds that all ranks have to come and be heard, unless told otherwise."""
-GRACE, NO_GRACE = 10.0, 0.5
-"""Seconds after its deadline in which a rank waits for rank 0's verdict, with and without a way to it."""
-SETTLE = {"dns.no_record": 5.0, "dns.negative_cached": 1e9, PENDING: 1e9}
-"""Seconds after the last rank came until a failure counts: a record may come late, and a cache empties."""
-SETTLED = 1.6
-"""The same for all other failures: longer than a retry takes."""
-INFORM = 5.0
-"""Seconds that rank 0 stays at most until each rank that reported has the verdict."""
-FETCH = 0.7
-"""Seconds without a report of a rank until rank 0 fetches one."""
 
 
 def diagnose(
@@ -65,7 +41,7 @@ def diagnose(
         or peers.derive(known.master_addr, known.node_rank, known.nodes)
         or [Peer(known.master_addr)]
     )
-    with _Member(known, known.nodes, listed, port or known.master_port + 1, variables) as member:
+    with Member(known, known.nodes, listed, port or known.master_port + 1, variables) as member:
         return member.run(deadline)
 
 
@@ -73,231 +49,3 @@ def _alone(known: Environment) -> Diagnosis:
     findings = tuple(in_order(known.findings))
     cause, ranks = findings[0].cause, (known.node_rank or 0,)
     return Diagnosis(verdict(findings), cause, ranks, (), findings, {}, 0, known.node_rank or 0, False, 0.0)
-
-
-def _names(peer: Peer, own: Hello) -> Names:
-    """Return what looks a peer up: for this pod's own name, whether the DNS server knows it."""
-    return Names(Configuration.read(), written=peer.host.partition(".")[0] != own.host)
-
-
-class _Member:
-    """One rank's part."""
-
-    def __init__(
-        self, known: Environment, nodes: int, listed: Sequence[Peer], port: int, variables: Mapping[str, str]
-    ) -> None:
-        self._began = time.monotonic()
-        self._known, self._nodes = known, nodes
-        rank = -1 if known.node_rank is None else known.node_rank
-        instance = os.urandom(8).hex()
-        self._hello = Hello(known.run_id, rank, nodes, socket.gethostname(), instance)
-        self._own = [*known.findings, *interfaces.check_names(dict(variables))]
-        self._facts = facts()
-        self._lock = threading.Lock()
-        self._reports: dict[str, tuple[Report, float, float]] = {}
-        """By instance: the newest report, when the first came, and when this one came."""
-        self._result: Diagnosis | None = None
-        self._informed: set[str] = set()
-        self._stop = threading.Event()
-        self._server: Server | None = None
-        try:
-            self._server = Server(
-                port, self._hello, reported=self._reported, report=self._said, told=self._told
-            )
-        except OSError as error:
-            self._own.append(
-                failed("port.taken", f"port {port} of this host: {os.strerror(error.errno or 0)}")
-            )
-        self._probes = [
-            Probe(peer, port, self._hello, _names(peer, self._hello), self._stop).start() for peer in listed
-        ]
-        self._master: Probe | None = None
-        """Of MASTER_ADDR, where that is another name than the first peer's."""
-        if known.master_addr and known.master_addr != listed[0].host:
-            master = Peer(known.master_addr, listed[0].port)
-            self._master = MasterProbe(
-                master, port, self._hello, Names(Configuration.read()), self._stop
-            ).start()
-
-    def __enter__(self) -> _Member:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        if self._server:
-            self._server.close()
-
-    def run(self, deadline: float) -> Diagnosis:
-        """Take part until there is a verdict, or the deadline."""
-        pause = 0.02
-        while True:
-            place, left = self._place(), self._began + deadline - time.monotonic()
-            if place == 0:
-                self._collect()
-                if left <= 0 or self._settled():
-                    return self._finish()
-            else:
-                self._send()
-                if self._result is not None:
-                    return self._result
-                if left <= -(GRACE if self._connected() else NO_GRACE):
-                    return self._row_alone()
-            time.sleep(pause)
-            pause = min(0.25, pause * 1.3)
-
-    def _place(self) -> int:
-        """Return which of the peers this is: the one that answers with this instance, else the rank."""
-        for place, probe in enumerate(self._probes):
-            if probe.cell.instance == self._hello.instance:
-                return place
-        return self._hello.rank
-
-    def _report(self) -> Report:
-        row = {place: probe.cell for place, probe in enumerate(self._probes)}
-        place = self._place()
-        heard = self._server.heard if self._server else {}
-        return Report(
-            place,
-            self._hello.rank,
-            self._hello.host,
-            self._hello.instance,
-            tuple(sorted(interfaces.reachable(interfaces.addresses()))),
-            row,
-            (*self._own, self._interface(row, place)),
-            self._facts,
-            {hello.rank: address for hello, address in list(heard.values()) if self._mine(hello)},
-            bool(self._hello.run),
-            self._master.cell if self._master else None,
-        )
-
-    def _mine(self, hello: Hello) -> bool:
-        return hello.run == self._hello.run and hello.instance != self._hello.instance
-
-    def _interface(self, row: Mapping[int, Cell], place: int) -> Finding:
-        """Check the route to rank 0; on rank 0, to the first other one that has an address."""
-        there = [cell.address for other, cell in sorted(row.items()) if other != place and cell.address]
-        if not there and self._nodes > 1:
-            return unknown("interface", "no other rank has an address yet")
-        try:
-            return interfaces.check(there[0] if there else "127.0.0.1", alone=self._nodes == 1)
-        except OSError as error:
-            return unknown("interface", f"the interfaces cannot be read: {error}")
-
-    # -- what the server is asked
-
-    def _said(self) -> dict[str, Any]:
-        return self._report().as_dict()
-
-    def _reported(self, data: dict[str, Any]) -> dict[str, Any] | None:
-        report, at = Report.of(data), time.monotonic()
-        with self._lock:
-            first = self._reports[report.instance][1] if report.instance in self._reports else at
-            self._reports[report.instance] = report, first, at
-            if self._result is None:
-                return None
-            self._informed.add(report.instance)
-            return self._result.as_dict()
-
-    def _told(self, data: dict[str, Any]) -> None:
-        self._result = self._result or Diagnosis.of(data)
-
-    # -- rank 0
-
-    def _collect(self) -> None:
-        """Take the own report, and fetch those that do not come."""
-        self._reported(json.loads(json.dumps(self._said())))
-        for probe in self._probes:
-            cell = probe.cell
-            with self._lock:
-                newest = self._reports[cell.instance][2] if cell.instance in self._reports else self._began
-            if cell.outcome == OK and time.monotonic() - newest > FETCH:
-                data = self._exchange(probe, b"TELL", None)
-                if data:
-                    self._reported(data)
-
-    def _settled(self) -> bool:
-        """Whether all ranks have reported, and what fails has failed for long enough."""
-        with self._lock:
-            reports = [report for report, _, _ in self._reports.values()]
-            since = max(first for _, first, _ in self._reports.values())
-        if {report.place for report in reports} < set(range(self._nodes)):
-            return False
-        cells = [cell for report in reports for other, cell in report.row.items() if other != report.place]
-        cells += [report.master for report in reports if report.master]
-        waited = time.monotonic() - since
-        return all(c.outcome == OK or waited >= SETTLE.get(c.outcome, SETTLED) for c in cells)
-
-    def _finish(self) -> Diagnosis:
-        """Name the cause, and tell everybody who can be reached."""
-        with self._lock:
-            reports = [report for report, _, _ in self._reports.values()]
-        concluded = conclude(reports, self._nodes, self._known.per_node or 1)
-        result = self._diagnosis(concluded, reports, whole=True)
-        with self._lock:
-            self._result, self._informed = result, {self._hello.instance}
-        threads = [
-            threading.Thread(target=self._inform, args=(probe, result), daemon=True)
-            for probe in self._probes
-            if probe.cell.outcome == OK and probe.cell.instance != self._hello.instance
-        ]
-        for thread in threads:
-            thread.start()
-        ends = time.monotonic() + INFORM
-        while time.monotonic() < ends and {r.instance for r in reports} - self._informed:
-            time.sleep(0.02)
-        return result
-
-    def _inform(self, probe: Probe, result: Diagnosis) -> None:
-        instance = probe.cell.instance
-        if self._exchange(probe, b"TELL", result.as_dict()) is not None:
-            self._informed.add(instance)
-
-    # -- the others
-
-    def _send(self) -> None:
-        """Send the own report to rank 0, where it can be reached, and take the verdict."""
-        first = self._probes[0]
-        own = [p for p in self._probes if p.cell.outcome == PENDING]
-        if first.cell.outcome not in (OK, "mtu.black_hole") or (own and time.monotonic() - self._began < 0.5):
-            return
-        data = self._exchange(first, b"REPT", self._said())
-        if data:
-            self._told(data)
-
-    def _connected(self) -> bool:
-        """Whether rank 0 can be reached from here, or has reached this rank."""
-        heard = self._server.heard.values() if self._server else ()
-        first = self._probes[0].cell.outcome in (OK, "mtu.black_hole")
-        return first or any(hello.rank == 0 and self._mine(hello) for hello, _ in list(heard))
-
-    def _exchange(self, probe: Probe, kind: bytes, data: Any) -> Any:
-        reached = connect(
-            probe.cell.address, probe.port, 1.0, segment=536
-        )  # passes where full packets do not
-        if reached.connection is None:
-            return None
-        with reached.connection as connection:
-            try:
-                return json.loads(call(connection, kind, json.dumps(data).encode(), 2.0)[1])
-            except (OSError, ValueError):
-                return None
-
-    def _row_alone(self) -> Diagnosis:
-        """The own row, when rank 0 gave no verdict."""
-        report = self._report()
-        concluded = conclude([report], self._nodes, self._known.per_node or 1)
-        return self._diagnosis(concluded, [report], whole=False)
-
-    def _diagnosis(self, concluded: Conclusion, reports: Sequence[Report], whole: bool) -> Diagnosis:
-        return Diagnosis(
-            concluded.verdict,
-            concluded.cause,
-            concluded.ranks,
-            concluded.missing,
-            concluded.findings,
-            {report.place: report.row for report in sorted(reports, key=lambda report: report.place)},
-            self._nodes,
-            self._hello.rank,
-            whole,
-            round(time.monotonic() - self._began, 3),
-        )

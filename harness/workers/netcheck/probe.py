@@ -17,6 +17,8 @@ from .peers import Peer
 from .reach import connect
 
 PENDING = "pending"
+AGAIN = 0.3
+"""Seconds without an answer after which a failure before is forgotten."""
 UNANSWERED = 1.5
 """Seconds without an answer to SYN, two of them at least, after which a connection counts as filtered."""
 
@@ -68,14 +70,19 @@ class Probe:
 
     @property
     def cell(self) -> Cell:
-        """What is known now. A connection that nobody answers is no longer pending after a while."""
+        """What is known now. A connection that nobody answers is no longer pending after a while.
+
+        A failure before it no longer counts: the peer may have come meanwhile, behind a filter.
+        """
         cell, calling = self._cell, self._calling
-        if cell.outcome == PENDING and calling is not None:
+        if cell.outcome != OK and calling is not None:
             address, since = calling
             waited = time.monotonic() - since
             if waited >= UNANSWERED:
                 text = f"{address} port {self._port}: no answer for {waited:.1f} s"
                 return self._of("tcp.filtered", text, address)
+            if waited >= AGAIN:
+                return self._of(PENDING, f"{address} port {self._port}: no answer yet", address)
         return cell
 
     def _run(self) -> None:

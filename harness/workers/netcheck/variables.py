@@ -73,6 +73,18 @@ def is_host(name: str) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class _Numbers:
+    """What the variables say in numbers. None: nothing says it."""
+
+    nodes: int | None
+    per_node: int | None
+    world: int | None
+    node_rank: int | None
+    rank: int | None
+    local: int | None
+
+
 class _Reader:
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._variables = variables
@@ -94,8 +106,9 @@ class _Reader:
             self._fail(
                 "variables.nodes", f"{self._first(NODES)[0]}={declared}, but {expected} nodes are expected"
             )
-        self._sizes(nodes, per_node, world, node_rank)
-        self._ranks(nodes, world, node_rank, rank, local, per_node)
+        said = _Numbers(nodes, per_node, world, node_rank, rank, local)
+        self._sizes(said)
+        self._ranks(said)
         addr, port = self._master(nodes)
         findings = self.wrong or [self._right(node_rank, nodes, world, addr)]
         return Environment(
@@ -110,10 +123,9 @@ class _Reader:
             return rank // per_node
         return rank if local in (None, 0) and per_node in (None, 1) else None
 
-    def _sizes(
-        self, nodes: int | None, per_node: int | None, world: int | None, node_rank: int | None
-    ) -> None:
-        several = max(nodes or 1, (node_rank or 0) + 1)
+    def _sizes(self, said: _Numbers) -> None:
+        nodes, per_node, world = said.nodes, said.per_node, said.world
+        several = max(nodes or 1, (said.node_rank or 0) + 1)
         if several > 1 and (world == 1 or (world is None and nodes is None)):
             size = "WORLD_SIZE=1" if world else "neither WORLD_SIZE nor a number of nodes is set"
             self._fail(
@@ -128,28 +140,21 @@ class _Reader:
         elif nodes and world and per_node is None and (world < nodes or world % nodes):
             self._fail("variables.world_size", f"WORLD_SIZE={world} is no multiple of {nodes} nodes")
 
-    def _ranks(
-        self,
-        nodes: int | None,
-        world: int | None,
-        node_rank: int | None,
-        rank: int | None,
-        local: int | None,
-        per_node: int | None,
-    ) -> None:
-        if node_rank is None and not self.wrong:
+    def _ranks(self, said: _Numbers) -> None:
+        nodes, world, rank, local = said.nodes, said.world, said.rank, said.local
+        if said.node_rank is None and not self.wrong:
             self._fail(
                 "variables.missing", f"none of {', '.join(NODE_RANK)} is set: this pod does not know its rank"
             )
-        if nodes is not None and node_rank is not None and node_rank >= nodes:
+        if nodes is not None and said.node_rank is not None and said.node_rank >= nodes:
             self._fail(
                 "variables.node_rank",
-                f"the node rank is {node_rank}, but there are {nodes} nodes: 0 to {nodes - 1}",
+                f"the node rank is {said.node_rank}, but there are {nodes} nodes: 0 to {nodes - 1}",
             )
         if None not in (rank, world) and rank >= world > 1:  # type: ignore[operator]
             self._fail("variables.rank", f"RANK={rank}, but WORLD_SIZE={world}: 0 to {world - 1}")  # type: ignore[operator]
-        if None not in (local, per_node) and local >= per_node:  # type: ignore[operator]
-            self._fail("variables.rank", f"LOCAL_RANK={local}, but a node has {per_node} processes")
+        if None not in (local, said.per_node) and local >= said.per_node:  # type: ignore[operator]
+            self._fail("variables.rank", f"LOCAL_RANK={local}, but a node has {said.per_node} processes")
 
     def _master(self, nodes: int | None) -> tuple[str, int]:
         addr = self._variables.get("MASTER_ADDR", "")

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.workers.netcheck.conclude import Report, conclude
+from harness.workers.netcheck.conclude import conclude
 from harness.workers.netcheck.diagnosis import Diagnosis
 from harness.workers.netcheck.finding import CAUSES, FAILED, STEPS, failed, ok, unknown
 from harness.workers.netcheck.probe import PENDING, Cell
+from harness.workers.netcheck.report import Report
 
 FACTS: dict[str, Any] = {
     "python": "3.13.1",

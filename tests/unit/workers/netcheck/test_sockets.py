@@ -25,7 +25,9 @@ from harness.workers.netcheck.interfaces import (
     route_to,
     setup_networking,
 )
+from harness.workers.netcheck.names import Configuration, Names
 from harness.workers.netcheck.peers import Peer, derive, parse
+from harness.workers.netcheck.probe import Probe
 from harness.workers.netcheck.reach import cause_of, connect
 from harness.workers.netcheck.waiting import wait_for_master
 
@@ -240,3 +242,33 @@ def test_no_peers(text: str) -> None:
 )
 def test_peers_by_name(master: str, own: str, rank: int | None, found: list[str]) -> None:
     assert [str(peer) for peer in derive(master, rank, 2, own)] == found
+
+
+def test_refused_before_it_came_and_then_filtered(unused_tcp_port: int) -> None:
+    """Contract: an old failure does not hide a newer one. A full queue leaves a SYN without an answer."""
+    stop = threading.Event()
+    probe = Probe(Peer("127.0.0.1"), unused_tcp_port, OWN, Names(Configuration(())), stop).start()
+    try:
+        until(lambda: probe.cell.outcome == "tcp.refused")
+        with contextlib.ExitStack() as held:
+            listening = held.enter_context(socket.socket())
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(("127.0.0.1", unused_tcp_port))
+            listening.listen(0)
+            for _ in range(3):  # fills the queue; what comes later gets no answer
+                full = held.enter_context(socket.socket())
+                full.setblocking(False)
+                full.connect_ex(("127.0.0.1", unused_tcp_port))
+            seen: list[str] = []
+            until(lambda: seen.append(probe.cell.outcome) or seen[-1] == "tcp.filtered")  # type: ignore[func-returns-value]
+            assert "pending" in seen[:-1]
+    finally:
+        stop.set()
+
+
+def until(seen: Callable[[], bool], seconds: float = 10) -> None:
+    """Wait until something is so. Raises AssertionError."""
+    ends = time.monotonic() + seconds
+    while not seen():
+        assert time.monotonic() < ends
+        time.sleep(0.02)

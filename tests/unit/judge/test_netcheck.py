@@ -1,0 +1,205 @@
+"""What netcheck said in the pods becomes a check: never a PASS without all of it, and with the right rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import bundles
+import pytest
+from bundles import at, cond
+from netcheck_bundles import LABELS, SERVICE, diagnosis, ended, everywhere, job, services
+
+from harness.core.causes import CauseId
+from harness.evidence.objects import COMPLETION_INDEX
+from harness.evidence.schema import Check, RendezvousSnapshot, Retry, Verdict
+from harness.judge import judge
+from harness.judge.causes import CAUSES
+from harness.workers.netcheck.finding import CAUSES as SAID
+from harness.workers.netcheck.finding import failed
+
+
+def verdict(made: bundles.Job, tmp_path: Path) -> Verdict:
+    return judge(made.write(tmp_path / "bundle"))
+
+
+def check(verdict: Verdict) -> Check:
+    return next(one for one in verdict.checks if one.name == "netcheck")
+
+
+def test_all_pods_say_that_all_pairs_are_fine(tmp_path: Path) -> None:
+    """Contract: the PASS says what was proved; no check of what ranks log is listed, and it says so."""
+    made = job(everywhere(diagnosis()))
+    made.truth, made.points, made.runs, made.attachments = {}, [], [], []
+    seen = verdict(made, tmp_path)
+    assert seen.verdict == "PASS", seen.explanation
+    assert "all 12 pairs of 4 pods" in seen.explanation
+    assert "Nothing was to be logged with Pluto" in seen.explanation
+    assert not {"run-exists", "no-lost-points", "code", "status"} & {one.name for one in seen.checks}
+
+
+@pytest.mark.parametrize("said", [[], [0], [0, 1, 3]])
+@pytest.mark.parametrize("mode", ["alone", "before"])
+def test_a_pod_without_a_diagnosis_is_no_pass(tmp_path: Path, said: list[int], mode: str) -> None:
+    """Contract: what is not known is UNKNOWN, with its ranks, although all exited with 0."""
+    seen = verdict(job({index: diagnosis() for index in said}, mode), tmp_path)
+    assert seen.verdict == "UNKNOWN"
+    assert check(seen).ranks == sorted({0, 1, 2, 3} - set(said))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"verdict": "unknown"}, {"whole": False}, {"nodes": 3}],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_diagnosis_of_less_than_all_pairs_is_no_pass(tmp_path: Path, change: dict[str, object]) -> None:
+    """Contract: one pod that proved less is enough."""
+    said = {**everywhere(diagnosis()), 2: diagnosis().model_copy(update=change)}
+    assert verdict(job(said), tmp_path).verdict == "UNKNOWN"
+
+
+def test_a_diagnosis_of_another_pod_proves_nothing(tmp_path: Path) -> None:
+    """Contract: the last pod of a node counts, and no pod that it replaced."""
+    made = job(everywhere(diagnosis()))
+    made.netchecks = [one.model_copy(update={"pod": f"old-{one.pod}"}) for one in made.netchecks]
+    assert verdict(made, tmp_path).verdict == "UNKNOWN"
+
+
+def test_what_a_rank_runs_by_itself_is_not_judged(tmp_path: Path) -> None:
+    """Contract: a netcheck that the harness did not start changes no verdict."""
+    made = job(everywhere(diagnosis("tcp.filtered", 2)), mode="before")
+    assert made.manifest.launch is not None
+    launch = made.manifest.launch.model_copy(update={"netcheck": None})
+    made.manifest = made.manifest.model_copy(update={"launch": launch})
+    seen = verdict(made, tmp_path)
+    assert seen.verdict == "PASS", seen.explanation
+
+
+@pytest.mark.parametrize("cause", SAID)
+@pytest.mark.parametrize("mode", ["alone", "before"])
+def test_every_cause_of_netcheck_is_a_cause_of_the_harness(tmp_path: Path, cause: CauseId, mode: str) -> None:
+    """Contract: the same word, rank and advice; the pods that ended because of it are no cause."""
+    made = job(everywhere(diagnosis(cause, 2)), mode)
+    ended(made, 0, 1, 2, 3, code=90 if mode == "before" else 1)
+    if cause == "peer.never_came":
+        made.netchecks = [one for one in made.netchecks if one.pod != made.pod_name(2)]
+        made.drop_pod(2, after=4.6)
+    seen = verdict(made, tmp_path)
+    assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", cause, [2]), seen.explanation
+    assert f"the text of {cause}" in seen.explanation
+    assert CAUSES[cause].action == failed(cause, "").advice.rstrip(".")
+
+
+def test_a_pod_that_did_not_come_because_nothing_schedules_it(tmp_path: Path) -> None:
+    """Contract: netcheck says who is missing; why, the scheduler says. That is the cause."""
+    made = job({index: diagnosis("peer.never_came", 3) for index in range(3)})
+    ended(made, 0, 1, 2)
+    made.drop_pod(3)
+    no_node = cond("PodScheduled", "False", "Unschedulable", "0/3 nodes: insufficient cpu")
+    made.pod(3, 5, "Pending", node=False, conditions=[no_node])
+    seen = verdict(made, tmp_path)
+    assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", "scheduling.unschedulable", [3])
+    assert any(line.startswith("peer.never_came") for line in seen.consequences)
+
+
+def test_a_pod_that_got_a_node_only_when_the_others_had_ended(tmp_path: Path) -> None:
+    """Contract: what kept it away while they waited is the cause, also when it runs and speaks later."""
+    made = job({index: diagnosis("peer.never_came", 3) for index in range(3)})
+    ended(made, 0, 1, 2)
+    made.drop_pod(3)
+    no_node = cond("PodScheduled", "False", "Unschedulable", "0/3 nodes: insufficient example.com/slot")
+    made.pod(3, 4, "Pending", node=False, conditions=[no_node])
+    made.pod(3, 20, "Running")
+    seen = verdict(made, tmp_path)
+    assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", "scheduling.unschedulable", [3])
+    assert "had no node while the others waited: Unschedulable" in seen.explanation
+
+
+def test_a_pod_that_crashed_before_its_netcheck(tmp_path: Path) -> None:
+    """Contract: a rank that is missing because its own container failed is not missing without a reason."""
+    made = job({index: diagnosis("peer.never_came", 3) for index in range(3)})
+    ended(made, 0, 1, 2, 3)
+    made.logs[made.pod_name(3)] = [f"{at(6, True)} netcheck: this image has no Python"]
+    seen = verdict(made, tmp_path)
+    assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", "rank.crashed", [3]), seen.explanation
+    assert "this image has no Python" in seen.explanation
+
+
+def test_pods_that_spoke_are_not_missing(tmp_path: Path) -> None:
+    """Contract: rank 2 has a diagnosis, so it came: what others saw of it is the cause."""
+    made = job(everywhere(diagnosis("peer.never_came", 2, c02="dns.no_record")))
+    ended(made, 0, 1, 2, 3)
+    seen = verdict(made, tmp_path)
+    assert (seen.cause, seen.ranks) == ("dns.no_record", [2]), seen.explanation
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause", "ranks"),
+    [
+        ("none", "dns.no_record", [2]),
+        ("selector", "service.selector", [0, 1, 2, 3]),
+        ("one label", "service.selector", [0, 1, 3]),
+        ("no service", "service.missing", [0, 1, 2, 3]),
+        ("deleted", "cluster.network_changed", [0, 1, 2, 3]),
+        ("not ready", "service.not_ready", [0, 1, 2, 3]),
+        ("endpoints", "service.endpoints", [2]),
+        ("not watched", "dns.no_record", [2]),
+    ],
+)
+def test_why_a_name_does_not_exist(tmp_path: Path, fault: str, cause: str, ranks: list[int]) -> None:
+    """Contract: only what the API server said names the Service; else the name is the cause."""
+    made = job(everywhere(diagnosis("dns.no_record", 2)), service=False)
+    ended(made, 0, 1, 2, 3)
+    selector = {"selector": {"app": "x"}, "one label": {COMPLETION_INDEX: "2"}}.get(fault, LABELS)
+    if fault not in ("no service", "not watched"):
+        services(made, selector, published=fault != "not ready")
+    if fault == "deleted":
+        made.see("service", 6, {"metadata": {"name": SERVICE, "uid": "svc"}, "spec": {}}, "DELETED")
+    if fault == "endpoints":
+        made.drop("endpointslice")
+        services_without(made, 2)
+    if fault == "not watched":
+        retry = Retry(at=at(1), what="a watch", reason="objects/service: not watched, HTTP 403 Forbidden")
+        made.manifest = made.manifest.model_copy(update={"retries": [retry]})
+    seen = verdict(made, tmp_path)
+    assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", cause, ranks), seen.explanation
+
+
+def services_without(made: bundles.Job, index: int) -> None:
+    """Record the endpoints of the Service without one pod."""
+    endpoints = [{"targetRef": {"name": made.pod_name(i)}} for i in range(made.nodes) if i != index]
+    slice_ = {"name": f"{SERVICE}-x", "uid": "slice", "labels": {"kubernetes.io/service-name": SERVICE}}
+    made.see("endpointslice", 2, {"metadata": slice_, "endpoints": endpoints})
+
+
+@pytest.mark.parametrize(
+    ("asked", "resolved", "cause"),
+    [
+        ({"outcome": "dns.no_record", "text": "no such name"}, [], "dns.no_record"),
+        ({"outcome": "dns.server_silent", "text": "no answer"}, [], "dns.server_silent"),
+        (None, [], "rendezvous.dns"),
+        ({"outcome": "tcp.refused", "text": "Connection refused"}, ["10.0.0.1"], "tcp.refused"),
+        ({"outcome": "tcp.filtered", "text": "no answer"}, ["10.0.0.1"], "tcp.filtered"),
+        ({"outcome": "ok", "text": "connected"}, ["10.0.0.1"], "rendezvous.unreachable"),
+        (None, ["10.0.0.1"], "rendezvous.unreachable"),
+    ],
+)
+def test_the_probe_from_outside_uses_the_same_words(
+    tmp_path: Path, asked: dict[str, str] | None, resolved: list[str], cause: str
+) -> None:
+    """Contract: what netcheck says in the container is the cause; without it, the general one is."""
+    made = bundles.healthy()
+    made.drop("jobset", 2)
+    for index in range(2):
+        made.drop_pod(index, after=10)
+    command = ["python3", "torchrun", "--nnodes=2", "--master_addr=job-0.pods", "--master_port=29500", "x.py"]
+    snapshot = {
+        "at": at(20),
+        "processes": [{"pid": 9, "parent": 1, "command": command}],
+        "resolved": {"job-0.pods": resolved},
+        "asked": {"job-0.pods:29500": asked} if asked else {},
+    }
+    made.inspections = [
+        RendezvousSnapshot.model_validate({**snapshot, "pod": made.pod_name(index)}) for index in range(2)
+    ]
+    found = verdict(made, tmp_path)
+    assert next(one.cause for one in found.checks if one.name == "rendezvous") == cause
