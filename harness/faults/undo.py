@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from harness.core import processes
+from harness.core import locks, processes
 from harness.core.errors import HarnessError, ToolError
 
 STEP_SECONDS = 180
@@ -59,11 +59,13 @@ def undo_all(commands: list[Command]) -> list[str]:
 def undone(commands: list[Command], journal: Path) -> Iterator[None]:
     """Inject inside the block.
 
-    However the block ends, all is undone. Raises HarnessError when an undo fails.
+    However the block ends, all is undone. Raises HarnessError when an undo fails. The journal is locked
+    meanwhile, so that nobody else replays it.
     """
     journal.parent.mkdir(parents=True, exist_ok=True)
     partial = journal.with_suffix(".partial")
     partial.write_text(json.dumps([asdict(command) for command in commands]))
+    hold = locks.take(partial)
     partial.replace(journal)
     watchdog = subprocess.Popen(
         [sys.executable, "-m", "harness.faults.undo", str(journal)],
@@ -80,6 +82,7 @@ def undone(commands: list[Command], journal: Path) -> Iterator[None]:
             journal.unlink()
         watchdog.kill()
         watchdog.wait()
+        hold.release()
     if failed:
         raise HarnessError(
             "the fault could not be undone: " + "; ".join(failed),
@@ -88,10 +91,12 @@ def undone(commands: list[Command], journal: Path) -> Iterator[None]:
 
 
 def replay(journal: Path) -> list[str]:
-    """Undo what a journal says and remove it.
+    """Undo what a journal says and remove it, unless who wrote it lives and undoes it.
 
     Return the failures as text. The journal stays when there are any.
     """
+    if locks.in_use(journal):
+        return []
     try:
         commands = [Command(**entry) for entry in json.loads(journal.read_text())]
     except FileNotFoundError:

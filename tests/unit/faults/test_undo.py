@@ -53,6 +53,17 @@ def undo_once(_: object) -> bool:
     return True
 
 
+def test_what_another_injector_undoes_itself_is_left_to_it(tmp_path):
+    """Contract: a second `harness faults` undoes what was left, and not what the first one injects now."""
+    with undone([marker(tmp_path / "a")], tmp_path / "j.json"):
+        code = "import sys; from pathlib import Path; from harness.faults.undo import replay; "
+        code += "sys.exit(len(replay(Path(sys.argv[1]))))"
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / "j.json")], check=True)
+        assert (tmp_path / "j.json").exists()
+        assert not (tmp_path / "a").exists()
+    assert (tmp_path / "a").exists()
+
+
 def test_an_injector_that_is_killed_is_outlived_by_its_watchdog(tmp_path):
     """Contract: SIGKILL leaves no chance to the injector; the fault is undone all the same."""
     code = (
