@@ -77,6 +77,7 @@ ELSEWHERE = {
     "harness netcheck": "tests/k8s/test_netcheck.py launches the same, healthy and with faults",
     "harness netcheck --image python:3.9-slim --nodes 8": "it needs an image that the cluster can pull",
     "harness run jobs/multinode.yaml --netcheck": "tests/k8s/test_netcheck.py launches with it",
+    "harness netcheck runs/latest --rank 1": "tests/k8s/test_netcheck_faults.py looks into a job that waits",
     "harness run jobs/gpu.yaml --kubeconfig F --context C --tracker hosted": "needs GPUs and a hosted Pluto; "
     "tests/k8s/test_gpu.py and test_hosted.py do as much of it as can be done",
     "harness run examples/unchanged/job.yaml": "tests/k8s/test_unchanged.py launches it",

@@ -8,6 +8,7 @@ injects at least one fault for each way, family of causes and kind of verdict
 from __future__ import annotations
 
 from harness.faults.fault import Fault, When
+from harness.workers.netcheck.finding import CAUSES as NETCHECK
 
 COMMANDS = ("docker", "kubectl", "sh")
 CHANGES = ("worker", "replace", "before", "set", "text")
@@ -40,9 +41,13 @@ def ways(fault: Fault) -> set[str]:
 
 
 def family(fault: Fault) -> str | None:
-    """Return the family of the cause that it must get, or None for a PASS and for a refusal."""
+    """Return the family of the cause that it must get, or None for a PASS and for a refusal.
+
+    All words of netcheck say why ranks cannot meet: they are of the family rendezvous here.
+    """
     cause = fault.expect.cause if fault.expect else None
-    return cause.partition(".")[0] if cause else None
+    name = cause.partition(".")[0] if cause else None
+    return "rendezvous" if cause in NETCHECK or name == "service" else name
 
 
 def outcome(fault: Fault) -> str:

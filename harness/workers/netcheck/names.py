@@ -23,6 +23,8 @@ RESOLV_CONF, HOSTS = "/etc/resolv.conf", "/etc/hosts"
 NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 LONGEST = 3600
 """Seconds. A negative answer that is kept for longer is not of a cluster's zone."""
+AGREE = 4
+"""Times that a name is found once more before its address is asked for."""
 Ask = Callable[..., Answer]
 
 
@@ -131,6 +133,9 @@ class Names:
         if exists.kind == "nxdomain":
             self._absent[candidate] = self._kept(candidate, before, exists)
             return None
+        if exists.kind == "nodata" and (late := self._not_everywhere(candidate)) is not None:
+            self._absent[candidate] = _Absent(late.ttl or 0, self.clock())
+            return None
         answers = [self._ask(candidate, kind) for kind in (dns.A, dns.AAAA)]
         addresses = tuple(address for answer in answers for address in answer.addresses)
         if addresses:
@@ -150,6 +155,15 @@ class Names:
 
     def _exists(self, candidate: str) -> Answer:
         return self._ask(candidate, random.choice(dns.UNASSIGNED))
+
+    def _not_everywhere(self, candidate: str) -> Answer | None:
+        """Return the answer of a server that does not know the name yet, where there are several.
+
+        The address of a cluster's DNS stands for several servers, and each learns of a record by itself. One
+        of them knows the name; another one, asked for its address, would keep "no such name" for 30 s.
+        """
+        again = (self._exists(candidate) for _ in range(AGREE))
+        return next((answer for answer in again if answer.kind == "nxdomain"), None)
 
     def _kept(self, candidate: str, before: _Absent | None, now: Answer) -> _Absent:
         """Tell whether "no such name" comes out of a cache that keeps it for all types.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -207,3 +208,25 @@ def test_configuration(tmp_path: Path) -> None:
     )
     assert Configuration.read(str(tmp_path / "r")) == Configuration(("10.0.0.1", "fd00::1"), ("a.b", "c"), 5)
     assert Configuration.read(str(tmp_path / "absent")) == Configuration(())
+
+
+def test_one_of_two_servers_learns_of_the_record_late(server: Server, tmp_path: Path) -> None:
+    """Contract: until every server knows the name, none is asked for its address, and so keeps nothing.
+
+    The address of a cluster's DNS stands for several servers. Here they take turns.
+    """
+    known, late = server, Server(Zone(cache="type"))
+    turns = itertools.cycle([known, late])
+
+    def ask(address: str, name: str, kind: int) -> dns.Answer:
+        return dns.ask(address, name, kind, port=next(turns).port, seconds=1)
+
+    looking = Names(Configuration(("127.0.0.1",)), str(tmp_path / "hosts"), str(tmp_path / "none"), ask)
+    try:
+        for _ in range(5):
+            assert looking.look_up(f"{NAME}.").cause == "dns.no_record"
+        assert not {A, AAAA} & {kind for _, kind in late.asked}
+        late.zone = known.zone
+        assert looking.look_up(f"{NAME}.").addresses == ("10.0.0.7",)
+    finally:
+        late.close()
