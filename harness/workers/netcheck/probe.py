@@ -18,7 +18,9 @@ from .reach import connect
 
 PENDING = "pending"
 AGAIN = 0.3
-"""Seconds without an answer after which a failure before is forgotten."""
+"""Seconds without an answer after which a failure before is forgotten, unless it was silence as well."""
+SILENT = ("tcp.filtered", "tcp.no_route")
+"""Failures that were silence, until a timeout or until the network gave up."""
 UNANSWERED = 1.5
 """Seconds without an answer to SYN, two of them at least, after which a connection counts as filtered."""
 
@@ -81,7 +83,7 @@ class Probe:
             if waited >= UNANSWERED:
                 text = f"{address} port {self._port}: no answer for {waited:.1f} s"
                 return self._of("tcp.filtered", text, address)
-            if waited >= AGAIN:
+            if waited >= AGAIN and cell.outcome not in SILENT:
                 return self._of(PENDING, f"{address} port {self._port}: no answer yet", address)
         return cell
 

@@ -27,7 +27,7 @@ from harness.workers.netcheck.interfaces import (
 )
 from harness.workers.netcheck.names import Configuration, Names
 from harness.workers.netcheck.peers import Peer, derive, parse
-from harness.workers.netcheck.probe import Probe
+from harness.workers.netcheck.probe import PENDING, Probe
 from harness.workers.netcheck.reach import cause_of, connect
 from harness.workers.netcheck.waiting import wait_for_master
 
@@ -272,3 +272,15 @@ def until(seen: Callable[[], bool], seconds: float = 10) -> None:
     while not seen():
         assert time.monotonic() < ends
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [("tcp.refused", PENDING), ("tcp.filtered", "tcp.filtered"), ("tcp.no_route", "tcp.no_route")],
+)
+def test_a_second_silence_does_not_hide_the_first(before: str, now: str) -> None:
+    """Contract: while a connection waits for an answer again, what was silent stays known."""
+    probe = Probe(Peer("127.0.0.1"), 1, OWN, Names(Configuration(())), threading.Event())
+    probe._cell = probe._of(before, "")
+    probe._calling = "127.0.0.1", time.monotonic() - 0.5
+    assert probe.cell.outcome == now
