@@ -26,7 +26,7 @@ def started(pid_file: Path) -> int:
     return int(pid_file.read_text())
 
 
-def group_is_gone(group: int, seconds: float = 5) -> bool:
+def group_is_gone(group: int, seconds: float = 30) -> bool:
     """Whether the group ends soon: a killed process takes a moment."""
     deadline = time.monotonic() + seconds
     while _runs(group) and time.monotonic() < deadline:
