@@ -229,15 +229,21 @@ def test_the_main_thread_is_the_last_one_of_a_dump():
     assert dumped == set(range(2, 10))
 
 
+def evicted(job, when, why):
+    """Let rank 1's kubelet evict its pod, which it says in the pod's last state. Returns that state."""
+    job.drop_pod(1, after=10)
+    job.ended(1, when, 143, message="")
+    _, last = [pair for pair in job.objects if pair[0] == "pod"][-1]
+    last.object["status"].update(reason="Evicted", message=why)
+    return last
+
+
 def test_a_pod_that_its_kubelet_evicted_was_not_just_killed(judged):
     """Contract: the kubelet ends the containers of a pod that wrote too much, and says why in its status."""
     job = bundles.healthy()
     bundles.crash(job, 1, 143)
-    job.drop_pod(1, after=10)
-    job.ended(1, 12, 143, message="")
-    _, last = [pair for pair in job.objects if pair[0] == "pod"][-1]
     why = "Pod ephemeral local storage usage exceeds the total limit of containers 100Mi. "
-    last.object["status"].update(reason="Evicted", message=why)
+    evicted(job, 12, why)
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.evicted", [1])
     assert why.strip() in verdict.explanation
@@ -248,11 +254,8 @@ def test_a_container_that_its_kubelet_lost_with_the_evicted_pod(judged):
     """Contract: it ran, it was not started again, and the eviction comes before its peer's end."""
     job = bundles.healthy()
     bundles.crash(job, 0, 143)
-    job.drop_pod(1, after=10)
-    job.ended(1, 9, 143, message="")
-    _, last = [pair for pair in job.objects if pair[0] == "pod"][-1]
+    last = evicted(job, 9, "It wrote 30Mi. ")
     lost = {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}
-    last.object["status"].update(reason="Evicted", message="It wrote 30Mi. ")
     for status in last.object["status"]["containerStatuses"]:
         status |= {"state": lost, "lastState": lost, "restartCount": 1}
         status.pop("containerID", None)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from netcheck_facts import FACTS
 
 from harness.workers.netcheck.conclude import conclude
 from harness.workers.netcheck.diagnosis import Diagnosis
@@ -16,14 +17,6 @@ from harness.workers.netcheck.finding import CAUSES, FAILED, STEPS, failed, ok, 
 from harness.workers.netcheck.probe import PENDING, Cell
 from harness.workers.netcheck.report import Report
 
-FACTS: dict[str, Any] = {
-    "python": "3.13.1",
-    "torch": "2.9.1",
-    "nccl": "",
-    "shm": 1 << 30,
-    "memlock": -1,
-    "infiniband": [],
-}
 CELLS = [cause for cause, step in CAUSES.items() if step in ("interface", "dns", "tcp", "greeting", "mtu")]
 """Causes that a cell may hold."""
 

@@ -7,17 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from netcheck_facts import FACTS
 
 from harness.workers.netcheck.surroundings import SHM_PER_PROCESS, compare, facts
-
-FACTS: dict[str, Any] = {
-    "python": "3.13.1",
-    "torch": "2.9.1",
-    "nccl": "",
-    "shm": 1 << 30,
-    "memlock": -1,
-    "infiniband": [],
-}
 
 
 def accused(
