@@ -20,23 +20,24 @@ settings.register_profile("nightly", max_examples=500, deadline=None)
 CLUSTERS = Path(__file__).parent / "k8s"
 
 
-FAULTS = ("test_faults.py", "test_random_faults.py", "test_disk.py")
-"""Tests that stop or fill what others need. They stay together, because they share what undoes a fault."""
 OWN_CLUSTERS = ("test_interruption.py", "test_reader.py", "test_registry.py")
 """Tests that make clusters of their own, and do not disturb the others'."""
+NETCHECK = ("test_netcheck.py", "test_netcheck_faults.py")
+"""Tests on a cluster that can run beside the others, because each process has a cluster of its own."""
 
 
 class ClustersApart(LoadScopeScheduling):
-    """One process injects the faults, the other runs the other tests of a cluster. Then both take the rest.
+    """One process runs the tests on its cluster, the other the rest, file by file.
 
-    The rest goes file by file. Each process has a cluster of its own (tests/k8s/conftest.py).
+    Tests on one cluster stay in one process, because some of them stop or fill what others need. Those of
+    netcheck come last, for the process that is free: an idle cluster costs a third of a core.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         if not file.startswith("tests/k8s/") or file.endswith(OWN_CLUSTERS):
             return file
-        return "faults" if file.endswith(FAULTS) else "launches"
+        return "netcheck" if file.endswith(NETCHECK) else "cluster"
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -46,8 +47,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ClustersApar
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests on clusters first, because they take longest, and the faults first of all."""
-    items.sort(key=lambda item: (not item.path.is_relative_to(CLUSTERS), item.path.name not in FAULTS))
+    """Run tests on clusters first, because they take longest, but those of netcheck last."""
+
+    def order(item: pytest.Item) -> int:
+        if not item.path.is_relative_to(CLUSTERS):
+            return 1
+        return 2 if item.path.name in NETCHECK else 0
+
+    items.sort(key=order)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from harness.settings import Settings
 def harness_settings(harness_settings: Settings, request: pytest.FixtureRequest) -> Settings:
     """Return the session's settings, with a cluster for each process of pytest-xdist but the first.
 
-    The faults of one process stop what the tests of the other need.
+    The tests of one process stop what those of the other need.
     """
     worker = getattr(request.config, "workerinput", {}).get("workerid", "gw0")
     if worker == "gw0" or harness_settings.kubeconfig is not None:
