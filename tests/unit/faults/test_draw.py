@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from harness.core.errors import UsageError
 from harness.evidence.schema import Verdict
 from harness.faults import commands, draw, oracle, places, tally
-from harness.faults.draw import RANKS, combined, drawn, grammar
+from harness.faults.draw import RANKS, by_name, combined, drawn, grammar
 from harness.faults.rows import Row
 from harness.settings import load
 
@@ -48,7 +48,7 @@ def test_a_draw_can_be_repeated(seed, number):
     """Property: the same seed and number give the same fault, which fits its schema."""
     fault = drawn(seed, number)
     assert fault == drawn(seed, number)
-    assert commands.chosen([fault.name]) == [fault]
+    assert by_name(fault.name) == fault
     assert fault.scope == "launch" or fault.undo
 
 
@@ -58,6 +58,13 @@ def test_the_worker_writes_where_the_oracle_reads():
     (mount,), (volume,) = spec["containers"][0]["volumeMounts"], spec["volumes"]
     assert (mount["name"], mount["mountPath"]) == (volume["name"], witness.FOLDER)
     assert volume["hostPath"]["path"] == oracle.FILES
+
+
+def test_a_draw_is_repeated_by_its_name():
+    """Contract: `harness faults random-7-012` injects draw 12 of seed 7, and other names are none."""
+    assert commands.chosen(["random-7-012"]) == [drawn(7, 12)]
+    with pytest.raises(UsageError, match="no fault"):
+        commands.chosen(["random-7"])
 
 
 def test_a_draw_strikes_before_the_worker_has_failed():
