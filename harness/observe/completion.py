@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from harness.core.kubernetes import Object, condition
 from harness.evidence import messages
 from harness.evidence.fitting import never_fits
-from harness.observe.seen import Seen, ended_as, gated, is_down, true
+from harness.observe.seen import Seen, decided, ended_as, gated, is_down, true
 
 GRACE = {
     "image": 4.0,
@@ -21,6 +21,7 @@ GRACE = {
     "queue": 3.0,
     "unschedulable": 20.0,
     "never": 2.0,
+    "others": 20.0,
     "evicted": 2.0,
     "pods": 45.0,
     "lingers": 3.0,
@@ -30,9 +31,10 @@ GRACE = {
 }
 """Seconds that a state must last before it counts as the end. Transient states pass within it.
 
-`image`: less than the kubelet's 10 s before its second try. `image, surely`: time for other ranks to show the
-same. `never`: for a pod that no node could take, however empty. `controller`: nothing happens while a
-controller is scaled to 0. `idle`: nothing happens otherwise.
+`image`: less than the kubelet's 10 s before its second try. `image, surely`: a reason that needs no second
+try. `never`: for a pod that no node could take, however empty. `others`: for pods of which nothing is said
+yet, when one cannot start: a busy kubelet says it later, and every rank should be named. `controller`:
+nothing happens while a controller is scaled to 0. `idle`: nothing happens otherwise.
 """
 CONTROLLERS = ("jobset-controller", "kueue-controller")
 
@@ -45,7 +47,7 @@ class CompletionDetector(Seen):
     held: bool = False
     """Whether containers stay when their command has ended. Their ends then come through `exited`."""
     members: int = 0
-    """How many pods must come. It is used only where containers are held."""
+    """How many pods must come."""
     admission_seconds: float = 300.0
     """Seconds that a job may wait for Kueue to admit it. After that it has no time left to run in."""
     _awaited: dict[str, str] = field(default_factory=dict)
@@ -133,11 +135,19 @@ class CompletionDetector(Seen):
                 bad = meaning is not None and meaning.prospect != "open"
                 sure = meaning is not None and meaning.prospect == "final"
                 part = status.get("name", "")
-                # A final reason needs no second try of the kubelet, so its grace is the shorter one.
-                surely = self._lasts(pod, "image, surely", sure, part=part)
-                if surely or self._lasts(pod, "image", bad, part=part):
+                # Every timer is read, also where an earlier one has said it.
+                over = {
+                    rule: self._lasts(pod, rule, holds, part=part)
+                    for rule, holds in (("image, surely", sure), ("image", bad), ("others", bad))
+                }
+                if (over["image, surely"] or over["image"]) and (self._all_decided() or over["others"]):
                     return f"{name}: {reason}: {message}"
         return None
+
+    def _all_decided(self) -> bool:
+        """Return whether every pod came, and it is said of each whether it can start."""
+        pods = self.all("pod")
+        return len(pods) >= self.members and all(map(decided, pods))
 
     def _admission(self) -> str | None:
         for workload in self.workloads():
@@ -161,9 +171,10 @@ class CompletionDetector(Seen):
             name, scheduled = pod["metadata"]["name"], condition(pod, "PodScheduled")
             waits = scheduled.get("reason") == "Unschedulable"
             never = never_fits(pod, self.all("node")) if waits else None
-            # This timer is read before the `or` below, which would skip it.
+            # Each timer is read before the `or` below, which would skip it.
             long = self._lasts(pod, "unschedulable", waits)
-            if self._lasts(pod, "never", bool(never)) or long:
+            others = self._lasts(pod, "others", waits, part="scheduling") or self._all_decided()
+            if (self._lasts(pod, "never", bool(never)) and others) or long:
                 return f"{name} cannot be scheduled: {never or scheduled.get('message')}"
         return None
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from harness.core.clock import CLOCK, Clock
 from harness.core.kubernetes import Object, condition
+from harness.evidence import messages
 from harness.evidence.schema import Observation
 
 
@@ -92,6 +93,18 @@ def ended_as(item: Object) -> str | None:
 def gated(pod: Object) -> bool:
     """Return whether a pod may not be scheduled yet, because it was not admitted."""
     return bool((pod.get("spec") or {}).get("schedulingGates"))
+
+
+def decided(pod: Object) -> bool:
+    """Return whether a pod's containers have run, or it is said why they do not."""
+    if condition(pod, "PodScheduled").get("status") == "False":
+        return True
+    states = [item.get("state") or {} for item in pod["status"].get("containerStatuses") or []]
+    return bool(states) and all(
+        "waiting" not in state
+        or messages.not_started(state["waiting"].get("reason", ""), state["waiting"].get("message", ""))
+        for state in states
+    )
 
 
 def not_ready(node: Object) -> bool:

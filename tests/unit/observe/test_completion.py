@@ -228,6 +228,23 @@ def test_each_container_has_timers_of_its_own() -> None:
     assert "manifest unknown" in (end.reason() or "")
 
 
+@pytest.mark.parametrize("said", [waiting("ContainerCreating"), {}])
+def test_the_other_ranks_get_time_to_show_the_same(said: dict[str, object]) -> None:
+    """Contract: one rank cannot start, and nothing is known of the other: the wait goes on, so that the
+    verdict can name both. It does not go on for ever."""
+    now = [100.0]
+    end = CompletionDetector(members=2, clock=Clock(monotonic=lambda: now[0]))
+    assert told(end, "pod", waiting("InvalidImageName"), name="x-0") is None
+    now[0] += completion.GRACE["image"]
+    assert end.reason() is None  # The other pod has not come.
+    assert told(end, "pod", said, name="x-1") is None
+    now[0] += 1
+    assert "InvalidImageName" in (told(end, "pod", waiting("InvalidImageName"), name="x-1") or "")
+    told(end, "pod", said, name="x-1")
+    now[0] += completion.GRACE["others"]
+    assert "x-0: InvalidImageName" in (end.reason() or "")
+
+
 def test_a_jobset_that_somebody_deletes(end: CompletionDetector) -> None:
     assert told(end, "jobset", {}, suspend=False, change="ADDED") is not None
     assert told(end, "jobset", {}, change="DELETED") == "the JobSet was deleted"
