@@ -11,9 +11,8 @@ import re
 from importlib import resources
 from pathlib import Path
 
-from harness.core.kubernetes import Object
+from harness.launch.mounted import MountedFolder
 
-NAME = "netcheck"
 FOLDER = "/opt/harness/netcheck"
 """Named by files/netcheck.yaml and the inits too: files/worker_init.sh and konduktor/config.py.
 
@@ -22,32 +21,16 @@ When netcheck failed before the command, these end the container with code 90, a
 _FILES = Path(__file__).parent / "files"
 _PACKAGE = Path(str(resources.files("harness"))) / "workers" / "netcheck"
 _SCRIPT = "netcheck.sh"
+MOUNTED = MountedFolder(
+    "netcheck",
+    FOLDER,
+    {
+        _SCRIPT: _FILES / _SCRIPT,
+        **{f"netcheck/{path.name}": path for path in sorted(_PACKAGE.glob("*.py"))},
+    },
+)
 _OPTION = r"--master[_-]{}[= ]([^\s$`\"']+)(?=\s|$)"
 _ADDR, _PORT = (re.compile(_OPTION.format(part)) for part in ("addr", "port"))
-
-
-def files() -> dict[str, str]:
-    """Return what is mounted: path below FOLDER → content."""
-    modules = {f"netcheck/{path.name}": path.read_text() for path in sorted(_PACKAGE.glob("*.py"))}
-    return {_SCRIPT: (_FILES / _SCRIPT).read_text(), **modules}
-
-
-def config_map(namespace: str) -> Object:
-    """Return the files as a ConfigMap of the launch's namespace."""
-    metadata = {"name": NAME, "namespace": namespace}
-    data = {_key(path): text for path, text in files().items()}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
-
-
-def mount() -> Object:
-    """Return the volumeMount of a rank's container."""
-    return {"name": NAME, "mountPath": FOLDER, "readOnly": True}
-
-
-def volume() -> Object:
-    """Return the volume that `mount` refers to."""
-    items = [{"key": _key(path), "path": path} for path in files()]
-    return {"name": NAME, "configMap": {"name": NAME, "items": items}}
 
 
 def master(command: str, first_host: str | None) -> dict[str, str]:
@@ -61,8 +44,3 @@ def master(command: str, first_host: str | None) -> dict[str, str]:
         **({"HARNESS_MASTER_ADDR": host} if host else {}),
         **({"HARNESS_MASTER_PORT": port[1]} if port else {}),
     }
-
-
-def _key(path: str) -> str:
-    """Return a key for a ConfigMap: no slashes."""
-    return path.replace("/", ".")

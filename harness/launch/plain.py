@@ -193,11 +193,11 @@ class PlainWorkload(ABC):
             worker["volumeMounts"] = [*(worker.get("volumeMounts") or []), *surroundings.scripts]
             spec["volumes"] = [*(spec.get("volumes") or []), *scripts.volumes(surroundings.scripts)]
         if surroundings.recorder:
-            worker["volumeMounts"] = [*(worker.get("volumeMounts") or []), recorder.mount()]
-            spec["volumes"] = [*(spec.get("volumes") or []), recorder.volume()]
+            worker["volumeMounts"] = [*(worker.get("volumeMounts") or []), recorder.MOUNTED.mount()]
+            spec["volumes"] = [*(spec.get("volumes") or []), recorder.MOUNTED.volume()]
         if surroundings.netcheck:
-            worker["volumeMounts"] = [*(worker.get("volumeMounts") or []), netcheck.mount()]
-            spec["volumes"] = [*(spec.get("volumes") or []), netcheck.volume()]
+            worker["volumeMounts"] = [*(worker.get("volumeMounts") or []), netcheck.MOUNTED.mount()]
+            spec["volumes"] = [*(spec.get("volumes") or []), netcheck.MOUNTED.volume()]
         if surroundings.pull_secret is not None:
             spec["imagePullSecrets"] = [{"name": surroundings.pull_secret}]
         spec.setdefault("terminationGracePeriodSeconds", 30)

@@ -66,8 +66,8 @@ def prepare(
     image = preflight.image(workload, ready.worker.tag)
     context.writer.update(code=sent.code(image, ready.worker if workload.takes_ours else None, files))
     if settings.recorder:
-        kube.apply(recorder.config_map(namespace))
-    kube.apply(netcheck.config_map(namespace))
+        kube.apply(recorder.MOUNTED.config_map(namespace))
+    kube.apply(netcheck.MOUNTED.config_map(namespace))
     surroundings = Surroundings(
         context=context,
         kube=kube,

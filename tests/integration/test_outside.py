@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from mounting import lay_out
 from tracker_server import Server
 
 from harness.evidence.truth import TruthCollector
@@ -31,11 +32,7 @@ Points = dict[tuple[str, int], str]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The recorder's folder, as the ConfigMap lays it out in a container."""
-    root = tmp_path_factory.mktemp("recorder")
-    for path, text in recorder.files().items():
-        (root / path).parent.mkdir(exist_ok=True)
-        (root / path).write_text(text)
-    return root
+    return lay_out(recorder.MOUNTED, tmp_path_factory.mktemp("recorder"))
 
 
 @dataclass

@@ -94,9 +94,9 @@ def konduktor_config(submission: Submission) -> Object:
         container["resources"] = {"requests": {"cpu": submission.cpu_request}}
     volumes, mounts = scripts.volumes(submission.files), list(submission.files)
     if submission.recorder:
-        volumes, mounts = [*volumes, recorder.volume()], [*mounts, recorder.mount()]
+        volumes, mounts = [*volumes, recorder.MOUNTED.volume()], [*mounts, recorder.MOUNTED.mount()]
     if submission.netcheck:
-        volumes, mounts = [*volumes, netcheck.volume()], [*mounts, netcheck.mount()]
+        volumes, mounts = [*volumes, netcheck.MOUNTED.volume()], [*mounts, netcheck.MOUNTED.mount()]
     if volumes:
         container["volumeMounts"] = mounts
     spread = {

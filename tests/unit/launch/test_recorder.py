@@ -21,19 +21,12 @@ KONDUKTOR_INIT = konduktor_config(Submission("ns", "n", "", {}))["kubernetes"]["
 ][0]["command"][0]
 
 
-def test_the_volume_lays_out_every_file() -> None:
-    """Each key of the ConfigMap is mounted at its path, and no key has a slash."""
-    data = recorder.config_map("ns")["data"]
-    laid = {item["path"]: data[item["key"]] for item in recorder.volume()["configMap"]["items"]}
-    assert laid == recorder.files()
-    assert not any("/" in key for key in data)
-
-
 def test_the_mounted_package_imports_nothing_that_is_not_mounted() -> None:
     """Only the standard library and its own modules: the image need not have more."""
-    ours = {Path(path).stem for path in recorder.files()} | {recorder.PACKAGE}
-    for path, text in recorder.files().items():
-        for node in ast.walk(ast.parse(text)):
+    sources = recorder.MOUNTED.sources
+    ours = {Path(path).stem for path in sources} | {recorder.PACKAGE}
+    for path, source in sources.items():
+        for node in ast.walk(ast.parse(source.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom):
                 names = (
@@ -45,10 +38,10 @@ def test_the_mounted_package_imports_nothing_that_is_not_mounted() -> None:
                 assert name.partition(".")[0] in ours | sys.stdlib_module_names, (path, name)
 
 
-@pytest.mark.parametrize("path", sorted(recorder.files()))
+@pytest.mark.parametrize("path", sorted(recorder.MOUNTED.sources))
 def test_the_files_are_python_3_9(path: str) -> None:
     """An image may have an older Python than the harness. Annotations are not evaluated."""
-    tree = ast.parse(recorder.files()[path], feature_version=(3, 9))
+    tree = ast.parse(recorder.MOUNTED.sources[path].read_text(), feature_version=(3, 9))
     assert any(isinstance(n, ast.ImportFrom) and n.module == "__future__" for n in tree.body) or not tree.body
     assert not any(isinstance(n, ast.Match) for n in ast.walk(tree))
 
@@ -59,7 +52,7 @@ def test_konduktor_mounts_it_beside_changed_scripts() -> None:
         "pod_config"
     ]
     container = spec["spec"]["containers"][0]
-    assert container["volumeMounts"] == [*mounts, recorder.mount()]
+    assert container["volumeMounts"] == [*mounts, recorder.MOUNTED.mount()]
     assert [v["name"] for v in spec["spec"]["volumes"]] == [m["name"] for m in container["volumeMounts"]]
 
 
