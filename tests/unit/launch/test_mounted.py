@@ -13,7 +13,6 @@ from mounting import lay_out
 from harness.launch import netcheck, recorder
 from harness.launch.mounted import MountedFolder
 
-
 SAID = "import module; print(module.__file__, module.fails.__code__.co_filename)"
 
 
