@@ -9,10 +9,13 @@ from pydantic import BaseModel, ConfigDict
 
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict, VerdictWord
+from harness.report import netcheck
 from harness.report.attempts import restarted
 from harness.report.page import REPORT
 
 PREFIX = "harness."
+_LINES = ("retries", "matrix")
+"""Fields whose parts are lines. The parts of `ranks` are divided by commas."""
 
 
 class Launched(BaseModel):
@@ -20,6 +23,7 @@ class Launched(BaseModel):
 
     `restarts` says which ranks ran more than once and why, "" when none did. `retries` lists what the harness
     retried, each as "what: reason"; a PASS with retries is shown as such. `report` is "" when there is none.
+    `matrix` is netcheck's, a table in Markdown, of a launch that did not pass.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -32,12 +36,14 @@ class Launched(BaseModel):
     report: str = ""
     restarts: str = ""
     retries: list[str] = []
+    matrix: list[str] = []
 
 
 def launched(verdict: Verdict, bundle: Path) -> Launched:
     """Return the launch of a bundle and its verdict."""
-    manifest = Bundle.open(bundle).manifest
-    report = bundle / REPORT
+    evidence = Bundle.open(bundle)
+    manifest, report = evidence.manifest, bundle / REPORT
+    seen = None if verdict.verdict == "PASS" else netcheck.matrix(evidence)
     return Launched(
         verdict=verdict.verdict,
         cause=verdict.cause or "",
@@ -47,13 +53,14 @@ def launched(verdict: Verdict, bundle: Path) -> Launched:
         report=str(report) if report.is_file() else "",
         restarts=restarted(verdict),
         retries=[f"{retry.what}: {retry.reason}" for retry in manifest.retries] if manifest else [],
+        matrix=[line for line in netcheck.lines(seen) if line] if seen else [],
     )
 
 
 def properties(launch: Launched) -> Iterator[tuple[str, str]]:
     """Return names and values for a test's <properties>. The verdict comes first for each launch."""
     for name, value in launch:
-        text = value if isinstance(value, str) else ("\n" if name == "retries" else ",").join(map(str, value))
+        text = value if isinstance(value, str) else ("\n" if name in _LINES else ",").join(map(str, value))
         yield f"{PREFIX}{name}", text
 
 
@@ -74,4 +81,4 @@ def from_properties(found: Iterable[tuple[str, object]]) -> list[Launched]:
 def _value(field: str, text: str) -> object:
     if field == "ranks":
         return [int(rank) for rank in text.split(",") if rank]
-    return text.splitlines() if field == "retries" else text
+    return text.splitlines() if field in _LINES else text

@@ -25,13 +25,17 @@ class Row:
 
 
 def launches(rows: Sequence[Row]) -> str:
-    """Return a table of launches, failures first, and a list of what was retried."""
+    """Return a table of launches, failures first, their matrices of netcheck, and what was retried."""
     ordered = sorted(rows, key=lambda row: row.launch.verdict == "PASS")
     tests = any(row.test for row in rows)
     head = ["", *(["test"] if tests else []), "verdict", "ranks", "explanation", "report"]
     lines = markdown.table(head, [_cells(row, tests) for row in ordered[:MAX_ROWS]])
     if len(ordered) > MAX_ROWS:
         lines += [f"{len(ordered) - MAX_ROWS} more launches are left out.", ""]
+    for row in ordered[:MAX_ROWS]:
+        if row.launch.matrix:
+            named = text(row.test or row.launch.bundle)
+            lines += [f"**Which pod reaches which** ({named}):", "", *row.launch.matrix, ""]
     retried = [
         f"- {text(row.test or row.launch.bundle)}: {text(line)}"
         for row in ordered

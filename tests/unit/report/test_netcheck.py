@@ -10,8 +10,10 @@ from rich.console import Console
 
 from harness.judge import judge
 from harness.report import terminal
+from harness.report.launched import from_properties, launched, properties
 from harness.report.netcheck import lines, matrix
 from harness.report.page import render
+from harness.report.summary import Row, launches
 
 BLIND = {"c01": "tcp.filtered", "c21": "tcp.filtered", "c31": "tcp.filtered"}
 
@@ -39,6 +41,19 @@ def test_the_matrix_is_on_the_page_in_the_terminal_and_in_markdown(tmp_path: Pat
         terminal.render(judge(bundle), [], bundle.path, console, netcheck=found)
     assert said.get().count("silent") == 3
     assert lines(found)[2].startswith("| 0 | – | silent | ok | ok |")
+
+
+def test_ci_s_summary_shows_the_matrix_of_what_failed(tmp_path: Path) -> None:
+    """Contract: it comes through a test's properties unchanged. A PASS needs none."""
+    for name, launch in (
+        ("bad", job(everywhere(diagnosis("tcp.filtered", 1, **BLIND)))),
+        ("good", job(everywhere(diagnosis()))),
+    ):
+        bundle = launch.write(tmp_path / name)
+        one = launched(judge(bundle), bundle.path)
+        assert from_properties(properties(one)) == [one]
+        summary = launches([Row(one)])
+        assert ("| 0 | – | silent | ok | ok |" in summary) is (name == "bad"), summary
 
 
 def test_a_pod_that_was_not_heard_has_a_row_without_squares(tmp_path: Path) -> None:
