@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import IO
+from typing import IO, Any
 
 import psutil
 
@@ -26,8 +26,9 @@ _running: dict[subprocess.Popen[str], str | None] = {}
 without a lock: a signal handler cannot wait for one.
 """
 _interruptions: list[str] = []
-"""The signals so far. A program that was started just before one is ended as soon as it is watched."""
+"""The signals so far. A program that a thread was starting then is ended as soon as it runs."""
 
+_INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 CHOOSING = ("HARNESS_", "PLUTO_", "KEEP_CLUSTER", "KUBECONFIG")
 """Beginnings of the names of variables by which a user chooses a cluster, a run or a tracker."""
@@ -67,26 +68,9 @@ def run(
     Raises ToolError for a non-zero exit (with `check`), and HarnessError when the program does not exist.
     Raises KeyboardInterrupt, in whichever thread called it, when the harness was interrupted meanwhile.
     """
-    since = interruptions()
     text, source = (stdin, subprocess.PIPE) if isinstance(stdin, str) else (None, stdin or subprocess.DEVNULL)
-    try:
-        with locks.changing:
-            process = subprocess.Popen(
-                list(command),
-                stdin=source,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-                env=dict(env) if env is not None else None,
-                start_new_session=True,
-                pass_fds=locks.inherited(),
-            )
-    except FileNotFoundError:
-        raise HarnessError(
-            f"`{command[0]}` is not on PATH", hint="`harness doctor` says how to get it", cause=cause
-        ) from None
-    with watched(process, since):
+    streams: dict[str, Any] = {"stdin": source, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with started(command, cause=cause, env=env, **streams) as process:
         try:
             out, err = process.communicate(text, timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -101,26 +85,69 @@ def run(
 
 
 @contextmanager
-def watched(process: subprocess.Popen[str], since: int) -> Iterator[None]:
-    """Wait for `process` in the block. Whatever ends the block early ends the process's whole group.
+def started(
+    command: Sequence[str], *, cause: CauseId | None, env: Mapping[str, str] | None = None, **options: Any
+) -> Iterator[subprocess.Popen[str]]:
+    """Start a program in a group of its own, and wait for it in the block. Whatever ends the block early
+    ends the whole group. `options` are those of Popen.
 
-    `since` is `interruptions()` before the start. Raises KeyboardInterrupt when `interrupt_all` ended the
-    process.
+    Raises HarnessError when the program does not exist, and KeyboardInterrupt when `interrupt_all` ended it.
     """
-    _running[process] = None
+    since, process = interruptions(), None
     try:
+        with _signals_wait():
+            process = _popen(command, cause, env=dict(env) if env is not None else None, **options)
+            _running[process] = None
         if interruptions() > since:
             _running[process] = _interruptions[-1]
             kill_group(process)
-        yield
+        yield process
     except BaseException:
-        kill_group(process)
-        process.wait()
+        if process is not None:
+            kill_group(process)
+            process.wait()
         raise
     finally:
-        signal_name = _running.pop(process)
+        signal_name = _running.pop(process, None) if process is not None else None
     if signal_name is not None:
         raise KeyboardInterrupt(signal_name)
+
+
+def _popen(command: Sequence[str], cause: CauseId | None, **options: Any) -> subprocess.Popen[str]:
+    try:
+        with locks.changing:
+            return subprocess.Popen(
+                list(command),
+                text=True,
+                errors="replace",
+                start_new_session=True,
+                pass_fds=locks.inherited(),
+                **options,
+            )
+    except FileNotFoundError:
+        raise HarnessError(
+            f"`{command[0]}` is not on PATH", hint="`harness doctor` says how to get it", cause=cause
+        ) from None
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Let signals come after the block. One that came while a program starts would find nothing to end: the
+    program runs, and nobody knows its process yet.
+    """
+    came: list[int] = []
+    previous: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for each in _INTERRUPTING:
+            if callable(signal.getsignal(each)):
+                previous[each] = signal.signal(each, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for each, handler in previous.items():
+            signal.signal(each, handler)
+    for caught in came:
+        previous[caught](caught, None)
 
 
 def interruptions() -> int:
@@ -150,7 +177,7 @@ def signals_as_interrupt() -> Iterator[None]:
 
     previous = {}
     if threading.current_thread() is threading.main_thread():
-        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for each in _INTERRUPTING:
             if signal.getsignal(each) not in (signal.SIG_IGN, None):
                 previous[each] = signal.signal(each, interrupt)
     try:

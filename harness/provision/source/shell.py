@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from harness.core.causes import CauseId
-from harness.core.errors import HarnessError, ToolError
-from harness.core.processes import environment, interruptions, watched
+from harness.core.errors import ToolError
+from harness.core.processes import environment, started
 
 CAUSE: Final = "cluster.node_image"
 """The cause of a failed build (docs/causes.md)."""
@@ -44,26 +44,15 @@ class Shell:
         with self.log.open("ab", buffering=0) as log, (stdin or Path(os.devnull)).open("rb") as source:
             log.write(f"\n$ {' '.join(words)}\n".encode())
             start = log.tell()
-            since = interruptions()
-            try:
-                process = subprocess.Popen(
-                    words,
-                    cwd=cwd,
-                    env=environment(env),
-                    stdin=source,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    text=True,
-                    errors="replace",
-                    start_new_session=True,
-                )
-            except FileNotFoundError:
-                raise HarnessError(
-                    f"`{words[0]}` is not on PATH",
-                    hint="`harness doctor` says how to get it",
-                    cause=self.cause,
-                ) from None
-            with watched(process, since):
+            with started(
+                words,
+                cause=self.cause,
+                env=environment(env),
+                cwd=cwd,
+                stdin=source,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            ) as process:
                 out, _ = process.communicate()
             log.write(out[-_LOGGED:].encode())
         if process.returncode != 0:

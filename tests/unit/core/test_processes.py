@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,27 @@ def test_an_interruption_at_the_moment_of_the_start(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(subprocess, "Popen", interrupted)
     with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
         processes.run(["sleep", "30"], timeout=20)
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["the harness's handlers", "Python's own"])
+def test_a_signal_at_the_moment_of_the_start(monkeypatch: pytest.MonkeyPatch, ours: bool) -> None:
+    """Contract: Ctrl-C comes when the program runs and Popen has not returned: it ends all the same."""
+    real, made = subprocess.Popen, []
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def signalled(*arguments: object, **more: object) -> object:
+        made.append(real(*arguments, **more))  # type: ignore[call-overload]
+        os.kill(os.getpid(), signal.SIGINT)
+        return made[0]
+
+    monkeypatch.setattr(subprocess, "Popen", signalled)
+    try:
+        with processes.signals_as_interrupt() if ours else nullcontext(), pytest.raises(KeyboardInterrupt):
+            processes.run(["sleep", "30"], timeout=20)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, inherited)
+    assert made[0].returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
