@@ -144,8 +144,8 @@ def _signals_wait() -> Iterator[None]:
     try:
         yield
     finally:
-        for each, handler in previous.items():
-            signal.signal(each, handler)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
     for caught in came:
         previous[caught](caught, None)
 
