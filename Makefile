@@ -91,11 +91,13 @@ clean: ## delete the cluster that `harness` made, and everything built in this c
 
 # pluto-ml is here for tests of the tracker. Its hook imports all of it at every start of Python, also of
 # `harness`, which the tests start hundreds of times: over a second each. Nothing here imports wandb.
+# All is compiled once, because under PYTHONDONTWRITEBYTECODE each of these starts would do it: another second.
 $(MADE): locks/build.txt locks/dev.txt pyproject.toml
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r locks/build.txt
-	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes locks/build.txt locks/dev.txt
+	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes locks/build.txt locks/dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m compileall -q harness
 	rm -f .venv/lib/python3*/site-packages/*_pluto_wandb_hook.pth
 	@touch $@
 

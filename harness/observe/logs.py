@@ -155,14 +155,9 @@ class LogFollower:
 
         Returns whether it stopped following.
         """
-        response = self.kube.core.read_namespaced_pod_log(
-            name=life.pod,
-            namespace=namespace,
-            container=life.container,
-            follow=follow,
-            timestamps=True,
-            _preload_content=False,
-        )
+        path = f"/api/v1/namespaces/{namespace}/pods/{life.pod}/log"
+        asked = {"container": life.container, "timestamps": "true", **({"follow": "true"} if follow else {})}
+        response = self.kube.fetch(path, asked)
         rest = b""
         known.again()
         try:

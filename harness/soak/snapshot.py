@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from harness.core import processes
@@ -76,8 +75,7 @@ def _memory(kube: Kube, nodes: list[str]) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for node in nodes:
-        answer = kube.core.connect_get_node_proxy_with_path(node, "stats/summary", _preload_content=False)
-        summary = json.loads(answer.data)
+        summary = kube.fetch(f"/api/v1/nodes/{node}/proxy/stats/summary").json()
         found[f"memory of node {node}"] = int(summary["node"]["memory"].get("rssBytes") or 0)
         for pod in summary["pods"]:
             namespace, name = pod["podRef"]["namespace"], pod["podRef"]["name"]

@@ -23,6 +23,7 @@ import base64
 import csv
 import hashlib
 import importlib.metadata
+import importlib.util
 import marshal
 import os
 import sys
@@ -123,15 +124,31 @@ def _sha256(path: str) -> str:
 def _stale(path: str, cached: str) -> bool:
     """Whether the bytecode that Python takes for a source is of another source.
 
-    Python compares time and size alone.
+    Python compares time and size, or a hash of the source, or nothing (PEP 552).
     """
     try:
         with open(cached, "rb") as file:
-            code = marshal.loads(file.read()[_PYC_HEADER:])  # noqa: S302 - Python itself has just run it
+            head, body = file.read(_PYC_HEADER), file.read()
         with open(path, "rb") as file:
-            return bool(code != compile(file.read(), path, "exec", dont_inherit=True))
+            source = file.read()
+        if not _taken(head, path, source):
+            return False
+        code = marshal.loads(body)  # noqa: S302 - Python itself has just run it
+        return bool(code != compile(source, path, "exec", dont_inherit=True))
     except (OSError, ValueError, EOFError, TypeError, SyntaxError):
         return False  # there is none, or Python could not have taken it either
+
+
+def _taken(head: bytes, path: str, source: bytes) -> bool:
+    """Whether Python takes bytecode with this header for a source: where it may not be written to, old
+    bytecode stays beside a new source.
+    """
+    by_hash, checked = head[4] & 1, head[4] & 2
+    if by_hash:
+        return not checked or head[8:] == importlib.util.source_hash(source)
+    found = os.stat(path)
+    written = (int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF)
+    return head[8:] == b"".join(number.to_bytes(4, "little") for number in written)
 
 
 def _stack() -> Iterator[Fact]:

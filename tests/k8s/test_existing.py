@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from kubernetes import client
 
 from harness import run as running
 from harness.context import RunContext
@@ -81,9 +82,9 @@ def test_credentials_that_may_only_look(cluster: Ready, theirs: Settings, job: J
     kube.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
     kube.apply({**binding, "metadata": {"name": ACCOUNT}, "roleRef": role, "subjects": [subject]})
     try:
-        token = kube.core.create_namespaced_service_account_token(
-            ACCOUNT, "default", {"spec": {}}
-        ).status.token
+        core = client.CoreV1Api(kube.api)
+        made = core.create_namespaced_service_account_token(ACCOUNT, "default", {"spec": {}})
+        token = made.status.token
         document = yaml.safe_load(theirs.kubeconfig.read_text())
         document["users"][0]["user"] = {"token": token}
         theirs.kubeconfig.write_text(yaml.safe_dump(document))

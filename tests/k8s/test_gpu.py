@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from kubernetes import client
 
 from harness import run as running
 from harness.cli import logs
@@ -65,7 +66,7 @@ def _advertise(ready: Ready, count: str | None) -> dict[str, str]:
     for node in ready.kube.ready_nodes():
         if not node["spec"].get("taints"):
             status = {"capacity": {GPU: count}, "allocatable": {GPU: count}}
-            ready.kube.core.patch_node_status(node["metadata"]["name"], {"status": status})
+            client.CoreV1Api(ready.kube.api).patch_node_status(node["metadata"]["name"], {"status": status})
 
     def seen(nodes: dict[str, Object]) -> str | None:
         takers = {name: node["status"] for name, node in nodes.items() if not node["spec"].get("taints")}

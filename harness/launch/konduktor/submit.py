@@ -85,13 +85,8 @@ class KonduktorLauncher:
 
     def cancel(self, submission: Submission) -> None:
         """Delete the launch's JobSets. It is no error when there are none."""
-        group, _, version = JOBSET_API.partition("/")
-        self.kube.custom.delete_collection_namespaced_custom_object(
-            group=group,
-            version=version,
-            namespace=submission.namespace,
-            plural="jobsets",
-            label_selector=f"{NONCE_LABEL}={submission.nonce}",
+        self.kube.resource(JOBSET_API, "JobSet").delete(
+            namespace=submission.namespace, label_selector=f"{NONCE_LABEL}={submission.nonce}"
         )
 
     def clean(self) -> None:

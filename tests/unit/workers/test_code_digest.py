@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import marshal
 import os
+import py_compile
 import shutil
 import subprocess
 import sys
@@ -128,6 +129,23 @@ def test_bytecode_that_python_made_itself_is_not_stale(place: Path) -> None:
     assert wrong == []
     assert ran(place)
     assert not named(ran(place), "stale")  # the second time from the bytecode of the first
+
+
+@pytest.mark.parametrize("mode", list(py_compile.PycInvalidationMode))
+@pytest.mark.parametrize("changed", [False, True])
+def test_old_bytecode_beside_a_new_source(
+    tmp_path: Path, mode: py_compile.PycInvalidationMode, changed: bool
+) -> None:
+    """Contract: an alarm only where Python takes it: a source is mounted over that of an image whose
+    bytecode cannot be written anew.
+    """
+    source, cached = tmp_path / "a.py", tmp_path / "a.pyc"
+    source.write_text("X = 1")
+    py_compile.compile(str(source), str(cached), doraise=True, invalidation_mode=mode)
+    if changed:
+        source.write_text("X = 234")
+    unchecked = mode is py_compile.PycInvalidationMode.UNCHECKED_HASH
+    assert code_digest._stale(str(source), str(cached)) is (changed and unchecked)
 
 
 def test_damaged_bytecode_is_no_alarm(tmp_path: Path) -> None:
