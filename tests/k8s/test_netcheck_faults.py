@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kubernetes import client
 
 from harness import run as running
 from harness.context import RunContext
@@ -134,7 +135,7 @@ def test_netcheck_looks_inside_a_job_that_waits(
     assert opened.manifest
     assert opened.manifest.launch
     namespace, pods = opened.manifest.launch.namespace, opened.pods()
-    core = cluster.kube.core
+    core = client.CoreV1Api(cluster.kube.api)
     core.patch_namespaced_pod(pods[2].name, namespace, {"metadata": {"labels": {"app": None}}})
     said = look(bundle, harness_settings)
     assert (said["verdict"], said["cause"], said["ranks"]) == ("failed", "dns.no_record", [2])
