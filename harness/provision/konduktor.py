@@ -88,7 +88,7 @@ def _install(home: Path) -> None:
         _run(uv, "venv", "--quiet", "--python", sys.executable, str(home))
         # fmt: off
         _run(
-            uv, "pip", "sync", "--quiet", "--require-hashes", "--link-mode", "copy",
+            uv, "pip", "sync", "--quiet", "--require-hashes", "--link-mode", "copy", "--compile-bytecode",
             "--python", str(home / "bin" / "python"), str(LOCK),
         )
         # fmt: on
