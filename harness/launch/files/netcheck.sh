@@ -7,4 +7,4 @@ unset PYTHONPATH
 export MASTER_ADDR="${MASTER_ADDR:-$HARNESS_MASTER_ADDR}" MASTER_PORT="${MASTER_PORT:-$HARNESS_MASTER_PORT}"
 [ -n "$HARNESS_NODE_RANK" ] && export NODE_RANK="${NODE_RANK:-$HARNESS_NODE_RANK}"
 python=$(command -v python3 || command -v python) || { echo "netcheck: this image has no Python" >&2; exit 2; }
-exec "$python" -B -m netcheck --frames --nodes "$HARNESS_NODES" --deadline "$HARNESS_NETCHECK_SECONDS" "$@"
+exec "$python" -B -S -m netcheck --frames --nodes "$HARNESS_NODES" --deadline "$HARNESS_NETCHECK_SECONDS" "$@"

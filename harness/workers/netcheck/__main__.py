@@ -10,7 +10,7 @@ import json
 import os
 import sys
 
-from . import frames, peers, show
+from . import frames, peers, show, surroundings
 from .diagnose import DEADLINE, diagnose
 
 EXIT = {"ok": 0, "failed": 1, "unknown": 3}
@@ -58,6 +58,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     """Check, print, and return the exit code."""
+    if sys.flags.no_site:
+        surroundings.find_packages()
     made = parser()
     options = made.parse_args(arguments)
     if not 0 < options.deadline < 86400:

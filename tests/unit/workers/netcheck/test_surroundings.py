@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import venv
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,3 +76,19 @@ def test_facts_of_this_process(tmp_path: Any) -> None:
     assert facts()["shm"] > 0
     assert facts(str(tmp_path / "absent"))["shm"] is None
     assert facts()["torch"] == ""  # no PyTorch where the tests run
+
+
+def test_no_package_s_start_up_code_runs_and_versions_are_known(tmp_path: Path) -> None:
+    """Contract: in a virtual environment under -S, whatever lies in its .pth files."""
+    packages = (
+        tmp_path / "env" / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    )
+    venv.create(tmp_path / "env")
+    (packages / "hook.pth").write_text("import sys; sys.exit('a hook ran')\n")
+    (packages / "torch-9.9.dist-info").mkdir()
+    (packages / "torch-9.9.dist-info" / "METADATA").write_text("Name: torch\nVersion: 9.9\n")
+    code = "from netcheck import surroundings as s; s.find_packages(); print(s.facts()['torch'])"
+    words = [str(tmp_path / "env" / "bin" / "python"), "-S", "-c", code]
+    env = {"PYTHONPATH": "harness/workers"}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "9.9\n", done.stderr
