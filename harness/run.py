@@ -159,6 +159,9 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext) -> None:
     with ExitStack() as undo:
         with writer.stage(workload.launcher):
             workload.provide(context)
+        if not workload.takes_ours:
+            with writer.stage("own image"):
+                ready.cluster.provide_image(workload.image, context)
         with writer.stage("namespace"), reached():
             progress(f"preparing namespace {namespace_of(nonce)}")
             launching = prepare(workload, ready, context, expected=expected, budget=budget, undo=undo)

@@ -62,6 +62,9 @@ class ExistingCluster:
         """Return a client. Raises HarnessError, cause cluster.kubeconfig."""
         return Kube(self.kubeconfig, self.context, self.dir / "discovery.json")
 
+    def provide_image(self, image: str, context: RunContext) -> None:
+        """Do nothing: its nodes pull what they run."""
+
     def free_disk(self, namespace: str, progress: Progress) -> None:
         """Do nothing: the namespace is deleted after the launch, and its pods with it."""
 

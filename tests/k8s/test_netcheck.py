@@ -5,6 +5,7 @@ These faults stay inside the pods. The others are files: harness/faults/cases/ne
 
 from __future__ import annotations
 
+import secrets
 import subprocess
 import threading
 import time
@@ -60,9 +61,21 @@ def seconds_to_a_cause(bundle: Path) -> float:
     return first.diagnosis.seconds
 
 
-def test_four_pods_that_can_meet(launch: Launch) -> None:
-    """Contract: every pair of pods is proved from inside, nothing of Pluto is judged, and it says so."""
-    outcome = launch(job(4), wait_seconds=WAIT_SECONDS)
+@pytest.fixture
+def own_image(cluster: Ready) -> Iterator[str]:
+    """An image that has its name in the local Docker alone."""
+    name = f"users-own/image:{secrets.token_hex(4)}"
+    subprocess.run(["docker", "tag", cluster.worker.tag, name], check=True, timeout=60)
+    yield name
+    subprocess.run(["docker", "rmi", name], check=True, timeout=60)
+
+
+def test_four_pods_that_can_meet(launch: Launch, own_image: str) -> None:
+    """Contract: every pair of pods is proved from inside, nothing of Pluto is judged, and it says so.
+
+    The nodes get an image of the user's own from the local Docker.
+    """
+    outcome = launch(job(4, own_image), wait_seconds=WAIT_SECONDS)
     assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
     said_ = {check.name: check.explanation for check in outcome.verdict.checks}
     assert "all 12 pairs of 4 pods" in said_["netcheck"]

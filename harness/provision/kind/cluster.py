@@ -12,6 +12,8 @@ from harness.core.locks import locked
 from harness.core.progress import Progress
 from harness.provision.cluster import OwnedCluster, Ready
 from harness.provision.controllers import queues
+from harness.provision.images.docker import image_id
+from harness.provision.images.load import load_images
 from harness.provision.kind import docker, power, storage
 from harness.provision.kind.install import Images, create_or_reuse, install, start
 from harness.provision.kind.nodes import KindNodes
@@ -32,6 +34,11 @@ class KindCluster(KindNodes):
 
     def owned(self) -> OwnedCluster:
         return self
+
+    def provide_image(self, image: str, context: RunContext) -> None:
+        """Load an image of the local Docker into the nodes that take pods, as `kind load` does."""
+        if image_id(image) is not None:
+            load_images([image], self.pools(), context)
 
     def free_disk(self, namespace: str, progress: Progress) -> None:
         """Remove ended pods of a launch that keep more than storage.KEEP_BYTES. A failure only says so."""
