@@ -9,7 +9,7 @@ from harness.evidence import messages
 from harness.evidence.objects import ObjectState, items, mapping
 from harness.judge import controllers
 from harness.judge.case import Case, condition, gated, names
-from harness.judge.finding import Finding, found, passed, unknown
+from harness.judge.finding import Finding, found, listed, passed, unknown
 
 ENDING_SECONDS = 20.0
 """Seconds that ranks, their client and torchrun may need to end after the last row, on a busy machine."""
@@ -144,13 +144,7 @@ def eviction(case: Case) -> Finding:
         limit, advice = "", list[str]()
         if cause == "admission.max_execution_time":
             limit, advice = _allowed(case, state)
-            idle = (seconds(evicted.get("lastTransitionTime")) or 0.0) - max(
-                map(case.last_logged, case.ranks)
-            )
-            if all(map(case.told_all, case.ranks)) and idle >= ENDING_SECONDS:
-                what = "torchrun, or what follows it in the run script"
-                told = f"{names(case.ranks)} had logged everything {idle:.0f} s before"
-                advice = [f"{told}: what did not end is {what}"]
+            advice = _silent(case, seconds(evicted.get("lastTransitionTime")) or 0.0, advice)
         return found(
             "eviction",
             cause,
@@ -161,6 +155,20 @@ def eviction(case: Case) -> Finding:
             at=seconds(evicted.get("lastTransitionTime")) or seconds(state.received_at),
         )
     return passed("eviction", "the job was not evicted", [case.workload[-1].ref])
+
+
+def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
+    """Return the advice, and before it which ranks had logged nothing for long when the job's time was over,
+    the first to fall silent first. Ranks that had logged everything need no longer time.
+    """
+    last = {rank: case.last_logged(rank) for rank in case.ranks}
+    quiet = [rank for rank in last if last[rank] and over - last[rank] >= ENDING_SECONDS]
+    quiet.sort(key=lambda rank: last[rank])
+    if len(quiet) == len(last) and all(map(case.told_all, case.ranks)):
+        told = f"{names(case.ranks)} had logged everything {over - max(last.values()):.0f} s before"
+        return [f"{told}: what did not end is torchrun, or what follows it in the run script"]
+    told = listed([f"{names([rank])} had logged nothing for {over - last[rank]:.0f} s" for rank in quiet])
+    return [told, *advice] if told else advice
 
 
 def _allowed(case: Case, workload: ObjectState) -> tuple[str, list[str]]:

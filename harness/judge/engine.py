@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from harness.core.checks import CheckId
 from harness.evidence.reader import Bundle
-from harness.evidence.schema import Verdict
+from harness.evidence.schema import Check, Verdict
 from harness.judge import (
     admission,
     attachment,
@@ -112,12 +112,21 @@ def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
         verdict="FAIL" if first.result == "FAIL" else "UNKNOWN",
         cause=first.cause or "run.evidence_missing",
         ranks=first.ranks,
-        explanation=first.explanation,
+        explanation=_with(first, checks),
         evidence=first.evidence,
         next=next_steps.commands(bundle, first),
         consequences=rest,
         checks=checks,
     )
+
+
+def _with(first: Check, checks: list[Check]) -> str:
+    """Return why a verdict is no PASS, and what others changed meanwhile where that is not itself the cause.
+
+    No check may explain how the one followed from the other, and a reader still has to know of it.
+    """
+    others = [c for c in checks if c.name == disturbances.CHECK and c.result == "PASS" and c.evidence]
+    return explanation(first.explanation, why=[check.explanation for check in others])
 
 
 def _finding(facts: Facts, entry: Entry) -> Finding | None:

@@ -1,10 +1,11 @@
-"""Find frozen ranks: a look into the containers that had not ended when the wait was over."""
+"""Find frozen ranks: a look into the containers that had not ended when the wait, or their time, was over."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Final
 
+from harness.core.clock import seconds
 from harness.evidence import torchrun
 from harness.evidence.schema import Process, RendezvousSnapshot
 from harness.judge.case import Case
@@ -21,14 +22,21 @@ def frozen(case: Case, ends: dict[int, End]) -> End | None:
     """Return the rank whose container was paused or has a stopped process, or None. Of several, the one that
     fell silent first.
     """
-    found = [end for line, seen in case.bundle.inspections() if (end := _of(case, ends, line, seen))]
+    last = {}
+    for line, seen in case.bundle.inspections():
+        if seen.processes or PAUSED in (seen.error or ""):  # A container that was gone said nothing.
+            last[seen.pod] = line, seen
+    found = [end for line, seen in last.values() if (end := _of(case, ends, line, seen))]
     return min(found, key=lambda end: (end.at, end.index), default=None)
 
 
 def _of(case: Case, ends: dict[int, End], line: int, seen: RendezvousSnapshot) -> End | None:
     index = next((index for index, pod in case.pods.items() if pod.name == seen.pod), None)
-    if index is None or not seen.at_end or ends[index].state == "succeeded":
+    if index is None or ends[index].state == "succeeded":
         return None
+    logged = max((case.last_logged(rank) for rank in ends[index].ranks), default=0.0)
+    if not seen.at_end and logged >= (seconds(seen.at) or 0.0):
+        return None  # It went on after this look.
     stopped = [process for process in seen.processes if process.state in STOPPED]
     if stopped:
         what = listed([f"its {_name(p)} (process {p.pid}) is {STOPPED[p.state]}" for p in stopped])

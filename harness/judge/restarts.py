@@ -17,15 +17,11 @@ from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState, Pod, changed_by, items, mapping
 from harness.judge import deletion
 from harness.judge.case import Case, condition, names
-from harness.judge.change import Change
-from harness.judge.changes import changes
 from harness.judge.finding import Finding, found, passed
 from harness.judge.truth import Truth
 
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 """The line in which torchrun's agent logs how one of its ranks ended."""
-
-_MAKERS_OF_PODS = ("jobset", "job", "statefulset", "daemonset", "workload")
 
 
 @dataclass(frozen=True)
@@ -139,22 +135,10 @@ def _replaced(case: Case, index: int, before: Pod, after: Pod) -> Restart:
         why = deletion.evicted(before)
         text = f"pod {before.name} was {f'evicted ({why})' if why else 'deleted while it ran'}"
         text += f" at {_clock(deletion.asked(removed))}, and was made again"
-        edits = _edits(case, before, removed)
-        told = "; ".join([text, *(f"before that: {edit.told}" for edit in edits)])
-        return restart(told, False, removed.ref, *(edit.ref for edit in edits))
+        return restart(text, False, removed.ref)
     limit = _backoff_limit(case, jobs[0])
     text = f"pod {before.name} failed{_ended(case, before)}, and its Job made another (backoffLimit {limit})"
     return restart(text, limit > 0)
-
-
-def _edits(case: Case, pod: Pod, removed: ObjectState) -> list[Change]:
-    """Return what others edited, while a pod ran, of the objects whose controllers delete and make pods."""
-    born, gone = seconds(pod.history[0].received_at) or 0.0, seconds(removed.received_at) or 0.0
-    return [
-        change
-        for change in changes(case)
-        if change.kind in _MAKERS_OF_PODS and change.verb == "edited" and born <= change.at <= gone
-    ]
 
 
 def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:

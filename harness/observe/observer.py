@@ -68,7 +68,8 @@ class LaunchObserver:
         self._wait = budget.wait
         self._writer = writer
         self._truth = TruthCollector(writer.current.nonce)
-        self._looked = False
+        self._looked = self._looked_late = False
+        self._late = budget.rank
         self._netchecks: dict[str, frames.Collector] = {}
         self._told: Deadline | None = None
         """Where netcheck runs alone: how long the other pods have when one had the whole diagnosis."""
@@ -96,7 +97,7 @@ class LaunchObserver:
 
         Raises HarnessError: run.timed_out, cluster.unreachable, run.evidence_disk_full.
         """
-        deadline = Deadline.after(self._wait)
+        deadline, late = Deadline.after(self._wait), Deadline.after(self._late)
         seen = ""
         while (reason := self._over()) is None:
             if self._writer.full is not None:
@@ -109,6 +110,9 @@ class LaunchObserver:
                 self._look_inside()
                 self._writer.update(interrupted=f"deadline of {self._wait:.0f} s; last seen: {last}")
                 raise WaitError("the launch to end", last, self._wait, cause="run.timed_out")
+            if late.passed and not self._looked_late:  # Kueue ends the job soon, and its pods with it.
+                self._looked_late = True
+                self._look(at_end=False)
             if self.completion.lingers():
                 self._look_inside()
             if self.completion.summary() != seen:
@@ -121,9 +125,11 @@ class LaunchObserver:
 
     def _look_inside(self) -> None:
         """Record once what runs in the containers that have not ended: something in them may be frozen."""
-        if self._looked:
-            return
-        self._looked = True
+        if not self._looked:
+            self._looked = True
+            self._look(at_end=True)
+
+    def _look(self, at_end: bool) -> None:
         gone = self.completion.out_of_reach()
         pods = [
             pod
@@ -133,7 +139,7 @@ class LaunchObserver:
             and pod["metadata"]["uid"] not in self.completion.exits
         ]
         for seen in inside.look(self._kube, pods, network=False):
-            self._writer.inspection(seen.model_copy(update={"at_end": True}))
+            self._writer.inspection(seen.model_copy(update={"at_end": at_end}))
 
     def _over(self) -> str | None:
         """Return in one sentence why the launch is over, or None."""

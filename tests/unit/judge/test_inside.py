@@ -11,13 +11,15 @@ TORCHRUN = ["/usr/bin/python3", "/usr/bin/torchrun", "--nnodes=2", "/workspace/m
 WORKER = ["/usr/bin/python3", "-u", "/workspace/multinode.py"]
 
 
-def look(job, index, torchrun="S", worker="S", error=None):
+def look(job, index, torchrun="S", worker="S", error=None, when=60, at_end=True):
     processes = [
         Process(pid=9, parent=1, state=torchrun, command=TORCHRUN),
         Process(pid=20, parent=9, state=worker, command=WORKER),
     ]
     seen = [] if error else processes
-    return RendezvousSnapshot(at=at(60), at_end=True, pod=job.pod_name(index), processes=seen, error=error)
+    return RendezvousSnapshot(
+        at=at(when), at_end=at_end, pod=job.pod_name(index), processes=seen, error=error
+    )
 
 
 @pytest.fixture
@@ -56,6 +58,32 @@ def test_what_is_frozen_is_named(judged, states, text):
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.hung", [1])
     assert text in verdict.explanation
     assert verdict.evidence[0] == "inspections.jsonl:2"
+
+
+@pytest.mark.parametrize(("when", "cause"), [(19, "rank.hung"), (5, "admission.max_execution_time")])
+def test_a_look_before_the_end(judged, when, cause):
+    """Contract: when its time is over a pod is gone at once, so the look before counts, where the rank logged
+    nothing after it.
+    """
+    job = bundles.healthy()
+    early = look(job, 1, worker="T", when=when, at_end=False)
+    gone = look(job, 1, error="ApiException: container not found")
+    assert judged(job, early, gone).cause == cause
+
+
+def test_a_later_look_that_shows_it_running_counts(judged):
+    job = bundles.healthy()
+    early = look(job, 1, worker="T", when=19, at_end=False)
+    assert judged(job, early, look(job, 1)).cause == "admission.max_execution_time"
+
+
+def test_which_rank_fell_silent_first_is_told(judged):
+    """Contract: nothing explains why the time was over, and the verdict says who had stopped to log."""
+    job = bundles.healthy()
+    job.truth[1] = [row.model_copy(update={"time_ms": row.time_ms - 30_000}) for row in job.rows(1)[:4]]
+    said = judged(job).explanation
+    assert "Rank 1 had logged nothing for" in said
+    assert "ank 0 had logged nothing" not in said
 
 
 def test_what_is_not_frozen_is_not_blamed(judged):
