@@ -35,7 +35,7 @@ def summary(rows: Sequence[Row]) -> str:
     seen = counts(rows)
     struck = len(rows) - seen["not struck"]
     others = seen["named"] + seen["not named"]
-    rate = f" ({100 * seen['named'] / others:.0f} %)" if others else ""
+    rate = f" ({100 * seen['named'] / others:.1f} %)" if others else ""
     said = (
         f"{struck} faults struck. {seen['borne']} were borne: a PASS, and every point was there. "
         f"{seen['wrong PASS']} got a PASS that is wrong. Of the {others} others, the verdict named the "

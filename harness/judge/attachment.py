@@ -44,6 +44,8 @@ class Attached:
         """Return the node of this launch that an attachment came from, or None."""
         if attachment.job_name not in {None, self.case.launch.tracked_as}:
             return None  # Another launch may have pods of the same names.
+        if attachment.launch not in {None, self.case.manifest.nonce}:
+            return None  # konduktor ends a job's name with four random digits, so launches share names too.
         for index, pod in self.case.pods.items():
             if attachment.hostname and attachment.hostname in {pod.hostname, pod.name}:
                 return index
@@ -61,6 +63,17 @@ class Attached:
             if node is not None:
                 found_.setdefault(attachment.run_id, {}).setdefault(node, []).append((line, attachment))
         return found_
+
+    def of_others(self, run_id: int) -> bool:
+        """Return whether only other launches attached to a run."""
+        return run_id in self._of_others
+
+    @cached_property
+    def _of_others(self) -> set[int]:
+        keys: dict[int, set[str | None]] = {}
+        for _, attachment in self.attachments or []:
+            keys.setdefault(attachment.run_id, set()).add(attachment.launch)
+        return {run_id for run_id, of in keys.items() if not of & {None, self.case.manifest.nonce}}
 
     def label(self, run_id: int) -> str:
         """Return how messages name a run: its display id, and an unexpected id and project."""

@@ -62,7 +62,8 @@ class Facts:
     @cached_property
     def recorded(self) -> points.Recorded:
         shared = self.attached.shared
-        return points.read(self.bundle, shared[0][1].run_id if shared else None)
+        run = shared[0][1].run_id if shared else None
+        return points.read(self.bundle, run, self.attached.of_others)
 
     @cached_property
     def compared(self) -> points.Comparison:

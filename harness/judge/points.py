@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from harness.evidence.reader import Bundle
@@ -29,8 +29,8 @@ class Recorded:
         return sum(map(len, self.shared.values()))
 
 
-def read(bundle: Bundle, shared_run: int | None) -> Recorded:
-    """Read tracker/points.jsonl in one pass."""
+def read(bundle: Bundle, shared_run: int | None, others: Callable[[int], bool]) -> Recorded:
+    """Read tracker/points.jsonl in one pass. `others`: whether a run is of other launches alone."""
     recorded = Recorded()
     times: dict[tuple[int, str], dict[int, int]] = {}
     for _, point in bundle.points():
@@ -38,6 +38,8 @@ def read(bundle: Bundle, shared_run: int | None) -> Recorded:
         if point.run_id == shared_run:
             recorded.raw_shared += 1
             rows = recorded.shared
+        elif others(point.run_id):
+            continue
         else:
             rows = recorded.elsewhere.setdefault(point.run_id, {})
         series = rows.setdefault(point.metric, {})

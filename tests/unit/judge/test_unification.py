@@ -52,6 +52,21 @@ def test_a_rank_in_another_run(judged, keeps_attachments):
     assert {"unification.not_attached", "unification.lost_points"} <= causes(verdict)
 
 
+@pytest.mark.parametrize(("launch", "cause"), [("0ther", None), (None, "unification.split_runs")])
+def test_an_earlier_launch_of_the_same_name(judged, launch, cause):
+    """Contract: konduktor ends a job's name with four random digits, so after some hundred launches two share
+    one. The key of its requests tells whose an attachment is, and the other's run is not held against ours.
+    """
+    job = bundles.healthy()
+    other = {"run_id": 2, "external_id": "other", "display_id": "UTE-2"}
+    job.runs.append(job.runs[0].model_copy(update=other))
+    theirs = {"run_id": 2, "launch": launch}
+    job.attachments += [one.model_copy(update=theirs) for one in job.attachments]
+    job.points += [one.model_copy(update={"run_id": 2}) for one in job.points]
+    verdict = judged(job)
+    assert verdict.cause == cause, verdict.explanation
+
+
 def test_a_stale_run(judged):
     """Contract: a run created before the launch is another launch's, whatever it holds."""
     job = bundles.healthy()
