@@ -1,50 +1,30 @@
 """Check from inside the pods of a running or hung job whether its ranks can meet: `harness netcheck RUN`.
 
-The package harness/workers/netcheck goes into each running pod on the stdin of an exec, and stays in memory
-there. Every pod says which ports it uses; then all begin at once, on a port that none of them uses. The API
-server says what no pod can: which pods do not run, and why.
+netcheck runs in each running pod (execs.py). The API server says what no pod can: which pods do not run, what
+is wrong with their Service, and why.
 """
 
 from __future__ import annotations
 
-import base64
-import io
-import json
-import secrets
-import subprocess
-import threading
-import zipfile
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
+from harness.cli.execs import together
 from harness.cli.shell import cluster_of
 from harness.context import RunContext
-from harness.core.errors import HarnessError, UsageError
+from harness.core.errors import UsageError
 from harness.core.kubernetes import Object, condition
 from harness.evidence.reader import Bundle
+from harness.judge import services
+from harness.judge.case import Case
 from harness.workers.netcheck import Diagnosis
 from harness.workers.netcheck.finding import FAILED, Finding, failed, in_order, ok, unknown
 
 DEADLINE = 10.0
 """Seconds for all ranks to be heard. Their pods run, so nobody is waited for."""
-START_SECONDS = 30.0
-"""Seconds for an exec to start, on a busy node too."""
-SLACK_SECONDS = 20.0
-"""Seconds after netcheck's own deadline: rank 0 may tell the others until then."""
 NOWHERE = "192.0.2.1"
 """The address of a pod that has none (RFC 5737): nobody has it."""
-BOOT = """import base64, os, sys
-sys.version_info >= (3, 9) or sys.exit("netcheck needs Python 3.9; this is " + sys.version.split()[0])
-held = os.memfd_create("netcheck")
-os.write(held, base64.b64decode(sys.stdin.readline()))
-sys.path.insert(0, "/proc/self/fd/%d" % held)
-from netcheck.inside import main
-sys.exit(main())"""
-"""Nothing is written to the container's disk, which may be read-only or full."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +37,8 @@ class Seen:
     results: Mapping[int, Diagnosis]
     errors: Mapping[int, str]
     """Why a running pod gave no diagnosis."""
+    service: services.ServiceProblem | str | None = None
+    """What is wrong with the Service that names the pods, or what is proved of it. None: not known."""
 
     def diagnosis(self, rank: int) -> Diagnosis:
         """Return a rank's diagnosis, with what the API server knows of the pods. Raises UsageError."""
@@ -65,26 +47,38 @@ class Seen:
             there = ", ".join(map(str, sorted(self.results))) or "none"
             raise UsageError(f"rank {rank} gave no diagnosis: {state}", hint=f"ranks that did: {there}")
         own = replace(self.results[rank], rank=rank)  # of all pairs, rank 0 tells the others
-        kept = [each for each in own.findings if each.step != "pods"]
-        findings = tuple(in_order([*self.findings(), *kept]))
+        known = self.findings()
+        steps = {each.step for each in known}
+        kept = [each for each in own.findings if each.step not in steps]
+        findings = tuple(in_order([*known, *kept]))
         bad = next((each for each in findings if each.status == FAILED), None)
         if bad is None:
             return replace(own, findings=findings)
+        cause, ranks = bad.cause, bad.ranks
+        wrong = self.service if isinstance(self.service, services.ServiceProblem) else None
+        if wrong and cause in (
+            None,
+            *services.NAMES,
+        ):  # why a name does not exist, as a verdict says
+            cause, ranks = wrong.cause, tuple(wrong.nodes)
         absent = tuple(sorted(set(range(self.nodes)) - self.running))
         missing = absent or own.missing
-        return replace(
-            own, verdict=FAILED, cause=bad.cause, ranks=bad.ranks, missing=missing, findings=findings
-        )
+        return replace(own, verdict=FAILED, cause=cause, ranks=ranks, missing=missing, findings=findings)
 
     def findings(self) -> list[Finding]:
-        """Return the step `pods`, as the API server and the execs prove it."""
+        """Return the steps `pods` and `service`, as the API server and the execs prove them."""
         absent = sorted(set(range(self.nodes)) - self.running)
         found = [failed("peer.never_came", f"rank {rank}: {self.pods[rank]}", [rank]) for rank in absent]
         found += [
             unknown("pods", f"rank {rank}: netcheck does not run there: {self.errors[rank]}", [rank])
             for rank in sorted(self.errors)
         ]
-        return found or [ok("pods", f"{self.nodes} of {self.nodes} pods run")]
+        found = found or [ok("pods", f"{self.nodes} of {self.nodes} pods run")]
+        if isinstance(self.service, str):
+            return [*found, ok("service", self.service)]
+        if self.service is not None:
+            found.append(Finding("service", FAILED, self.service.text, ranks=tuple(self.service.nodes)))
+        return found
 
     def as_dict(self, rank: int) -> dict[str, Any]:
         """Return a rank's diagnosis for `--json`, with the state of every pod."""
@@ -125,8 +119,11 @@ def look(bundle: Bundle, context: RunContext, deadline: float = DEADLINE) -> See
         "deadline": deadline,
         "peers": addresses if launch.kind == "DaemonSet" else [],  # its pods have no names of their own
     }
-    results, errors = _together(commands, told)
-    return Seen(expected.num_nodes, pods, frozenset(there), results, errors)
+    results, errors = together(commands, told)
+    assert manifest is not None
+    case = Case(Bundle.open(bundle.path), manifest, expected, launch, running=True)
+    service = services.problem(case) or services.healthy(case)
+    return Seen(expected.num_nodes, pods, frozenset(there), results, errors, service)
 
 
 def runs(pod: Object) -> bool:
@@ -154,98 +151,3 @@ def state(pod: Object | None, name: str | None) -> str:
                 code = f", exit code {detail['exitCode']}" if "exitCode" in detail else ""
                 return f"{said}: {detail.get('reason')}{code}: {detail.get('message') or 'no more is said'}"
     return f"{said} on {pod['spec'].get('nodeName')}"
-
-
-def free_port(first: int, used: Sequence[int]) -> int:
-    """Return the first port from `first` on that no pod uses. The rules for it are most like the job's."""
-    taken = set(used)
-    ports: Iterable[int] = (*range(first, 65536), *range(1024, first))
-    return next(port for port in ports if port not in taken)
-
-
-def package() -> bytes:
-    """Return netcheck as a zip file that Python can import from."""
-    folder = Path(str(resources.files("harness"))) / "workers" / "netcheck"
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(folder.glob("*.py")):
-            archive.writestr(f"netcheck/{path.name}", path.read_bytes())
-    return made.getvalue()
-
-
-class _Exec:
-    """netcheck in one pod: started, and waiting for how to check."""
-
-    def __init__(self, command: Sequence[str], sent: str) -> None:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        words = [*command, "python3", "-c", BOOT]
-        try:
-            self._process = subprocess.Popen(words, text=True, **pipes)  # type: ignore[call-overload]
-        except FileNotFoundError:
-            raise HarnessError(f"there is no {command[0]}", hint="`harness doctor --fix`") from None
-        self._sent = sent
-
-    def ready(self) -> dict[str, Any]:
-        """Bring the package, and return what the pod says of itself. Raises ValueError with what is wrong."""
-        return self._answer(self._sent, START_SECONDS)
-
-    def diagnosis(self, told: Mapping[str, Any]) -> Diagnosis:
-        """Say how to check, and return the diagnosis. Raises ValueError with what is wrong."""
-        return Diagnosis.of(self._answer(json.dumps(told), told["deadline"] + SLACK_SECONDS))
-
-    def _answer(self, line: str, seconds: float) -> dict[str, Any]:
-        over = threading.Timer(seconds, self._process.kill)
-        over.start()
-        try:
-            self._process.stdin.write(f"{line}\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
-            if answer:
-                return dict(json.loads(answer))
-        except BrokenPipeError:
-            pass
-        finally:
-            over.cancel()
-        said = self._process.stderr.read().strip().splitlines() if self._process.wait() >= 0 else []
-        raise ValueError(said[-1] if said else f"no answer within {seconds:.0f} s")
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-
-def _together(
-    commands: Mapping[int, Sequence[str]], told: Mapping[str, Any]
-) -> tuple[dict[int, Diagnosis], dict[int, str]]:
-    """Run netcheck with these commands at the same time. Returns diagnoses, and errors in words, by rank."""
-    sent = base64.b64encode(package()).decode()
-    errors: dict[int, str] = {}
-
-    def tried(rank: int, what: Any, *arguments: Any) -> Any:
-        try:
-            return what(*arguments)
-        except ValueError as error:
-            errors[rank] = str(error)
-            return None
-
-    started = {rank: _Exec(command, sent) for rank, command in commands.items()}
-    try:
-        with ThreadPoolExecutor(len(started)) as pool:
-            said = dict(zip(started, pool.map(lambda r: tried(r, started[r].ready), started), strict=True))
-            ready = {rank: each for rank, each in said.items() if each is not None}
-            if not ready:
-                return {}, errors
-            used = [port for each in ready.values() for port in each["ports"]]
-            port = free_port(min(each["master_port"] for each in ready.values()) + 1, used)
-            how = {**told, "port": port, "run": f"inside-{secrets.token_hex(4)}"}
-
-            def check(rank: int) -> Diagnosis | None:
-                defaults = {"NODE_RANK": str(rank), "NNODES": str(told["nodes"])}
-                found: Diagnosis | None = tried(rank, started[rank].diagnosis, {**how, "defaults": defaults})
-                return found
-
-            found = dict(zip(ready, pool.map(check, ready), strict=True))
-    finally:
-        for each in started.values():
-            each.end()
-    return {rank: each for rank, each in found.items() if each is not None}, errors

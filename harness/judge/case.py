@@ -48,6 +48,8 @@ class Case:
     manifest: Manifest
     expected: Expected
     launch: Launch
+    running: bool = False
+    """Whether its harness still watches it: the evidence is what is so now."""
 
     @cached_property
     def pods(self) -> dict[int, Pod]:

@@ -56,9 +56,12 @@ def healthy(case: Case) -> str | None:
 
 
 def _watched(case: Case, kind: str) -> bool:
-    """Return whether every object of a kind is in the evidence. What may not be read is not watched."""
+    """Return whether every object of a kind is in the evidence. What may not be read is not watched.
+
+    While a job runs, its watches are up to date. A harness that was killed left them at some moment.
+    """
     unread = any(retry.reason.startswith(f"objects/{kind}: ") for retry in case.manifest.retries)
-    return case.manifest.ended_at is not None and not unread
+    return (case.manifest.ended_at is not None or case.running) and not unread
 
 
 def _subdomain(pod: Pod) -> str:

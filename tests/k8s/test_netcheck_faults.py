@@ -130,6 +130,7 @@ def test_netcheck_looks_inside_a_job_that_waits(
     said = look(bundle, harness_settings, "--rank", "1")
     assert (said["verdict"], said["rank"], [*said["rows"]]) == ("ok", 1, ["0", "1", "2", "3"])
     assert all(" is Running on " in state for state in said["pods"].values())
+    assert {each["step"]: each["status"] for each in said["findings"]}["service"] == "ok"
 
     opened = Bundle.open(bundle)
     assert opened.manifest
@@ -138,7 +139,7 @@ def test_netcheck_looks_inside_a_job_that_waits(
     core = client.CoreV1Api(cluster.kube.api)
     core.patch_namespaced_pod(pods[2].name, namespace, {"metadata": {"labels": {"app": None}}})
     said = look(bundle, harness_settings)
-    assert (said["verdict"], said["cause"], said["ranks"]) == ("failed", "dns.no_record", [2])
+    assert (said["verdict"], said["cause"], said["ranks"]) == ("failed", "service.selector", [2])
 
     core.patch_namespaced_pod(pods[2].name, namespace, {"metadata": {"labels": {"app": "netcheck"}}})
     target = ["--kubeconfig", str(cluster.kube.kubeconfig), "-n", namespace]

@@ -20,7 +20,10 @@ pytestmark = pytest.mark.e2e
 
 @pytest.mark.parametrize(
     ("behaviour", "says", "lost"),
-    [("brisk", "borne", ""), ("drops a point", "named", "the tracker lacks 1 of 60 points of rank 0")],
+    [
+        pytest.param("brisk", "borne", "", marks=pytest.mark.nightly),
+        ("drops a point", "named", "the tracker lacks 1 of 60 points of rank 0"),
+    ],
 )
 def test_the_oracle_sees_what_a_worker_wrote_and_the_tracker_lacks(
     cluster: Ready, harness_settings: Settings, behaviour: str, says: str, lost: str

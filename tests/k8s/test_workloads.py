@@ -31,7 +31,7 @@ FAULTS = {
 }
 WAIT_SECONDS = 150.0
 """Seconds from launch to verdict. A rank that hangs gives up after a part of it."""
-EVERY_TIME = {("statefulset", "exit3"), ("indexed-job", "hang_at_step"), ("daemonset", "silent")}
+EVERY_TIME = {("statefulset", "exit3"), ("indexed-job", "exit3"), ("daemonset", "silent")}
 
 
 def manifest(kind: str, worker: str | None = None, queue: str | None = None) -> PlainWorkload:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from harness.cli.inside import Seen, _Exec, _together, free_port, runs, state
+from harness.cli.execs import Exec, free_port, together
+from harness.cli.inside import Seen, runs, state
 from harness.core.errors import UsageError
+from harness.judge.services import ServiceProblem
 from harness.workers.netcheck import Diagnosis
 from harness.workers.netcheck.finding import Finding, failed, ok, unknown
 
@@ -93,7 +96,7 @@ def test_a_port_that_no_pod_uses():
 def test_the_package_works_from_memory_in_another_python():
     """Contract: nothing but Python is needed there: no file, no folder of ours, no variable."""
     command = ["env", "-i", f"PATH={sys.prefix}/bin:/usr/bin:/bin"]
-    results, errors = _together({0: command}, {"nodes": 1, "deadline": 5, "peers": ["127.0.0.1"]})
+    results, errors = together({0: command}, {"nodes": 1, "deadline": 5, "peers": ["127.0.0.1"]})
     assert errors == {}
     assert (results[0].nodes, results[0].whole) == (1, True)
 
@@ -107,11 +110,27 @@ def test_the_package_works_from_memory_in_another_python():
 )
 def test_a_pod_that_cannot_run_it_is_an_error_in_words(command, said):
     """Contract: an image without Python, or an exec that fails, is named and stops nobody else."""
-    results, errors = _together({2: command}, {"nodes": 1, "deadline": 5, "peers": []})
+    results, errors = together({2: command}, {"nodes": 1, "deadline": 5, "peers": []})
     assert results == {}
     assert said in errors[2]
 
 
 def test_an_exec_is_ended():
-    run = _Exec(["env"], "")
+    run = Exec(["env"], "")
     run.end()
+
+
+def test_the_service_says_why_a_name_does_not_exist():
+    """Contract: the same cause as a verdict's: the API server's reason, in place of what pods saw of it."""
+    gone = diagnosis(0, failed("dns.no_record", "no name", [2]), verdict="failed", cause="dns.no_record")
+    wrong = ServiceProblem("service.selector", "the selector matches nobody", "netcheck", [2], [])
+    found = replace(seen({0, 1, 2, 3}, {0: gone}), service=wrong).diagnosis(0)
+    assert (found.verdict, found.cause, found.ranks) == ("failed", "service.selector", (2,))
+    assert [each.text for each in found.findings if each.step == "service"] == [wrong.text]
+
+
+def test_a_service_that_is_right_is_proved():
+    """Contract: what a pod cannot know is known to the API server."""
+    found = replace(seen({0, 1, 2, 3}, {0: diagnosis(0)}), service="it selects all").diagnosis(0)
+    assert (found.verdict, found.cause) == ("ok", None)
+    assert ok("service", "it selects all") in found.findings
