@@ -24,7 +24,7 @@ from harness.launch.konduktor.job_file import JobFile
 from harness.launch.konduktor.workload import as_workload
 from harness.launch.launching import Launching
 from harness.launch.namespaces import namespace_of
-from harness.launch.prepare import prepare
+from harness.launch.prepare import netcheck_first, prepare
 from harness.launch.workload import Workload
 from harness.observe.observer import LaunchObserver
 from harness.provision import disk
@@ -175,6 +175,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext) -> None:
                 job_name=workload.job_name(nonce),
                 recorder=context.settings.recorder,
                 netcheck=_netcheck(workload, context.settings),
+                acceptance=workload.purpose if workload.purpose in ("nodes", "ddp") else None,
             )
             writer.update(launch=launch)
             observer = LaunchObserver(ready.kube, launch, workload.watched, writer, budget)
@@ -197,9 +198,9 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext) -> None:
 
 
 def _netcheck(workload: Workload, settings: Settings) -> Literal["before", "alone"] | None:
-    if not workload.tracked:
+    if workload.purpose == "netcheck":
         return "alone"
-    return "before" if settings.netcheck else None
+    return "before" if netcheck_first(workload, settings) else None
 
 
 def _expected(workload: Workload, ready: Ready, context: RecordedContext) -> Expected:
@@ -207,6 +208,7 @@ def _expected(workload: Workload, ready: Ready, context: RecordedContext) -> Exp
     settings = context.settings
     with reached():
         nodes = workload.members(ready.kube)
+        must_answer = workload.must_answer(ready.kube)
     return Expected(
         num_nodes=nodes,
         ranks=nodes * workload.per_node,
@@ -214,6 +216,7 @@ def _expected(workload: Workload, ready: Ready, context: RecordedContext) -> Exp
         project=workload.envs.get("PLUTO_PROJECT", settings.pluto_project),
         min_nodes_used=min(nodes, ready.schedulable_nodes) if workload.spreads else 1,
         queue=workload.queue,
+        node_names=must_answer,
     )
 
 

@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 
 from harness.cli import bundles, cluster, experiments, options, report
+from harness.cli.accept import accept
 from harness.cli.live import watching
 from harness.cli.netcheck import netcheck
 from harness.cli.options import dump, progress
@@ -144,6 +145,7 @@ def tracker(context: typer.Context) -> int:
 
 
 COMMANDS = (
+    accept,
     netcheck,
     bundles.runs,
     bundles.diff,

@@ -39,6 +39,12 @@ SCHEMA_VERSION = 2
 """Version 2 renamed causes and checks (harness/evidence/renamed.py) and added attempts and members."""
 
 
+Purpose = Literal["training", "netcheck", "nodes", "ddp"]
+"""What the pods of a launch run: a training that logs with Pluto, netcheck, or acceptance tests. These test
+each node by itself, or the collectives over all of them.
+"""
+
+
 class Stage(Record):
     """One timed step of a run. `error` is set when the stage ended the run."""
 
@@ -68,6 +74,8 @@ class Launch(Record):
     """A recorder around Pluto's client was mounted (harness/launch/recorder.py)."""
     netcheck: Literal["before", "alone"] | None = None
     """netcheck ran in each pod: before the command, or alone, in a job that logs nothing with Pluto."""
+    acceptance: Literal["nodes", "ddp"] | None = None
+    """Acceptance tests ran in each pod, and nothing was logged with Pluto."""
 
     @property
     def tracked_as(self) -> str | None:
@@ -87,6 +95,8 @@ class Expected(Record):
     min_nodes_used: int = 1
     """Distinct Kubernetes nodes that the ranks must run on."""
     queue: str | None = None
+    node_names: list[str] = []
+    """Kubernetes nodes that must answer, where acceptance tests run on each of them."""
 
 
 class SentCode(Record):

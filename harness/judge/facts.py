@@ -91,16 +91,26 @@ class Facts:
     @property
     def tracked(self) -> bool:
         """Return whether the ranks of this launch log with Pluto, as far as is known."""
-        return self._netcheck != "alone"
+        return self._netcheck != "alone" and self._acceptance is None
 
     @property
     def _netcheck(self) -> str | None:
         launch = self.bundle.manifest.launch if self.bundle.manifest else None
         return launch.netcheck if launch else None
 
+    @property
+    def _acceptance(self) -> str | None:
+        launch = self.bundle.manifest.launch if self.bundle.manifest else None
+        return launch.acceptance if launch else None
+
     def applies(self, entry: Entry) -> bool:
         """Return whether a check is about launches like this one."""
-        met = {"always": True, "tracked": self.tracked, "netcheck": self._netcheck is not None}
+        met = {
+            "always": True,
+            "tracked": self.tracked,
+            "netcheck": self._netcheck is not None,
+            "acceptance": self._acceptance is not None,
+        }
         return met[entry.applies]
 
     def lacks(self, need: Need) -> tuple[Requirement, list[int]] | None:

@@ -8,6 +8,8 @@ RANKS_PER_POD = "pluto-e2e-harness/ranks-per-pod"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 NETCHECK = "pluto-e2e-harness/netcheck"
 """Annotation of an Indexed Job. "alone": it runs netcheck and nothing else, and logs nothing with Pluto."""
+ACCEPT = "pluto-e2e-harness/accept"
+"""Annotation. "nodes" of a DaemonSet, "ddp" of a StatefulSet: it runs acceptance tests and nothing else."""
 LOCAL_IMAGE = "pluto-multinode-test:local"
 """The image that stands for the worker image that the harness builds from the Dockerfile."""
 NPROC = re.compile(r"--nproc[_-]per[_-]node[= ](\S+)")

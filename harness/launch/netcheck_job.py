@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import yaml
 
+from harness.evidence.schema import Purpose
 from harness.launch.indexed_job import IndexedJobWorkload
 
 _SOURCE = Path(__file__).parent / "files" / "netcheck.yaml"
@@ -15,7 +16,7 @@ _SOURCE = Path(__file__).parent / "files" / "netcheck.yaml"
 class NetcheckJob(IndexedJobWorkload):
     """An Indexed Job that runs netcheck alone. It logs nothing with Pluto."""
 
-    tracked: ClassVar[bool] = False
+    purpose: ClassVar[Purpose] = "netcheck"
 
 
 def job(nodes: int, image: str | None = None) -> NetcheckJob:

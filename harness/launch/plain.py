@@ -24,6 +24,7 @@ from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence import kinds
 from harness.evidence.redaction import secret_variable, secrets_in
+from harness.evidence.schema import Purpose
 from harness.launch import netcheck, recorder
 from harness.launch.names import LOCAL_IMAGE, NONCE_LABEL, NPROC, QUEUE_LABEL
 from harness.launch.plain_mistakes import mistakes_in
@@ -46,7 +47,7 @@ class PlainWorkload(ABC):
     held: ClassVar[bool]
     spreads: ClassVar[bool] = False
     """Whether the harness asks for different nodes. Here the manifest decides that."""
-    tracked: ClassVar[bool] = True
+    purpose: ClassVar[Purpose] = "training"
     watched_kind: ClassVar[kinds.WatchedKind]
     launcher: ClassVar[str] = "apply"
 
@@ -64,6 +65,10 @@ class PlainWorkload(ABC):
 
     @abstractmethod
     def members(self, kube: Kube, /) -> int: ...
+
+    def must_answer(self, _kube: Kube, /) -> list[str]:
+        """Return no node: which nodes its pods run on says nothing."""
+        return []
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:  # noqa: B027 - not every kind needs it
         """Change what is special to the kind in the document that will be applied."""
@@ -157,7 +162,7 @@ class PlainWorkload(ABC):
 
         Raises UsageError.
         """
-        if settings.netcheck and self.first_host is None:
+        if settings.netcheck and self.first_host is None and self.purpose != "nodes":
             raise UsageError(
                 f"manifest {self.source}: netcheck needs names of pods, and this {self.kind} gives them none",
                 hint="a headless Service, and spec.template.spec.subdomain in an Indexed Job",

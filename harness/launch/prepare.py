@@ -76,7 +76,7 @@ def prepare(
         image=image,
         envs={
             **_environment(expected, nonce, budget, url),
-            **({"HARNESS_NETCHECK": "before"} if settings.netcheck and workload.tracked else {}),
+            **({"HARNESS_NETCHECK": "before"} if netcheck_first(workload, settings) else {}),
         },
         secret_env=secret_env,
         max_seconds=budget.job,
@@ -98,6 +98,11 @@ def prepare(
         tracker=settings.tracker,
         reader=reader,
     )
+
+
+def netcheck_first(workload: Workload, settings: Settings) -> bool:
+    """Return whether netcheck runs in each pod before the command."""
+    return settings.netcheck and workload.purpose not in ("netcheck", "nodes")
 
 
 def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack, per_node: int) -> str:

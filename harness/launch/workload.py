@@ -16,6 +16,7 @@ from typing import Protocol
 from harness.context import RunContext
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.kinds import WatchedKind
+from harness.evidence.schema import Purpose
 from harness.settings import Settings
 
 Record = Callable[[str, str], None]
@@ -88,8 +89,8 @@ class Workload(Protocol):
         """Return whether its pods spread over all nodes, so that a verdict may require it."""
 
     @property
-    def tracked(self) -> bool:
-        """Return whether its ranks log with Pluto. Else it runs netcheck alone."""
+    def purpose(self) -> Purpose:
+        """Return what its pods run. Only the ranks of a training log with Pluto."""
 
     @property
     def watched(self) -> tuple[WatchedKind, ...]:
@@ -100,6 +101,9 @@ class Workload(Protocol):
 
     def members(self, kube: Kube, /) -> int:
         """Return how many pods must come: one for each node of the job."""
+
+    def must_answer(self, kube: Kube, /) -> list[str]:
+        """Return the names of the nodes that must answer, where each node is tested by itself; else none."""
 
     @property
     def per_node(self) -> int:

@@ -8,11 +8,12 @@ from typing import Any
 import yaml
 
 from harness.core.errors import UsageError
+from harness.launch.acceptance import DdpWorkload, NodesWorkload
 from harness.launch.daemonset import DaemonSetWorkload
 from harness.launch.indexed_job import IndexedJobWorkload
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.konduktor.workload import KonduktorWorkload
-from harness.launch.names import NETCHECK
+from harness.launch.names import ACCEPT, NETCHECK
 from harness.launch.netcheck_job import NetcheckJob
 from harness.launch.plain import PlainWorkload
 from harness.launch.statefulset import StatefulSetWorkload
@@ -23,6 +24,13 @@ PLAIN: dict[tuple[str, str], type[PlainWorkload]] = {
     ("batch/v1", "Job"): IndexedJobWorkload,
     ("apps/v1", "DaemonSet"): DaemonSetWorkload,
 }
+
+SPECIAL: list[tuple[str, str, type[PlainWorkload]]] = [
+    (NETCHECK, "alone", NetcheckJob),
+    (ACCEPT, "nodes", NodesWorkload),
+    (ACCEPT, "ddp", DdpWorkload),
+]
+"""Annotation and value of workloads that run no training."""
 
 
 def load(path: Path) -> Workload:
@@ -52,11 +60,10 @@ def of_manifest(documents: list[Any], source: str) -> PlainWorkload:
         if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
             raise UsageError(f"manifest {source}: {each.get('kind')}: metadata.name is expected")
     workload, made = found[0]
-    if (
-        made is IndexedJobWorkload
-        and (workload["metadata"].get("annotations") or {}).get(NETCHECK) == "alone"
-    ):
-        made = NetcheckJob
+    annotations = workload["metadata"].get("annotations") or {}
+    for key, value, special in SPECIAL:
+        if issubclass(special, made) and annotations.get(key) == value:
+            made = special
     return made(workload, tuple(each for each in documents if each is not workload), source)
 
 

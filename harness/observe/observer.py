@@ -21,6 +21,7 @@ from harness.evidence.writer import BundleWriter
 from harness.observe import inside
 from harness.observe.completion import CompletionDetector
 from harness.observe.heartbeat import Heartbeat
+from harness.observe.independent import IndependentPods
 from harness.observe.logs import LogFollower
 from harness.observe.rendezvous import RendezvousMonitor
 from harness.observe.watcher import Watcher
@@ -53,7 +54,8 @@ class LaunchObserver:
         `kinds` are the launched objects, and what else to watch beside pods, nodes and events.
         """
         expected = writer.current.expected
-        self.completion = CompletionDetector(
+        detector = IndependentPods if launch.acceptance == "nodes" else CompletionDetector
+        self.completion = detector(
             launched=FILES[launch.kind],
             kind=launch.kind,
             held=launch.held,

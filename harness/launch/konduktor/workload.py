@@ -10,6 +10,7 @@ from kubernetes.client.exceptions import ApiException
 from harness.context import RunContext
 from harness.core.kubernetes import Kube
 from harness.evidence import kinds
+from harness.evidence.schema import Purpose
 from harness.launch.konduktor.config import Submission, users_config
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.konduktor.submit import CONTAINER, KonduktorLauncher
@@ -28,7 +29,7 @@ class KonduktorWorkload:
     container: str = CONTAINER
     held: bool = False
     spreads: bool = True
-    tracked: bool = True
+    purpose: Purpose = "training"
     watched: tuple[kinds.WatchedKind, ...] = kinds.JOBSET
 
     @property
@@ -41,6 +42,10 @@ class KonduktorWorkload:
     def members(self, _kube: Kube, /) -> int:
         """Return its num_nodes."""
         return self.job.num_nodes
+
+    def must_answer(self, _kube: Kube, /) -> list[str]:
+        """Return no node: Kueue chooses them."""
+        return []
 
     @property
     def per_node(self) -> int:

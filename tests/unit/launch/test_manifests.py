@@ -86,10 +86,10 @@ def test_the_guides_services_select_its_pods() -> None:
 def test_a_job_of_netcheck_alone_says_so() -> None:
     """Contract: only the annotation frees a Job from logging with Pluto, whatever its command is."""
     (service, job) = documents(ROOT / "harness/faults/files/netcheck.yaml")
-    assert not of_manifest([service, job], "x").tracked
+    assert of_manifest([service, job], "x").purpose == "netcheck"
     for value in ({}, {NETCHECK: "before"}):
         job["metadata"]["annotations"] = value
-        assert of_manifest([service, job], "x").tracked
+        assert of_manifest([service, job], "x").purpose == "training"
 
 
 def test_a_job_file_is_one_too() -> None:

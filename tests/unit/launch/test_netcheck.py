@@ -102,7 +102,7 @@ def test_the_job_of_harness_netcheck(nodes: int) -> None:
     spec = made.document["spec"]
     assert (spec["completions"], spec["parallelism"], spec["backoffLimitPerIndex"]) == (nodes, nodes, 0)
     assert made.image == "python:3.9"
-    assert not made.tracked
+    assert made.purpose == "netcheck"
     assert {"NNODES": str(nodes), "WORLD_SIZE": str(nodes)}.items() <= made.envs.items()
     assert made.first_host == made.envs["MASTER_ADDR"]
 

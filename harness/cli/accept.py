@@ -1,0 +1,121 @@
+"""`harness accept`: launch the acceptance tests of a cluster, and say of each node what it is worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from harness.cli import options
+from harness.cli.live import watching
+from harness.cli.verdict import show
+from harness.context import RunContext
+from harness.core.errors import UsageError
+from harness.launch.names import LOCAL_IMAGE
+from harness.settings import load
+
+REPLICAS, GPUS = 64, 8
+"""Pods, and GPUs of each, where nobody says (the guide's own numbers)."""
+WAIT_SECONDS = {False: 900.0, True: 3600.0}
+"""Seconds from launch to verdict at most, of --quick and --full."""
+
+
+def accept(
+    nodes: Annotated[bool, typer.Option("--nodes", help="test each node by itself, one pod on each")] = False,
+    ddp: Annotated[bool, typer.Option("--ddp", help="test the collectives over many pods")] = False,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, max=4096, help=f"with --ddp: pods ({REPLICAS})")
+    ] = None,
+    gpus: Annotated[
+        int | None,
+        typer.Option(
+            "--gpus-per-pod", min=1, max=64, help=f"GPUs of each pod (all of a node's; --ddp: {GPUS})"
+        ),
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="auto, cuda, or cpu: tests nodes that have no GPU, and accepts none")
+    ] = "auto",
+    full: Annotated[bool, typer.Option("--full/--quick", help="all sizes, or a minute's worth")] = False,
+    selector: Annotated[
+        list[str] | None, typer.Option(help="LABEL=VALUE of the nodes to test; may be repeated")
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(help="an image with PyTorch and Python 3.11 or later (the worker image)")
+    ] = None,
+    limits: Annotated[
+        Path | None, typer.Option(help="limits of your own, before those of docs/acceptance.md")
+    ] = None,
+    print_manifests: Annotated[
+        bool, typer.Option("--print-manifests", help="print what `kubectl apply -f -` takes, launch nothing")
+    ] = False,
+    cluster_name: options.ClusterName = None,
+    workers: options.Workers = None,
+    kubernetes: options.Kubernetes = None,
+    images: options.Images = None,
+    runs_dir: options.RunsDir = None,
+    keep_runs: options.KeepRuns = None,
+    keep_cluster: options.Keep = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+    wait: Annotated[
+        float | None, typer.Option(help="seconds from launch to verdict at most (900, --full 3600)")
+    ] = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> int:
+    """Accept a cluster's nodes: what they have, whether they compute right, and how fast.
+
+    --nodes runs one pod on each node that has GPUs (or the labels of --selector),
+    once. --ddp runs torchrun over a StatefulSet. Each figure is judged by a limit
+    with a source; without one it is UNKNOWN. Exit code, bundle and report are
+    those of `harness run`. See docs/acceptance.md.
+    """
+    from harness import run as running
+    from harness.launch import acceptance
+
+    if nodes == ddp:
+        raise UsageError("one of --nodes and --ddp is expected", hint="harness accept --nodes --device cpu")
+    if replicas is not None and nodes:
+        raise UsageError("--replicas is for --ddp: --nodes has one pod on each node")
+    asked = acceptance.Asked(
+        device=_device(device),
+        full=full,
+        image=image or LOCAL_IMAGE,
+        limits=limits,
+        gpus=gpus or (GPUS if ddp and device != "cpu" else None),
+        selector=_selector(selector or []),
+    )
+    workload = acceptance.nodes(asked) if nodes else acceptance.ddp(asked, replicas or REPLICAS)
+    if print_manifests:
+        print(acceptance.manifests(workload), end="")
+        return 0
+    settings = load(
+        cluster_name=cluster_name,
+        workers=workers,
+        kubernetes=kubernetes,
+        images=images,
+        runs_dir=runs_dir,
+        keep_runs=keep_runs,
+        keep_cluster=keep_cluster,
+        wait_seconds=wait or WAIT_SECONDS[full],
+        kubeconfig=kubeconfig,
+        context=context,
+    )
+    with watching(quiet) as (tell, listener):
+        outcome = running.run(workload, RunContext(settings=settings, progress=tell), listener)
+    return show(outcome.verdict, outcome.bundle, as_json)
+
+
+def _device(word: str) -> Literal["auto", "cpu", "cuda"]:
+    if word not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"--device: auto, cpu or cuda is expected; seen {word!r}")
+    return word  # type: ignore[return-value] # mypy does not narrow a str by `in`
+
+
+def _selector(pairs: list[str]) -> tuple[tuple[str, str], ...]:
+    """Return labels and values. Raises UsageError."""
+    for pair in pairs:
+        if not pair.partition("=")[0] or "=" not in pair:
+            raise UsageError(f"--selector: LABEL=VALUE is expected; seen {pair!r}")
+    return tuple((pair.partition("=")[0], pair.partition("=")[2]) for pair in pairs)

@@ -1,0 +1,184 @@
+"""Launch the acceptance tests: a DaemonSet that tests each node, or a StatefulSet for the collectives.
+
+The tests (harness/workers/acceptance) travel in a ConfigMap of the launch. So any image with
+PyTorch runs them.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import yaml
+
+from harness.core.errors import UsageError
+from harness.core.kubernetes import Kube, Object
+from harness.evidence.fitting import accepts, quantity
+from harness.evidence.objects import mapping
+from harness.evidence.schema import Purpose
+from harness.launch.daemonset import DaemonSetWorkload
+from harness.launch.mounted import MountedFolder
+from harness.launch.names import LOCAL_IMAGE
+from harness.launch.plain import PlainWorkload
+from harness.launch.statefulset import StatefulSetWorkload
+from harness.launch.workload import Surroundings
+
+FOLDER = "/opt/harness/acceptance"
+GPU = "nvidia.com/gpu"
+PORT = 29500
+_FILES = Path(__file__).parent / "files"
+_PACKAGE = Path(str(resources.files("harness"))) / "workers" / "acceptance"
+_LIMITS = "limits-of-this-launch.toml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What to test, and how."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """cpu: the nodes have no GPU, and none is tested. Else every node must have one."""
+    full: bool = False
+    image: str = LOCAL_IMAGE
+    limits: Path | None = None
+    """Limits of the user's own, which come before those of the package."""
+    gpus: int | None = None
+    """GPUs of each pod. None: all that a node has."""
+    selector: tuple[tuple[str, str], ...] = ()
+    """Labels of the nodes to test."""
+
+    def words(self) -> list[str]:
+        """Return the options of the tests."""
+        limits = ["--limits", f"{FOLDER}/{_LIMITS}"] if self.limits else []
+        gpus = ["--gpus", str(self.gpus)] if self.gpus and self.device != "cpu" else []
+        mode = "--full" if self.full else "--quick"
+        return [mode, "--device", self.device, "--report-dir", "/app/reports", *limits, *gpus]
+
+    def mounted(self) -> MountedFolder:
+        """Return the tests as files of the pods."""
+        package = {f"acceptance/{path.name}": path for path in sorted(_PACKAGE.glob("*.*")) if path.is_file()}
+        own = {_LIMITS: self.limits} if self.limits else {}
+        script = {"acceptance.sh": _FILES / "acceptance.sh"}
+        return MountedFolder("acceptance", FOLDER, {**script, **package, **own})
+
+
+@dataclass(frozen=True)
+class NodesWorkload(DaemonSetWorkload):
+    """A DaemonSet whose pods test their nodes, each once."""
+
+    every_gpu: bool = False
+    """Whether each pod takes all GPUs of its node. How many these are, the cluster says."""
+    purpose: ClassVar[Purpose] = "nodes"
+
+    def must_answer(self, kube: Kube, /) -> list[str]:
+        """Return the nodes that fit: by labels and, where a pod asks for GPUs, those that have or had some.
+
+        A node whose device plugin lost its GPUs still has them in its capacity, and must answer for them.
+        """
+        asks = GPU in self.resources
+        nodes = [node for node in kube.objects("v1", "Node") if accepts(self.template, node)]
+        return sorted(str(node["metadata"]["name"]) for node in nodes if not asks or gpus_of(node))
+
+    def members(self, kube: Kube, /) -> int:
+        """Return how many nodes must answer. Raises UsageError when there is none."""
+        if names := self.must_answer(kube):
+            return len(names)
+        wanted = f" with {GPU}" if GPU in self.resources else ""
+        raise UsageError(
+            f"no node{wanted} has the labels {mapping(self.template, 'spec').get('nodeSelector') or {}}",
+            hint="`kubectl describe nodes` shows labels and capacity; --device cpu tests nodes without GPUs",
+        )
+
+    def prepare(self, document: Object, surroundings: Surroundings) -> None:
+        """Keep the pods to the nodes that must answer. Elsewhere they would wait for a GPU for ever."""
+        names = self.must_answer(surroundings.kube)
+        term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": names}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+        pod = document["spec"]["template"]["spec"]
+        pod["affinity"] = {"nodeAffinity": required}
+        if self.every_gpu:
+            count = each_has(surroundings.kube, names)
+            pod["containers"][0]["resources"]["limits"][GPU] = count
+            pod["containers"][0]["env"].append({"name": "ACCEPT_GPUS", "value": str(count)})
+
+
+class DdpWorkload(StatefulSetWorkload):
+    """A StatefulSet whose pods try the collectives with each other."""
+
+    purpose: ClassVar[Purpose] = "ddp"
+
+
+def gpus_of(node: Object) -> int:
+    """Return how many GPUs a node says that it has, whether or not they work now."""
+    return int(quantity(mapping(node, "status", "capacity").get(GPU, 0)))
+
+
+def each_has(kube: Kube, names: list[str]) -> int:
+    """Return how many GPUs each of these nodes has. Raises UsageError where these are different numbers."""
+    objects = {str(node["metadata"]["name"]): node for node in kube.objects("v1", "Node")}
+    found = {name: gpus_of(objects[name]) for name in names if name in objects}
+    if len(set(found.values())) > 1:
+        seen = ", ".join(f"{name} has {count}" for name, count in sorted(found.items())[:6])
+        raise UsageError(
+            f"the nodes have different numbers of GPUs: {seen}",
+            hint="test those of one number at a time: --selector LABEL=VALUE, or --gpus 1",
+        )
+    return max(found.values(), default=1)
+
+
+def nodes(asked: Asked) -> NodesWorkload:
+    """Return the DaemonSet that tests each node."""
+    (document,) = _read("acceptance-nodes.yaml")
+    pod = document["spec"]["template"]["spec"]
+    pod["containers"][0]["args"] = asked.words()
+    if asked.selector:
+        pod["nodeSelector"] = dict(asked.selector)
+    _complete(pod, asked)
+    every = asked.gpus is None and asked.device != "cpu"
+    return NodesWorkload(document, (_files(asked),), "acceptance-nodes.yaml", every_gpu=every)
+
+
+def ddp(asked: Asked, replicas: int) -> DdpWorkload:
+    """Return the StatefulSet that tries the collectives over `replicas` pods."""
+    service, document = _read("acceptance-ddp.yaml")
+    spec = document["spec"]
+    spec["replicas"] = replicas
+    pod, name = spec["template"]["spec"], document["metadata"]["name"]
+    torchrun = (
+        f"exec sh {FOLDER}/acceptance.sh torch.distributed.run --nnodes={replicas} "
+        f"--nproc-per-node={asked.gpus or 1} --node-rank=${{HOSTNAME##*-}} "
+        f"--master-addr={name}-0.{service['metadata']['name']} --master-port={PORT} -m acceptance.ddp_tests "
+    )
+    pod["containers"][0]["args"] = [torchrun + " ".join(asked.words())]
+    if asked.selector:
+        pod["nodeSelector"] = dict(asked.selector)
+    _complete(pod, asked)
+    return DdpWorkload(document, (_files(asked), service), "acceptance-ddp.yaml")
+
+
+def manifests(workload: PlainWorkload) -> str:
+    """Return the objects as YAML that `kubectl apply -f -` takes, in whatever namespace that has."""
+    documents = copy.deepcopy([*workload.beside, workload.document])
+    return yaml.safe_dump_all(documents, sort_keys=False, width=110)
+
+
+def _read(name: str) -> list[Object]:
+    return list(yaml.safe_load_all((_FILES / name).read_text()))
+
+
+def _complete(pod: Object, asked: Asked) -> None:
+    """Add what both kinds need: image, GPUs and the folder of the tests."""
+    container, mounted = pod["containers"][0], asked.mounted()
+    container["image"] = asked.image
+    if asked.device != "cpu":
+        container["resources"]["limits"] = {GPU: asked.gpus or 1}
+    container["volumeMounts"].append(mounted.mount())
+    pod["volumes"].append(mounted.volume())
+
+
+def _files(asked: Asked) -> Object:
+    made = asked.mounted().config_map("")
+    del made["metadata"]["namespace"]
+    return made

@@ -1,0 +1,51 @@
+"""Detect when a launch of independent pods is over: pods that test their nodes, each by itself.
+
+One that fails, cannot start or lost its node ends nothing for the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.core.kubernetes import Object, condition
+from harness.evidence import messages
+from harness.observe.completion import CompletionDetector
+
+
+@dataclass
+class IndependentPods(CompletionDetector):
+    """Takes every watch delivery. `reason()` is None while any pod may still end its command."""
+
+    def reason(self) -> str | None:
+        """Return in one sentence why nothing more will come, or None."""
+        if self.deleted and not self.all(self.launched):
+            return f"the {self.kind} was deleted"
+        lost = self.out_of_reach()
+        waiting = [pod for pod in self.all("pod") if pod["metadata"]["uid"] not in self.exits]
+        stuck = {pod["metadata"]["name"]: why for pod in waiting if (why := self._stuck(pod, lost))}
+        if 0 < self.members <= len(self.exits) + len(stuck):
+            said = "; ".join(f"{name}: {why}" for name, why in sorted(stuck.items()))
+            return f"{len(self.exits)} of {self.members} pods have ended their command{said and f'; {said}'}"
+        return self._idle()
+
+    def _stuck(self, pod: Object, lost: set[str]) -> str | None:
+        """Return why a pod will never end its command, or None."""
+        name, scheduled = pod["metadata"]["name"], condition(pod, "PodScheduled")
+        unscheduled = scheduled.get("reason") == "Unschedulable"
+        why = ""
+        for status in pod["status"].get("containerStatuses") or []:
+            waits = (status.get("state") or {}).get("waiting") or {}
+            meaning = messages.not_started(waits.get("reason", ""), waits.get("message", ""))
+            if meaning is not None and meaning.prospect != "open":
+                why = f"{waits.get('reason')}: {waits.get('message')}"
+        ended = pod["status"].get("phase") in ("Succeeded", "Failed")
+        # Every timer is read, also where an earlier one has said it.
+        over = {
+            f"{scheduled.get('reason')}: {scheduled.get('message')}": self._lasts(
+                pod, "unschedulable", unscheduled
+            ),
+            why: self._lasts(pod, "image", bool(why)),
+            "its node is not Ready": self._lasts(pod, "node", name in lost),
+            f"it is {pod['status'].get('phase')}": self._lasts(pod, "pods", ended),
+        }
+        return next((text for text, held in over.items() if held), None)
