@@ -23,6 +23,8 @@ CheckId = Literal[
     "eviction",
     "rendezvous",
     "rank-exit",
+    "reports",
+    "acceptance",
     "completed",
     "node-spread",
     "logs",

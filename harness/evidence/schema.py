@@ -9,6 +9,7 @@
       events.jsonl         Observation of core/v1 Events
       inspections.jsonl    RendezvousSnapshot: containers from inside, at the rendezvous or the end
       netcheck.jsonl       NetcheckRecord: what netcheck said in each pod, where it ran
+      acceptance.jsonl     AcceptanceRecord: each acceptance test as it was made, and each pod's report
       exits.jsonl          ContainerExit: how the commands of ranks ended, where their containers are held
       logs/<pod>-<container>.log   "<RFC 3339 time> <line>", from the first line to the last
       truth/<rank>.jsonl   of each attempt of the rank TruthStart, TruthCode …, TruthRow …, TruthRewrite …,

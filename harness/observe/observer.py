@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from harness.core.deadlines import Budget, Deadline
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Kube, reached
 from harness.core.progress import Progress
+from harness.evidence.acceptance_records import AcceptanceRecord
 from harness.evidence.kinds import ALWAYS, FILES, SURROUNDINGS, WatchedKind
 from harness.evidence.netcheck_records import NetcheckDiagnosis, NetcheckRecord
 from harness.evidence.schema import ContainerExit, Launch, Observation
@@ -72,7 +73,7 @@ class LaunchObserver:
         self._truth = TruthCollector(writer.current.nonce)
         self._looked = self._looked_late = False
         self._late = budget.rank
-        self._netchecks: dict[str, frames.Collector] = {}
+        self._said: dict[tuple[str, str], frames.Collector] = {}
         self._told: Deadline | None = None
         """Where netcheck runs alone: how long the other pods have when one had the whole diagnosis."""
         self._gaps: list[str] = []
@@ -211,24 +212,30 @@ class LaunchObserver:
             for line in text.splitlines():
                 self._truth.feed(line, pod)
                 self._exited(pod, container, line)
-        if frames.MARK in text:
-            for line in text.splitlines():
-                self._checked(pod, line)
+        for mark, taken in ((frames.MARK, self._checked), (frames.ACCEPT, self._accepted)):
+            for line in text.splitlines() if mark in text else ():
+                self._framed(pod, line, mark, taken)
         if self._writer.listener is not None:
             self._writer.listener.logged(pod, self._writer.redactor.text(text[-SHOWN_BYTES:]))
 
-    def _checked(self, pod: str, line: str) -> None:
-        """Take a line of netcheck. What is no diagnosis is left out, so that its pod has none."""
-        collector = self._netchecks.setdefault(pod, frames.Collector(self._writer.current.nonce))
-        said = collector.feed(line)
-        if said is None:
-            return
-        with suppress(HarnessError, ValidationError):
-            diagnosis = NetcheckDiagnosis.model_validate(said)
-            at = line.partition(" ")[0]
-            self._writer.netcheck(NetcheckRecord(at=at, pod=pod, diagnosis=diagnosis))
-            if diagnosis.whole and self._launch.netcheck == "alone" and self._told is None:
-                self._told = Deadline.after(TELL_SECONDS)
+    def _framed(self, pod: str, line: str, mark: str, taken: Callable[[str, str, Any], None]) -> None:
+        """Take a line of a document. What is none of its kind is left out, so that its pod has none."""
+        new = frames.Collector(self._writer.current.nonce, mark)
+        said = self._said.setdefault((pod, mark), new).feed(line)
+        if said is not None:
+            with suppress(HarnessError, ValidationError):
+                taken(line.partition(" ")[0], pod, said)
+
+    def _checked(self, at: str, pod: str, said: Any) -> None:
+        """Take a diagnosis of netcheck."""
+        diagnosis = NetcheckDiagnosis.model_validate(said)
+        self._writer.netcheck(NetcheckRecord(at=at, pod=pod, diagnosis=diagnosis))
+        if diagnosis.whole and self._launch.netcheck == "alone" and self._told is None:
+            self._told = Deadline.after(TELL_SECONDS)
+
+    def _accepted(self, at: str, pod: str, said: Any) -> None:
+        """Take what an acceptance test said."""
+        self._writer.acceptance(AcceptanceRecord.model_validate({**said, "at": at, "pod": pod}))
 
     def _exited(self, pod: str, container: str, line: str) -> None:
         """Take the last line of a rank container's init: the command ended, the container may stay."""

@@ -1,0 +1,139 @@
+"""The workloads of `harness accept`: which nodes must answer, what the pods run, and what is printed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from mounting import lay_out
+
+from harness.core.errors import UsageError
+from harness.launch import acceptance
+from harness.launch.acceptance import GPU, Asked
+from harness.launch.workload_file import load, of_manifest
+
+CPU = Asked(device="cpu")
+
+
+def node(
+    name: str, capacity: int | None = None, allocatable: int | None = None, **labels: str
+) -> dict[str, Any]:
+    """A node as the API server says it; `capacity` GPUs, of which `allocatable` work."""
+    has = {} if capacity is None else {GPU: str(capacity)}
+    works = has if allocatable is None else {GPU: str(allocatable)}
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"taints": [{"key": "anything", "effect": "NoSchedule"}]},
+        "status": {"capacity": has, "allocatable": works},
+    }
+
+
+def cluster(*nodes: dict[str, Any]) -> Any:
+    return SimpleNamespace(objects=lambda *_: list(nodes))
+
+
+def container(workload: Any) -> dict[str, Any]:
+    return dict(workload.document["spec"]["template"]["spec"]["containers"][0])
+
+
+def test_every_gpu_node_must_answer_also_one_whose_gpus_are_gone():
+    """Contract: capacity counts, not what is allocatable now; taints keep no node out."""
+    there = cluster(node("a", 8), node("b", 8, 0), node("c"), node("d", 0))
+    assert acceptance.nodes(Asked()).must_answer(there) == ["a", "b"]
+    assert acceptance.nodes(CPU).must_answer(there) == ["a", "b", "c", "d"]
+
+
+def test_a_selector_narrows_the_nodes():
+    there = cluster(node("a", 8, pool="x"), node("b", 8, pool="y"))
+    asked = Asked(selector=(("pool", "y"),))
+    assert acceptance.nodes(asked).must_answer(there) == ["b"]
+    with pytest.raises(UsageError, match="pool"):
+        acceptance.nodes(Asked(selector=(("pool", "z"),))).members(there)
+
+
+def test_pods_stay_on_the_nodes_that_must_answer_with_all_their_gpus():
+    """Contract: no pod waits for a GPU on a node that never had one."""
+    there = cluster(node("a", 8), node("b", 8), node("c"))
+    workload = acceptance.nodes(Asked())
+    document = yaml.safe_load(yaml.safe_dump(workload.document))
+    document["spec"]["template"]["spec"]["containers"][0]["env"] = []
+    workload.prepare(document, SimpleNamespace(kube=there))  # type: ignore[arg-type]
+    pod = document["spec"]["template"]["spec"]
+    required = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (term,) = required["nodeSelectorTerms"]
+        "nodeSelectorTerms"
+    ]
+    assert term["matchExpressions"][0]["values"] == ["a", "b"]
+    assert pod["containers"][0]["resources"]["limits"] == {GPU: 8}
+    assert pod["containers"][0]["env"] == [{"name": "ACCEPT_GPUS", "value": "8"}]
+
+
+def test_different_numbers_of_gpus_are_refused():
+    """Contract: one template cannot ask for all GPUs of each; nothing is tested half."""
+    there = cluster(node("a", 8), node("b", 4))
+    with pytest.raises(UsageError, match="a has 8, b has 4"):
+        acceptance.each_has(there, ["a", "b"])
+
+
+def test_the_number_of_nodes_is_written_and_not_guessed():
+    """Contract: torchrun is told the replicas; the guide's labels and report folder are there."""
+    workload = acceptance.ddp(Asked(gpus=8), 64)
+    command = container(workload)["args"][0]
+    assert "--nnodes=64 --nproc-per-node=8 --node-rank=${HOSTNAME##*-}" in command
+    assert workload.document["spec"]["podManagementPolicy"] == "Parallel"
+    assert (workload.purpose, workload.per_node) == ("ddp", 8)
+    assert container(workload)["resources"]["limits"] == {GPU: 8}
+    service = next(each for each in workload.beside if each["kind"] == "Service")
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert workload.first_host == "gpu-accept-ddp-0.gpu-accept-ddp"
+    for made, app in ((workload, "gpu-accept-ddp"), (acceptance.nodes(CPU), "gpu-accept-daemon")):
+        assert made.document["spec"]["template"]["metadata"]["labels"]["app"] == app
+        assert {"name": "reports", "mountPath": "/app/reports"} in container(made)["volumeMounts"]
+
+
+@pytest.mark.parametrize(
+    "made", [acceptance.nodes(Asked(gpus=1)), acceptance.ddp(CPU, 4)], ids=["nodes", "ddp"]
+)
+def test_what_is_printed_is_the_same_workload_again(made: Any, tmp_path: Path):
+    """Contract: plain Kubernetes objects without a namespace, which `harness run` launches too."""
+    path = tmp_path / "printed.yaml"
+    path.write_text(acceptance.manifests(made))
+    documents = list(yaml.safe_load_all(path.read_text()))
+    assert all("namespace" not in each["metadata"] for each in documents)
+    again = load(path)
+    assert (again.purpose, again.kind) == (made.purpose, made.kind)
+    plain = [each for each in documents if each["kind"] != "ConfigMap"]
+    del plain[-1]["metadata"]["annotations"]
+    assert of_manifest(plain, "x").purpose == "training"
+
+
+def test_limits_of_ones_own_are_mounted(tmp_path: Path):
+    own = tmp_path / "mine.toml"
+    own.write_text("rows = []\n")
+    asked = Asked(device="cpu", limits=own)
+    folder = lay_out(asked.mounted(), tmp_path / "mount")
+    named = asked.words()[asked.words().index("--limits") + 1]
+    assert (folder / Path(named).name).read_text() == own.read_text()
+    assert named.startswith(acceptance.FOLDER)
+
+
+@pytest.mark.parametrize(
+    ("code", "report", "expected"),
+    [(0, True, 0), (1, True, 0), (2, True, 0), (1, False, 1), (137, True, 137)],
+)
+def test_a_report_is_what_counts(tmp_path: Path, code: int, report: bool, expected: int):
+    """Contract: a test that failed is no failed command; tests that ended without a report are."""
+    folder = lay_out(CPU.mounted(), tmp_path / "mount")
+    (folder / "acceptance/ends.py").write_text(f"import sys\nsys.exit({code})\n")
+    reports = tmp_path / "reports"
+    reports.mkdir()
+    if report:
+        (reports / "summary.json").write_text("{}")
+    env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "ACCEPT_REPORTS": str(reports)}
+    command = ["sh", str(folder / "acceptance.sh"), "acceptance.ends"]
+    assert subprocess.run(command, env=env, check=False, timeout=60).returncode == expected
