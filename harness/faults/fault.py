@@ -33,6 +33,7 @@ Target = Literal[
     "launcher",
     "rendezvous",
     "network",
+    "acceptance",
     "rank",
     "tracker",
     "client",
@@ -73,7 +74,9 @@ class Job(Strict):
     """The differences of the job from jobs/multinode.yaml, or from a manifest."""
 
     manifest: str | None = Field(
-        None, description="in place of jobs/multinode.yaml: a manifest of harness/faults/files"
+        None,
+        description="in place of jobs/multinode.yaml: a manifest of harness/faults/files, or accept-nodes or "
+        "accept-ddp: the acceptance tests on CPUs",
     )
     worker: str | None = Field(
         None, description="in place of multinode.py: a file of /workspace, and arguments"

@@ -12,17 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from harness.core import processes
 from harness.core.errors import HarnessError, UsageError, WaitError
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
 from harness.faults import oracle, places
 from harness.faults.command import Command
-from harness.faults.fault import Fault, Job, Step, When
+from harness.faults.fault import Fault, Step, When
 from harness.faults.rows import Row, judge_row, visible_seconds
 from harness.faults.undo import undone
+from harness.faults.variant import variant
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
 from harness.settings import Settings
@@ -38,7 +37,6 @@ RUN_SECONDS = 600.0
 WAIT_SECONDS = "150"
 CPU_REQUEST = "150m"
 """CPU request of each pod, so that several launches fit beside each other."""
-SCRIPT_OF_A_MANIFEST = ("spec", "template", "spec", "containers", "0", "args", "0")
 
 
 @dataclass
@@ -149,49 +147,6 @@ def journals(settings: Settings) -> Path:
     It is one per cluster, because others may run faults on clusters of their own.
     """
     return settings.state_dir.absolute() / "faults" / settings.cluster_name
-
-
-def variant(job: JobFile, change: Job) -> str:
-    """Return the job file of a fault. Raises UsageError for a change that changes nothing."""
-    if change.text is not None:
-        return change.text
-    if change.manifest is None:
-        document = yaml.safe_load(yaml.safe_dump(job.document))
-        _change(document, ["run"], change, job.source)
-        return yaml.safe_dump(document, sort_keys=False)
-    source = places.FILES / change.manifest
-    documents = list(yaml.safe_load_all(source.read_text()))
-    objects = {each["kind"]: each for each in documents}
-    if len(objects) != len(documents):
-        raise UsageError(f"{source} has two objects of a kind: a path could mean either")
-    kind = next(kind for kind, each in objects.items() if "template" in each["spec"])
-    _change(objects, [kind, *SCRIPT_OF_A_MANIFEST], change, str(source))
-    return yaml.safe_dump_all(objects.values(), sort_keys=False)
-
-
-def _change(document: Any, script_at: list[str], change: Job, source: str) -> None:
-    """Change a document in place. `script_at` is the path of the shell script that the ranks run."""
-    place, last = _place(document, script_at)
-    script = place[last]
-    replace = dict(change.replace)
-    if change.worker is not None:
-        replace["/workspace/multinode.py"] = f"/workspace/{change.worker}"
-    for old, new in replace.items():
-        if old not in script:
-            raise UsageError(f"the run script of {source} has no {old!r} to replace")
-        script = script.replace(old, new)
-    place[last] = change.before + script
-    for path, value in change.set.items():
-        place, last = _place(document, path.split("/"))
-        place[last] = value
-
-
-def _place(document: Any, path: list[str]) -> tuple[Any, Any]:
-    """Return the mapping or list that holds the last part of a path, and its key there."""
-    place = document
-    for parent in path[:-1]:
-        place = place[int(parent)] if isinstance(place, list) else place.setdefault(parent, {})
-    return place, int(path[-1]) if isinstance(place, list) else path[-1]
 
 
 def _inject(step: Step, known: dict[str, Any], fault: str, run: Command | None) -> None:

@@ -132,7 +132,7 @@ def nodes(asked: Asked) -> NodesWorkload:
     """Return the DaemonSet that tests each node."""
     (document,) = _read("acceptance-nodes.yaml")
     pod = document["spec"]["template"]["spec"]
-    pod["containers"][0]["args"] = asked.words()
+    pod["containers"][0]["args"] = [_script("acceptance.run_all_tests", asked)]
     if asked.selector:
         pod["nodeSelector"] = dict(asked.selector)
     _complete(pod, asked)
@@ -147,11 +147,11 @@ def ddp(asked: Asked, replicas: int) -> DdpWorkload:
     spec["replicas"] = replicas
     pod, name = spec["template"]["spec"], document["metadata"]["name"]
     torchrun = (
-        f"exec sh {FOLDER}/acceptance.sh torch.distributed.run --nnodes={replicas} "
-        f"--nproc-per-node={asked.gpus or 1} --node-rank=${{HOSTNAME##*-}} "
-        f"--master-addr={name}-0.{service['metadata']['name']} --master-port={PORT} -m acceptance.ddp_tests "
+        f"torch.distributed.run --nnodes={replicas} --nproc-per-node={asked.gpus or 1} "
+        f"--node-rank=${{HOSTNAME##*-}} --master-addr={name}-0.{service['metadata']['name']} "
+        f"--master-port={PORT} -m acceptance.ddp_tests"
     )
-    pod["containers"][0]["args"] = [torchrun + " ".join(asked.words())]
+    pod["containers"][0]["args"] = [_script(torchrun, asked)]
     if asked.selector:
         pod["nodeSelector"] = dict(asked.selector)
     _complete(pod, asked)
@@ -162,6 +162,11 @@ def manifests(workload: PlainWorkload) -> str:
     """Return the objects as YAML that `kubectl apply -f -` takes, in whatever namespace that has."""
     documents = copy.deepcopy([*workload.beside, workload.document])
     return yaml.safe_dump_all(documents, sort_keys=False, width=110)
+
+
+def _script(module: str, asked: Asked) -> str:
+    """Return the shell script of a pod: what Python runs after -m, and the options of the tests."""
+    return f"exec sh {FOLDER}/acceptance.sh {module} {' '.join(asked.words())}\n"
 
 
 def _read(name: str) -> list[Object]:

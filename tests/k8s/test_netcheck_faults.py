@@ -25,8 +25,9 @@ from harness.core.errors import WaitError
 from harness.evidence.reader import Bundle
 from harness.faults import commands
 from harness.faults.fault import Job, catalogue
-from harness.faults.inject import Injector, variant
+from harness.faults.inject import Injector
 from harness.faults.matrix import CONTROL, Matrix
+from harness.faults.variant import variant
 from harness.fixtures.plugin import Launch
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.workload_file import load

@@ -14,8 +14,9 @@ from harness.evidence.schema import Verdict
 from harness.evidence.writer import BundleWriter
 from harness.faults import places, table
 from harness.faults.fault import Fault, Job, Step, When, catalogue, load
-from harness.faults.inject import begun, variant
+from harness.faults.inject import begun
 from harness.faults.rows import judge_row
+from harness.faults.variant import variant
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.workload_file import of_manifest
 

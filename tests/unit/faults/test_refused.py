@@ -10,8 +10,8 @@ from harness import run as running
 from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.faults.fault import Fault, catalogue
-from harness.faults.inject import variant
 from harness.faults.rows import judge_row
+from harness.faults.variant import variant
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.workload_file import load as load_workload
 from harness.settings import load

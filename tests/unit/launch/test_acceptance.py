@@ -66,8 +66,6 @@ def test_pods_stay_on_the_nodes_that_must_answer_with_all_their_gpus():
     pod = document["spec"]["template"]["spec"]
     required = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     (term,) = required["nodeSelectorTerms"]
-        "nodeSelectorTerms"
-    ]
     assert term["matchExpressions"][0]["values"] == ["a", "b"]
     assert pod["containers"][0]["resources"]["limits"] == {GPU: 8}
     assert pod["containers"][0]["env"] == [{"name": "ACCEPT_GPUS", "value": "8"}]

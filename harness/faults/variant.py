@@ -1,0 +1,70 @@
+"""The job file of a fault: jobs/multinode.yaml or a manifest, with what the fault changes in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from harness.core.errors import UsageError
+from harness.faults import places
+from harness.faults.fault import Job
+from harness.launch import acceptance
+from harness.launch.konduktor.job_file import JobFile
+
+SCRIPT_OF_A_MANIFEST = ("spec", "template", "spec", "containers", "0", "args", "0")
+ACCEPT_REPLICAS = 4
+
+
+def variant(job: JobFile, change: Job) -> str:
+    """Return the job file of a fault. Raises UsageError for a change that changes nothing."""
+    if change.text is not None:
+        return change.text
+    if change.manifest is None:
+        document = yaml.safe_load(yaml.safe_dump(job.document))
+        _change(document, ["run"], change, job.source)
+        return yaml.safe_dump(document, sort_keys=False)
+    source, text = _manifest(change.manifest)
+    documents = list(yaml.safe_load_all(text))
+    objects = {each["kind"]: each for each in documents}
+    if len(objects) != len(documents):
+        raise UsageError(f"{source} has two objects of a kind: a path could mean either")
+    kind = next(kind for kind, each in objects.items() if "template" in each.get("spec", {}))
+    _change(objects, [kind, *SCRIPT_OF_A_MANIFEST], change, source)
+    return yaml.safe_dump_all(objects.values(), sort_keys=False)
+
+
+def _manifest(name: str) -> tuple[str, str]:
+    """Return a manifest's source and text: a file, or the acceptance tests on CPUs."""
+    on_cpus = acceptance.Asked(device="cpu")
+    if name == "accept-nodes":
+        return name, acceptance.manifests(acceptance.nodes(on_cpus))
+    if name == "accept-ddp":
+        return name, acceptance.manifests(acceptance.ddp(on_cpus, ACCEPT_REPLICAS))
+    source = places.FILES / name
+    return str(source), source.read_text()
+
+
+def _change(document: Any, script_at: list[str], change: Job, source: str) -> None:
+    """Change a document in place. `script_at` is the path of the shell script that the ranks run."""
+    place, last = _place(document, script_at)
+    script = place[last]
+    replace = dict(change.replace)
+    if change.worker is not None:
+        replace["/workspace/multinode.py"] = f"/workspace/{change.worker}"
+    for old, new in replace.items():
+        if old not in script:
+            raise UsageError(f"the run script of {source} has no {old!r} to replace")
+        script = script.replace(old, new)
+    place[last] = change.before + script
+    for path, value in change.set.items():
+        place, last = _place(document, path.split("/"))
+        place[last] = value
+
+
+def _place(document: Any, path: list[str]) -> tuple[Any, Any]:
+    """Return the mapping or list that holds the last part of a path, and its key there."""
+    place = document
+    for parent in path[:-1]:
+        place = place[int(parent)] if isinstance(place, list) else place.setdefault(parent, {})
+    return place, int(path[-1]) if isinstance(place, list) else path[-1]
