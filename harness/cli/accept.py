@@ -17,8 +17,8 @@ from harness.settings import load
 
 REPLICAS, GPUS = 64, 8
 """Pods, and GPUs of each, where nobody says (the guide's own numbers)."""
-WAIT_SECONDS = {False: 900.0, True: 3600.0}
-"""Seconds from launch to verdict at most, of --quick and --full."""
+FULL_SECONDS = 3600.0
+"""Seconds from launch to verdict at most, of --full."""
 
 
 def accept(
@@ -36,7 +36,9 @@ def accept(
     device: Annotated[
         str, typer.Option(help="auto, cuda, or cpu: tests nodes that have no GPU, and accepts none")
     ] = "auto",
-    full: Annotated[bool, typer.Option("--full/--quick", help="all sizes, or a minute's worth")] = False,
+    full: Annotated[
+        bool, typer.Option("--full/--quick", help="all sizes (--wait is 3600 then), or a minute's worth")
+    ] = False,
     selector: Annotated[
         list[str] | None, typer.Option(help="LABEL=VALUE of the nodes to test; may be repeated")
     ] = None,
@@ -58,9 +60,7 @@ def accept(
     keep_cluster: options.Keep = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
-    wait: Annotated[
-        float | None, typer.Option(help="seconds from launch to verdict at most (900, --full 3600)")
-    ] = None,
+    wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (600)")] = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:
@@ -98,7 +98,7 @@ def accept(
         runs_dir=runs_dir,
         keep_runs=keep_runs,
         keep_cluster=keep_cluster,
-        wait_seconds=wait or WAIT_SECONDS[full],
+        wait_seconds=wait or (FULL_SECONDS if full else None),
         kubeconfig=kubeconfig,
         context=context,
     )

@@ -26,6 +26,7 @@ from harness.observe.independent import IndependentPods
 from harness.observe.logs import LogFollower
 from harness.observe.rendezvous import RendezvousMonitor
 from harness.observe.watcher import Watcher
+from harness.workers.acceptance import emit
 from harness.workers.netcheck import frames
 from harness.workers.truth_frames import EXIT_MARK, MARK
 
@@ -212,7 +213,7 @@ class LaunchObserver:
             for line in text.splitlines():
                 self._truth.feed(line, pod)
                 self._exited(pod, container, line)
-        for mark, taken in ((frames.MARK, self._checked), (frames.ACCEPT, self._accepted)):
+        for mark, taken in ((frames.MARK, self._checked), (emit.MARK, self._accepted)):
             for line in text.splitlines() if mark in text else ():
                 self._framed(pod, line, mark, taken)
         if self._writer.listener is not None:

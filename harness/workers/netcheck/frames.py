@@ -1,10 +1,10 @@
-"""JSON as lines of the pod's log that the harness can trust: only this launch knows the nonce.
+"""A diagnosis as lines of the pod's log that the harness can trust: only this launch knows the nonce.
 
     @netcheck1 <id> <part>/<parts> <base64 of a part of the compressed JSON> <MAC>
 
-`id` is the same in all parts of one document. The first word is its kind: a diagnosis of netcheck, or what
-acceptance tests say (@accept1). The MAC is the first 32 hex digits of HMAC-SHA256(nonce, all before it). A
-line has at most MAX_LINE bytes, so that a pipe takes it at once.
+The acceptance tests print their checks the same way, with a mark of their own (acceptance/emit.py).
+`id` is the same in all parts of one diagnosis. The MAC is the first 32 hex digits of HMAC-SHA256(nonce, all
+before it). A line has at most MAX_LINE bytes, so that a pipe takes it at once.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ import zlib
 from typing import Any
 
 MARK = "@netcheck1 "
-ACCEPT = "@accept1 "
 MAX_LINE = 4000
 _CHUNK = 3800
-_LINE = r"(([0-9a-f]{16}) (\d{1,6})/(\d{1,6}) ([A-Za-z0-9+/=]+)) ([0-9a-f]{32})(?!\w)"
+_BODY = r"(([0-9a-f]{16}) (\d{1,6})/(\d{1,6}) ([A-Za-z0-9+/=]+)) ([0-9a-f]{32})(?!\w)"
 
 
-def encode(nonce: str, document: dict[str, Any], mark: str = MARK) -> list[str]:
-    """Return the lines of a document, as `Diagnosis.as_dict` gives it, without their newlines."""
-    packed = base64.b64encode(zlib.compress(json.dumps(document).encode(), 9)).decode()
+def encode(nonce: str, diagnosis: dict[str, Any], mark: str = MARK) -> list[str]:
+    """Return the lines of a diagnosis, as `Diagnosis.as_dict` gives it, without their newlines."""
+    packed = base64.b64encode(zlib.compress(json.dumps(diagnosis).encode(), 9)).decode()
     name = hashlib.sha256(packed.encode()).hexdigest()[:16]
     chunks = [packed[at : at + _CHUNK] for at in range(0, len(packed), _CHUNK)]
     bodies = [f"{name} {number}/{len(chunks)} {chunk}" for number, chunk in enumerate(chunks, 1)]
@@ -35,16 +34,16 @@ def encode(nonce: str, document: dict[str, Any], mark: str = MARK) -> list[str]:
 
 
 class Collector:
-    """Takes lines in any order, any number of times. Gives each document once, when its last part came."""
+    """Takes lines in any order, any number of times. Gives each diagnosis once, when its last part came."""
 
     def __init__(self, nonce: str, mark: str = MARK) -> None:
         self._nonce = nonce
-        self._line = re.compile(re.escape(mark) + _LINE)
+        self._line = re.compile(re.escape(mark) + _BODY)
         self._parts: dict[tuple[str, int], dict[int, str]] = {}
         self._given: set[str] = set()
 
     def feed(self, line: str) -> dict[str, Any] | None:
-        """Take a line of a log. Returns the document that it completes, or None."""
+        """Take a line of a log. Returns the diagnosis that it completes, or None."""
         found = self._line.search(line)
         if not found or not hmac.compare_digest(found[6], _mac(self._nonce, found[1])):
             return None

@@ -21,6 +21,7 @@ WITH_PROGRESS = {
     "pause",
     "resume",
     "doctor",
+    "accept",
     "netcheck",
     "shell",
     "preflight",
