@@ -217,7 +217,14 @@ def _expected(workload: Workload, ready: Ready, context: RecordedContext) -> Exp
         min_nodes_used=min(nodes, ready.schedulable_nodes) if workload.spreads else 1,
         queue=workload.queue,
         node_names=must_answer,
+        device=_device(workload),
     )
+
+
+def _device(workload: Workload) -> Literal["cpu", "cuda"] | None:
+    if workload.purpose not in ("nodes", "ddp"):
+        return None
+    return "cuda" if "nvidia.com/gpu" in workload.resources else "cpu"
 
 
 def _versions(ready: Ready, workload: Workload) -> dict[str, str]:

@@ -98,6 +98,8 @@ class Expected(Record):
     queue: str | None = None
     node_names: list[str] = []
     """Kubernetes nodes that must answer, where acceptance tests run on each of them."""
+    device: Literal["cpu", "cuda"] | None = None
+    """What acceptance tests are to test: cuda where the pods ask for GPUs."""
 
 
 class SentCode(Record):

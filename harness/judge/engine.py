@@ -9,6 +9,7 @@ from harness.core.checks import CheckId
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Verdict
 from harness.judge import (
+    acceptance,
     admission,
     attachment,
     code,
@@ -61,6 +62,8 @@ CHECKS: dict[CheckId, Judge] = {
     "eviction": lambda facts: admission.eviction(facts.case),
     "rendezvous": _rank_ends,
     "rank-exit": _rank_ends,
+    "reports": lambda facts: acceptance.reports(facts.case),
+    "acceptance": lambda facts: acceptance.accepted(facts.case),
     "completed": lambda facts: completion.completed(facts.case, facts.ends),
     "node-spread": lambda facts: pods.spread(facts.case),
     "logs": lambda facts: pods.logs(facts.case),
@@ -86,6 +89,10 @@ CHECKS: dict[CheckId, Judge] = {
     "disturbances": lambda facts: disturbances.judged(facts.case, _in_time(facts)),
 }
 """Check → its function. One that is named twice decides two checks at once."""
+
+
+TELLING = ("netcheck", "reports", "acceptance", "completed", "rank-exit", "run-exists", "no-lost-points")
+"""Checks that say why a verdict is PASS."""
 
 
 def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
@@ -181,7 +188,7 @@ def _praise(findings: list[Finding]) -> str:
     """Return why the verdict is PASS: what was proven first of all, and each restart."""
     said = {finding.name: explanation(finding.head, finding.details) for finding in findings}
     again = any(finding.name == "restarts" and finding.details for finding in findings)
-    telling = ("netcheck", "completed", "rank-exit", "run-exists", "no-lost-points", *["restarts"] * again)
+    telling = [*TELLING, *["restarts"] * again]
     untracked = (
         [] if "run-exists" in said else ["nothing was to be logged with Pluto, and nothing of that is judged"]
     )

@@ -1,0 +1,69 @@
+"""Synthetic bundles of launches whose pods ran acceptance tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import bundles
+from bundles import at
+
+from harness.evidence.acceptance_records import AcceptanceCheck, AcceptanceRecord, AcceptanceReport
+
+NODES = 3
+CHECKS = {
+    "env.shm": "ENV",
+    "compute.gemm.fp32": "COMPUTE",
+    "train.learns": "TRAIN",
+    "ddp.all_reduce.busbw": "DDP",
+}
+
+
+def check(id_: str, **more: Any) -> AcceptanceCheck:
+    """Return a check that passed, with a figure above its limit."""
+    given = {"verdict": "PASS", "text": f"the text of {id_}", "measured": 9.0, "limit": 3.0, **more}
+    return AcceptanceCheck(id=id_, tag=CHECKS[id_], **given)  # type: ignore[arg-type]
+
+
+def checks(**changed: dict[str, Any]) -> list[AcceptanceCheck]:
+    """Return all checks; `changed` says of some, dots as two underscores, what is different."""
+    return [check(id_, **changed.get(id_.replace(".", "__"), {})) for id_ in CHECKS]
+
+
+def report(node: str, made: list[AcceptanceCheck], **more: Any) -> AcceptanceReport:
+    return AcceptanceReport(
+        **{
+            "kind": "node",
+            "node": node,
+            "pod": "its-own-word",
+            "device": "cpu",
+            "mode": "quick",
+            "started": at(5),
+            "seconds": 3.0,
+            "checks": made,
+            "verdict": "PASS",
+            **more,
+        }
+    )
+
+
+def nodes(said: dict[int, list[AcceptanceCheck] | None], device: str = "cpu", **more: Any) -> bundles.Job:
+    """Return a launch on three nodes that passed but for what their tests said. None: no report came."""
+    made = bundles.healthy(NODES)
+    assert made.manifest.launch is not None
+    assert made.manifest.expected is not None
+    launch = made.manifest.launch.model_copy(update={"acceptance": "nodes"})
+    names = [node_of(index) for index in range(NODES)]
+    expected = made.manifest.expected.model_copy(update={"node_names": names, "device": device})
+    made.manifest = made.manifest.model_copy(update={"launch": launch, "expected": expected})
+    for index, of in said.items():
+        pod = made.pod_name(index)
+        made.accepted += [AcceptanceRecord(at=at(7, True), pod=pod, check=one) for one in of or checks()[:2]]
+        if of is not None:
+            whole = report(node_of(index), of, **more)
+            made.accepted.append(AcceptanceRecord(at=at(8, True), pod=pod, report=whole))
+    return made
+
+
+def node_of(index: int) -> str:
+    """Return the Kubernetes node of a pod of bundles.healthy."""
+    return f"e2e-worker{index + 1}"

@@ -1,0 +1,91 @@
+"""Acceptance tests: every node answers, and no node is accepted for what it did not prove."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from acceptance_bundles import NODES, checks, nodes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.judge.engine import judge
+
+HEALTHY: dict[int, Any] = {index: checks() for index in range(NODES)}
+
+
+def verdict(job: Any, path: Path) -> Any:
+    return judge(job.write(path / "bundle"))
+
+
+def test_every_node_answered_and_everything_passed(tmp_path: Path):
+    """Contract: PASS says of how many nodes, and that no GPU was accepted where none was tested."""
+    seen = verdict(nodes(HEALTHY), tmp_path)
+    assert seen.verdict == "PASS", seen.explanation
+    assert "All 3 nodes gave a whole report" in seen.explanation
+    assert "12 checks on 3 nodes passed" in seen.explanation
+    assert "no GPU was tested, so no GPU is accepted" in seen.explanation
+    assert "run-exists" not in {check.name for check in seen.checks}
+
+
+def test_a_node_without_a_report_is_named(tmp_path: Path):
+    """Contract: what its pod had found out before does not make it accepted."""
+    seen = verdict(nodes({**HEALTHY, 1: None}), tmp_path)
+    assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", "node.not_answered", [1])
+    assert "1 node of 3 gave no report: e2e-worker2" in seen.explanation
+
+
+def test_a_node_that_nobody_heard_of(tmp_path: Path):
+    """Contract: the node that should have answered counts, also when no pod came to it."""
+    job = nodes(HEALTHY)
+    expected = job.manifest.expected.model_copy(update={"node_names": ["e2e-worker1", "e2e-worker9"]})
+    job.manifest = job.manifest.model_copy(update={"expected": expected})
+    seen = verdict(job, tmp_path)
+    assert (seen.verdict, seen.cause) == ("FAIL", "node.not_answered")
+    assert "e2e-worker9: no pod came to it" in seen.explanation
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"verdict": "FAIL", "cause": "compute.wrong"}, ("FAIL", "compute.wrong", [2])),
+        ({"verdict": "FAIL", "cause": "of.another_version"}, ("FAIL", "acceptance.failed", [2])),
+        ({"verdict": "UNKNOWN"}, ("UNKNOWN", "run.evidence_missing", [2])),
+        ({"measured": 1.0}, ("UNKNOWN", "run.evidence_missing", [2])),
+        ({"measured": None}, ("UNKNOWN", "run.evidence_missing", [2])),
+        ({"verdict": "WARN", "cause": "compute.slow"}, ("PASS", None, [])),
+    ],
+)
+def test_one_check_of_one_node(tmp_path: Path, changed: dict[str, Any], expected: tuple[Any, ...]):
+    """Contract: the worst check of any node counts. A figure on the wrong side of its limit is no pass."""
+    said = {**HEALTHY, 2: checks(compute__gemm__fp32=changed)}
+    seen = verdict(nodes(said), tmp_path)
+    assert (seen.verdict, seen.cause, seen.ranks) == expected, seen.explanation
+    if seen.verdict != "UNKNOWN" or "measured" not in changed:
+        assert "the text of compute.gemm.fp32" in seen.explanation
+
+
+def test_a_cpu_that_passes_for_a_gpu(tmp_path: Path):
+    """Contract: where GPUs were to be tested, a report about a CPU proves nothing."""
+    seen = verdict(nodes(HEALTHY, device="cuda"), tmp_path)
+    assert seen.verdict == "UNKNOWN"
+    assert "it tested a cpu, and cuda was to be tested" in seen.explanation
+
+
+def test_a_check_that_other_nodes_have(tmp_path: Path):
+    """Contract: a shorter report is not better than a whole one."""
+    seen = verdict(nodes({**HEALTHY, 0: checks()[:3]}), tmp_path)
+    assert (seen.verdict, seen.ranks) == ("UNKNOWN", [0])
+    assert "nothing of DDP" in seen.explanation
+
+
+@settings(max_examples=25)
+@given(index=st.integers(0, NODES - 1), drop=st.sets(st.integers(0, 3), min_size=1))
+def test_nothing_that_is_left_out_makes_a_pass(
+    tmp_path_factory: pytest.TempPathFactory, index: int, drop: set[int]
+):
+    """Contract: any node, any checks left out: never a PASS."""
+    kept = [check for at, check in enumerate(checks()) if at not in drop]
+    seen = verdict(nodes({**HEALTHY, index: kept}), tmp_path_factory.mktemp("left-out"))
+    assert seen.verdict != "PASS"
