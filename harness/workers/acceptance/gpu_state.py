@@ -1,7 +1,7 @@
 """Judge the state of a GPU as nvidia-smi shows it: memory errors, links, clocks, MIG, persistence. Pure.
 
-Some of it is true at any time (`at_rest`). Clocks and the generation of the PCIe link fall when a GPU idles, so
-they are read while it computes (`under_load`). What nvidia-smi does not tell is UNKNOWN.
+Some of it is true at any time (`at_rest`). Clocks and the generation of the PCIe link fall when a GPU idles,
+so they are read while it computes (`under_load`). What nvidia-smi does not tell is UNKNOWN.
 """
 
 from __future__ import annotations
@@ -95,19 +95,19 @@ def links(
         # Providers of single GPUs switch the links off, rightly.
         return Check(id=id, tag=TAG, verdict="PASS", text=f"{text}; one GPU alone uses none", **shown)
     fastest = max((speed for speeds in all_links.values() for speed in speeds), default=0.0)
-    if up and min(up) < 0.99 * fastest:
-        words = f"{text}; its neighbours' run at {fastest:g} GB/s"
-        return Check(id=id, tag=TAG, verdict="FAIL", text=words, cause="gpu.nvlink", **shown)
-    if row := limits.row(model=gpu.name, check=id):
-        return judged(id, TAG, float(len(up)), "links", row, "gpu.nvlink", text, **where)
     most = max(sum(speed > 0 for speed in speeds) for speeds in all_links.values())
-    if len(up) < max(most, len(own) if up else 0):
-        words = f"{text}; a neighbour has {most}"
-        return Check(id=id, tag=TAG, verdict="FAIL", text=words, cause="gpu.nvlink", **shown)
-    if not up:
-        words = f"{text}; nobody knows how many a {gpu.name} should have here"
-        return Check(id=id, tag=TAG, verdict="UNKNOWN", text=words, **shown)
-    return Check(id=id, tag=TAG, verdict="PASS", text=text, **shown)
+    row = limits.row(model=gpu.name, check=id)
+    if row and not (up and min(up) < 0.99 * fastest):
+        return judged(id, TAG, float(len(up)), "links", row, "gpu.nvlink", text, **where)
+    verdict: Verdict = "PASS"
+    if up and min(up) < 0.99 * fastest:
+        verdict, text = "FAIL", f"{text}; the fastest here run at {fastest:g} GB/s"
+    elif len(up) < max(most, len(own) if up else 0):
+        verdict, text = "FAIL", f"{text}; a neighbour has {most}"
+    elif not up:
+        verdict, text = "UNKNOWN", f"{text}; nobody knows how many a {gpu.name} should have here"
+    cause = "gpu.nvlink" if verdict == "FAIL" else None
+    return Check(id=id, tag=TAG, verdict=verdict, text=text, cause=cause, **shown)
 
 
 def _word(
@@ -159,7 +159,7 @@ def _throttle(gpu: Gpu, **where: Any) -> Check:
     id = "env.throttle"
     if not isinstance(gpu.reasons, frozenset):
         return _missing(id, "why the clocks are held down", gpu.reasons, **where)
-    # Under full load the power limit holds the clocks of a healthy GPU down: sw_power_cap is said, not judged.
+    # Under full load the power limit holds a healthy GPU's clocks down: sw_power_cap is said, not judged.
     text = "under load held down by: " + (", ".join(sorted(gpu.reasons)) or "nothing")
     if any(reason in gpu.reasons for reason in FAILING_REASONS):
         return Check(id=id, tag=TAG, verdict="FAIL", text=text, cause="gpu.throttled", **where)

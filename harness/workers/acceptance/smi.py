@@ -1,15 +1,15 @@
 """Read what nvidia-smi says of the GPUs: `nvidia-smi -q -x` and `nvidia-smi nvlink -s`. Pure.
 
-A field that nvidia-smi does not print is None. One that it prints as N/A is NOT_SUPPORTED: the GPU has no such
-thing, or does not tell. Field names changed between drivers; both names are read.
+A field that nvidia-smi does not print is None. One that it prints as N/A is NOT_SUPPORTED: the GPU has no
+such thing, or does not tell. Field names changed between drivers; both names are read.
 """
 
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, field
 from typing import Literal
+from xml.etree import ElementTree
 
 NotSupported = Literal["N/A"]
 NOT_SUPPORTED: NotSupported = "N/A"
@@ -153,9 +153,18 @@ def _number(text: str | None) -> Number:
     return float(found[0]) if found else None
 
 
-def _total(texts: list[str | None]) -> Number:
+def _errors(element: ElementTree.Element, names: tuple[str, ...]) -> Number:
+    """Return the counters' sum over the GPU's life, or since its driver was loaded where that is more."""
+    sums = [
+        _total([_number(element.findtext(f"ecc_errors/{span}/{name}")) for name in names])
+        for span in ("aggregate", "volatile")
+    ]
+    counted = [found for found in sums if isinstance(found, float)]
+    return max(counted) if counted else sums[0] or sums[1]
+
+
+def _total(numbers: list[Number]) -> Number:
     """Return the sum of the counters that are there."""
-    numbers = [_number(text) for text in texts]
     counted = [number for number in numbers if isinstance(number, float)]
     if counted:
         return sum(counted)
