@@ -9,13 +9,14 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from .check import Check
 
 TAG = "ENV"
 SHM = Path("/dev/shm")  # noqa: S108 - it is judged, not written to
 SHM_BYTES = 64 * 2**20
-"""What eight ranks of NCCL and a data loader need at least; with less, ai-cloud-validation #643 saw a segfault."""
+"""What must be free at least. Without it eight ranks ended in a segfault (ai-cloud-validation #643)."""
 RDMA_DEVICES = Path("/sys/class/infiniband")
 CLOCK_ERROR_SECONDS = 1.0
 _TIME_ERROR = 5
@@ -60,7 +61,7 @@ def judge_room(total: int, free: int) -> Check:
         id="env.shm",
         tag=TAG,
         verdict="FAIL" if cause else "PASS",
-        text=f"/dev/shm has {free / _GIB:.3g} GiB free of {total / _GIB:.3g} GiB; 64 MiB must be free",
+        text=f"{free / _GIB:.3g} GiB of {total / _GIB:.3g} GiB of shared memory are free; 64 MiB must be",
         cause=cause,
         measured=float(free),
         unit="bytes",
@@ -88,7 +89,7 @@ def locked_memory(limit: int, rdma_devices: int) -> Check:
 
 
 def clock() -> Check:
-    """Judge the host's clock by what the kernel says of it, and by the files of this image: they are older."""
+    """Judge the host's clock by what the kernel says of it, and by this image's files, which are older."""
     built = Path(__file__).stat().st_mtime
     try:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -107,7 +108,7 @@ def judge_clock(answer: int | None, error: float, built: float, why: str = "") -
         return Check(id=id, tag=TAG, verdict="FAIL", text=words, cause="clock.wrong")
     if answer is None or answer < 0:
         return Check(id=id, tag=TAG, verdict="UNKNOWN", text=f"the kernel does not tell of its clock: {why}")
-    shown = {"measured": error, "unit": "s", "limit": CLOCK_ERROR_SECONDS}
+    shown: dict[str, Any] = {"measured": error, "unit": "s", "limit": CLOCK_ERROR_SECONDS}
     if answer == _TIME_ERROR or error > CLOCK_ERROR_SECONDS:
         words = f"the clock is not synchronised; it may be off by {error:.3g} s"
         return Check(id=id, tag=TAG, verdict="WARN", text=words, cause="clock.wrong", relation="<=", **shown)
