@@ -1,0 +1,116 @@
+"""Measure how fast memory is, and copies between host and GPUs. What was copied is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from .check import Check
+from .devices import Device
+from .limits import Limits, judged
+from .timing import SPANS, seconds_per_call
+
+TAG = "COMPUTE"
+BYTES = {
+    ("cpu", "quick"): 32 << 20,
+    ("cpu", "full"): 256 << 20,
+    ("cuda", "quick"): 1 << 30,
+    ("cuda", "full"): 4 << 30,
+}
+"""(device, mode) → size of one array: far more than any cache holds."""
+HOST_BYTES = {"quick": 256 << 20, "full": 1 << 30}
+
+
+def memory(device: Device, mode: str, limits: Limits) -> Iterator[Check]:
+    """Measure copy (a = b) and triad (a = b + s c), counted as bytes read and written."""
+    count = BYTES[device.kind, mode] // 4
+    b = torch.arange(count, dtype=torch.float32, device=device.torch)
+    a, c = torch.empty_like(b), torch.full_like(b, 2.0)
+
+    def triad() -> None:
+        torch.add(b, c, alpha=0.5, out=a)
+
+    yield _measured("memory.copy", lambda: a.copy_(b), 2, a, lambda: torch.equal(a, b), device, mode, limits)
+    yield _measured("memory.triad", triad, 3, a, lambda: torch.equal(a, b + 1), device, mode, limits)
+
+
+def host(device: Device, mode: str, limits: Limits) -> Iterator[Check]:
+    """Measure copies from the host to a GPU and back, from pinned memory."""
+    count = HOST_BYTES[mode] // 4
+    on_host = torch.arange(count, dtype=torch.float32).pin_memory()
+    back = torch.zeros(count, dtype=torch.float32).pin_memory()
+    on_gpu = torch.zeros(count, dtype=torch.float32, device=device.torch)
+
+    def same() -> bool:
+        return torch.equal(on_gpu.cpu(), on_host)
+
+    yield _measured(
+        "copy.h2d", lambda: on_gpu.copy_(on_host, non_blocking=True), 1, on_gpu, same, device, mode, limits
+    )
+    yield _measured(
+        "copy.d2h",
+        lambda: back.copy_(on_gpu, non_blocking=True),
+        1,
+        back,
+        lambda: torch.equal(back, on_host),
+        device,
+        mode,
+        limits,
+    )
+
+
+def peers(devices: Sequence[Device], mode: str, limits: Limits) -> Iterator[Check]:
+    """Measure copies from each GPU to the next, and with mode full to every other; the slowest is judged."""
+    count = BYTES["cuda", mode] // 4
+    for place, device in enumerate(devices):
+        following = [*devices[place + 1 :], *devices[:place]]
+        slowest: tuple[float, Device] | None = None
+        wrong: list[int] = []
+        source = torch.arange(count, dtype=torch.float32, device=device.torch)
+        for target in following if mode == "full" else following[:1]:
+            held = torch.zeros(count, dtype=torch.float32, device=target.torch)
+            seconds = seconds_per_call(
+                lambda held=held: held.copy_(source, non_blocking=True),  # type: ignore[misc]
+                device,
+                SPANS["cuda", "quick"],
+            )
+            if not torch.equal(held.cpu(), source.cpu()):
+                wrong.append(target.index)
+            rate = 4 * count / seconds / 1e9
+            slowest = min(slowest or (rate, target), (rate, target), key=lambda one: one[0])
+        if slowest is None:
+            continue
+        text = f"{slowest[0]:.4g} GB/s to GPU {slowest[1].index}"
+        if wrong:
+            yield _wrong("copy.peer", f"what came to GPUs {wrong} is not what was sent", device)
+            continue
+        row = limits.row(model=device.name, check="copy.peer")
+        yield judged("copy.peer", TAG, slowest[0], "GB/s", row, "copy.slow", text, **device.where)
+
+
+def _measured(
+    id: str,
+    call: Callable[[], object],
+    times: int,
+    target: Any,
+    same: Callable[[], bool],
+    device: Device,
+    mode: str,
+    limits: Limits,
+) -> Check:
+    """Time a call that moves `times` times the bytes of `target`, and see that what it wrote is right."""
+    seconds = seconds_per_call(call, device, SPANS[device.kind, mode])
+    if not same():
+        return _wrong(id, "what was written is not what should be there", device)
+    size = target.numel() * target.element_size()
+    rate = times * size / seconds / 1e9
+    row = limits.row(model=device.name, check=id)
+    cause = "memory.slow" if id.startswith("memory.") else "copy.slow"
+    text = f"{rate:.4g} GB/s ({size >> 20} MiB, {seconds * 1e3:.3g} ms)"
+    return judged(id, TAG, rate, "GB/s", row, cause, text, **device.where)
+
+
+def _wrong(id: str, text: str, device: Device) -> Check:
+    return Check(id=id, tag=TAG, verdict="FAIL", text=text, cause="compute.wrong", **device.where)

@@ -1,0 +1,145 @@
+"""Find the accelerators that PyTorch sees, and say whether they are those that were asked for."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from .check import Check
+from .smi import Gpu, Smi
+
+TAG = "ENV"
+ASKED = "ACCEPT_GPUS"
+"""Environment variable: how many GPUs this container should see."""
+_SMI_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator as PyTorch numbers it, or the CPU."""
+
+    kind: Literal["cpu", "cuda"]
+    index: int
+    uuid: str
+    name: str
+    memory: int = 0
+
+    @property
+    def torch(self) -> str:
+        """Return PyTorch's name of it."""
+        return f"cuda:{self.index}" if self.kind == "cuda" else "cpu"
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """Return the fields of Check that say which GPU it is about."""
+        return {"gpu": self.uuid, "index": self.index} if self.kind == "cuda" else {}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it in the shape of AcceptanceGpu."""
+        return {key: value for key, value in asdict(self).items() if key != "kind"}
+
+
+CPU = Device("cpu", 0, "", "cpu")
+
+
+def found() -> list[Device]:
+    """Return the GPUs that PyTorch sees."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return []
+    properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return [
+        Device("cuda", index, uuid(str(getattr(one, "uuid", ""))), one.name, one.total_memory)
+        for index, one in enumerate(properties)
+    ]
+
+
+def uuid(text: str) -> str:
+    """Return a GPU's UUID as nvidia-smi writes it: PyTorch leaves GPU- out."""
+    return text if not text or text.startswith(("GPU-", "MIG-")) else f"GPU-{text}"
+
+
+def ask_smi(*arguments: str) -> str:
+    """Return what nvidia-smi prints. Raises OSError or ValueError, with its words, when it fails."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        raise OSError("nvidia-smi is not in this container")
+    try:
+        done = subprocess.run(
+            [command, *arguments], capture_output=True, text=True, timeout=_SMI_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"nvidia-smi did not end within {_SMI_SECONDS} s") from error
+    if done.returncode:
+        words = (done.stdout + done.stderr).strip()[-300:]
+        raise ValueError(f"nvidia-smi ended with code {done.returncode}: {words}")
+    return done.stdout
+
+
+def of(smi: Smi | None, device: Device) -> Gpu | None:
+    """Return what nvidia-smi says of this device. They are paired by UUID: the two may number differently."""
+    gpus = smi.gpus if smi else ()
+    return next((gpu for gpu in gpus if device.uuid and gpu.uuid == device.uuid), None)
+
+
+def asked(option: int | None) -> int | None:
+    """Return how many GPUs there should be, or None when nobody said. Raises ValueError."""
+    text = os.environ.get(ASKED, "").strip()
+    number = int(text) if option is None and text else option
+    if number is not None and number < 1:
+        raise ValueError(f"the number of GPUs asked for is at least 1, and not {number}")
+    return number
+
+
+def count(devices: Sequence[Device], smi: Smi | None, expected: int | None) -> Check:
+    """Judge how many GPUs PyTorch sees."""
+    id, seen, listed = "env.gpus", len(devices), len(smi.gpus) if smi else 0
+    shown: dict[str, Any] = {"measured": float(seen), "unit": "GPUs", "relation": ">="}
+    if expected is not None:
+        shown["limit"] = float(expected)
+    if not seen and listed:
+        text = f"nvidia-smi lists {listed} GPUs (driver {smi.driver if smi else ''}), and PyTorch sees none"
+        return Check(id=id, tag=TAG, verdict="FAIL", text=text, cause="gpu.driver", **shown)
+    if not seen:
+        text = f"no GPU is visible; {expected or 'at least 1'} should be"
+        return Check(id=id, tag=TAG, verdict="FAIL", text=text, cause="gpu.absent", **shown)
+    if expected is not None and seen < expected:
+        text = f"{seen} of {expected} GPUs are visible"
+        return Check(id=id, tag=TAG, verdict="FAIL", text=text, cause="gpu.fewer", **shown)
+    if expected is None:
+        text = f"{seen} GPUs are visible, and nobody said how many there should be (--gpus N or {ASKED})"
+        return Check(id=id, tag=TAG, verdict="UNKNOWN", text=text, **shown)
+    names = ", ".join(sorted({device.name for device in devices}))
+    return Check(id=id, tag=TAG, verdict="PASS", text=f"{seen} GPUs are visible: {names}", **shown)
+
+
+def versions(smi: Smi | None) -> dict[str, str]:
+    """Return what runs here: python, torch, and where there are some cuda, nccl, cudnn, driver."""
+    import torch
+
+    said = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    if torch.version.cuda:
+        said["cuda"] = str(torch.version.cuda)
+    if torch.cuda.is_available() and torch.distributed.is_nccl_available():
+        said["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+    if torch.cuda.is_available() and torch.backends.cudnn.is_available():
+        said["cudnn"] = str(torch.backends.cudnn.version())
+    if smi and smi.driver:
+        said |= {"driver": smi.driver, "driver_cuda": smi.cuda}
+    return said
+
+
+def version_checks(said: dict[str, str], device: str) -> Iterator[Check]:
+    """Say the versions. On a GPU, one that is not known is UNKNOWN."""
+    needed = ("python", "torch", *(("cuda", "nccl", "driver") if device == "cuda" else ()))
+    missing = [name for name in needed if not said.get(name)]
+    text = ", ".join(f"{name} {value}" for name, value in said.items())
+    if missing:
+        text += f"; not known: {', '.join(missing)}"
+    yield Check(id="env.versions", tag=TAG, verdict="UNKNOWN" if missing else "PASS", text=text)

@@ -1,0 +1,122 @@
+"""Prove that matrix products are right, and fast enough, in each precision that the device has."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from .check import Check
+from .devices import Device
+from .limits import Limits, judged
+from .precision import TF32_MASK, Precision, factor, offered
+from .timing import SPANS, seconds_per_call
+
+TAG = "COMPUTE"
+RIGHT_SHAPE = {"cpu": (128, 128, 512), "cuda": (1024, 1024, 2048)}
+"""Device → (M, N, K) of the product that is compared with the reference on the CPU, in float64."""
+FAST_SIZE = {"cpu": 256, "cuda": 8192}
+"""Device → M = N = K of the product that is timed."""
+EQUAL_SIZE = {"cpu": 256, "cuda": 4096}
+EQUAL_RUNS = 3
+
+
+def precisions(device: Device) -> list[Precision]:
+    """Return the precisions that this device has."""
+    capability = torch.cuda.get_device_capability(device.index) if device.kind == "cuda" else (0, 0)
+    return offered(device.kind, capability)
+
+
+def right(precision: Precision, device: Device) -> Check:
+    """Compare a product with its reference in float64, by the bound of precision.py, in every element."""
+    m, n, k = RIGHT_SHAPE[device.kind]
+    a, b = _factors(precision, m, n, k, device)
+    with exactly(precision):
+        product = _product(precision, a, b)().double().cpu()
+    left, right_ = a.cpu().double(), b.cpu().double()
+    exact, size = left @ right_, left.abs() @ right_.abs()
+    bound = factor(precision, k) * size + precision.u_out * exact.abs() + precision.least
+    shares = (product - exact).abs() / bound
+    # A product that is no number at all must not look like a small error: nan is above any bound.
+    share = float(torch.nan_to_num(shares, nan=float("inf")).max())
+    wrong = int((~(shares <= 1)).sum())
+    text = f"{m}×{n}×{k}: the largest error is {share:.3g} of its bound"
+    return Check(
+        id=f"compute.gemm.{precision.name}.correct",
+        tag=TAG,
+        verdict="FAIL" if wrong else "PASS",
+        text=f"{text}; {wrong} of {m * n} elements are wrong" if wrong else text,
+        cause="compute.wrong" if wrong else None,
+        measured=share,
+        unit="of the bound",
+        limit=1.0,
+        relation="<=",
+        limit_kind="limit",
+        limit_source="4 √K u (|A||B|) + u_out |AB| against float64 (precision.py)",
+        **device.where,
+    )
+
+
+def fast(precision: Precision, device: Device, mode: str, limits: Limits) -> Check:
+    """Time a product. The factors are made before, and the result is not read back in the timed part."""
+    n = FAST_SIZE[device.kind]
+    a, b = _factors(precision, n, n, n, device)
+    with exactly(precision):
+        seconds = seconds_per_call(_product(precision, a, b), device, SPANS[device.kind, mode])
+    rate = 2 * n**3 / seconds / 1e12
+    id = f"compute.gemm.{precision.name}"
+    row = limits.row(model=device.name, check=id)
+    text = f"{rate:.4g} TFLOP/s ({n}×{n}×{n}, {seconds * 1e3:.3g} ms)"
+    return judged(id, TAG, rate, "TFLOP/s", row, "compute.slow", text, **device.where)
+
+
+def digests(device: Device) -> list[str]:
+    """Return the digests of EQUAL_RUNS runs of one product, whose factors are the same on every device."""
+    n = EQUAL_SIZE[device.kind]
+    generator = torch.Generator().manual_seed(20)
+    a, b = (torch.randn(n, n, generator=generator).to(torch.bfloat16).to(device.torch) for _ in range(2))
+    return [_digest(a @ b) for _ in range(EQUAL_RUNS)]
+
+
+@contextmanager
+def exactly(precision: Precision) -> Iterator[None]:
+    """Let products be made in this precision and no lower one."""
+    matmul = torch.backends.cuda.matmul
+    names = ("allow_tf32", "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+    before = {name: getattr(matmul, name) for name in names}
+    try:
+        for name in names:
+            setattr(matmul, name, name == "allow_tf32" and precision.name == "tf32")
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(matmul, name, value)
+
+
+def _factors(precision: Precision, m: int, n: int, k: int, device: Device) -> tuple[Any, Any]:
+    """Return A (M×K) and B (K×N), random, exact in the precision. Seeded: each device gets the same."""
+    generator = torch.Generator(device.torch).manual_seed(7)
+    made = []
+    for shape in ((m, k), (k, n)):
+        whole = torch.randn(shape, generator=generator, device=device.torch)
+        if precision.name == "tf32":
+            whole = (whole.view(torch.int32) & TF32_MASK).view(torch.float32)
+        made.append(whole.to(getattr(torch, precision.dtype)))
+    return made[0], made[1]
+
+
+def _product(precision: Precision, a: Any, b: Any) -> Callable[[], Any]:
+    """Return what multiplies the two."""
+    if precision.name != "fp8":
+        out = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
+        return lambda: torch.mm(a, b, out=out)
+    one = torch.ones((), device=a.device)
+    columns = b.t().contiguous().t()  # cuBLAS wants the second factor by columns
+    return lambda: torch._scaled_mm(a, columns, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+
+
+def _digest(matrix: Any) -> str:
+    return hashlib.sha256(matrix.cpu().view(torch.uint8).numpy()).hexdigest()[:16]

@@ -1,0 +1,173 @@
+"""Judge the state of a GPU as nvidia-smi shows it: memory errors, links, clocks, MIG, persistence. Pure.
+
+Some of it is true at any time (`at_rest`). Clocks and the generation of the PCIe link fall when a GPU idles,
+so they are read while it computes (`under_load`). What nvidia-smi does not tell is UNKNOWN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from .check import Check, Verdict
+from .limits import Limits, judged
+from .smi import NOT_SUPPORTED, Gpu, Number
+
+TAG = "ENV"
+FAILING_REASONS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+"""The hardware protects itself from heat or from a weak power supply."""
+WARNING_REASONS = ("sw_thermal_slowdown", "applications_clocks_setting", "sync_boost")
+AT_REST = (
+    "env.ecc.mode",
+    "env.ecc.sram_uncorrected",
+    "env.ecc.sram_corrected",
+    "env.remapped_rows.uncorrectable",
+    "env.remapped_rows.pending",
+    "env.remapped_rows.failed",
+    "env.pcie.width",
+    "env.mig",
+    "env.persistence",
+)
+UNDER_LOAD = ("env.pcie.generation", "env.clocks", "env.throttle")
+
+
+def at_rest(gpu: Gpu, limits: Limits, **where: Any) -> Iterator[Check]:
+    """Make the checks AT_REST of one GPU. `where`: gpu and index of Check."""
+    yield _word("env.ecc.mode", gpu.ecc_mode, "ECC", "Enabled", "FAIL", "gpu.ecc", **where)
+    counts: tuple[tuple[str, Number, str, str, str], ...] = (
+        ("env.ecc.sram_uncorrected", gpu.sram_uncorrected, "errors", "gpu.ecc", "uncorrected SRAM errors"),
+        ("env.ecc.sram_corrected", gpu.sram_corrected, "errors", "gpu.ecc", "corrected SRAM errors"),
+        (
+            "env.remapped_rows.uncorrectable",
+            gpu.rows_uncorrectable,
+            "rows",
+            "gpu.remapped_rows",
+            "memory rows remapped after uncorrectable errors",
+        ),
+    )
+    for id, count, unit, cause, words in counts:
+        if not isinstance(count, float):
+            yield _missing(id, words, count, **where)
+            continue
+        row = limits.row(model=gpu.name, check=id)
+        yield judged(id, TAG, count, unit, row, cause, f"{count:.0f} {words}", **where)
+    for id, state, words in (
+        ("env.remapped_rows.pending", gpu.rows_pending, "a row remap is pending"),
+        ("env.remapped_rows.failed", gpu.rows_failed, "a row remap has failed"),
+    ):
+        yield _word(id, state, words, "No", "FAIL", "gpu.remapped_rows", **where)
+    yield _link("env.pcie.width", gpu.pcie_width, gpu.pcie_width_max, "PCIe lanes", **where)
+    if gpu.mig == NOT_SUPPORTED:
+        yield Check(id="env.mig", tag=TAG, verdict="PASS", text="this GPU has no MIG", **where)
+    else:
+        yield _word("env.mig", gpu.mig, "MIG", "Disabled", "WARN", "gpu.mig", **where)
+    yield _word(
+        "env.persistence", gpu.persistence, "persistence", "Enabled", "WARN", "gpu.persistence", **where
+    )
+
+
+def under_load(gpu: Gpu, limits: Limits, **where: Any) -> Iterator[Check]:
+    """Make the checks UNDER_LOAD of one GPU, which computed while nvidia-smi looked."""
+    yield _link(
+        "env.pcie.generation", gpu.pcie_generation, gpu.pcie_generation_max, "PCIe generation", **where
+    )
+    yield _clock(gpu, limits, **where)
+    yield _throttle(gpu, **where)
+
+
+def not_told(ids: Iterable[str], why: str, **where: Any) -> Iterator[Check]:
+    """Make UNKNOWN of checks whose GPU nvidia-smi did not tell of."""
+    for id in ids:
+        yield Check(id=id, tag=TAG, verdict="UNKNOWN", text=why, **where)
+
+
+def links(
+    gpu: Gpu, all_links: Mapping[str, list[float]], limits: Limits, *, gpus: int, **where: Any
+) -> Check:
+    """Judge the GPU's NVLinks: all up, as many as its model has, as fast as its neighbours'."""
+    id, own = "env.nvlink", all_links.get(gpu.uuid)
+    if own is None:
+        return _missing(id, "NVLink", None, **where)
+    up = [speed for speed in own if speed > 0]
+    text = f"{len(up)} of {len(own)} NVLinks are up" + (f", {min(up):g} GB/s each or more" if up else "")
+    shown: dict[str, Any] = {"measured": float(len(up)), "unit": "links", **where}
+    if gpus < 2:
+        # Providers of single GPUs switch the links off, rightly.
+        return Check(id=id, tag=TAG, verdict="PASS", text=f"{text}; one GPU alone uses none", **shown)
+    fastest = max((speed for speeds in all_links.values() for speed in speeds), default=0.0)
+    most = max(sum(speed > 0 for speed in speeds) for speeds in all_links.values())
+    row = limits.row(model=gpu.name, check=id)
+    if row and not (up and min(up) < 0.99 * fastest):
+        return judged(id, TAG, float(len(up)), "links", row, "gpu.nvlink", text, **where)
+    verdict: Verdict = "PASS"
+    if up and min(up) < 0.99 * fastest:
+        verdict, text = "FAIL", f"{text}; the fastest here run at {fastest:g} GB/s"
+    elif len(up) < max(most, len(own) if up else 0):
+        verdict, text = "FAIL", f"{text}; a neighbour has {most}"
+    elif not up:
+        verdict, text = "UNKNOWN", f"{text}; nobody knows how many a {gpu.name} should have here"
+    cause = "gpu.nvlink" if verdict == "FAIL" else None
+    return Check(id=id, tag=TAG, verdict=verdict, text=text, cause=cause, **shown)
+
+
+def _word(
+    id: str, seen: str | None, words: str, good: str, otherwise: Verdict, cause: str, **where: Any
+) -> Check:
+    if seen in (None, NOT_SUPPORTED):
+        return _missing(id, words, seen, **where)
+    text = f"{words}: {seen}"
+    if seen == good:
+        return Check(id=id, tag=TAG, verdict="PASS", text=text, **where)
+    return Check(id=id, tag=TAG, verdict=otherwise, text=f"{text}, and not {good}", cause=cause, **where)
+
+
+def _link(id: str, now: Number, most: Number, words: str, **where: Any) -> Check:
+    if not isinstance(now, float) or not isinstance(most, float) or most <= 0:
+        return _missing(id, words, now if not isinstance(now, float) else None, **where)
+    return Check(
+        id=id,
+        tag=TAG,
+        verdict="PASS" if now >= most else "FAIL",
+        text=f"{words} {now:.0f} of {most:.0f}",
+        cause=None if now >= most else "gpu.pcie",
+        measured=now,
+        expected=most,
+        limit=most,
+        limit_kind="peak",
+        limit_source="nvidia-smi: what GPU and host can do together",
+        **where,
+    )
+
+
+def _clock(gpu: Gpu, limits: Limits, **where: Any) -> Check:
+    if (
+        not isinstance(gpu.sm_clock, float)
+        or not isinstance(gpu.sm_clock_max, float)
+        or gpu.sm_clock_max <= 0
+    ):
+        return _missing("env.clocks", "the SM clock", None, **where)
+    if isinstance(gpu.reasons, frozenset) and "gpu_idle" in gpu.reasons:
+        words = "the GPU idled when its clock was read under load"
+        return Check(id="env.clocks", tag=TAG, verdict="UNKNOWN", text=words, **where)
+    share = gpu.sm_clock / gpu.sm_clock_max
+    text = f"SM clock {gpu.sm_clock:.0f} of {gpu.sm_clock_max:.0f} MHz under load"
+    row = limits.row(model=gpu.name, check="env.clocks")
+    return judged("env.clocks", TAG, round(share, 4), "share", row, "gpu.clocks", text, **where)
+
+
+def _throttle(gpu: Gpu, **where: Any) -> Check:
+    id = "env.throttle"
+    if not isinstance(gpu.reasons, frozenset):
+        return _missing(id, "why the clocks are held down", gpu.reasons, **where)
+    # Under full load the power limit holds a healthy GPU's clocks down: sw_power_cap is said, not judged.
+    text = "under load held down by: " + (", ".join(sorted(gpu.reasons)) or "nothing")
+    if any(reason in gpu.reasons for reason in FAILING_REASONS):
+        return Check(id=id, tag=TAG, verdict="FAIL", text=text, cause="gpu.throttled", **where)
+    if any(reason in gpu.reasons for reason in WARNING_REASONS):
+        return Check(id=id, tag=TAG, verdict="WARN", text=text, cause="gpu.throttled", **where)
+    return Check(id=id, tag=TAG, verdict="PASS", text=text, **where)
+
+
+def _missing(id: str, words: str, seen: Number | str | frozenset[str], **where: Any) -> Check:
+    why = "not supported by this GPU (N/A)" if seen == NOT_SUPPORTED else "nvidia-smi does not tell"
+    return Check(id=id, tag=TAG, verdict="UNKNOWN", text=f"{words}: {why}", **where)

@@ -1,0 +1,123 @@
+"""Judge what a container gives its ranks: shared memory, locked memory, a clock that is right."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .check import Check
+
+TAG = "ENV"
+SHM = Path("/dev/shm")  # noqa: S108 - it is judged, not written to
+SHM_BYTES = 64 * 2**20
+"""What must be free at least. Without it eight ranks ended in a segfault (ai-cloud-validation #643)."""
+RDMA_DEVICES = Path("/sys/class/infiniband")
+CLOCK_ERROR_SECONDS = 1.0
+_TIME_ERROR = 5
+"""adjtimex's return value for a clock that nothing keeps right."""
+_GIB = 2**30
+
+
+class _Timex(ctypes.Structure):
+    """struct timex of Linux (adjtimex(2)), as far as it is read, and room for the rest."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_byte * 256),
+    )
+
+
+def checks() -> Iterator[Check]:
+    """Make the checks of this host and container."""
+    yield shared_memory(SHM)
+    yield locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], _rdma_devices())
+    yield clock()
+
+
+def shared_memory(path: Path) -> Check:
+    """Judge the room in /dev/shm: SHM_BYTES must be free."""
+    try:
+        room = shutil.disk_usage(path)
+    except OSError as error:
+        return Check(id="env.shm", tag=TAG, verdict="UNKNOWN", text=f"{path} cannot be read: {error}")
+    return judge_room(room.total, room.free)
+
+
+def judge_room(total: int, free: int) -> Check:
+    """Judge so many bytes of /dev/shm, of which so many are free."""
+    cause = "shm.small" if total < SHM_BYTES else "shm.full" if free < SHM_BYTES else None
+    return Check(
+        id="env.shm",
+        tag=TAG,
+        verdict="FAIL" if cause else "PASS",
+        text=f"{free / _GIB:.3g} GiB of {total / _GIB:.3g} GiB of shared memory are free; 64 MiB must be",
+        cause=cause,
+        measured=float(free),
+        unit="bytes",
+        limit=float(SHM_BYTES),
+        limit_kind="limit",
+        limit_source="docs/acceptance.md",
+    )
+
+
+def locked_memory(limit: int, rdma_devices: int) -> Check:
+    """Judge the limit of locked memory. RDMA registers all it sends, so it needs an unlimited one."""
+    unlimited = limit == resource.RLIM_INFINITY
+    size = "unlimited" if unlimited else f"{limit / 2**20:.3g} MiB"
+    devices = f"{rdma_devices} RDMA devices" if rdma_devices else "no RDMA device is here that needs more"
+    low = not unlimited and rdma_devices > 0
+    return Check(
+        id="env.memlock",
+        tag=TAG,
+        verdict="WARN" if low else "PASS",
+        text=f"locked memory: {size}; {devices}",
+        cause="memlock.low" if low else None,
+        measured=None if unlimited else float(limit),
+        unit="bytes",
+    )
+
+
+def clock() -> Check:
+    """Judge the host's clock by what the kernel says of it, and by this image's files, which are older."""
+    built = Path(__file__).stat().st_mtime
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        state = _Timex()
+        answer = libc.adjtimex(ctypes.byref(state))
+    except (OSError, AttributeError) as error:
+        return judge_clock(None, 0.0, built, str(error))
+    return judge_clock(answer, state.maxerror / 1e6, built, os.strerror(ctypes.get_errno()))
+
+
+def judge_clock(answer: int | None, error: float, built: float, why: str = "") -> Check:
+    """Judge what adjtimex answered, with its estimate of the largest error in seconds."""
+    id, now = "env.clock", time.time()
+    if now < built - 86400:
+        words = f"the clock is {(built - now) / 86400:.0f} days before this image was built"
+        return Check(id=id, tag=TAG, verdict="FAIL", text=words, cause="clock.wrong")
+    if answer is None or answer < 0:
+        return Check(id=id, tag=TAG, verdict="UNKNOWN", text=f"the kernel does not tell of its clock: {why}")
+    shown: dict[str, Any] = {"measured": error, "unit": "s", "limit": CLOCK_ERROR_SECONDS}
+    if answer == _TIME_ERROR or error > CLOCK_ERROR_SECONDS:
+        words = f"the clock is not synchronised; it may be off by {error:.3g} s"
+        return Check(id=id, tag=TAG, verdict="WARN", text=words, cause="clock.wrong", relation="<=", **shown)
+    words = f"the clock is synchronised to {error:.3g} s"
+    return Check(id=id, tag=TAG, verdict="PASS", text=words, relation="<=", **shown)
+
+
+def _rdma_devices() -> int:
+    try:
+        return len(list(RDMA_DEVICES.iterdir()))
+    except OSError:
+        return 0

@@ -1,0 +1,228 @@
+"""Know what healthy hardware gives, and judge a figure by it. Rows and their sources: limits.toml.
+
+A row is found by (model, check, ranks, nodes, payload, algorithm). Where none is found, nobody knows what the
+figure should be: the verdict is UNKNOWN, and the figure is shown.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+
+from .check import Check, Verdict
+
+FILE = Path(__file__).parent / "limits.toml"
+SHARES = {"peak": 0.5, "measured": 0.75, "limit": 1.0, "floor": 1.0}
+"""Kind of figure → the share of it that still passes, unless the row says its own.
+
+0.75 of what was measured is the rule of DCGM's authors. 0.5 of a vendor's peak is hyperpod's limit for a
+replacement: a peak is reached by no real load.
+"""
+MARGIN = 0.05
+"""Within this share of its limit a figure that passes is WARN (Azure NHC does the same)."""
+RELATIONS = (">=", "<=", "==")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What is known of one figure. `value` is the source's figure; `limit` is what passes."""
+
+    model: str
+    """Pattern for the GPU's name as PyTorch gives it, case apart: `NVIDIA H100*HBM3`. `cpu` for no GPU."""
+    check: str
+    value: float
+    unit: str
+    kind: Literal["peak", "measured", "limit", "floor"]
+    source: str
+    ranks: int | None = None
+    """Of exactly so many ranks. None: of any number."""
+    nodes: int | None = None
+    payload: int = 0
+    """Bytes from which on it holds."""
+    algorithm: str | None = None
+    relation: Literal[">=", "<=", "=="] = ">="
+    share: float | None = None
+    """The share of `value` that passes, where it is not the one of its kind."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a row that cannot be used."""
+        if self.kind not in SHARES:
+            raise ValueError(f"kind is one of {', '.join(SHARES)}, and not {self.kind!r}")
+        if self.relation not in RELATIONS:
+            raise ValueError(f"relation is one of {' '.join(RELATIONS)}, and not {self.relation!r}")
+        if not self.source.strip():
+            raise ValueError("source is empty: whoever reads the limit must be able to look it up")
+        if not math.isfinite(self.value) or self.value < 0:
+            raise ValueError(f"value is a number from 0 on, and not {self.value!r}")
+        if not 0 < (1.0 if self.share is None else self.share) <= 1:
+            raise ValueError(f"share is above 0 and at most 1, and not {self.share!r}")
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Return what it is found by."""
+        return (self.model.lower(), self.check, self.ranks, self.nodes, self.payload, self.algorithm)
+
+    @property
+    def limit(self) -> float:
+        """Return the figure at which it passes."""
+        share = SHARES[self.kind] if self.share is None else self.share
+        return self.value / share if self.relation == "<=" else self.value * share
+
+    @property
+    def expected(self) -> float | None:
+        """Return what healthy hardware gives. A limit or a floor does not tell."""
+        return self.value if self.kind in ("peak", "measured") else None
+
+    def fits(
+        self, model: str, check: str, ranks: int, nodes: int, payload: int, algorithm: str | None
+    ) -> bool:
+        """Return whether it holds for this figure."""
+        return (
+            self.check == check
+            and fnmatchcase(model.lower(), self.model.lower())
+            and self.ranks in (None, ranks)
+            and self.nodes in (None, nodes)
+            and self.payload <= payload
+            and self.algorithm in (None, algorithm)
+        )
+
+    def specific(self) -> tuple[int, bool, bool, bool, int]:
+        """Return how much it says about where it holds: of two that fit, the greater one is taken."""
+        letters = sum(letter not in "*?[]" for letter in self.model)
+        named = (self.ranks is not None, self.nodes is not None, self.algorithm is not None)
+        return (letters, *named, self.payload)
+
+
+class Limits:
+    """The rows of limits.toml, and those of a file of the user's own."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self.rows = {row.key: row for row in rows}
+
+    @classmethod
+    def load(cls, extra: Path | str | None = None) -> Limits:
+        """Return the shipped rows. A row of `extra` replaces the one with the same key, or comes beside them.
+
+        Raises ValueError or OSError when a file cannot be used; the message names the row.
+        """
+        rows = _read(FILE)
+        return cls([*rows, *(_read(Path(extra)) if extra is not None else ())])
+
+    def row(
+        self,
+        *,
+        model: str,
+        check: str,
+        ranks: int = 1,
+        nodes: int = 1,
+        payload: int = 0,
+        algorithm: str | None = None,
+    ) -> Row | None:
+        """Return the most specific row that fits, or None: the model counts first, then ranks and nodes."""
+        fitting = [
+            row for row in self.rows.values() if row.fits(model, check, ranks, nodes, payload, algorithm)
+        ]
+        return max(fitting, key=Row.specific, default=None)
+
+
+def judged(
+    id: str,
+    tag: str,
+    measured: float | None,
+    unit: str,
+    row: Row | None,
+    cause: str,
+    text: str,
+    **where: Any,
+) -> Check:
+    """Return the check of a figure. `where`: gpu, index, ranks, seconds of Check.
+
+    No figure and no row are UNKNOWN, and so is a row in another unit. Within MARGIN of the limit it is WARN.
+    """
+    if measured is None or not math.isfinite(measured):
+        return Check(
+            id=id, tag=tag, verdict="UNKNOWN", text=f"{text}; there is no figure", unit=unit, **where
+        )
+    shown: dict[str, Any] = {"measured": measured, "unit": unit, **where}
+    if row is None:
+        return Check(id=id, tag=tag, verdict="UNKNOWN", text=f"{text}; no limit is known for it", **shown)
+    if row.unit != unit:
+        words = f"{text}; its limit is in {row.unit or 'no unit'}, and the figure in {unit or 'none'}"
+        return Check(id=id, tag=tag, verdict="UNKNOWN", text=words, **shown)
+    verdict = _verdict(measured, row.relation, row.limit)
+    return Check(
+        id=id,
+        tag=tag,
+        verdict=verdict,
+        text=f"{text}; limit {row.relation} {row.limit:.4g} {unit}".rstrip() + f" ({_origin(row)})",
+        cause=None if verdict == "PASS" else cause,
+        expected=row.expected,
+        limit=row.limit,
+        relation=row.relation,
+        limit_kind=row.kind,
+        limit_source=row.source,
+        **shown,
+    )
+
+
+def _verdict(measured: float, relation: str, limit: float) -> Verdict:
+    if relation == "==":
+        return "PASS" if measured == limit else "FAIL"
+    if relation == "<=":
+        if measured > limit:
+            return "FAIL"
+        return "WARN" if measured > limit * (1 - MARGIN) else "PASS"
+    if measured < limit:
+        return "FAIL"
+    return "WARN" if measured < limit * (1 + MARGIN) else "PASS"
+
+
+def _origin(row: Row) -> str:
+    share = SHARES[row.kind] if row.share is None else row.share
+    return row.kind if share == 1 else f"{share:g} of {row.value:g}, {row.kind}"
+
+
+def _read(path: Path) -> list[Row]:
+    """Return the rows of a file. Raises ValueError, OSError."""
+    try:
+        document = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path.name} is no TOML: {error}") from error
+    found = document.get("row")
+    if not isinstance(found, list) or set(document) != {"row"}:
+        raise ValueError(f"{path.name} has [[row]] tables, at least one, and nothing else")
+    rows = []
+    for number, table in enumerate(found, 1):
+        try:
+            rows.append(_row(table))
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f"{path.name}, row {number} ({table.get('check', 'no check')}): {error}"
+            ) from error
+    keys = [row.key for row in rows]
+    twice = next((key for at, key in enumerate(keys) if key in keys[:at]), None)
+    if twice:
+        raise ValueError(f"{path.name} has two rows for {twice}")
+    return rows
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("model", "check", "unit", "kind", "source", "algorithm", "relation"), (str,)),
+    **dict.fromkeys(("ranks", "nodes", "payload"), (int,)),
+    **dict.fromkeys(("value", "share"), (int, float)),
+}
+
+
+def _row(table: Mapping[str, Any]) -> Row:
+    known = {field.name for field in fields(Row)}
+    if not set(table) <= known:
+        raise ValueError(f"unknown key {sorted(set(table) - known)}; known: {', '.join(sorted(known))}")
+    for name, value in table.items():
+        if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
+            raise ValueError(f"{name} is {value!r}, and that is of the wrong type")
+    return Row(**table)

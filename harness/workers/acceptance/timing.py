@@ -1,0 +1,62 @@
+"""Time work on a device: warmed up, by CUDA's own events, with nothing else in the timed part."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .devices import Device
+
+
+@dataclass(frozen=True)
+class Span:
+    """How long to warm up, and how long to measure at least, in seconds."""
+
+    warm: float
+    measure: float
+
+
+SPANS = {
+    ("cpu", "quick"): Span(0.02, 0.1),
+    ("cpu", "full"): Span(0.5, 2.0),
+    ("cuda", "quick"): Span(0.5, 0.5),
+    ("cuda", "full"): Span(10.0, 10.0),
+}
+"""(device, mode) → how long. A GPU needs seconds until its clocks and its heat are those of real work."""
+BATCHES = 5
+
+
+def seconds_per_call(call: Callable[[], object], device: Device, span: Span) -> float:
+    """Return the seconds of one call: the median of BATCHES batches, each the mean of its calls.
+
+    A batch lasts a BATCHES-th of `span.measure`, and has at least one call.
+    """
+    once = max(_batch(call, device, 1), 1e-7)
+    until = time.monotonic() + span.warm
+    while time.monotonic() < until:
+        once = max(_batch(call, device, max(1, int(0.05 / once))), 1e-7)
+    calls = max(1, int(span.measure / BATCHES / once))
+    return statistics.median(_batch(call, device, calls) for _ in range(BATCHES))
+
+
+def _batch(call: Callable[[], object], device: Device, calls: int) -> float:
+    """Return the mean seconds of so many calls."""
+    if device.kind == "cpu":
+        started = time.perf_counter()
+        for _ in range(calls):
+            call()
+        return (time.perf_counter() - started) / calls
+    import torch
+
+    with torch.cuda.device(device.index):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        start.record()
+        for _ in range(calls):
+            call()
+        end.record()
+        end.synchronize()
+        milliseconds: float = start.elapsed_time(end)
+    return milliseconds / 1000 / calls

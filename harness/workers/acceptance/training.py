@@ -1,0 +1,113 @@
+"""Prove that a small model learns on a device, and that the same training gives the same bits twice."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from .check import Check
+from .devices import Device
+
+TAG = "TRAIN"
+CLASSES = 4
+CHANCE = math.log(CLASSES)
+"""Loss of a model that guesses."""
+SHARE = 0.5
+"""Share of CHANCE that the loss on unseen data must come below."""
+STEPS = {"quick": 150, "full": 600}
+BATCH = 256
+FEATURES = 8
+
+
+def checks(device: Device, mode: str) -> Iterator[Check]:
+    """Train twice from the same seed: the model must learn, and both trainings must end with the same bits."""
+    with _deterministic():
+        first, second = train(device, STEPS[mode]), train(device, STEPS[mode])
+    loss, start, digest = first
+    # A loss that is no number is no success: nan is not below anything.
+    learnt = loss <= SHARE * CHANCE
+    yield Check(
+        id="train.learns",
+        tag=TAG,
+        verdict="PASS" if learnt else "FAIL",
+        text=f"loss on unseen data {start:.3f} → {loss:.3f} in {STEPS[mode]} steps; a guess has {CHANCE:.3f}",
+        cause=None if learnt else "training.not_learning",
+        measured=loss,
+        unit="nats",
+        limit=SHARE * CHANCE,
+        relation="<=",
+        limit_kind="limit",
+        limit_source="half the loss of a guess",
+        **device.where,
+    )
+    same = digest == second[2]
+    yield Check(
+        id="train.reproducible",
+        tag=TAG,
+        verdict="PASS" if same else "FAIL",
+        text="two trainings ended with the same bits"
+        if same
+        else f"two trainings ended with {digest} and {second[2]}",
+        cause=None if same else "training.not_reproducible",
+        **device.where,
+    )
+
+
+def train(device: Device, steps: int) -> tuple[float, float, str]:
+    """Return the loss on unseen data after the training, the one before, and the digest of all that was learnt.
+
+    The class is the pair of the signs of x₀x₁ and x₂x₃: no linear model can tell it, a guess is right once in 4.
+    """
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(FEATURES, 128),
+        torch.nn.GELU(),
+        torch.nn.LayerNorm(128),
+        torch.nn.Linear(128, 128),
+        torch.nn.GELU(),
+        torch.nn.Linear(128, CLASSES),
+    ).to(device.torch)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    generator = torch.Generator().manual_seed(4)
+    unseen = _data(generator, 2048, device)
+    start = _loss(model, unseen)
+    history = []
+    for _ in range(steps):
+        x, y = _data(generator, BATCH, device)
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        history.append(loss.detach())
+    learnt = torch.cat(
+        [torch.stack(history), *(part.detach().flatten() for part in model.parameters())]
+    ).cpu()
+    return _loss(model, unseen), start, hashlib.sha256(learnt.numpy()).hexdigest()[:16]
+
+
+def _data(generator: torch.Generator, count: int, device: Device) -> tuple[Any, Any]:
+    """Return inputs and classes, made on the CPU: every device gets the same."""
+    x = torch.randn(count, FEATURES, generator=generator)
+    y = (x[:, 0] * x[:, 1] > 0).long() + 2 * (x[:, 2] * x[:, 3] > 0).long()
+    return x.to(device.torch), y.to(device.torch)
+
+
+def _loss(model: Any, data: tuple[Any, Any]) -> float:
+    with torch.no_grad():
+        return float(torch.nn.functional.cross_entropy(model(data[0]), data[1]))
+
+
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    """Let PyTorch take algorithms that always give the same bits, and refuse others."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
