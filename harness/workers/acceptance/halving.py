@@ -93,10 +93,11 @@ def meet(
     return met
 
 
-def pair_up(tested: Tested, nodes: Sequence[int]) -> Search[list[Group]]:
-    """Find the good pairs among nodes that have no good partner yet: all together first, then round by round.
+def pair_up(tested: Tested, nodes: Sequence[int], hopeless: int | None = None) -> Search[list[Group]]:
+    """Find good pairs among nodes without a good partner yet: all together first, then round by round.
 
-    Ends as soon as every node has a partner, and returns groups that share no node.
+    Ends as soon as every node has a partner, or after `hopeless` rounds without any. Returns groups that
+    share no node.
     """
     if len(nodes) < 2:
         return []
@@ -105,7 +106,9 @@ def pair_up(tested: Tested, nodes: Sequence[int]) -> Search[list[Group]]:
         return [tuple(nodes)]
     alone = set(nodes)
     found: list[Group] = []
-    for places in circle.rounds(len(nodes)):
+    for number, places in enumerate(circle.rounds(len(nodes))):
+        if number == hopeless and not found:
+            break
         pairs = [(nodes[a], nodes[b]) for a, b in places if {nodes[a], nodes[b]} & alone]
         outcomes = yield from tested.ask(pairs)
         good = [pair for pair, outcome in zip(pairs, outcomes, strict=True) if outcome == "good"]

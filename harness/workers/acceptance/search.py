@@ -5,11 +5,11 @@ share no node, is sent an outcome for each group, and returns a Conclusion. What
 
 * a bad node spoils each group that it is in, always or at times (`repeats`);
 * a bad link spoils each group with both of its ends: each node is good, and the link is named;
-* a broken boundary spoils each group with nodes of both sides: each side is good, and the boundary is named.
+* a broken boundary spoils each group with nodes of both sides: each side is good, the boundary is named.
 
 Nodes are screened in groups of about √N, and what failed is halved. What passed is tested together. What
-is left over meets known-good witnesses. A node is accused when it fails with two of them, passes with nobody,
-and fails with the other suspects as well. Up to 16 nodes, all pairs are tested first (circle.py).
+is left meets known-good witnesses. A node is accused when it fails with two of them, passes with
+nobody, and fails with the other suspects as well. Up to 16 nodes, all pairs are tested first (circle.py).
 
 Where faults come and go, `repeats` tests stand for one. The screening then misses a node that fails a test
 with the probability p in (1 − p) ** repeats of all searches, and accusing takes `bound` + 1 witnesses: so many
@@ -30,8 +30,12 @@ from .tested import Exhausted, Group, Search, Tested
 
 ALL_PAIRS = 16
 """Nodes up to which all pairs are tested: 15 rounds."""
-SUSPECTS = 16
-"""Suspects up to which they are paired with each other, where the bound is lower."""
+HOPELESS = 8
+"""Rounds of pairs without one good pair, after which there is no witness to be found."""
+CANDIDATES = 32
+"""Nodes that are tested for a fault that comes and goes."""
+BOUND = 32
+"""The most nodes that may be bad, unless told: the suspects are paired with each other, in so many rounds."""
 SAMPLE = 4
 """Pairs that tell a broken boundary from a bad link."""
 LINKS = 3
@@ -43,7 +47,7 @@ CLASSES = 6
 def search(
     nodes: Sequence[int], *, bound: int | None = None, repeats: int = 1, all_pairs: int = ALL_PAIRS
 ) -> Search[Conclusion]:
-    """Search among `nodes`, of which at most `bound` are bad (a quarter of them, unless told).
+    """Search among `nodes`, of which at most `bound` are bad (unless told, a quarter, and not over 32).
 
     With more than `bound` nodes that fail nobody is accused: that is no fault of single nodes.
     """
@@ -52,9 +56,9 @@ def search(
         return Conclusion(
             unknown=(Unknown(nodes, "a node alone has nobody to be tested with"),) if nodes else ()
         )
-    bound = max(1, len(nodes) // 4) if bound is None else bound
+    bound = max(1, min(len(nodes) // 4, BOUND)) if bound is None else bound
     pairs = len(nodes) * (len(nodes) - 1) // 2 if len(nodes) <= all_pairs else 0
-    found = _Found(nodes, bound, Tested(repeats, repeats * (64 + 8 * len(nodes) + pairs)))
+    found = _Found(nodes, bound, Tested(repeats, repeats * (64 + 16 * len(nodes) + pairs + bound * bound)))
     try:
         if pairs:
             yield from found.pair_all()
@@ -105,8 +109,8 @@ class _Found:
     def seek(self) -> Search[None]:
         """Screen all nodes, and say of each that did not pass why."""
         blocks, left = yield from halve(self.tested, split(self.nodes))
-        if not blocks and len(left) <= max(SUSPECTS, 2 * self.bound + 1):
-            blocks = yield from pair_up(self.tested, left)
+        if not blocks:
+            blocks = yield from pair_up(self.tested, left, HOPELESS)
             left = _without(left, blocks)
         if not blocks:
             self.unknown.append(
@@ -115,7 +119,7 @@ class _Found:
             return
         classes = yield from join(self.tested, blocks)
         classes, left = yield from self._place(classes, left)
-        while 1 < len(left) <= max(SUSPECTS, self.bound):
+        while len(left) > 1:
             more = yield from pair_up(self.tested, left)
             if not more:
                 break
@@ -141,11 +145,10 @@ class _Found:
     def _judge(self, suspects: Sequence[int], core: Group) -> Search[None]:
         """Accuse the suspects that failed with enough of the good nodes, and with each other."""
         met = yield from meet(self.tested, suspects, core, self.needed)
-        paired = len(suspects) <= max(SUSPECTS, self.bound)
         silent: list[int] = []
         for node in suspects:
             witnesses = tuple(sorted(other for other, outcome in met[node].items() if outcome == "bad"))
-            if len(witnesses) >= self.needed and paired:
+            if len(witnesses) >= self.needed:
                 names = ", ".join(map(str, witnesses))
                 self.accused.append(
                     Accused(node, witnesses, f"fails with the good nodes {names}, and passes with none")
@@ -197,7 +200,7 @@ class _Found:
             )
 
     def pursue(self) -> Search[None]:
-        """Go after failures that nothing explains so far: several bad links, or a fault that comes and goes."""
+        """Go after failures that nothing explains yet: several bad links, or a fault that comes and goes."""
         open_ = self._unexplained()
         ends = [node for group in open_ if len(group) == 2 for node in group]
         lone = [group for group in open_ if len(group) == 2 and all(ends.count(node) == 1 for node in group)]
@@ -209,7 +212,7 @@ class _Found:
         if not open_:
             return
         candidates = sorted({node for group in open_ for node in group if len(group) == len(open_[0])})[
-            : 2 * SUSPECTS
+            :CANDIDATES
         ]
         needed = max(2, self.bound + 1)
         failed = yield from challenge(

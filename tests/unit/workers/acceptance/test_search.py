@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from harness.workers.acceptance.search import search
 
-SIZES = st.integers(5, 120)
+SIZES = st.integers(5, 100)
 FORCED = st.sampled_from([0, 16])
 """Nodes up to which all pairs are tested: never, and as by default."""
 
@@ -21,7 +21,7 @@ def some_nodes(draw: st.DrawFn, least: int, share: int) -> tuple[int, set[int]]:
     return count, draw(st.sets(st.integers(0, count - 1), min_size=least, max_size=most))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(some_nodes(0, 4), FORCED)
 def test_any_bad_nodes_up_to_the_bound(nodes: tuple[int, set[int]], all_pairs: int) -> None:
     """Exactly the bad nodes are accused, whichever they are, each by two good witnesses."""
@@ -32,7 +32,7 @@ def test_any_bad_nodes_up_to_the_bound(nodes: tuple[int, set[int]], all_pairs: i
     assert (found.links, found.boundaries, found.unknown) == ((), (), ())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(some_nodes(2, 1000), FORCED)
 def test_any_single_bad_link(nodes: tuple[int, set[int]], all_pairs: int) -> None:
     """The link is named, and no node."""
@@ -42,7 +42,7 @@ def test_any_single_bad_link(nodes: tuple[int, set[int]], all_pairs: int) -> Non
     assert (found.accused, found.boundaries, found.unknown) == ((), (), ())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data(), SIZES, FORCED)
 def test_a_broken_boundary(data: st.DataObject, count: int, all_pairs: int) -> None:
     """Both sides are named whole, wherever the boundary runs, and no node is accused."""
@@ -55,7 +55,7 @@ def test_a_broken_boundary(data: st.DataObject, count: int, all_pairs: int) -> N
     assert (found.accused, found.links, found.unknown) == ((), (), ())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data(), st.integers(20, 120), FORCED)
 def test_bad_nodes_and_a_bad_link_together(data: st.DataObject, count: int, all_pairs: int) -> None:
     """The bad nodes are accused; the link is named; neither hides the other."""
@@ -78,7 +78,7 @@ def test_links_of_different_nodes_accuse_no_node(data: st.DataObject, count: int
     assert not found.healthy
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(some_nodes(1, 2), FORCED)
 def test_more_bad_nodes_than_the_bound(nodes: tuple[int, set[int]], all_pairs: int) -> None:
     """No good node is accused, and the cluster does not pass."""
@@ -114,7 +114,7 @@ def test_nodes_that_fail_at_times(
 
 def test_the_share_of_bad_nodes_that_is_missed() -> None:
     """A node that fails half of its tests is missed in (1 − p) ** repeats of the searches at most."""
-    chance, repeats, searches = 0.5, 3, 400
+    chance, repeats, searches = 0.5, 3, 200
     missed = accused = 0
     for seed in range(searches):
         cluster = Cluster(bad={seed % 64: chance}, seed=seed)
