@@ -2,6 +2,7 @@
 
     @netcheck1 <id> <part>/<parts> <base64 of a part of the compressed JSON> <MAC>
 
+The acceptance tests print their checks the same way, with a mark of their own (acceptance/emit.py).
 `id` is the same in all parts of one diagnosis. The MAC is the first 32 hex digits of HMAC-SHA256(nonce, all
 before it). A line has at most MAX_LINE bytes, so that a pipe takes it at once.
 """
@@ -20,29 +21,30 @@ from typing import Any
 MARK = "@netcheck1 "
 MAX_LINE = 4000
 _CHUNK = 3800
-_LINE = re.compile(r"@netcheck1 (([0-9a-f]{16}) (\d{1,6})/(\d{1,6}) ([A-Za-z0-9+/=]+)) ([0-9a-f]{32})(?!\w)")
+_BODY = r"(([0-9a-f]{16}) (\d{1,6})/(\d{1,6}) ([A-Za-z0-9+/=]+)) ([0-9a-f]{32})(?!\w)"
 
 
-def encode(nonce: str, diagnosis: dict[str, Any]) -> list[str]:
+def encode(nonce: str, diagnosis: dict[str, Any], mark: str = MARK) -> list[str]:
     """Return the lines of a diagnosis, as `Diagnosis.as_dict` gives it, without their newlines."""
     packed = base64.b64encode(zlib.compress(json.dumps(diagnosis).encode(), 9)).decode()
     name = hashlib.sha256(packed.encode()).hexdigest()[:16]
     chunks = [packed[at : at + _CHUNK] for at in range(0, len(packed), _CHUNK)]
     bodies = [f"{name} {number}/{len(chunks)} {chunk}" for number, chunk in enumerate(chunks, 1)]
-    return [f"{MARK}{body} {_mac(nonce, body)}" for body in bodies]
+    return [f"{mark}{body} {_mac(nonce, body)}" for body in bodies]
 
 
 class Collector:
     """Takes lines in any order, any number of times. Gives each diagnosis once, when its last part came."""
 
-    def __init__(self, nonce: str) -> None:
+    def __init__(self, nonce: str, mark: str = MARK) -> None:
         self._nonce = nonce
+        self._line = re.compile(re.escape(mark) + _BODY)
         self._parts: dict[tuple[str, int], dict[int, str]] = {}
         self._given: set[str] = set()
 
     def feed(self, line: str) -> dict[str, Any] | None:
         """Take a line of a log. Returns the diagnosis that it completes, or None."""
-        found = _LINE.search(line)
+        found = self._line.search(line)
         if not found or not hmac.compare_digest(found[6], _mac(self._nonce, found[1])):
             return None
         name, parts = found[2], int(found[4])

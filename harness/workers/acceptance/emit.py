@@ -1,0 +1,169 @@
+"""Say checks as they are made, and write the report at the end: for people, for the harness, for Kubernetes.
+
+[COMPUTE] PASS GPU 0 compute.gemm.bf16: …       a line of the log for each check
+@accept1 …                                      the same as a frame that the harness trusts (frames.py),
+                                                where HARNESS_NONCE is set
+REPORT_DIR/summary.json                         the report, in the shape of AcceptanceReport
+/dev/termination-log                            the verdict and what failed, for `kubectl describe pod`
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from . import frames
+from .check import VERSION, Check, Verdict, worst
+
+MARK = "@accept1 "
+FILES = {"node": "summary.json", "ddp": "ddp_tests_result.json"}
+"""The kind of a report → its file's name."""
+EXIT: dict[Verdict, int] = {"PASS": 0, "WARN": 0, "FAIL": 1, "UNKNOWN": 2}
+TERMINATION_LOG = Path("/dev/termination-log")
+TERMINATION_BYTES = 3500
+"""Kubernetes keeps 4096 bytes of it."""
+
+
+class Emitter:
+    """Collects the checks of one report. Any thread may call it.
+
+    `framed`: whether this process prints frames. Of many ranks only one does; it may change on the way.
+    """
+
+    def __init__(
+        self,
+        kind: Literal["node", "ddp"],
+        device: str,
+        mode: str,
+        report_dir: Path | str | None,
+        *,
+        framed: bool = True,
+        termination_log: Path = TERMINATION_LOG,
+    ) -> None:
+        self.kind, self.device, self.mode = kind, device, mode
+        self.report_dir = None if report_dir is None else Path(report_dir)
+        self.framed = framed
+        self.checks: list[Check] = []
+        self._nonce = os.environ.get("HARNESS_NONCE", "")
+        self._termination_log = termination_log
+        self._started, self._clock = datetime.now(UTC), time.monotonic()
+        self._lock = threading.RLock()
+        self._code: int | None = None
+
+    def say(self, check: Check, *, shown: bool = True) -> None:
+        """Print a check and keep it for the report. With `shown` false the log has its line already."""
+        with self._lock:
+            self.checks.append(check)
+            if shown:
+                _print(check.line())
+            self._frame({"check": finite(check.as_dict())})
+
+    def finish(self, **extra: Any) -> int:
+        """Write the report, with `extra` fields of AcceptanceReport. Returns the exit code.
+
+        0 is PASS or WARN, 1 FAIL, 2 UNKNOWN. Only the first call writes. A report that could not be written
+        makes the code 2 where it was 0: who reads the file must not take an old one for it.
+        """
+        with self._lock:
+            if self._code is not None:
+                return self._code
+            report = self.report(**extra)
+            verdict: Verdict = report["verdict"]
+            self._code = EXIT[verdict]
+            _print(f"[RESULT] {verdict} {self._counted()} in {report['seconds']:.0f} s{self._remark()}")
+            self._frame({"report": report})
+            try:
+                self._write(report)
+            except OSError as error:
+                _print(f"[RESULT] UNKNOWN {FILES[self.kind]} was not written to {self.report_dir}: {error}")
+                self._code = self._code or EXIT["UNKNOWN"]
+            self._terminate(verdict)
+            return self._code
+
+    def report(self, **extra: Any) -> dict[str, Any]:
+        """Return the report as it is now. No check at all is UNKNOWN."""
+        with self._lock:
+            made = {
+                "version": VERSION,
+                "kind": self.kind,
+                "node": os.environ.get("NODE_NAME") or socket.gethostname(),
+                "pod": os.environ.get("POD_NAME") or socket.gethostname(),
+                "device": self.device,
+                "mode": self.mode,
+                "started": self._started.isoformat(),
+                "seconds": round(time.monotonic() - self._clock, 3),
+                "checks": [check.as_dict() for check in self.checks],
+                "verdict": worst(check.verdict for check in self.checks),
+                **extra,
+            }
+        cleaned: dict[str, Any] = finite(made)
+        return cleaned
+
+    def _counted(self) -> str:
+        count = Counter(check.verdict for check in self.checks)
+        by_verdict = ", ".join(f"{count[verdict]} {verdict}" for verdict in EXIT if count[verdict])
+        return f"{len(self.checks)} checks: {by_verdict}" if self.checks else "no check was made"
+
+    def _remark(self) -> str:
+        return "" if self.device == "cuda" else "; no GPU was tested: this is no acceptance of a GPU"
+
+    def _frame(self, said: dict[str, Any]) -> None:
+        if self._nonce and self.framed:
+            for line in frames.encode(self._nonce, said, MARK):
+                _print(line)
+
+    def _write(self, report: dict[str, Any]) -> None:
+        """Write the report so that nobody ever reads a part of it."""
+        if self.report_dir is None:
+            return
+        self.report_dir.mkdir(parents=True, exist_ok=True)
+        path = self.report_dir / FILES[self.kind]
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        part.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
+        part.replace(path)
+
+    def _terminate(self, verdict: Verdict) -> None:
+        """Write the short form for Kubernetes. Where there is no such file, nothing is to be done."""
+        if not self._termination_log.exists():
+            return
+        bad = sorted((c for c in self.checks if c.verdict != "PASS"), key=lambda c: -EXIT_ORDER[c.verdict])
+        text = "\n".join([f"{verdict} {self._counted()}{self._remark()}", *(check.line() for check in bad)])
+        try:
+            self._termination_log.write_bytes(
+                text.encode()[:TERMINATION_BYTES].decode(errors="ignore").encode()
+            )
+        except OSError as error:
+            _print(f"[RESULT] the termination log was not written: {error}")
+
+
+EXIT_ORDER: dict[Verdict, int] = {"PASS": 0, "WARN": 1, "UNKNOWN": 2, "FAIL": 3}
+"""How bad a verdict is, to sort by."""
+
+
+def finite(value: Any) -> Any:
+    """Return it for JSON: a float that is no number, or infinite, becomes None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(held) for key, held in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(held) for held in value]
+    return value
+
+
+def _print(line: str) -> None:
+    """Print a line at once and in one piece: ranks share the log. A closed log is no reason to stop."""
+    try:
+        sys.stdout.write(line.replace("\n", " ") + "\n")
+        sys.stdout.flush()
+    except (BrokenPipeError, ValueError):
+        pass

@@ -1,0 +1,1 @@
+../netcheck/frames.py
