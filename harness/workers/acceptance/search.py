@@ -7,14 +7,14 @@ share no node, is sent an outcome for each group, and returns a Conclusion. What
 * a bad link spoils each group with both of its ends: each node is good, and the link is named;
 * a broken boundary spoils each group with nodes of both sides: each side is good, the boundary is named.
 
-Nodes are screened in groups of about √N, and what failed is halved. What passed is tested together. What
-is left meets known-good witnesses. A node is accused when it fails with two of them, passes with
-nobody, and fails with the other suspects as well. Up to 16 nodes, all pairs are tested first (circle.py).
+Nodes are screened in groups of about √N. What failed is halved, what passed is tested together. What is left
+meets known-good witnesses. A node is accused when it fails with two of them, passes with nobody, and fails
+with the other suspects as well. Up to 16 nodes, all pairs are tested first (circle.py).
 
-Where faults come and go, `repeats` tests stand for one. The screening then misses a node that fails a test
-with the probability p in (1 − p) ** repeats of all searches, and accusing takes `bound` + 1 witnesses: so many
-cannot all be bad, and no good node is accused. With repeats = 1, two witnesses that are bad at times could do
-it. A node that is bad at times may be taken for a bad link; it is not passed over then.
+Where faults come and go, `repeats` tests stand for one. Of a node that fails a test with the probability p,
+the screening then misses (1 − p) ** repeats, and accusing takes `bound` + 1 witnesses: so many cannot all be
+bad, and no good node is accused. With repeats = 1, two witnesses that are bad at times could do it. A node
+that is bad at times may be taken for a bad link; it is not passed over then.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python -m acceptance.trial --rank R --ranks N [--host H --port P] --device cpu|cuda
 
 Started by agent.py, and killed by it when it hangs. Rank 0 opens the store and prints its port; then each
-rank prints what it saw, as JSON lines. Every pair of ranks exchanges data directly (all-to-all), so that a bad
-link is met wherever it is in the group.
+rank prints what it saw, as JSON lines. Every pair of ranks exchanges data directly (all-to-all), so that a
+bad link is met wherever it is in the group.
 """
 
 from __future__ import annotations
