@@ -1,0 +1,184 @@
+"""One node's agent: start its processes of each trial that the coordinator asks for, and end them in time.
+
+A trial runs in processes of its own. When it hangs or crashes, the agent kills it and lives on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+from .lines import Line
+
+CONNECT_PAUSE = 0.5
+
+
+def connect(host: str, port: int, deadline: float) -> Line | None:
+    """Connect to the coordinator; None where that took longer than `deadline` seconds."""
+    ends = time.monotonic() + deadline
+    while time.monotonic() < ends:
+        try:
+            return Line(socket.create_connection((host, port), timeout=5))
+        except OSError:  # its name has no record yet, or it does not listen yet
+            time.sleep(CONNECT_PAUSE)
+    return None
+
+
+def serve(line: Line, node: int, nodes: int) -> dict[str, Any] | None:
+    """Run trials until the coordinator ends it. Return its last message; None where it went without one."""
+    name = os.environ.get("NODE_NAME") or socket.gethostname()
+    line.send({"node": node, "nodes": nodes, "name": name, "address": line.own})
+    for message in line.read():
+        if message.get("end"):
+            return message
+        threading.Thread(target=_serve_trial, args=(line, message), daemon=True).start()
+    return None
+
+
+def _serve_trial(line: Line, message: dict[str, Any]) -> None:
+    try:
+        said = Trial(line, message).run()
+    except Exception as error:  # whatever it is, the coordinator must hear that no test took place
+        said = {"state": "unknown", "text": f"the agent failed: {error!r}"}
+    line.send({"trial": message.get("trial"), **said})
+
+
+class Trial:
+    """This node's part in one trial."""
+
+    def __init__(self, line: Line, message: dict[str, Any]) -> None:
+        self._line, self._message = line, message
+        self._ends = time.monotonic() + message["deadline"]
+
+    def run(self) -> dict[str, Any]:
+        """Run it; return its state (ok, wrong, hung or died), and the figures where there are some."""
+        local = self._message["local"]
+        host, port = self._message.get("host"), self._message.get("port")
+        started: list[_Process] = []
+        try:
+            if port is None:
+                started.append(_Process(self._command(0, "", 0)))
+                host = self._line.own
+                port = started[0].port(self._ends)
+                if port is None:
+                    return started[0].result(self._ends)
+                self._line.send({"trial": self._message["trial"], "port": port})
+            for number in range(len(started), local):
+                started.append(_Process(self._command(number, str(host), int(port))))
+            return _worst([process.result(self._ends) for process in started])
+        finally:
+            for process in started:
+                process.kill()
+
+    def _command(self, number: int, host: str, port: int) -> list[str]:
+        local = self._message["local"]
+        values = {
+            "rank": self._message["place"] * local + number,
+            "ranks": self._message["count"] * local,
+            "local": number,
+            "host": host,
+            "port": port,
+            "device": self._message["device"],
+            "bytes": self._message["bytes"],
+            "iterations": self._message["iterations"],
+            "timeout": self._message["deadline"],
+        }
+        package = __package__ or "acceptance"
+        return [
+            sys.executable,
+            "-m",
+            f"{package}.trial",
+            *(f"--{key}={value}" for key, value in values.items()),
+        ]
+
+
+class _Process:
+    """One process of a trial, and what it has printed."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill
+        # A session of its own, so that what it starts is killed with it.
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            start_new_session=True,
+        )
+        self._said: list[dict[str, Any]] = []
+        self._changed = threading.Condition()
+        self._done = False
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def port(self, ends: float) -> int | None:
+        """Return the port of the store; None where the process ended, or was silent until `ends`."""
+        port: int | None = self._wait("port", ends)
+        return port
+
+    def result(self, ends: float) -> dict[str, Any]:
+        """Return what it saw at its end."""
+        wrong = self._wait("wrong", ends)
+        if wrong is None:
+            if not self._done:
+                return {"state": "hung", "text": "gave no result in time"}
+            return {"state": "died", "text": f"exit code {self._process.wait()}: {self._last_error()}"}
+        figures = next(said for said in self._said if "wrong" in said)
+        if wrong:
+            return {**figures, "state": "wrong", "text": f"{wrong} elements were wrong"}
+        return {**figures, "state": "ok", "text": ""}
+
+    def kill(self) -> None:
+        """End it and what it started. With a result it gets a moment: rank 0 owns the store."""
+        if self._wait("wrong", 0) is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=2)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._errors.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout
+        for text in self._process.stdout:
+            try:
+                said = json.loads(text)
+            except ValueError:
+                continue
+            if isinstance(said, dict):
+                with self._changed:
+                    self._said.append(said)
+                    self._changed.notify_all()
+        with self._changed:
+            self._done = True
+            self._changed.notify_all()
+
+    def _wait(self, key: str, ends: float) -> Any:
+        def find() -> Any:
+            return next((said[key] for said in self._said if key in said), None)
+
+        with self._changed:
+            self._changed.wait_for(
+                lambda: find() is not None or self._done, max(0.0, ends - time.monotonic())
+            )
+            return find()
+
+    def _last_error(self) -> str:
+        self._errors.seek(0)
+        written = self._errors.read().decode(errors="replace").strip().splitlines()
+        return written[-1][:300] if written else "it printed no error"
+
+
+def _worst(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the worst of this node's processes, and of several good ones the slowest."""
+    order = ("wrong", "died", "hung", "ok")
+    return min(results, key=lambda said: (order.index(said["state"]), said.get("busbw", 0.0)))

@@ -1,0 +1,144 @@
+"""Run the trials of a search over the agents of all nodes: each round's groups at the same time."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .lines import Line
+from .outcome import Result
+from .tested import Group
+
+GRACE = 15.0
+"""Seconds after a trial's deadline in which its agents must answer: they kill what hangs at the deadline."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What each trial is."""
+
+    device: str
+    local: int
+    """Processes on each node: one for each GPU."""
+    bytes: int
+    iterations: int
+    deadline: float
+    """Seconds of one trial, the start of its processes with it."""
+
+    def message(self) -> dict[str, Any]:
+        """Return it for an agent."""
+        return dict(self.__dict__)
+
+
+class Coordinator:
+    """Knows the agents by their node rank, and has trials run by them."""
+
+    def __init__(self, nodes: int, port: int, settings: Settings) -> None:
+        self._nodes, self._settings = nodes, settings
+        self._server = socket.create_server(("", port), backlog=max(128, nodes))
+        self._lines: dict[int, Line] = {}
+        self._inbox: queue.Queue[tuple[int, dict[str, Any]]] = queue.Queue()
+        self._joined = threading.Condition()
+        self._gone: set[int] = set()
+        self._trials = 0
+        self.names: dict[int, str] = {}
+        """Node rank → its Kubernetes node, or its host's name."""
+        self.addresses: dict[int, str] = {}
+        self.doubled: set[int] = set()
+        """Ranks that came twice: whose results would be mixed up."""
+        self.results: list[Result] = []
+        self.rounds = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        port: int = self._server.getsockname()[1]
+        return port
+
+    def gather(self, deadline: float) -> list[int]:
+        """Wait for all agents; return the ranks that came in time."""
+        with self._joined:
+            self._joined.wait_for(lambda: len(self._lines) == self._nodes, deadline)
+            return sorted(self._lines)
+
+    def measure(self, groups: Sequence[Group]) -> list[Result]:
+        """Have the groups tested at the same time. Takes the deadline of a trial, and the grace, at most."""
+        trials = {self._trials + place: tuple(group) for place, group in enumerate(groups)}
+        self._trials += len(trials)
+        said: dict[int, dict[int, dict[str, Any]]] = {trial: {} for trial in trials}
+        # Whose answers are awaited. The others of a group start once its first node has told its port.
+        awaited = {
+            (trial, group[0]) for trial, group in trials.items() if self._start(trial, group, 0, None, None)
+        }
+        ends = time.monotonic() + self._settings.deadline + GRACE
+        while awaited:
+            try:
+                node, message = self._inbox.get(timeout=max(0.0, ends - time.monotonic()))
+            except queue.Empty:
+                break
+            if message.get("gone"):
+                self._gone.add(node)
+                awaited = {(trial, other) for trial, other in awaited if other != node}
+                continue
+            trial = message.get("trial", -1)
+            if trial not in trials or node not in trials[trial]:
+                continue  # of an earlier round
+            if "port" in message:
+                for place, other in enumerate(trials[trial][1:], 1):
+                    if self._start(trial, trials[trial], place, self.addresses[node], message["port"]):
+                        awaited.add((trial, other))
+            else:
+                said[trial][node] = message
+                awaited.discard((trial, node))
+        made = [Result(group, said[trial], self.rounds) for trial, group in trials.items()]
+        self.rounds += 1
+        self.results += made
+        return made
+
+    def end(self, verdict: str, accused: Mapping[int, str]) -> None:
+        """Tell every agent how it ended."""
+        for node, line in self._lines.items():
+            line.send({"end": True, "verdict": verdict, "accused": accused.get(node)})
+        self._server.close()
+
+    def _start(self, trial: int, group: Group, place: int, host: str | None, port: int | None) -> bool:
+        line = self._lines.get(group[place])
+        message = {"trial": trial, "place": place, "count": len(group), "host": host, "port": port}
+        if line is None or group[place] in self._gone:
+            return False
+        return line.send({**message, **self._settings.message()})
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._listen, args=(Line(connection),), daemon=True).start()
+
+    def _listen(self, line: Line) -> None:
+        """Take one agent's messages."""
+        messages = line.read()
+        hello = next(messages, {})
+        node = hello.get("node")
+        if not isinstance(node, int) or not 0 <= node < self._nodes or hello.get("nodes") != self._nodes:
+            line.close()
+            return
+        with self._joined:
+            if node in self._lines:
+                self.doubled.add(node)
+                line.close()
+                return
+            self._lines[node] = line
+            self.names[node] = str(hello.get("name"))
+            self.addresses[node] = str(hello.get("address"))
+            self._joined.notify_all()
+        for message in messages:
+            self._inbox.put((node, message))
+        self._inbox.put((node, {"gone": True}))

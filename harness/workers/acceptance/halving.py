@@ -1,0 +1,147 @@
+"""The steps of a search among many nodes: halve what failed, join what passed, pair what is left.
+
+Each step is a generator of rounds (tested.py). None of them accuses a node: search.py does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from . import circle
+from .tested import Group, Search, Tested
+
+
+def split(nodes: Sequence[int]) -> list[Group]:
+    """Split nodes into groups of about √N in their order, each of two nodes at least.
+
+    Neighbours in the order share a group, so an order by rack tests racks first.
+    """
+    size = max(2, math.isqrt(max(len(nodes) - 1, 0)) + 1)
+    count = max(1, len(nodes) // size)
+    edges = [len(nodes) * number // count for number in range(count + 1)]
+    return [tuple(nodes[start:end]) for start, end in pairwise(edges)]
+
+
+def halve(tested: Tested, groups: Sequence[Group]) -> Search[tuple[list[Group], list[int]]]:
+    """Halve every group that fails, all at the same time. Return the good groups, and single nodes left."""
+    good: list[Group] = []
+    left: list[int] = []
+    while groups:
+        halves: list[Group] = []
+        for group, outcome in zip(groups, (yield from tested.ask(groups)), strict=True):
+            if outcome == "good":
+                good.append(group)
+                continue
+            middle = len(group) // 2
+            for half in (group[:middle], group[middle:]):
+                if len(half) > 1:
+                    halves.append(half)
+                else:
+                    left += half
+        groups = halves
+    return good, left
+
+
+def join(tested: Tested, parts: Sequence[Group]) -> Search[list[Group]]:
+    """Test good parts together. Return the classes: each is good, no two of them are good together.
+
+    One test where all is well. Else halve the parts, and join what the halves gave.
+    """
+    if len(parts) < 2:
+        return list(parts)
+    outcomes = yield from tested.ask([_union(parts)])
+    if outcomes == ["good"]:
+        return [_union(parts)]
+    if len(parts) == 2:
+        return list(parts)
+    middle = len(parts) // 2
+    classes = yield from join(tested, parts[:middle])
+    for part in (yield from join(tested, parts[middle:])):
+        for number, other in enumerate(classes):
+            together = _union([part, other])
+            outcomes = yield from tested.ask([together])
+            if outcomes == ["good"]:
+                classes[number] = together
+                break
+        else:
+            classes.append(part)
+    return classes
+
+
+def meet(
+    tested: Tested, nodes: Sequence[int], witnesses: Sequence[int], most: int
+) -> Search[dict[int, dict[int, str]]]:
+    """Pair each node with `most` witnesses in turn, until it passes with one.
+
+    Return node → witness → outcome.
+    """
+    met: dict[int, dict[int, str]] = {node: {} for node in nodes}
+    most = min(most, len(witnesses))
+    for turn in range(most):
+        waiting = [node for node in nodes if "good" not in met[node].values()]
+        for start in range(0, len(waiting), len(witnesses)):
+            pairs: dict[int, int | None] = {}
+            for place, node in enumerate(waiting[start : start + len(witnesses)]):
+                # The place among all nodes, not among the waiting: nobody gets the same witness twice.
+                pairs[node] = _witness(witnesses, pairs.values(), met[node], place + turn)
+            ready = {node: witness for node, witness in pairs.items() if witness is not None}
+            asked = list(ready.items())
+            for (node, witness), outcome in zip(asked, (yield from tested.ask(asked)), strict=True):
+                met[node][witness] = outcome
+    return met
+
+
+def pair_up(tested: Tested, nodes: Sequence[int], hopeless: int | None = None) -> Search[list[Group]]:
+    """Find good pairs among nodes without a good partner yet: all together first, then round by round.
+
+    Ends as soon as every node has a partner, or after `hopeless` rounds without any. Returns groups that
+    share no node.
+    """
+    if len(nodes) < 2:
+        return []
+    outcomes = yield from tested.ask([nodes])
+    if outcomes == ["good"]:
+        return [tuple(nodes)]
+    alone = set(nodes)
+    found: list[Group] = []
+    for number, places in enumerate(circle.rounds(len(nodes))):
+        if number == hopeless and not found:
+            break
+        pairs = [(nodes[a], nodes[b]) for a, b in places if {nodes[a], nodes[b]} & alone]
+        outcomes = yield from tested.ask(pairs)
+        good = [pair for pair, outcome in zip(pairs, outcomes, strict=True) if outcome == "good"]
+        alone -= {node for pair in good for node in pair}
+        found += [pair for pair in good if not {*pair} & {node for other in found for node in other}]
+    return found
+
+
+def across(tested: Tested, one: Group, other: Group) -> Search[tuple[int, int] | None]:
+    """Find two nodes that fail together, in two sets that fail together although each is good.
+
+    Halves the one set with the other one whole, then the other. None where the failure did not come again.
+    """
+    while len(one) > 1:
+        half = one[: len(one) // 2]
+        outcomes = yield from tested.ask([half + other])
+        one = half if outcomes == ["bad"] else one[len(half) :]
+    while len(other) > 1:
+        half = other[: len(other) // 2]
+        outcomes = yield from tested.ask([one + half])
+        other = half if outcomes == ["bad"] else other[len(half) :]
+    outcomes = yield from tested.ask([one + other], again=True)
+    return (one[0], other[0]) if outcomes == ["bad"] else None
+
+
+def _witness(
+    witnesses: Sequence[int], taken: Iterable[int | None], met: Iterable[int], first: int
+) -> int | None:
+    """Return the first witness, from `first` on in turn, that is free in this round and new to the node."""
+    used = {*taken, *met}
+    turned = (witnesses[(first + step) % len(witnesses)] for step in range(len(witnesses)))
+    return next((witness for witness in turned if witness not in used), None)
+
+
+def _union(parts: Iterable[Group]) -> Group:
+    return tuple(sorted({node for part in parts for node in part}))
