@@ -60,7 +60,7 @@ def accept(
     (options.report_dir / FILES["node"]).unlink(missing_ok=True)
     emitter = Emitter("node", node.device, options.mode, options.report_dir)
     runner = Runner(emitter, options.deadline or DEADLINE[options.mode])
-    # One dictionary for both: what the node learns on the way is in the report, also when that is written early.
+    # One dictionary for both: a report that is written early has what the node has learnt until then.
     runner.extra = node.extra
     return runner.run([*node.sections(), *more(runner, node, options)])
 

@@ -97,7 +97,12 @@ class LocalDdp:
         ) as process:
             self._process = process
             late = threading.Event()
-            timer = threading.Timer(SECONDS[self.mode], lambda: (late.set(), self.end()))
+
+            def stop() -> None:
+                late.set()
+                self.end()
+
+            timer = threading.Timer(SECONDS[self.mode], stop)
             timer.daemon = True
             timer.start()
             for line in process.stdout or ():

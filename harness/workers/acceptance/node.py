@@ -27,9 +27,10 @@ class Node:
 
     def sections(self) -> list[Section]:
         """Return ENV, COMPUTE and TRAIN."""
+        of_gpus = [Section("env.gpu", "ENV", self._gpus)] if self.device == "cuda" else []
         return [
             Section("env", "ENV", self._environment),
-            Section("env.gpu", "ENV", self._gpus),
+            *of_gpus,
             Section("compute", "COMPUTE", self._compute),
             Section("train", "TRAIN", self._train),
         ]
@@ -64,13 +65,11 @@ class Node:
         yield from devices.version_checks(self.extra["versions"], self.device)
 
     def _gpus(self) -> Iterator[Step]:
-        """Return the steps that look at the GPUs' state. The CPU has none."""
-        if self.device == "cpu":
-            return
+        """Return the steps that look at the GPUs' state."""
         if not self.devices:
             yield Step("env.gpu", "ENV", self.nothing_to_test("env.gpu", "ENV"))
         for device in self.devices:
-            yield Step("env.gpu", "ENV", lambda device=device: self._at_rest(device), device.where)
+            yield Step("env.gpu", "ENV", _many(self._at_rest, device), device.where)
         if self.devices:
             yield Step("env.nvlink", "ENV", self._links)
             yield Step("env.load", "ENV", self._under_load)

@@ -25,7 +25,7 @@ FEATURES = 8
 
 
 def checks(device: Device, mode: str) -> Iterator[Check]:
-    """Train twice from the same seed: the model must learn, and both trainings must end with the same bits."""
+    """Train twice from the same seed: the model must learn, and both must end with the same bits."""
     with _deterministic():
         first, second = train(device, STEPS[mode]), train(device, STEPS[mode])
     loss, start, digest = first
@@ -59,7 +59,7 @@ def checks(device: Device, mode: str) -> Iterator[Check]:
 
 
 def train(device: Device, steps: int) -> tuple[float, float, str]:
-    """Return the loss on unseen data after the training, the one before, and the digest of all that was learnt.
+    """Return the loss on unseen data after the training, the one before, and the digest of what was learnt.
 
     The class is the pair of the signs of x₀x₁ and x₂x₃. No linear model can tell it.
     """
