@@ -44,7 +44,7 @@ def host(device: Device, mode: str, limits: Limits) -> Iterator[Check]:
     on_gpu = torch.zeros(count, dtype=torch.float32, device=device.torch)
 
     def same() -> bool:
-        return torch.equal(on_gpu.cpu(), on_host)
+        return bool(torch.equal(on_gpu.cpu(), on_host))
 
     yield _measured(
         "copy.h2d", lambda: on_gpu.copy_(on_host, non_blocking=True), 1, on_gpu, same, device, mode, limits
@@ -63,31 +63,31 @@ def host(device: Device, mode: str, limits: Limits) -> Iterator[Check]:
 
 def peers(devices: Sequence[Device], mode: str, limits: Limits) -> Iterator[Check]:
     """Measure copies from each GPU to the next, and with mode full to every other; the slowest is judged."""
-    count = BYTES["cuda", mode] // 4
     for place, device in enumerate(devices):
         following = [*devices[place + 1 :], *devices[:place]]
-        slowest: tuple[float, Device] | None = None
-        wrong: list[int] = []
-        source = torch.arange(count, dtype=torch.float32, device=device.torch)
-        for target in following if mode == "full" else following[:1]:
-            held = torch.zeros(count, dtype=torch.float32, device=target.torch)
-            seconds = seconds_per_call(
-                lambda held=held: held.copy_(source, non_blocking=True),  # type: ignore[misc]
-                device,
-                SPANS["cuda", "quick"],
-            )
-            if not torch.equal(held.cpu(), source.cpu()):
-                wrong.append(target.index)
-            rate = 4 * count / seconds / 1e9
-            slowest = min(slowest or (rate, target), (rate, target), key=lambda one: one[0])
-        if slowest is None:
-            continue
-        text = f"{slowest[0]:.4g} GB/s to GPU {slowest[1].index}"
+        found = [(_to(device, target, mode), target.index) for target in following[: _targets(mode)]]
+        wrong = [index for rate, index in found if rate is None]
         if wrong:
             yield _wrong("copy.peer", f"what came to GPUs {wrong} is not what was sent", device)
             continue
-        row = limits.row(model=device.name, check="copy.peer")
-        yield judged("copy.peer", TAG, slowest[0], "GB/s", row, "copy.slow", text, **device.where)
+        slowest = min(((rate, index) for rate, index in found if rate is not None), default=None)
+        if slowest:
+            row = limits.row(model=device.name, check="copy.peer")
+            text = f"{slowest[0]:.4g} GB/s to GPU {slowest[1]}, the slowest of {len(found)}"
+            yield judged("copy.peer", TAG, slowest[0], "GB/s", row, "copy.slow", text, **device.where)
+
+
+def _targets(mode: str) -> int | None:
+    return None if mode == "full" else 1
+
+
+def _to(device: Device, target: Device, mode: str) -> float | None:
+    """Return the GB/s from one GPU to another, or None when other bytes came than were sent."""
+    count = BYTES["cuda", mode] // 4
+    source = torch.arange(count, dtype=torch.float32, device=device.torch)
+    held = torch.zeros(count, dtype=torch.float32, device=target.torch)
+    seconds = seconds_per_call(lambda: held.copy_(source, non_blocking=True), device, SPANS["cuda", "quick"])
+    return 4 * count / seconds / 1e9 if torch.equal(held.cpu(), source.cpu()) else None
 
 
 def _measured(

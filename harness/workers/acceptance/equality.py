@@ -14,8 +14,8 @@ TAG = "COMPUTE"
 def checks(id: str, said: Mapping[Device, Sequence[str]], cause: str) -> Iterator[Check]:
     """Judge the digests of each device's runs: all alike, and like those of the others of its model.
 
-    Of three devices or more, one that differs from the majority is accused. Of two that differ, one is wrong and
-    nobody knows which: both are.
+    Of three devices or more, one that differs from the majority is accused. Of two that differ, one is
+    wrong and nobody knows which: both are.
     """
     for device, digests in said.items():
         seen = set(digests)

@@ -7,7 +7,6 @@ import os
 import resource
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +37,6 @@ class _Timex(ctypes.Structure):
     )
 
 
-def checks() -> Iterator[Check]:
-    """Make the checks of this host and container."""
-    yield shared_memory(SHM)
-    yield locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], _rdma_devices())
-    yield clock()
-
-
 def shared_memory(path: Path) -> Check:
     """Judge the room in /dev/shm: SHM_BYTES must be free."""
     try:
@@ -69,6 +61,11 @@ def judge_room(total: int, free: int) -> Check:
         limit_kind="limit",
         limit_source="docs/acceptance.md",
     )
+
+
+def memlock() -> Check:
+    """Judge this process's limit of locked memory."""
+    return locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], _rdma_devices())
 
 
 def locked_memory(limit: int, rdma_devices: int) -> Check:

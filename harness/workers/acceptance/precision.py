@@ -1,7 +1,7 @@
 """Say how far a matrix product may be from the exact one, for each precision. Pure.
 
-The factors are rounded to the precision first, so that they are exact. What is left is the error of the sum over
-K products and of the rounding of the result:
+The factors are rounded to the precision first, so that they are exact. What is left is the error of the sum
+over K products and of the rounding of the result:
 
     |C − AB| ≤ 4 √K u_sum (|A| |B|) + u_out |AB| + u_least
 

@@ -7,6 +7,7 @@ such thing, or does not tell. Field names changed between drivers; both names ar
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 from xml.etree import ElementTree
@@ -106,10 +107,8 @@ def _gpu(element: ElementTree.Element, index: int) -> Gpu:
         persistence=_word(element.findtext("persistence_mode")),
         mig=_word(element.findtext("mig_mode/current_mig")),
         ecc_mode=_word(element.findtext("ecc_mode/current_ecc")),
-        sram_corrected=_number(element.findtext("ecc_errors/volatile/sram_correctable")),
-        sram_uncorrected=_total(
-            [element.findtext(f"ecc_errors/volatile/{name}") for name in _SRAM_UNCORRECTED]
-        ),
+        sram_corrected=_errors(element, ("sram_correctable",)),
+        sram_uncorrected=_errors(element, _SRAM_UNCORRECTED),
         rows_uncorrectable=_number(element.findtext("remapped_rows/remapped_row_unc")),
         rows_pending=_word(element.findtext("remapped_rows/remapped_row_pending")),
         rows_failed=_word(element.findtext("remapped_rows/remapped_row_failure")),
@@ -155,7 +154,7 @@ def _number(text: str | None) -> Number:
 
 def _errors(element: ElementTree.Element, names: tuple[str, ...]) -> Number:
     """Return the counters' sum over the GPU's life, or since its driver was loaded where that is more."""
-    sums = [
+    sums: list[Number] = [
         _total([_number(element.findtext(f"ecc_errors/{span}/{name}")) for name in names])
         for span in ("aggregate", "volatile")
     ]
@@ -163,7 +162,7 @@ def _errors(element: ElementTree.Element, names: tuple[str, ...]) -> Number:
     return max(counted) if counted else sums[0] or sums[1]
 
 
-def _total(numbers: list[Number]) -> Number:
+def _total(numbers: Sequence[Number]) -> Number:
     """Return the sum of the counters that are there."""
     counted = [number for number in numbers if isinstance(number, float)]
     if counted:

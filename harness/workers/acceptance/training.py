@@ -25,7 +25,7 @@ FEATURES = 8
 
 
 def checks(device: Device, mode: str) -> Iterator[Check]:
-    """Train twice from the same seed: the model must learn, and both trainings must end with the same bits."""
+    """Train twice from the same seed: the model must learn, and both must end with the same bits."""
     with _deterministic():
         first, second = train(device, STEPS[mode]), train(device, STEPS[mode])
     loss, start, digest = first
@@ -35,7 +35,7 @@ def checks(device: Device, mode: str) -> Iterator[Check]:
         id="train.learns",
         tag=TAG,
         verdict="PASS" if learnt else "FAIL",
-        text=f"loss on unseen data {start:.3f} → {loss:.3f} in {STEPS[mode]} steps; a guess has {CHANCE:.3f}",
+        text=f"loss on unseen data {start:.3f} → {loss:.3f} in {STEPS[mode]} steps; a guess: {CHANCE:.3f}",
         cause=None if learnt else "training.not_learning",
         measured=loss,
         unit="nats",
@@ -59,9 +59,9 @@ def checks(device: Device, mode: str) -> Iterator[Check]:
 
 
 def train(device: Device, steps: int) -> tuple[float, float, str]:
-    """Return the loss on unseen data after the training, the one before, and the digest of all that was learnt.
+    """Return the loss on unseen data after the training, the one before, and the digest of what was learnt.
 
-    The class is the pair of the signs of x₀x₁ and x₂x₃: no linear model can tell it, a guess is right once in 4.
+    The class is the pair of the signs of x₀x₁ and x₂x₃. No linear model can tell it.
     """
     torch.manual_seed(3)
     model = torch.nn.Sequential(

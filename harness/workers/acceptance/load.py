@@ -1,0 +1,58 @@
+"""Keep GPUs busy, so that what nvidia-smi shows meanwhile is their state under load."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from .devices import Device
+
+SIZE = 8192
+SECONDS_BEFORE = 2.0
+"""How long the clocks and the link need to rise."""
+_START_SECONDS = 60.0
+_PRODUCTS = 16
+
+
+@contextlib.contextmanager
+def busy(devices: Sequence[Device]) -> Iterator[None]:
+    """Let every device multiply until the block ends. Raises RuntimeError when one could not."""
+    stop, failed = threading.Event(), []
+    running = [threading.Event() for _ in devices]
+
+    def work(device: Device, started: threading.Event) -> None:
+        try:
+            a = torch.randn(SIZE, SIZE, device=device.torch, dtype=torch.bfloat16)
+            out = torch.empty_like(a)
+            while not stop.is_set():
+                for _ in range(_PRODUCTS):
+                    torch.mm(a, a, out=out)
+                torch.cuda.synchronize(device.index)
+                started.set()
+        except Exception as error:
+            failed.append(f"GPU {device.index}: {error}")
+        finally:
+            started.set()
+
+    threads = [
+        threading.Thread(target=work, args=pair, daemon=True) for pair in zip(devices, running, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        until = time.monotonic() + _START_SECONDS
+        for device, started in zip(devices, running, strict=True):
+            if not started.wait(max(0.0, until - time.monotonic())):
+                failed.append(f"GPU {device.index} did not start to compute in {_START_SECONDS:.0f} s")
+        time.sleep(SECONDS_BEFORE)
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(_START_SECONDS)
+    if failed:
+        raise RuntimeError("; ".join(failed))

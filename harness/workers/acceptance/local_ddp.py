@@ -1,0 +1,172 @@
+"""Run ddp_tests over this container's GPUs, or over two processes on its CPU, and take over its checks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from .check import Check, worst
+from .emit import FILES
+
+TAG = "DDP"
+CPU_RANKS = 2
+SECONDS = {"quick": 300.0, "full": 1800.0}
+_GRACE_SECONDS = 5.0
+_LAST_LINES = 12
+_OWN_VARIABLES = (
+    "RANK",
+    "LOCAL_RANK",
+    "GROUP_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+"""Of the pod's job, if it has any: this run is of one node alone. So are all of torchrun's PET_ variables."""
+_KNOWN = {field.name for field in fields(Check)}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How torchrun ended. `code` None: it was ended, for its time was up."""
+
+    code: int | None
+    lines: tuple[str, ...]
+    """Its last lines."""
+
+
+class LocalDdp:
+    """One run of ddp_tests under torchrun."""
+
+    def __init__(self, ranks: int, device: str, mode: str, report_dir: Path, limits: Path | None) -> None:
+        self.ranks, self.device, self.mode = ranks, device, mode
+        self.report, self._limits = report_dir / FILES["ddp"], limits
+        self._process: subprocess.Popen[str] | None = None
+
+    def checks(self) -> Iterator[Check]:
+        """Run it, and return its checks. What it says on the way goes to this log."""
+        self.report.unlink(missing_ok=True)
+        ended = self._run()
+        yield from judge(read(self.report), self.ranks, ended)
+
+    def collectives(self) -> list[dict[str, Any]]:
+        """Return the rows of its report, as CollectiveRow."""
+        rows = (read(self.report) or {}).get("collectives")
+        return rows if isinstance(rows, list) else []
+
+    def end(self) -> None:
+        """End it: torchrun ends its ranks."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def command(self) -> list[str]:
+        """Return the command."""
+        package = (__package__ or "acceptance").strip(".")
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
+        options = ["--report-dir", str(self.report.parent), "--device", self.device]
+        options += ["--limits", str(self._limits)] if self._limits else []
+        return [sys.executable, *torchrun, "-m", f"{package}.ddp_tests", f"--{self.mode}", *options]
+
+    def _run(self) -> Ended:
+        last: deque[str] = deque(maxlen=_LAST_LINES)
+        with subprocess.Popen(
+            self.command(),
+            env=environment(os.environ),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        ) as process:
+            self._process = process
+            late = threading.Event()
+
+            def stop() -> None:
+                late.set()
+                self.end()
+
+            timer = threading.Timer(SECONDS[self.mode], stop)
+            timer.daemon = True
+            timer.start()
+            for line in process.stdout or ():
+                last.append(line.rstrip())
+                # Its result is a part of this one's, which ends the log.
+                print(line.rstrip().replace("[RESULT]", "[DDP] result:"), flush=True)
+            code = process.wait()
+            timer.cancel()
+        return Ended(None if late.is_set() else code, tuple(last))
+
+
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of torchrun: without the pod's own job, and without the harness' nonce.
+
+    So ddp_tests prints no frames: this process frames each of its checks once.
+    """
+    kept = {
+        name: value
+        for name, value in variables.items()
+        if name not in (*_OWN_VARIABLES, "HARNESS_NONCE") and not name.startswith(("PET_", "TORCHELASTIC_"))
+    }
+    root = Path(__file__).resolve().parents[(__package__ or "").count(".") + 1]
+    kept["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), kept.get("PYTHONPATH"))))
+    kept.setdefault("OMP_NUM_THREADS", "1")
+    return kept
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """Return the report, or None where there is none that can be read."""
+    try:
+        report = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return report if isinstance(report, dict) and report.get("kind") == "ddp" else None
+
+
+def judge(report: dict[str, Any] | None, ranks: int, ended: Ended) -> Iterator[Check]:
+    """Return the report's checks, and an UNKNOWN one where they cannot be the whole story."""
+    tail = " | ".join(line for line in ended.lines if line.strip())[-1200:]
+    how = (
+        "it was ended for its time was up" if ended.code is None else f"torchrun ended with code {ended.code}"
+    )
+    try:
+        checks = [_check(one) for one in (report or {}).get("checks", ())]
+    except (TypeError, ValueError, AttributeError) as error:
+        checks, how = [], f"its report has a check that cannot be read ({error}); {how}"
+    yield from checks
+    verdict = worst(check.verdict for check in checks)
+    if report is None:
+        yield _unknown(f"ddp_tests left no report; {how}; last lines: {tail}")
+    elif not checks:
+        yield _unknown(f"the report of ddp_tests has no checks; {how}; last lines: {tail}")
+    elif report.get("ranks") != ranks:
+        yield _unknown(f"the report of ddp_tests is of {report.get('ranks')} ranks, and not of {ranks}")
+    elif ended.code != 0 and verdict != "FAIL":
+        yield _unknown(f"{how}, and no check of ddp_tests failed; last lines: {tail}")
+
+
+def _check(said: Mapping[str, Any]) -> Check:
+    """Return a check of a report. Raises TypeError, ValueError, AttributeError."""
+    if not set(said) <= _KNOWN or said["verdict"] not in ("PASS", "WARN", "FAIL", "UNKNOWN"):
+        raise ValueError(f"{dict(said)}"[:200])
+    return Check(**{**said, "ranks": tuple(said.get("ranks") or ())})
+
+
+def _unknown(text: str) -> Check:
+    return Check(id="ddp.run", tag=TAG, verdict="UNKNOWN", text=text)

@@ -1,0 +1,170 @@
+"""Put together the tests of one node: which steps its devices need, and in what order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+from . import devices, equality, gpu_state, host_state, smi
+from .check import Check
+from .devices import CPU, Device
+from .limits import Limits
+from .runner import Section, Step
+
+
+class Node:
+    """One node and what is known of it so far. `extra` are the fields of its report."""
+
+    def __init__(
+        self, device: Literal["cpu", "cuda"], mode: str, limits: Limits, gpus: int | None = None
+    ) -> None:
+        self.device, self.mode, self.limits = device, mode, limits
+        self.expected = devices.asked(gpus) if device == "cuda" else None
+        self.devices: list[Device] = [CPU] if device == "cpu" else []
+        self.extra: dict[str, Any] = {}
+        self._smi: smi.Smi | None = None
+        self._smi_error = "nvidia-smi printed nothing that can be read"
+
+    def sections(self) -> list[Section]:
+        """Return ENV, COMPUTE and TRAIN."""
+        of_gpus = [Section("env.gpu", "ENV", self._gpus)] if self.device == "cuda" else []
+        return [
+            Section("env", "ENV", self._environment),
+            *of_gpus,
+            Section("compute", "COMPUTE", self._compute),
+            Section("train", "TRAIN", self._train),
+        ]
+
+    def nothing_to_test(self, id: str, tag: str) -> Callable[[], Iterable[Check]]:
+        """Return what makes the check for a section that has no device."""
+        text = "no GPU is visible, so nothing was tested"
+        return lambda: (Check(id=id, tag=tag, verdict="UNKNOWN", text=text),)
+
+    def _environment(self) -> Iterator[Step]:
+        yield Step("env.versions", "ENV", self._look)
+        for name, make in (
+            ("env.shm", lambda: host_state.shared_memory(host_state.SHM)),
+            ("env.memlock", host_state.memlock),
+            ("env.clock", host_state.clock),
+        ):
+            yield Step(name, "ENV", _one(make))
+
+    def _look(self) -> Iterator[Check]:
+        """Find the devices and say what runs here. The sections after it test what was found."""
+        if self.device == "cpu":
+            self.extra["versions"] = devices.versions(None)
+            yield from devices.version_checks(self.extra["versions"], self.device)
+            text = "the CPU was asked for and no GPU was tested: this is no acceptance of a GPU"
+            yield Check(id="env.gpus", tag="ENV", verdict="WARN", text=text, cause="gpu.not_tested")
+            return
+        self._smi, self._smi_error = _ask()
+        self.devices = devices.found()
+        self.extra["gpus"] = [device.as_dict() for device in self.devices]
+        yield devices.count(self.devices, self._smi, self.expected)
+        self.extra["versions"] = devices.versions(self._smi)
+        yield from devices.version_checks(self.extra["versions"], self.device)
+
+    def _gpus(self) -> Iterator[Step]:
+        """Return the steps that look at the GPUs' state."""
+        if not self.devices:
+            yield Step("env.gpu", "ENV", self.nothing_to_test("env.gpu", "ENV"))
+        for device in self.devices:
+            yield Step("env.gpu", "ENV", _many(self._at_rest, device), device.where)
+        if self.devices:
+            yield Step("env.nvlink", "ENV", self._links)
+            yield Step("env.load", "ENV", self._under_load)
+
+    def _at_rest(self, device: Device) -> Iterator[Check]:
+        gpu = devices.of(self._smi, device)
+        if gpu is None:
+            return gpu_state.not_told(gpu_state.AT_REST, self._untold(device), **device.where)
+        return gpu_state.at_rest(gpu, self.limits, **device.where)
+
+    def _links(self) -> Iterator[Check]:
+        said = smi.parse_links(devices.ask_smi("nvlink", "-s"))
+        for device in self.devices:
+            gpu = devices.of(self._smi, device)
+            if gpu is None:
+                yield from gpu_state.not_told(("env.nvlink",), self._untold(device), **device.where)
+            else:
+                yield gpu_state.links(gpu, said, self.limits, gpus=len(self.devices), **device.where)
+
+    def _under_load(self) -> Iterator[Check]:
+        from . import load
+
+        with load.busy(self.devices):
+            now, _ = _ask()
+        for device in self.devices:
+            gpu = devices.of(now, device)
+            if gpu is None:
+                yield from gpu_state.not_told(gpu_state.UNDER_LOAD, self._untold(device), **device.where)
+            else:
+                yield from gpu_state.under_load(gpu, self.limits, **device.where)
+
+    def _untold(self, device: Device) -> str:
+        if self._smi is None:
+            return f"nothing is known of it: {self._smi_error}"
+        return f"nvidia-smi lists no GPU {device.uuid or 'of its kind (PyTorch tells no UUID)'}"
+
+    def _compute(self) -> Iterator[Step]:
+        if not self.devices:
+            yield Step("compute", "COMPUTE", self.nothing_to_test("compute", "COMPUTE"))
+            return
+        from . import bandwidth, gemm
+
+        for device in self.devices:
+            for precision in gemm.precisions(device):
+                yield Step(
+                    f"compute.gemm.{precision.name}.correct",
+                    "COMPUTE",
+                    _one(gemm.right, precision, device),
+                    device.where,
+                )
+                yield Step(
+                    f"compute.gemm.{precision.name}",
+                    "COMPUTE",
+                    _one(gemm.fast, precision, device, self.mode, self.limits),
+                    device.where,
+                )
+            yield Step(
+                "memory", "COMPUTE", _many(bandwidth.memory, device, self.mode, self.limits), device.where
+            )
+            if device.kind == "cuda":
+                yield Step(
+                    "copy", "COMPUTE", _many(bandwidth.host, device, self.mode, self.limits), device.where
+                )
+        if len(self.devices) > 1:
+            yield Step("copy.peer", "COMPUTE", _many(bandwidth.peers, self.devices, self.mode, self.limits))
+        yield Step("compute.equal", "COMPUTE", lambda: _equal(self.devices))
+
+    def _train(self) -> Iterator[Step]:
+        if not self.devices:
+            yield Step("train", "TRAIN", self.nothing_to_test("train", "TRAIN"))
+            return
+        from . import training
+
+        for device in self.devices:
+            yield Step("train", "TRAIN", _many(training.checks, device, self.mode), device.where)
+
+
+def _equal(tested: Sequence[Device]) -> Iterator[Check]:
+    from . import gemm
+
+    said = {device: gemm.digests(device) for device in tested}
+    return equality.checks("compute.equal", said, "compute.unequal")
+
+
+def _ask() -> tuple[smi.Smi | None, str]:
+    """Return what nvidia-smi says, or why it says nothing."""
+    try:
+        return smi.parse(devices.ask_smi("-q", "-x")), "nvidia-smi printed nothing that can be read"
+    except (OSError, ValueError) as error:
+        return None, str(error)
+
+
+def _one(make: Callable[..., Check], *arguments: Any) -> Callable[[], Iterable[Check]]:
+    return lambda: (make(*arguments),)
+
+
+def _many(make: Callable[..., Iterable[Check]], *arguments: Any) -> Callable[[], Iterable[Check]]:
+    return lambda: make(*arguments)

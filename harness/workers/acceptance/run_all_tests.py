@@ -1,0 +1,47 @@
+"""Accept one node: the environment, computing, training, and DDP over its GPUs.
+
+    python -m acceptance.run_all_tests --quick --gpus 8 --report-dir /reports
+
+Writes DIR/summary.json. Exit code: 0 PASS or WARN, 1 FAIL, 2 UNKNOWN or bad use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator
+
+from .check import Check
+from .gpu_tests import accept, parser
+from .local_ddp import CPU_RANKS, TAG, LocalDdp
+from .node import Node
+from .runner import Runner, Section, Step
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Test, print, and return the exit code."""
+    return accept(parser("acceptance.run_all_tests", __doc__ or ""), arguments, _ddp)
+
+
+def _ddp(runner: Runner, node: Node, options: argparse.Namespace) -> Iterable[Section]:
+    """Return the section that starts torchrun over what the node has."""
+
+    def steps() -> Iterator[Step]:
+        ranks = CPU_RANKS if node.device == "cpu" else len(node.devices)
+        if not ranks:
+            yield Step("ddp.run", TAG, node.nothing_to_test("ddp.run", TAG))
+            return
+        run = LocalDdp(ranks, node.device, options.mode, options.report_dir, options.limits)
+        runner.at_end.append(run.end)
+
+        def checks() -> Iterator[Check]:
+            yield from run.checks()
+            runner.extra["collectives"] = run.collectives()
+
+        yield Step("ddp.run", TAG, checks)
+
+    yield Section("ddp", TAG, steps)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

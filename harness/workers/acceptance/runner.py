@@ -1,0 +1,157 @@
+"""Run the steps of a test one after another. What raises is UNKNOWN, and the others go on.
+
+SIGTERM and the deadline end the run at once, also while PyTorch waits for a GPU that never answers: what was
+not made is UNKNOWN, and the report is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .check import Check
+from .emit import Emitter
+
+_ERROR_LETTERS = 600
+
+
+@dataclass(frozen=True)
+class Step:
+    """A part of a test. `id` and `where` are those of the UNKNOWN check that stands for it when it fails."""
+
+    id: str
+    tag: str
+    make: Callable[[], Iterable[Check]]
+    where: dict[str, Any] = field(default_factory=dict)
+
+    def unknown(self, why: str) -> Check:
+        """Return the check that stands for it."""
+        return Check(id=self.id, tag=self.tag, verdict="UNKNOWN", text=why, **self.where)
+
+
+@dataclass(frozen=True)
+class Section:
+    """Steps that are known only once the sections before it have run."""
+
+    id: str
+    tag: str
+    steps: Callable[[], Iterable[Step]]
+
+
+class Runner:
+    """Runs sections, and ends early when it must. One in a process, in its main thread."""
+
+    def __init__(self, emitter: Emitter, deadline: float) -> None:
+        self.emitter = emitter
+        self.extra: dict[str, Any] = {}
+        """Fields of the report beside its checks."""
+        self.at_end: list[Callable[[], object]] = []
+        """Called when it ends early: what was started is ended."""
+        self._left: list[Step] = []
+        self._started = time.monotonic()
+        self._deadline = self._started + deadline
+
+    def run(self, sections: Iterable[Section]) -> int:
+        """Run them, write the report, and return the exit code."""
+        waiting = list(sections)
+        self._left = [_whole(section) for section in waiting]
+        with self._watched():
+            for number, section in enumerate(waiting, 1):
+                later = [_whole(one) for one in waiting[number:]]
+                self._section(section, later)
+            return self.emitter.finish(**self.extra)
+
+    def _section(self, section: Section, later: list[Step]) -> None:
+        try:
+            steps = list(section.steps())
+        except Exception as error:
+            self.emitter.say(_whole(section).unknown(_words(error)))
+            return
+        for number, step in enumerate(steps):
+            self._left = [*steps[number:], *later]
+            self._step(step)
+        self._left = later
+
+    def _step(self, step: Step) -> None:
+        started = time.monotonic()
+        said = 0
+        try:
+            for check in step.make():
+                now = time.monotonic()
+                self.emitter.say(replace(check, seconds=round(now - started, 3)))
+                started, said = now, said + 1
+        except Exception as error:
+            self.emitter.say(step.unknown(_words(error)))
+            return
+        if not said:
+            self.emitter.say(step.unknown("it made no check"))
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Watch for SIGTERM and the deadline in a thread: the main one may be held up by a GPU.
+
+        The interpreter writes the signal's number into a pipe from wherever the signal finds it.
+        """
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        handlers = {number: signal.signal(number, _noted) for number in (signal.SIGTERM, signal.SIGINT)}
+        stopped = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(reader, stopped), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stopped.set()
+            os.write(writer, b"\0")
+            thread.join()
+            signal.set_wakeup_fd(before)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            os.close(reader)
+            os.close(writer)
+
+    def _watch(self, reader: int, stopped: threading.Event) -> None:
+        while not stopped.is_set():
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                return self._end(f"the deadline of {self._deadline - self._started:.0f} s passed")
+            ready, _, _ = select.select([reader], [], [], left)
+            numbers = os.read(reader, 64) if ready else b""
+            if signal.SIGTERM in numbers or signal.SIGINT in numbers:
+                return self._end("the pod was told to end")
+        return None
+
+    def _end(self, why: str) -> None:
+        """Say UNKNOWN for what was not made, write the report, and end the process."""
+        left, after = list(self._left), time.monotonic() - self._started
+        for number, step in enumerate(left):
+            state = "not ended" if number == 0 else "not made"
+            self.emitter.say(step.unknown(f"{state}: {why} after {after:.0f} s"))
+        if not left:
+            words = f"{why} after {after:.0f} s, when all was made"
+            self.emitter.say(Check(id="run.ended", tag="RESULT", verdict="UNKNOWN", text=words))
+        code = self.emitter.finish(**self.extra)
+        for call in list(self.at_end):
+            with contextlib.suppress(Exception):
+                call()
+        os._exit(code)
+
+
+def _whole(section: Section) -> Step:
+    return Step(section.id, section.tag, tuple)
+
+
+def _noted(_number: int, _frame: object) -> None:
+    """Take the signal: the thread that reads the pipe acts on it."""
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:_ERROR_LETTERS]
