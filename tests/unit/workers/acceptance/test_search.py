@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from faulty_cluster import Cluster
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.workers.acceptance.search import search
@@ -110,6 +110,24 @@ def test_nodes_that_fail_at_times(
     cluster = Cluster(bad=dict.fromkeys(bad, chance), seed=seed)
     found = cluster.run(search(range(count), bound=max(1, len(bad)), repeats=1 + repeats))
     assert {one.node for one in found.accused} <= bad
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sets(st.integers(1, 19), min_size=1, max_size=4), FORCED)
+@example({1, 2, 3}, 0)
+def test_bad_nodes_that_fail_with_one_good_node_alone(bad: set[int], all_pairs: int) -> None:
+    """As many bad witnesses as the bound permits do not make the search accuse the good node."""
+    cluster = Cluster(links=frozenset(frozenset({0, node}) for node in bad))
+    found = cluster.run(search(range(20), bound=len(bad), repeats=2, all_pairs=all_pairs))
+    assert 0 not in {one.node for one in found.accused}
+    assert not found.healthy
+
+
+def test_nobody_is_accused_above_the_bound() -> None:
+    """Three fail where one may be bad: what they share is to blame."""
+    found = Cluster(bad=dict.fromkeys((2, 9, 15), 1.0)).run(search(range(20), bound=1))
+    assert not found.accused
+    assert (2, 9, 15) in [one.nodes for one in found.unknown]
 
 
 def test_the_share_of_bad_nodes_that_is_missed() -> None:

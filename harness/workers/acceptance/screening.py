@@ -1,0 +1,159 @@
+"""Answer a search for bad nodes with trials on real nodes, and say what it proved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from . import circle
+from .check import Check, Verdict
+from .conclusion import Conclusion
+from .coordinator import Coordinator
+from .outcome import FIGURES, Result, judge, reference
+from .search import ALL_PAIRS, search
+from .tested import Group, Outcome
+
+
+class Screening:
+    """Answers a search with trials."""
+
+    def __init__(self, coordinator: Coordinator, limit: float | None, share: float) -> None:
+        self._coordinator, self._limit, self._share = coordinator, limit, share
+        self._ready: dict[Group, Result] = {}
+        """Results of pairs that were tested before the search asks for them."""
+        self._good: set[int] = set()
+        self.judged: dict[Group, tuple[Outcome, str]] = {}
+        self.pairs: dict[Group, Result] = {}
+
+    def run(self, nodes: Sequence[int], repeats: int, bound: int | None) -> Conclusion:
+        """Search among the nodes. Up to 16 of them, all pairs come first: the median needs their figures."""
+        if len(nodes) <= ALL_PAIRS:
+            for places in circle.rounds(len(nodes)):
+                for result in self._coordinator.measure([(nodes[a], nodes[b]) for a, b in places]):
+                    self._ready[result.group] = self.pairs[result.group] = result
+        searching = search(nodes, bound=bound, repeats=repeats)
+        try:
+            groups = next(searching)
+            while True:
+                groups = searching.send(self._answer(groups))
+        except StopIteration as end:
+            conclusion: Conclusion = end.value
+        return conclusion
+
+    def outcome(self, result: Result) -> tuple[Outcome, str]:
+        """Judge a result against the limit, and against all groups of its size so far."""
+        usual = reference(self._coordinator.results, len(result.group))
+        return judge(result, usual, limit=self._limit, share=self._share)
+
+    def _answer(self, groups: list[Group]) -> list[Outcome]:
+        held = {group: self._ready.pop(group) for group in groups if group in self._ready}
+        asked = [group for group in groups if group not in held]
+        if asked:
+            made = self._coordinator.measure([*asked, *self._controls(asked)])
+            held |= {result.group: result for result in made if result.group in asked}
+        outcomes: list[Outcome] = []
+        for group in groups:
+            outcome, reason = self.judged[group] = self.outcome(held[group])
+            if outcome == "good":
+                self._good |= {*group}
+            print(f"[DDP] {outcome} {named(group)}: {reason}", flush=True)
+            outcomes.append(outcome)
+        return outcomes
+
+    def _controls(self, asked: Sequence[Group]) -> list[Group]:
+        """Return groups of nodes that passed and rest in this round: who is slow shows beside them alone."""
+        resting = sorted(self._good - {node for group in asked for node in group})
+        controls: list[Group] = []
+        for size in sorted({len(group) for group in asked}):
+            missing = FIGURES - len({r.group for r in self._coordinator.results if len(r.group) == size})
+            missing -= sum(len(group) == size for group in asked)
+            while missing > 0 and len(resting) >= size:
+                controls.append(tuple(resting[:size]))
+                resting, missing = resting[size:], missing - 1
+        return controls
+
+
+def checks(
+    found: Conclusion, screening: Screening, nodes: Sequence[int], coordinator: Coordinator
+) -> list[Check]:
+    """Return what the search proved as checks."""
+    names = coordinator.names
+    said: list[Check] = []
+
+    def say(name: str, verdict: Verdict, text: str, cause: str | None, about: Sequence[int]) -> None:
+        said.append(
+            Check(id=f"screen.{name}", tag="DDP", verdict=verdict, text=text, cause=cause, ranks=tuple(about))
+        )
+
+    for one in found.accused:
+        why = [screening.judged.get(tuple(sorted((one.node, other))), ("", ""))[1] for other in one.witnesses]
+        seen = "; ".join(dict.fromkeys(filter(None, why)))
+        say("node", "FAIL", f"{names[one.node]} {one.reason} ({seen})", "node.bad", [one.node])
+    for link in found.links:
+        between = f"{names[link.a]} and {names[link.b]}"
+        say("link", "FAIL", f"what is between {between} {link.reason}", "link.bad", [link.a, link.b])
+    for edge in found.boundaries:
+        text = f"{named(edge.one)} pass, and {named(edge.other)} pass, and not with each other: {edge.reason}"
+        say("boundary", "FAIL", text, "link.boundary", edge.other)
+    for open_ in found.unknown:
+        say("unknown", "UNKNOWN", f"{named(open_.nodes)}: {open_.reason}", None, open_.nodes)
+    if found.healthy:
+        text = f"{len(nodes)} nodes pass, in groups and all together"
+        say("search", "PASS", f"{text}: {found.tests} tests in {found.rounds} rounds", None, ())
+    return said
+
+
+def bandwidth(coordinator: Coordinator, limit: float | None, share: float) -> Check:
+    """Say what the groups were compared with. Figures that nothing was compared with are no pass."""
+    figures = [result for result in coordinator.results if result.busbw is not None]
+    text = "no group gave a figure"
+    if figures:
+        slowest = min(figures, key=lambda result: result.busbw or 0.0)
+        text = f"the slowest of {len(figures)} groups, {named(slowest.group)}, gave {slowest.busbw:.3f} GB/s"
+    compared = limit is not None or any(reference(figures, len(result.group)) for result in figures)
+    if compared and limit is None:
+        text += f"; a group is slow below {share:.2f} of the median of its size"
+    elif figures and not compared:
+        text += f"; there is no limit (--limit), and fewer than {FIGURES} groups of a size to compare"
+    return Check(
+        id="screen.bandwidth",
+        tag="DDP",
+        verdict="PASS" if figures and compared else "UNKNOWN",
+        text=text,
+        measured=min((result.busbw or 0.0 for result in figures), default=None),
+        unit="GB/s",
+        limit=limit,
+        limit_kind=None if limit is None else "limit",
+        limit_source=None if limit is None else "--limit",
+    )
+
+
+def rows(screening: Screening) -> list[dict[str, Any]]:
+    """Return the pairs in the shape of PairRow."""
+    verdicts: dict[Outcome, Verdict] = {"good": "PASS", "bad": "FAIL", "unknown": "UNKNOWN"}
+    made = []
+    for (a, b), result in sorted(screening.pairs.items()):
+        outcome, reason = screening.outcome(result)
+        made.append(
+            {
+                "a": a,
+                "b": b,
+                "busbw": result.busbw,
+                "verdict": verdicts[outcome],
+                "text": reason,
+                "round": result.number,
+            }
+        )
+    return made
+
+
+def named(nodes: Sequence[int]) -> str:
+    """Return nodes for people: their numbers, with runs as first–last."""
+    runs: list[list[int]] = []
+    for node in sorted(nodes):
+        if runs and node == runs[-1][-1] + 1:
+            runs[-1].append(node)
+        else:
+            runs.append([node])
+    parts = [str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs]
+    return ("node " if len(nodes) == 1 else "nodes ") + ", ".join(parts)
