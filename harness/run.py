@@ -27,7 +27,7 @@ from harness.launch.namespaces import namespace_of
 from harness.launch.prepare import netcheck_first, prepare
 from harness.launch.workload import Workload
 from harness.observe.observer import LaunchObserver
-from harness.provision import disk
+from harness.provision import disk, preflight
 from harness.provision.cluster import Ready
 from harness.provision.images import scripts
 from harness.provision.lifecycle import ClusterUse, cluster_of
@@ -159,9 +159,10 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext) -> None:
     with ExitStack() as undo:
         with writer.stage(workload.launcher):
             workload.provide(context)
-        if not workload.takes_ours:
+        if not workload.takes_ours or workload.purpose == "nodes":
             with writer.stage("own image"):
-                ready.cluster.provide_image(workload.image, context)
+                image = preflight.image(workload, ready.worker.tag)
+                ready.cluster.provide_image(image, context, everywhere=workload.purpose == "nodes")
         with writer.stage("namespace"), reached():
             progress(f"preparing namespace {namespace_of(nonce)}")
             launching = prepare(workload, ready, context, expected=expected, budget=budget, undo=undo)

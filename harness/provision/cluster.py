@@ -34,9 +34,9 @@ class Cluster(Protocol):
     def ephemeral_storage(self) -> str | None:
         """Return what each container may write to its node's disk where the user sets no limit. None: all."""
 
-    def provide_image(self, image: str, context: RunContext) -> None:
+    def provide_image(self, image: str, context: RunContext, *, everywhere: bool = False) -> None:
         """Bring an image that only this machine has to the nodes, where they are ours. It is no error when
-        this machine has none of that name: the nodes then pull it.
+        this machine has none of that name: the nodes then pull it. `everywhere`: nodes that take no pods too.
         """
 
     def free_disk(self, namespace: str, progress: Progress) -> None:

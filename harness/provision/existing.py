@@ -62,7 +62,7 @@ class ExistingCluster:
         """Return a client. Raises HarnessError, cause cluster.kubeconfig."""
         return Kube(self.kubeconfig, self.context, self.dir / "discovery.json")
 
-    def provide_image(self, image: str, context: RunContext) -> None:
+    def provide_image(self, image: str, context: RunContext, *, everywhere: bool = False) -> None:
         """Do nothing: its nodes pull what they run."""
 
     def free_disk(self, namespace: str, progress: Progress) -> None:

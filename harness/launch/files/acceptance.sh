@@ -5,6 +5,8 @@ cd "${0%/*}" || exit 2
 diff -rq -x __pycache__ acceptance /workspace/acceptance >/dev/null 2>&1 && cd /workspace
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" ACCEPT_REPORTS="${ACCEPT_REPORTS:-/app/reports}"
 mkdir -p "$ACCEPT_REPORTS"
+# More threads than cores wait for each other: on a node that shares its cores with others a test takes minutes.
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 python=$(command -v python3 || command -v python) || { echo "acceptance: this image has no Python" >&2; exit 127; }
 "$python" -B -m "$@"
 code=$?

@@ -35,10 +35,10 @@ class KindCluster(KindNodes):
     def owned(self) -> OwnedCluster:
         return self
 
-    def provide_image(self, image: str, context: RunContext) -> None:
-        """Load an image of the local Docker into the nodes that take pods, as `kind load` does."""
+    def provide_image(self, image: str, context: RunContext, *, everywhere: bool = False) -> None:
+        """Load an image of the local Docker into the nodes that take pods, or all, as `kind load` does."""
         if image_id(image) is not None:
-            load_images([image], self.pools(), context)
+            load_images([image], self.nodes() if everywhere else self.pools(), context)
 
     def free_disk(self, namespace: str, progress: Progress) -> None:
         """Remove ended pods of a launch that keep more than storage.KEEP_BYTES. A failure only says so."""
