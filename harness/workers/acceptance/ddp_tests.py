@@ -1,0 +1,188 @@
+"""Try the collectives over all ranks: right on every rank, fast enough, and none that hangs.
+
+    torchrun … -m acceptance.ddp_tests --quick|--full [--report-dir DIR] [--device cpu] [--limits FILE]
+
+Ranks tell each other their results through the job's store, and not by the collectives that are tried. Rank 0
+writes ddp_tests_result.json; where it is gone, the lowest rank that lives does. Exit codes: 0 PASS or WARN,
+1 FAIL, 2 UNKNOWN, of the rank that reports; the others end with 0 when it has reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from .check import Check
+from .devices import CPU, Device, found
+from .emit import Emitter
+from .exchanges import Exchanges
+from .limits import Limits
+from .progress import GONE_SECONDS, Diagnosis, Watch, diagnose
+
+HANG_SECONDS = {"quick": 30.0, "full": 120.0}
+"""Seconds in which a rank must get on: much more than the largest exchange of its mode takes."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run as one rank. Returns the exit code."""
+    options = _options(arguments)
+    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    devices = [] if options.device == "cpu" else found()
+    kind = "cpu" if options.device == "cpu" else "cuda"
+    emitter = Emitter("ddp", kind, options.mode, options.report_dir if rank == 0 else None, framed=rank == 0)
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if kind == "cuda" and local >= len(devices):
+        text = f"rank {rank} has no GPU: {len(devices)} are visible, and this is local rank {local}"
+        cause = "gpu.absent" if not devices else "gpu.fewer"
+        emitter.say(Check(id="ddp.gpu", tag="DDP", verdict="FAIL", cause=cause, text=text, ranks=(rank,)))
+        return emitter.finish(ranks=ranks, hosts={rank: _node()})
+    return Rank(rank, ranks, devices[local] if devices else CPU, emitter, options).run()
+
+
+class Rank:
+    """One rank, from the process group to the report."""
+
+    def __init__(
+        self, rank: int, ranks: int, device: Device, emitter: Emitter, options: argparse.Namespace
+    ) -> None:
+        self.rank, self.ranks, self.device = rank, ranks, device
+        self._emitter, self._options = emitter, options
+        self._watch: Watch
+        self._exchanges: Exchanges
+        self._concluding = threading.Lock()
+
+    def run(self) -> int:
+        """Join the others, try everything, and report. A hang or an error ends the process by itself."""
+        import torch
+        import torch.distributed as dist
+
+        # torchrun ends the ranks when one of them has died. They still have to say which.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        seconds = self._options.hang_seconds or HANG_SECONDS[self._options.mode]
+        cuda = self.device.kind == "cuda"
+        if cuda:
+            torch.cuda.set_device(self.device.index)
+        dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(seconds=4 * seconds + 60))
+        self._watch = Watch(self.rank, self.ranks, seconds, lambda: self._conclude(""))
+        self._watch.start()
+        threading.Thread(target=self._on_sigterm, name="sigterm", daemon=True).start()
+        self._watch.tell(f"host/{self.rank}", _node())
+        self._exchanges = Exchanges(
+            self.rank, self.ranks, self.device, self._watch, self._emitter, self._options
+        )
+        try:
+            self._exchanges.all()
+        except Exception as error:
+            self._conclude(f"{type(error).__name__}: {error}"[:300])
+            time.sleep(60)  # The process ends meanwhile, by whoever concludes.
+        code = self._report() if self.rank == 0 else self._await_report()
+        self._watch.stop()
+        return code
+
+    def _report(self) -> int:
+        code = self._emitter.finish(**self._extra())
+        self._watch.tell("reported", True)
+        self._watch.told(f"read/{self.ranks}", 1.0)  # Rank 0 may own the store: the others read it first.
+        return code
+
+    def _await_report(self) -> int:
+        return 0 if self._watch.told("reported", 60.0) else 1
+
+    def _extra(self) -> dict[str, Any]:
+        import torch
+
+        hosts = {}
+        for rank in range(self.ranks):
+            name = self._watch.told(f"host/{rank}", 1.0)
+            if name:
+                hosts[rank] = name
+        nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+        versions = {"python": sys.version.split()[0], "torch": str(torch.__version__)}
+        return {
+            "nodes": nodes,
+            "ranks": self.ranks,
+            "hosts": hosts,
+            "versions": versions,
+            "gpus": [self.device.as_dict()] if self.device.kind == "cuda" else [],
+            **self._exchanges.extra(),
+        }
+
+    def _on_sigterm(self) -> None:
+        signal.sigwait({signal.SIGTERM})
+        self._conclude("it was told to end (SIGTERM)")
+
+    def _conclude(self, error: str) -> None:
+        """Say who is to blame, if that is this rank's to say, and end the process."""
+        if not self._concluding.acquire(blocking=False):
+            return
+        code = 1
+        try:
+            if error:
+                self._watch.failed(error)
+            said, reporter = self._blame()
+            if self.rank == reporter:
+                self._accuse(said)
+            elif self._watch.told("reported", GONE_SECONDS + 10):
+                code = 0
+        finally:
+            os._exit(code)
+
+    def _accuse(self, said: Diagnosis) -> None:
+        """Report in the place of rank 0."""
+        self._emitter.framed, self._emitter.report_dir = True, self._options.report_dir
+        about = {"cause": said.cause, "ranks": said.ranks, "text": said.text}
+        self._emitter.say(Check(id="ddp.hang", tag="DDP", verdict="FAIL", **about))  # type: ignore[arg-type]
+        self._emitter.finish(**self._extra())
+        self._watch.tell("reported", True)
+        time.sleep(2.0)  # This process may own the store, and the others read there.
+
+    def _blame(self) -> tuple[Diagnosis, int]:
+        """Return who is to blame, and who says so: the lowest rank that lives. Looks twice."""
+        try:
+            before = self._watch.positions()
+            time.sleep(GONE_SECONDS)
+            now = self._watch.positions()
+        except RuntimeError as error:
+            text = f"the job's store does not answer: rank 0 or its pod is gone ({error})"[:300]
+            return Diagnosis("collective.failed", (0,), text), self.rank
+        living = [r for r, p in now.items() if r not in before or before[r].beat != p.beat]
+        return diagnose(before, now, self.ranks), min(living, default=self.rank)
+
+
+def _node() -> str:
+    return os.environ.get("NODE_NAME") or os.uname().nodename
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    made = argparse.ArgumentParser(
+        "python -m acceptance.ddp_tests", description=(__doc__ or "").split("\n")[0]
+    )
+    mode = made.add_mutually_exclusive_group()
+    mode.add_argument("--quick", dest="mode", action="store_const", const="quick", help="a minute's worth")
+    mode.add_argument("--full", dest="mode", action="store_const", const="full", help="all sizes")
+    made.set_defaults(mode="quick")
+    made.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    made.add_argument("--report-dir", type=Path, default=Path("reports"))
+    made.add_argument("--limits", help="a file of limits of your own")
+    made.add_argument("--gpus", help="taken for run_all_tests' sake: torchrun's --nproc-per-node says it")
+    made.add_argument("--hang-seconds", type=float, default=0.0, help="30, with --full 120")
+    options = made.parse_args(arguments)
+    try:
+        options.limits = Limits.load(options.limits)
+    except (OSError, ValueError) as error:
+        made.error(f"--limits: {error}")
+    return options
+
+
+if __name__ == "__main__":
+    sys.stdout.flush()
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # A destructor of the process group may wait for a rank that is gone.
