@@ -44,7 +44,10 @@ torch.mm = lambda *a, **k: (time.sleep(0.2), right(*a, **k))[1]
 UNSTEADY = """
 import os
 right = torch.Tensor.__matmul__
-torch.Tensor.__matmul__ = lambda a, b: right(a, b) + int.from_bytes(os.urandom(2))
+def matmul(a, b):
+    made = right(a, b)
+    return made + int.from_bytes(os.urandom(2)) if a.dtype == torch.bfloat16 else made
+torch.Tensor.__matmul__ = matmul
 """
 LAZY = "torch.optim.AdamW.step = lambda self, closure=None: None"
 NOISY = """
