@@ -60,6 +60,13 @@ def found() -> list[Device]:
     ]
 
 
+def calm() -> None:
+    """Let the CPU compute with one thread: on a busy machine, threads wait minutes for each other."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 def uuid(text: str) -> str:
     """Return a GPU's UUID as nvidia-smi writes it: PyTorch leaves GPU- out."""
     return text if not text or text.startswith(("GPU-", "MIG-")) else f"GPU-{text}"

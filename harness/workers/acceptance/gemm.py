@@ -36,7 +36,7 @@ def right(precision: Precision, device: Device) -> Check:
     a, b = _factors(precision, m, n, k, device)
     with exactly(precision):
         product = _product(precision, a, b)().double().cpu()
-    left, right_ = a.cpu().double(), b.cpu().double()
+    left, right_ = a.cpu().float().double(), b.cpu().float().double()
     exact, size = left @ right_, left.abs() @ right_.abs()
     bound = factor(precision, k) * size + precision.u_out * exact.abs() + precision.least
     shares = (product - exact).abs() / bound
@@ -115,7 +115,8 @@ def _product(precision: Precision, a: Any, b: Any) -> Callable[[], Any]:
         return lambda: torch.mm(a, b, out=out)
     one = torch.ones((), device=a.device)
     columns = b.t().contiguous().t()  # cuBLAS wants the second factor by columns
-    return lambda: torch._scaled_mm(a, columns, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+    options = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": True}
+    return lambda: torch._scaled_mm(a, columns, **options)
 
 
 def _digest(matrix: Any) -> str:

@@ -84,7 +84,10 @@ def not_told(ids: Iterable[str], why: str, **where: Any) -> Iterator[Check]:
 def links(
     gpu: Gpu, all_links: Mapping[str, list[float]], limits: Limits, *, gpus: int, **where: Any
 ) -> Check:
-    """Judge the GPU's NVLinks: all up, as many as its model has, as fast as its neighbours'."""
+    """Judge the GPU's NVLinks: as many are up as its model has, and each is as fast as the fastest here.
+
+    Where no row says how many its model has, fewer than a neighbour's are wrong, and as many are UNKNOWN.
+    """
     id, own = "env.nvlink", all_links.get(gpu.uuid)
     if own is None:
         return _missing(id, "NVLink", None, **where)
@@ -99,12 +102,12 @@ def links(
     row = limits.row(model=gpu.name, check=id)
     if row and not (up and min(up) < 0.99 * fastest):
         return judged(id, TAG, float(len(up)), "links", row, "gpu.nvlink", text, **where)
-    verdict: Verdict = "PASS"
+    verdict: Verdict
     if up and min(up) < 0.99 * fastest:
         verdict, text = "FAIL", f"{text}; the fastest here run at {fastest:g} GB/s"
-    elif len(up) < max(most, len(own) if up else 0):
+    elif len(up) < most:
         verdict, text = "FAIL", f"{text}; a neighbour has {most}"
-    elif not up:
+    else:
         verdict, text = "UNKNOWN", f"{text}; nobody knows how many a {gpu.name} should have here"
     cause = "gpu.nvlink" if verdict == "FAIL" else None
     return Check(id=id, tag=TAG, verdict=verdict, text=text, cause=cause, **shown)

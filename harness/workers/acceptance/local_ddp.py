@@ -163,7 +163,7 @@ def judge(report: dict[str, Any] | None, ranks: int, ended: Ended) -> Iterator[C
 
 def _check(said: Mapping[str, Any]) -> Check:
     """Return a check of a report. Raises TypeError, ValueError, AttributeError."""
-    if not set(said) <= _KNOWN or said["verdict"] not in ("PASS", "WARN", "FAIL", "UNKNOWN"):
+    if not set(said) <= _KNOWN or said.get("verdict") not in ("PASS", "WARN", "FAIL", "UNKNOWN"):
         raise ValueError(f"{dict(said)}"[:200])
     return Check(**{**said, "ranks": tuple(said.get("ranks") or ())})
 

@@ -52,6 +52,7 @@ class Node:
     def _look(self) -> Iterator[Check]:
         """Find the devices and say what runs here. The sections after it test what was found."""
         if self.device == "cpu":
+            devices.calm()
             self.extra["versions"] = devices.versions(None)
             yield from devices.version_checks(self.extra["versions"], self.device)
             text = "the CPU was asked for and no GPU was tested: this is no acceptance of a GPU"

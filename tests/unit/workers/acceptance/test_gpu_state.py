@@ -1,0 +1,105 @@
+"""The state of a GPU, judged."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+import smi_texts
+
+from harness.workers.acceptance import gpu_state
+from harness.workers.acceptance.causes import ADVICE
+from harness.workers.acceptance.check import Check
+from harness.workers.acceptance.limits import Limits
+from harness.workers.acceptance.smi import Gpu, parse, parse_links
+
+LIMITS = Limits.load()
+UP = [26.562] * 18
+
+
+def gpu(**changed: str) -> Gpu:
+    said = parse(smi_texts.document(smi_texts.gpu(**changed)))
+    assert said
+    return said.gpus[0]
+
+
+def judge(one: Gpu) -> dict[str, Check]:
+    checks = [*gpu_state.at_rest(one, LIMITS), *gpu_state.under_load(one, LIMITS)]
+    return {check.id: check for check in checks}
+
+
+def test_a_healthy_gpu_passes_all() -> None:
+    """Contract: the limits let a healthy H100 pass, its power limit active under load."""
+    checks = judge(gpu())
+    assert {check.verdict for check in checks.values()} == {"PASS"}
+    assert set(checks) == {*gpu_state.AT_REST, *gpu_state.UNDER_LOAD}
+
+
+@pytest.mark.parametrize(
+    ("changed", "id", "verdict", "cause"),
+    [
+        ({"current_ecc": "Disabled"}, "env.ecc.mode", "FAIL", "gpu.ecc"),
+        ({"sram_uncorrectable_secded": "1"}, "env.ecc.sram_uncorrected", "FAIL", "gpu.ecc"),
+        ({"sram_correctable": "10001"}, "env.ecc.sram_corrected", "FAIL", "gpu.ecc"),
+        ({"sram_correctable": "9900"}, "env.ecc.sram_corrected", "WARN", "gpu.ecc"),
+        ({"remapped_row_unc": "513"}, "env.remapped_rows.uncorrectable", "FAIL", "gpu.remapped_rows"),
+        ({"remapped_row_pending": "Yes"}, "env.remapped_rows.pending", "FAIL", "gpu.remapped_rows"),
+        ({"remapped_row_failure": "Yes"}, "env.remapped_rows.failed", "FAIL", "gpu.remapped_rows"),
+        ({"current_link_width": "8x"}, "env.pcie.width", "FAIL", "gpu.pcie"),
+        ({"current_link_gen": "3"}, "env.pcie.generation", "FAIL", "gpu.pcie"),
+        ({"current_mig": "Enabled"}, "env.mig", "WARN", "gpu.mig"),
+        ({"persistence_mode": "Disabled"}, "env.persistence", "WARN", "gpu.persistence"),
+        ({"sm_clock": "345 MHz"}, "env.clocks", "FAIL", "gpu.clocks"),
+        ({"hw_thermal_slowdown": "Active"}, "env.throttle", "FAIL", "gpu.throttled"),
+        ({"sw_thermal_slowdown": "Active"}, "env.throttle", "WARN", "gpu.throttled"),
+    ],
+)
+def test_one_fault_is_one_check(changed: dict[str, str], id: str, verdict: str, cause: str) -> None:
+    """Contract: each fault spoils its own check and no other, with a cause that has advice."""
+    checks = judge(gpu(**changed))
+    assert (checks[id].verdict, checks[id].cause) == (verdict, cause)
+    assert [other.id for other in checks.values() if other.verdict != "PASS"] == [id]
+    assert cause in ADVICE
+
+
+@pytest.mark.parametrize(
+    "field", [one.name for one in fields(Gpu) if one.name not in ("uuid", "name", "index", "memory")]
+)
+@pytest.mark.parametrize("seen", [None, "N/A"])
+def test_a_field_that_is_missing_never_passes(field: str, seen: str | None) -> None:
+    """Contract: no signal is UNKNOWN. A GPU without MIG is the only one that passes by not having it."""
+    checks = judge(replace(gpu(), **{field: seen}))
+    bad = {check.verdict for check in checks.values() if check.verdict != "PASS"}
+    assert bad == (set() if (field, seen) == ("mig", "N/A") else {"UNKNOWN"})
+
+
+def test_a_clock_that_was_read_at_rest_is_unknown() -> None:
+    assert judge(gpu(gpu_idle="Active", sm_clock="345 MHz"))["env.clocks"].verdict == "UNKNOWN"
+
+
+def test_a_gpu_that_nvidia_smi_does_not_list() -> None:
+    checks = list(gpu_state.not_told(gpu_state.AT_REST, "why", index=1))
+    assert [check.id for check in checks] == list(gpu_state.AT_REST)
+    assert {(check.verdict, check.index) for check in checks} == {("UNKNOWN", 1)}
+
+
+@pytest.mark.parametrize(
+    ("name", "speeds", "gpus", "verdict"),
+    [
+        ("NVIDIA H100 80GB HBM3", [UP, UP], 2, "PASS"),
+        ("NVIDIA H100 80GB HBM3", [[0.0, *UP[1:]], UP], 2, "FAIL"),
+        ("NVIDIA H100 80GB HBM3", [[0.0] * 18, [0.0] * 18], 2, "FAIL"),
+        ("NVIDIA H100 80GB HBM3", [[13.0, *UP[1:]], UP], 2, "FAIL"),
+        ("NVIDIA H100 80GB HBM3", [[0.0] * 18], 1, "PASS"),
+        ("NVIDIA L40S", [[0.0] * 4, UP[:4]], 2, "FAIL"),
+        ("NVIDIA L40S", [UP[:4], UP[:4]], 2, "UNKNOWN"),
+        ("NVIDIA L40S", [[], []], 2, "UNKNOWN"),
+        ("NVIDIA H100 80GB HBM3", [], 2, "UNKNOWN"),
+    ],
+)
+def test_links(name: str, speeds: list[list[float]], gpus: int, verdict: str) -> None:
+    """Contract: a link that is down or slow fails, also when it is so on every GPU of a known model."""
+    said = parse_links(smi_texts.links(*speeds))
+    check = gpu_state.links(replace(gpu(), name=name), said, LIMITS, gpus=gpus)
+    assert check.verdict == verdict
+    assert (check.cause == "gpu.nvlink") == (verdict == "FAIL")
