@@ -11,6 +11,7 @@ from typing import TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from harness.core.errors import UsageError
+from harness.evidence.acceptance_records import AcceptanceRecord
 from harness.evidence.members import members
 from harness.evidence.netcheck_records import NetcheckRecord
 from harness.evidence.objects import ObjectState, Pod
@@ -28,6 +29,7 @@ _ATTACHMENT: TypeAdapter[Attachment] = TypeAdapter(Attachment)
 _INSPECTION: TypeAdapter[RendezvousSnapshot] = TypeAdapter(RendezvousSnapshot)
 _POINT: TypeAdapter[Point] = TypeAdapter(Point)
 _WRITER: TypeAdapter[RunWriter] = TypeAdapter(RunWriter)
+_ACCEPTANCE: TypeAdapter[AcceptanceRecord] = TypeAdapter(AcceptanceRecord)
 _NETCHECK: TypeAdapter[NetcheckRecord] = TypeAdapter(NetcheckRecord)
 _EXIT: TypeAdapter[ContainerExit] = TypeAdapter(ContainerExit)
 
@@ -161,6 +163,10 @@ class Bundle:
     def netchecks(self) -> list[tuple[int, NetcheckRecord]]:
         """Return what netcheck said in pods, with line numbers, in order."""
         return list(self._records("netcheck.jsonl", _NETCHECK))
+
+    def accepted(self) -> list[tuple[int, AcceptanceRecord]]:
+        """Return what the acceptance tests said in pods, with line numbers, in order."""
+        return list(self._records("acceptance.jsonl", _ACCEPTANCE))
 
     def exits(self) -> list[tuple[int, ContainerExit]]:
         """Return how commands of held containers ended, with line numbers, in order."""

@@ -9,6 +9,7 @@
       events.jsonl         Observation of core/v1 Events
       inspections.jsonl    RendezvousSnapshot: containers from inside, at the rendezvous or the end
       netcheck.jsonl       NetcheckRecord: what netcheck said in each pod, where it ran
+      acceptance.jsonl     AcceptanceRecord: what the acceptance tests said in each pod, where they ran
       exits.jsonl          ContainerExit: how the commands of ranks ended, where their containers are held
       logs/<pod>-<container>.log   "<RFC 3339 time> <line>", from the first line to the last
       truth/<rank>.jsonl   of each attempt of the rank TruthStart, TruthCode …, TruthRow …, TruthRewrite …,
@@ -24,6 +25,8 @@
       report.html          all of it for people (harness/report/page.py); no judge reads it
       ctrf.json, junit.xml the verdict and each check as a test, for CI (harness/report/suite.py); no evidence
                            either
+      fleet.json           of acceptance tests, the verdict of each node, GPU and check
+                           (harness/judge/fleet.py); no evidence either
 
 Times are RFC 3339 UTC strings unless the name ends in _ms (milliseconds since the epoch) or seconds.
 Everything is written as it happens; a bundle cut off at any moment is readable.

@@ -16,6 +16,7 @@ from harness.core.clock import CLOCK, Clock
 from harness.core.errors import HarnessError
 from harness.core.locks import Hold, take
 from harness.evidence import folder
+from harness.evidence.acceptance_records import AcceptanceRecord
 from harness.evidence.disk import Disk
 from harness.evidence.files import Appender, LogFile, on_disk
 from harness.evidence.listener import ProgressListener
@@ -158,6 +159,10 @@ class BundleWriter:
     def netcheck(self, record: NetcheckRecord) -> None:
         """Append what netcheck said in a pod."""
         self._append("netcheck.jsonl", record)
+
+    def acceptance(self, record: AcceptanceRecord) -> None:
+        """Append what the acceptance tests said in a pod."""
+        self._append("acceptance.jsonl", record)
 
     def exited(self, exit_: ContainerExit) -> None:
         """Append how a container's command ended."""
