@@ -39,8 +39,6 @@ class NodeResult:
     pod: str
     verdict: Verdict
     answered: bool
-    itself: bool
-    """Whether it tests itself, or should. If not, only a test of several nodes speaks of it."""
     kind: Kind | None
     gpus: tuple[GpuResult, ...]
     cells: tuple[Cell, ...]
@@ -83,10 +81,9 @@ class Fleet:
     def text(self) -> str:
         """Return it as one sentence."""
         count = {verdict: sum(node.verdict == verdict for node in self.nodes) for verdict in ORDER}
-        told = ", ".join(f"{number} {verdict}" for verdict, number in count.items() if number)
-        return (
-            f"{self.verdict}: {len(self.nodes)} nodes: {told}" if self.nodes else f"{self.verdict}: no node"
-        )
+        told = ", ".join(f"{many} {verdict}" for verdict, many in count.items() if many)
+        number = len(self.nodes)
+        return f"{number} node{'' if number == 1 else 's'}: {told}" if number else "no node"
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
@@ -104,13 +101,14 @@ def fleet(
     restarts = {member.node: member.restarts for member in members}
     groups = fleet_group.groups(nodes, restarts, world)
     names = dict.fromkeys([*(member.node for member in members), *nodes, *fleet_group.covered(groups)])
-    results = [
-        _node(name, nodes.get(name), restarts.get(name, 0), fleet_group.cells(groups, name), bool(world))
-        for name in names
-    ]
-    results += [_node(f"pod {one.pod}", one, 0, [], bool(world)) for one in homeless]
+    owing = any(said.of_itself for said in [*nodes.values(), *homeless])
+    results = []
+    for name in names:
+        shared = fleet_group.cells(groups, name)
+        results.append(_node(name, nodes.get(name), restarts.get(name, 0), shared, bool(world), owing))
+    results += [_node(f"pod {one.pod}", one, 0, [], bool(world), owing) for one in homeless]
     results, figures = fleet_compare.beside(results)
-    versions = fleet_compare.versions(results)
+    versions = fleet_compare.versions(results) if owing else None
     missing = [node.node for node in results if not node.answered]
     checks = [_answered(results, missing), *([versions] if versions else []), *fleet_group.own(groups, world)]
     return Fleet(
@@ -123,9 +121,12 @@ def fleet(
 
 
 def _node(
-    name: str, said: PodSaid | None, restarts: int, shared: Sequence[Cell], together: bool
+    name: str, said: PodSaid | None, restarts: int, shared: Sequence[Cell], together: bool, owing: bool
 ) -> NodeResult:
-    """Return what a node said of itself, and what tests of several nodes said, before any comparison."""
+    """Return what a node said of itself, and what tests of several nodes said, before any comparison.
+
+    `together`: all ranks make one world. `owing`: some node tested itself, so this one should have, too.
+    """
     cells, report, gpus = list(shared), None, list[GpuResult]()
     if said is not None:
         own = [(one, checks) for one, checks in said.last() if not of_group(one)]
@@ -139,10 +140,10 @@ def _node(
         cells += _no_gpu(report, cells)
         cells += _untested(report, cells)
         gpus = _gpus(report, cells)
-    answered = said is not None or bool(shared)
-    itself = said is None or report is not None or bool(said.loose) or not said.reports
+    answered = said is not None and said.of_itself if owing else said is not None or bool(shared)
     if not answered:
-        cells.append(Cell(REPORT, "UNKNOWN", "the node did not answer: no pod of it said anything"))
+        text = "nothing of its own tests came" if said or shared else "the node did not answer"
+        cells.append(Cell(REPORT, "UNKNOWN", text))
     elif not cells:
         cells.append(Cell(REPORT, "UNKNOWN", "no check was made"))
     return NodeResult(
@@ -150,7 +151,6 @@ def _node(
         pod=said.pod if said else "",
         verdict=worst(cell.verdict for cell in cells),
         answered=answered,
-        itself=itself and not (said is None and shared),
         kind=Kind.of(report) if report else None,
         gpus=tuple(gpus),
         cells=tuple(sorted(cells, key=Cell.rank)),

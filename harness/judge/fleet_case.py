@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from harness.evidence.objects import Pod, items
 from harness.evidence.reader import Bundle
 from harness.judge.fleet import Fleet, fleet
@@ -10,8 +12,12 @@ from harness.judge.fleet_pods import Member
 FILE = "acceptance.jsonl"
 
 
+@lru_cache(maxsize=2)
 def of_bundle(bundle: Bundle) -> Fleet | None:
-    """Return the verdict of the cluster, or None where no acceptance tests were recorded."""
+    """Return the verdict of the cluster, or None where no acceptance tests were recorded.
+
+    It is kept for the bundle: the page, its tests and its JSON all ask for it.
+    """
     return fleet(bundle.accepted(), members(bundle)) if bundle.has(FILE) else None
 
 

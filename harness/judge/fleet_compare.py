@@ -48,7 +48,7 @@ def _figures(nodes: Sequence[NodeResult]) -> list[Figure]:
 
     A node's own figure is the median of its GPUs. A node of which nobody knows the kind may be of any.
     """
-    homeless = sum(node.kind is None and node.itself for node in nodes)
+    homeless = sum(node.kind is None for node in nodes)
     found: list[Figure] = []
     for kind in dict.fromkeys(node.kind for node in nodes if node.kind is not None):
         alike = [node for node in nodes if node.kind == kind]
@@ -126,23 +126,20 @@ def _not_reported(node: NodeResult, wanted: dict[Kind | None, set[Place]]) -> li
     ]
 
 
-def versions(nodes: Sequence[NodeResult]) -> Cell | None:
-    """Return whether all nodes run the same versions. None where no node tests itself.
+def versions(nodes: Sequence[NodeResult]) -> Cell:
+    """Return whether all nodes run the same versions.
 
     WARN names the nodes that differ from most, or all of them where there is no majority.
     """
-    own = [node for node in nodes if node.itself]
-    told = [node for node in own if node.versions]
-    if not any(node.answered for node in own):
-        return None
+    told = [node for node in nodes if node.versions]
     names = sorted({name for node in told for name in node.versions})
     apart = [text for name in names for text in _apart(name, told)]
-    if silent := [node.node for node in own if not node.versions]:
-        text = f"{len(silent)} of {len(own)} nodes told no versions: {', '.join(silent[:8])}"
+    if silent := [node.node for node in nodes if not node.versions]:
+        text = f"{len(silent)} of {len(nodes)} nodes told no versions: {', '.join(silent[:8])}"
         return Cell(VERSIONS, "UNKNOWN", "; ".join([text, *apart]))
     if apart:
         return Cell(VERSIONS, "WARN", "; ".join(apart), cause="versions.differ")
-    return Cell(VERSIONS, "PASS", f"all {len(own)} nodes have the same versions")
+    return Cell(VERSIONS, "PASS", f"all {len(nodes)} nodes have the same versions")
 
 
 def _apart(name: str, nodes: Sequence[NodeResult]) -> list[str]:

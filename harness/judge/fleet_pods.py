@@ -55,6 +55,11 @@ class PodSaid:
             self.loose = [one for one in self.loose if one.id not in ids]
 
     @property
+    def of_itself(self) -> bool:
+        """Return whether it said anything of its own node, and not only of several together."""
+        return any(not of_group(one) for one in self.reports) or any(one.tag != "DDP" for one in self.loose)
+
+    @property
     def starts(self) -> int:
         """Return how many starts of the container its reports prove: how many have the same check."""
         count = Counter(

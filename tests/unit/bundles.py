@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.evidence import Bundle, BundleWriter, Redactor
+from harness.evidence.acceptance_records import AcceptanceRecord
 from harness.evidence.netcheck_records import NetcheckRecord
 from harness.evidence.schema import Expected, Launch, Manifest, Observation, RendezvousSnapshot, Stage
 from harness.evidence.tracker_records import Attachment, Point, RunWriter, TrackerRun, TrackerSummary
@@ -60,6 +61,7 @@ class Job:
     summary: dict[str, Any] = field(default_factory=dict)
     inspections: Sequence[RendezvousSnapshot] = ()
     netchecks: Sequence[NetcheckRecord] = ()
+    accepted: Sequence[AcceptanceRecord] = ()
     version: int = 100
 
     @property
@@ -197,6 +199,8 @@ class Job:
             writer.inspection(inspection)
         for record in self.netchecks:
             writer.netcheck(record)
+        for said in self.accepted:
+            writer.acceptance(said)
         for pod, lines in self.logs.items():
             with writer.log_file(pod, CONTAINER) as log:
                 for line in lines:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+import bundles
+
 from harness.evidence.acceptance_records import (
     AcceptanceCheck,
     AcceptanceGpu,
@@ -45,12 +47,14 @@ class Node:
     versions: dict[str, str] = field(default_factory=lambda: dict(VERSIONS))
     model: str = "NVIDIA H100 80GB HBM3"
     lacks: tuple[str, ...] = ()
+    host: str = ""
+    """Its pod's name, where that is not made from the node's."""
     few: bool = False
     """Two figures and two proofs instead of all."""
 
     @property
     def pod(self) -> str:
-        return f"accept-{self.name}"
+        return self.host or f"accept-{self.name}"
 
     def checks(self) -> list[AcceptanceCheck]:
         """Return its checks, in the order in which they are made."""
@@ -179,3 +183,32 @@ def expected(nodes: Iterable[Node], world: bool = False) -> list[Member]:
 def records(nodes: Iterable[Node]) -> list[AcceptanceRecord]:
     """Return what all of them said."""
     return [record for node in nodes for record in node.said()]
+
+
+def job(nodes: list[Node], *checks: AcceptanceCheck, pairs: Iterable[PairRow] = ()) -> bundles.Job:
+    """Return a launch whose pods tested these nodes, each by itself and all together.
+
+    The nodes get the names of the launch's. A node whose `lacks` has "*" did not answer.
+    """
+    made = bundles.healthy(len(nodes), max(node.gpus for node in nodes), steps=0)
+    made.truth = {}
+    named = [
+        replace(node, name=f"e2e-worker{index + 1}", host=made.pod_name(index))
+        for index, node in enumerate(nodes)
+    ]
+    there = [node for node in named if "*" not in node.lacks]
+    report = together(named, *(checks or [collective("ddp.all_reduce.correct")]), pairs=pairs)
+    made.accepted = [*records(there), *printed(there[0].pod, report)]
+    return made
+
+
+def circle(nodes: int, slow: Iterable[tuple[int, int]] = ()) -> list[PairRow]:
+    """Return all pairs, these of them slow."""
+    bad = {frozenset(pair) for pair in slow}
+    return [
+        PairRow(a=a, b=b, busbw=12.0, verdict="FAIL", text="slower than half of the median")
+        if frozenset((a, b)) in bad
+        else PairRow(a=a, b=b, busbw=44.0 + (7 * a + 3 * b) % 5, verdict="PASS")
+        for a in range(nodes)
+        for b in range(a + 1, nodes)
+    ]

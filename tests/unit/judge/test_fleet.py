@@ -170,6 +170,14 @@ def test_nodes_that_speak_through_the_collectives_alone_answered() -> None:
     assert found.verdict == node(found, "gpu-03").verdict == "UNKNOWN"
 
 
+def test_a_node_whose_own_tests_are_missing_does_not_pass_by_the_collectives() -> None:
+    nodes = healthy(4)
+    report = together(nodes, collective("ddp.all_reduce.correct"))
+    found = fleet([*records(nodes[:3]), *printed(nodes[0].pod, report)], expected(nodes, world=True))
+    assert (found.nodes[0].node, found.nodes[0].verdict) == ("gpu-03", "UNKNOWN")
+    assert "gpu-03" in check(found, ANSWERED).text
+
+
 def test_without_the_tests_together_a_cluster_is_unknown() -> None:
     nodes = healthy(3)
     assert check(fleet(records(nodes), expected(nodes, world=True)), TOGETHER).verdict == "UNKNOWN"
@@ -266,14 +274,17 @@ def test_whatever_is_lost_what_did_not_pass_before_does_not_pass_now(
     keep = data.draw(st.lists(st.booleans(), min_size=len(said), max_size=len(said)))
     left = [record for record, kept in zip(said, keep, strict=True) if kept]
     after = fleet(left, members)
+    together_alone = group is not None and not any(
+        (one.check and one.check.tag != "DDP") or (one.report and one.report.kind == "node") for one in left
+    )
     reports = {one.report.node: one.report for one in left if one.report and one.report.kind == "node"}
     if after.verdict == "PASS":
         assert before.verdict == "PASS"
-        assert set(reports) == {one.name for one in nodes} or group is not None
+        assert set(reports) == {one.name for one in nodes} or together_alone
     for one in after.nodes:
         if one.verdict == "PASS":
             assert one.answered
-            assert one.node in reports or group is not None
+            assert one.node in reports or together_alone
             if one.node in reports:
                 assert {check.verdict for check in reports[one.node].checks} == {"PASS"}
                 assert one.gpus
