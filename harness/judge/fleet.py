@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.evidence.acceptance_records import AcceptanceRecord, AcceptanceReport, Verdict
 from harness.judge import fleet_compare, fleet_group
-from harness.judge.fleet_cells import ORDER, Cell, Figure, Kind, worst
+from harness.judge.fleet_cells import ORDER, Cell, Figure, Kind, natural, worst
 from harness.judge.fleet_pods import Member, PodSaid, by_pod, of_group, placed
 
 ANSWERED = "fleet.nodes"
@@ -113,7 +113,7 @@ def fleet(
     checks = [_answered(results, missing), *([versions] if versions else []), *fleet_group.own(groups, world)]
     return Fleet(
         verdict=worst([*(node.verdict for node in results), *(cell.verdict for cell in checks)]),
-        nodes=tuple(sorted(results, key=lambda n: (n.answered, ORDER.index(n.verdict), n.node))),
+        nodes=tuple(sorted(results, key=lambda n: (n.answered, ORDER.index(n.verdict), natural(n.node)))),
         checks=tuple(sorted(checks, key=Cell.rank)),
         pairs=tuple(_pairs(groups)),
         figures=tuple(figures),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -15,6 +16,11 @@ ORDER: tuple[Verdict, ...] = ("FAIL", "UNKNOWN", "WARN", "PASS")
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the worst verdict. No verdict at all is UNKNOWN."""
     return pod.worst(verdicts)
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Return what names are sorted by, so that node2 comes before node10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 @dataclass(frozen=True)

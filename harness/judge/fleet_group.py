@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from harness.evidence.acceptance_records import AcceptanceCheck, PairRow
 from harness.judge.fleet_cells import Cell
@@ -24,8 +25,11 @@ class Group:
 
     def node(self, number: int) -> str:
         """Return the name of the node with this node rank: nodes are numbered as their first ranks are."""
-        names = list(dict.fromkeys(self.hosts[rank] for rank in sorted(self.hosts)))
-        return names[number] if number < len(names) else f"node {number}"
+        return self._names[number] if 0 <= number < len(self._names) else f"node {number}"
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(self.hosts[rank] for rank in sorted(self.hosts)))
 
     def cells(self, node: str) -> list[Cell]:
         """Return what it proves of one node.

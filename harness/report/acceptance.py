@@ -70,6 +70,10 @@ class View:
 
     fleet: Fleet
     nodes: list[Node]
+    """Those that did not pass."""
+    passed: list[Node]
+    opened: str
+    """The node to show unfolded: the first that failed."""
     spreads: list[Spread]
     pairs: PairPicture | None
 
@@ -82,7 +86,10 @@ def view(bundle: Bundle) -> View | None:
 
 def of_fleet(found: Fleet) -> View:
     """Return what the page shows of a fleet."""
-    return View(found, [_node(node) for node in found.nodes], list(_spreads(found)), picture(found))
+    bad = [_node(node) for node in found.nodes if node.verdict != "PASS"]
+    passed = [_node(node) for node in found.nodes if node.verdict == "PASS"]
+    failed = [node.result.node for node in sorted(bad, key=lambda n: ORDER.index(n.result.verdict))]
+    return View(found, bad, passed, failed[0] if failed else "", list(_spreads(found)), picture(found))
 
 
 def _node(node: NodeResult) -> Node:
@@ -234,4 +241,4 @@ def as_json(bundle: Bundle, verdict: Verdict) -> str:
     """Return the text of fleet.json: null where no acceptance tests were recorded."""
     del verdict
     found = of_bundle(bundle)
-    return json.dumps(None if found is None else found.as_dict(), indent=1) + "\n"
+    return json.dumps(None if found is None else found.as_dict()) + "\n"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from harness.judge.fleet import Fleet, Pair
-from harness.judge.fleet_cells import ORDER
+from harness.judge.fleet_cells import ORDER, natural
 
 SIDE, GAP, MARGIN = 12, 2, 4
 """Pixels: of a square, between squares, around all."""
@@ -44,16 +44,17 @@ def picture(found: Fleet) -> PairPicture | None:
     """Return the picture, or None where no pair was tested."""
     if not found.pairs:
         return None
-    nodes = sorted({name for pair in found.pairs for name in (pair.a, pair.b)})
+    nodes = sorted({name for pair in found.pairs for name in (pair.a, pair.b)}, key=natural)
     at = {name: number for number, name in enumerate(nodes)}
     rates = [pair.busbw for pair in found.pairs if pair.busbw is not None]
+    passed = [pair.busbw for pair in found.pairs if pair.busbw is not None and pair.verdict == "PASS"]
     shades: dict[int, list[str]] = {}
     squares: list[Square] = []
     for pair in found.pairs:
         for one, other in ((at[pair.a], at[pair.b]), (at[pair.b], at[pair.a])):
             x, y = (MARGIN + number * (SIDE + GAP) for number in (other, one))
             if pair.verdict == "PASS":
-                shades.setdefault(_shade(pair.busbw, rates), []).append(f"M{x} {y}h{SIDE}v{SIDE}h-{SIDE}z")
+                shades.setdefault(_shade(pair.busbw, passed), []).append(f"M{x} {y}h{SIDE}v{SIDE}h-{SIDE}z")
             else:
                 squares.append(Square(x, y, pair.verdict, told(pair)))
     return PairPicture(
@@ -68,7 +69,7 @@ def picture(found: Fleet) -> PairPicture | None:
 
 
 def _shade(rate: float | None, rates: Sequence[float]) -> int:
-    """Return the shade of a rate: its place between the slowest and the fastest pair."""
+    """Return the shade of a rate: its place between the slowest and the fastest pair that passed."""
     low, high = min(rates, default=0.0), max(rates, default=0.0)
     if rate is None or high <= low:
         return SHADES - 1
