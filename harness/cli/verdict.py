@@ -27,11 +27,20 @@ def show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
     else:
         if bundle.is_relative_to(Path.cwd()):
             bundle = bundle.relative_to(Path.cwd())
+        from harness.judge.fleet_case import of_bundle
         from harness.report import terminal
         from harness.report.attempts import attempts
         from harness.report.netcheck import matrix
 
         found = Bundle(bundle)
         stages = found.manifest.stages if found.manifest else []
-        terminal.render(verdict, stages, bundle, Console(), attempts(found, verdict), matrix(found))
+        terminal.render(
+            verdict,
+            stages,
+            bundle,
+            Console(),
+            attempts(found, verdict),
+            matrix(found),
+            of_bundle(found),
+        )
     return EXIT[verdict.verdict]

@@ -1,5 +1,5 @@
 """Write what a bundle holds beside its evidence: `report.html` for people, `ctrf.json` and `junit.xml` for
-CI.
+CI, and `fleet.json` for programs, where acceptance tests ran.
 
 No judge reads these files. They are made from the redacted bundle and its verdict alone, so they can always
 be made again. Each is written whole or not at all.
@@ -12,7 +12,8 @@ from collections.abc import Callable
 from harness.evidence.files import replace_file
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
-from harness.report import page, suite
+from harness.judge.fleet_case import FILE
+from harness.report import acceptance, page, suite
 
 FILES: dict[str, Callable[[Bundle, Verdict], str]] = {
     page.REPORT: page.render,
@@ -23,11 +24,13 @@ FILES: dict[str, Callable[[Bundle, Verdict], str]] = {
 
 
 def write(bundle: Bundle, verdict: Verdict) -> dict[str, Exception]:
-    """Write all FILES into the bundle. Returns the failures by name: a file that fails does not stop the
-    others.
+    """Write all FILES into the bundle, and fleet.json where acceptance tests ran.
+
+    Returns the failures by name: a file that fails does not stop the others.
     """
     failed: dict[str, Exception] = {}
-    for name, text in FILES.items():
+    files = FILES | ({acceptance.FLEET: acceptance.as_json} if bundle.has(FILE) else {})
+    for name, text in files.items():
         try:
             replace_file(bundle.path / name, text(bundle, verdict))
         except Exception as error:

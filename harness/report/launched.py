@@ -9,12 +9,13 @@ from pydantic import BaseModel, ConfigDict
 
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict, VerdictWord
-from harness.report import netcheck
+from harness.judge.fleet_case import of_bundle
+from harness.report import acceptance, netcheck
 from harness.report.attempts import restarted
 from harness.report.page import REPORT
 
 PREFIX = "harness."
-_LINES = ("retries", "matrix")
+_LINES = ("retries", "matrix", "acceptance")
 """Fields whose parts are lines. The parts of `ranks` are divided by commas."""
 
 
@@ -23,7 +24,8 @@ class Launched(BaseModel):
 
     `restarts` says which ranks ran more than once and why, "" when none did. `retries` lists what the harness
     retried, each as "what: reason"; a PASS with retries is shown as such. `report` is "" when there is none.
-    `matrix` is netcheck's, a table in Markdown, of a launch that did not pass.
+    `matrix` is netcheck's, a table in Markdown, of a launch that did not pass. `acceptance` are the nodes of
+    a cluster that was tested, in Markdown.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -37,12 +39,14 @@ class Launched(BaseModel):
     restarts: str = ""
     retries: list[str] = []
     matrix: list[str] = []
+    acceptance: list[str] = []
 
 
 def launched(verdict: Verdict, bundle: Path) -> Launched:
     """Return the launch of a bundle and its verdict."""
     evidence = Bundle.open(bundle)
     manifest, report = evidence.manifest, bundle / REPORT
+    fleet = of_bundle(evidence)
     seen = None if verdict.verdict == "PASS" else netcheck.matrix(evidence)
     return Launched(
         verdict=verdict.verdict,
@@ -53,6 +57,7 @@ def launched(verdict: Verdict, bundle: Path) -> Launched:
         report=str(report) if report.is_file() else "",
         restarts=restarted(verdict),
         retries=[f"{retry.what}: {retry.reason}" for retry in manifest.retries] if manifest else [],
+        acceptance=[line for line in acceptance.lines(fleet) if line] if fleet else [],
         matrix=[line for line in netcheck.lines(seen) if line] if seen else [],
     )
 

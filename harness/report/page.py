@@ -12,10 +12,13 @@ from harness.evidence.files import replace_file
 from harness.evidence.objects import mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Manifest, Verdict
+from harness.report import acceptance
+from harness.report.acceptance_pairs import told
 from harness.report.attempts import HEADINGS, attempts
 from harness.report.netcheck import matrix
 from harness.report.points import Metric, metrics, plot, steps
 from harness.report.timeline import Lane, lanes
+from harness.workers.acceptance import emit
 from harness.workers.netcheck import frames
 from harness.workers.truth_frames import MARK
 
@@ -67,6 +70,9 @@ def render(bundle: Bundle, verdict: Verdict) -> str:
         attempts=[one.cells() for one in attempts(bundle, verdict)],
         headings=HEADINGS,
         netcheck=matrix(bundle),
+        acceptance=acceptance.view(bundle),
+        marks=acceptance.MARKS,
+        told=told,
         plots=plots,
         lanes=drawn,
         ticks=_ticks(end - begin),
@@ -146,7 +152,7 @@ def _logs(bundle: Bundle) -> Iterator[Log]:
         lines = [
             (number, text.partition(" ")[0][11:23], text.partition(" ")[2])
             for number, text in bundle.tail(f"logs/{path.name}", LOG_LINES)
-            if MARK not in text and frames.MARK not in text
+            if MARK not in text and frames.MARK not in text and emit.MARK not in text
         ]
         pod = next((name for name in owner if path.name.startswith(f"{name}-")), None)
         title = f"node {owner[pod]}" if pod else path.stem

@@ -1,12 +1,13 @@
 """Write one launch as a suite of tests: `ctrf.json` and `junit.xml` of its bundle.
 
-The first test is the verdict, so that a suite is never empty and green. Each check is one more test. UNKNOWN
-never looks like a PASS, nor like a test that was skipped:
+The first test is the verdict, so that a suite is never empty and green. Each check is one more test, and so
+is each acceptance test of each node. UNKNOWN never looks like a PASS, nor like a test that was skipped:
 
 | | JUnit | CTRF |
 |---|---|---|
 | PASS | no child | `passed` |
 | FAIL | `failure` | `failed` |
+| WARN of an acceptance test | no child, the text says WARN | `passed`, tagged `WARN` |
 | UNKNOWN | `error`: the test itself did not come to an end | `other`, the verdict `failed` |
 
 Every reader of JUnit shows an error as red. CTRF has no error, and a reader that counts only failures would
@@ -22,7 +23,7 @@ from harness.core.clock import now, seconds
 from harness.evidence.folder import Past
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Verdict, VerdictWord
-from harness.report import ctrf, junit
+from harness.report import acceptance, ctrf, junit
 from harness.report.launched import Launched, launched, properties
 from harness.report.page import REPORT
 
@@ -40,6 +41,8 @@ class Suite:
     launch: Launched
     verdict: Check
     checks: list[Check]
+    accepted: list[tuple[Check, str, float]]
+    """The tests of an acceptance: what each says, its own verdict, its seconds."""
     started_at: str
     start: float
     stop: float
@@ -65,6 +68,7 @@ def suite(bundle: Bundle, verdict: Verdict) -> Suite:
             evidence=verdict.evidence,
         ),
         checks=verdict.checks,
+        accepted=acceptance.tests(bundle),
         started_at=manifest.started_at if manifest else "",
         start=start,
         stop=max(start, stop),
@@ -76,6 +80,7 @@ def as_junit(bundle: Bundle, verdict: Verdict) -> str:
     told = suite(bundle, verdict)
     took = told.stop - told.start
     cases = [_case(told.verdict, took), *(_case(check) for check in told.checks)]
+    cases += [_case(check, seconds) for check, _, seconds in told.accepted]
     return junit.document(told.name, cases, properties(told.launch), told.started_at, took)
 
 
@@ -93,6 +98,7 @@ def as_ctrf(bundle: Bundle, verdict: Verdict) -> str:
         }
     )
     tests = [first, *(_test(check, told.name, stop, stop) for check in told.checks)]
+    tests += [_accepted(check, own, took, told.name, stop) for check, own, took in told.accepted]
     return ctrf.document(tests, ctrf.Tool(name="pluto-e2e-harness"), start, stop, now()).text()
 
 
@@ -108,6 +114,18 @@ def _test(check: Check, name: str, start: int, stop: int) -> ctrf.Test:
         message=_message(check) or None,
         trace=_where(check) or None,
         extra=check.model_dump(include={"cause", "ranks", "evidence"}, exclude_defaults=True) or None,
+    )
+
+
+def _accepted(check: Check, own: str, took: float, name: str, stop: int) -> ctrf.Test:
+    """Return an acceptance test. When it began, nobody recorded."""
+    test = _test(check, name, stop, stop)
+    return test.model_copy(
+        update={
+            "duration": round(took * 1000),
+            "raw_status": own,
+            "tags": ["WARN"] if own == "WARN" else None,
+        }
     )
 
 

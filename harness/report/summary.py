@@ -25,7 +25,7 @@ class Row:
 
 
 def launches(rows: Sequence[Row]) -> str:
-    """Return a table of launches, failures first, their matrices of netcheck, and what was retried."""
+    """Return a table of launches, failures first, what netcheck and acceptance say, and what was retried."""
     ordered = sorted(rows, key=lambda row: row.launch.verdict == "PASS")
     tests = any(row.test for row in rows)
     head = ["", *(["test"] if tests else []), "verdict", "ranks", "explanation", "report"]
@@ -36,6 +36,12 @@ def launches(rows: Sequence[Row]) -> str:
         if row.launch.matrix:
             named = text(row.test or row.launch.bundle)
             lines += [f"**Which pod reaches which** ({named}):", "", *row.launch.matrix, ""]
+        if row.launch.acceptance:
+            # The lists of GitHub's Markdown need an empty line before them, and properties keep none.
+            title, *rest = row.launch.acceptance
+            table = [line for line in rest if line.startswith("|")]
+            others = [line for line in rest if not line.startswith("|")]
+            lines += [f"{title} {text(row.test or row.launch.bundle)}", "", *table, "", *others, ""]
     retried = [
         f"- {text(row.test or row.launch.bundle)}: {text(line)}"
         for row in ordered

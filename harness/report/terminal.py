@@ -15,11 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.evidence.schema import Stage, Verdict
+from harness.judge.fleet import Fleet
+from harness.report import acceptance
 from harness.report.attempts import HEADINGS, RankAttempt
 from harness.report.netcheck import Matrix
 from harness.report.page import REPORT
 
-STYLE = {"PASS": "bold green", "FAIL": "bold red", "UNKNOWN": "bold yellow"}
+STYLE = {"PASS": "bold green", "WARN": "bold yellow", "FAIL": "bold red", "UNKNOWN": "bold yellow"}
 MARK = {"PASS": "✓", "FAIL": "✗", "UNKNOWN": "?"}
 PIPE_COLUMNS = 240
 
@@ -39,6 +41,7 @@ def render(
     console: Console,
     attempts: Sequence[RankAttempt] = (),
     netcheck: Matrix | None = None,
+    accepted: Fleet | None = None,
 ) -> None:
     """Print the verdict of one bundle. `attempts` are those of ranks that had more than one."""
     style = STYLE[verdict.verdict]
@@ -56,6 +59,8 @@ def render(
         console.print(_attempts(attempts))
     if netcheck:
         console.print(_matrix(netcheck))
+    if accepted:
+        console.print(_accepted(accepted))
     if stages:
         times = "  ".join(f"{stage.name} {stage.seconds:.1f}s" for stage in stages)
         console.print(Text(times, style="dim"))
@@ -123,6 +128,30 @@ def _matrix(found: Matrix) -> Table:
         silent = [Text("not heard", style="yellow"), *[Text("")] * (len(found.rows) - 1)]
         table.add_row(Text(row.name), *(cells or silent), Text(row.place, style="dim"))
     return table
+
+
+def _accepted(found: Fleet) -> Table:
+    """Return a row for each node that did not pass, worst first, with what failed first; then the fleet's."""
+    table = Table(box=None, pad_edge=False, header_style="dim", title=None)
+    for heading in ("", "node", "verdict", "cause", "what failed first"):
+        table.add_column(heading, overflow="fold", no_wrap=heading in ("", "node", "verdict"))
+    bad = [node for node in found.nodes if node.verdict != "PASS"]
+    for node in bad[: acceptance.MOST]:
+        cause = node.first.cause if node.first else None
+        _accepted_row(table, node.verdict, node.node, cause, acceptance.first(node))
+    for cell in found.checks:
+        if cell.verdict != "PASS":
+            _accepted_row(table, cell.verdict, "all nodes", cell.cause, f"{cell.id}: {cell.text}")
+    if len(bad) > acceptance.MOST:
+        table.add_row("", f"{len(bad) - acceptance.MOST} more", "", "", "the report has all of them")
+    _accepted_row(table, found.verdict, "acceptance", None, found.text)
+    return table
+
+
+def _accepted_row(table: Table, verdict: str, node: str, cause: str | None, text: str) -> None:
+    style = STYLE[verdict]
+    mark = Text(acceptance.MARKS[verdict], style=style)
+    table.add_row(mark, Text(node), Text(verdict, style=style), Text(cause or ""), Text(text))
 
 
 def render_short(verdict: Verdict, bundle: Path) -> None:

@@ -1,0 +1,87 @@
+"""Draw which pairs of nodes are slow or broken: one square for each pair, as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from harness.judge.fleet import Fleet, Pair
+from harness.judge.fleet_cells import ORDER, natural
+
+SIDE, GAP, MARGIN = 12, 2, 4
+"""Pixels: of a square, between squares, around all."""
+SHADES = 4
+"""Kinds of green: the faster, the fuller. More of them nobody tells apart."""
+
+
+@dataclass(frozen=True)
+class Square:
+    """One pair that did not pass: it has a title of its own."""
+
+    x: int
+    y: int
+    verdict: str
+    title: str
+
+
+@dataclass(frozen=True)
+class PairPicture:
+    """A square for each pair of nodes. Those that passed are one path for each shade, so it stays small."""
+
+    nodes: list[str]
+    size: int
+    shades: dict[int, str]
+    """Shade (0 is the slowest) → path."""
+    squares: list[Square]
+    worst: list[Pair]
+    """What did not pass, the slowest first."""
+    median: float | None
+    tested: int
+
+
+def picture(found: Fleet) -> PairPicture | None:
+    """Return the picture, or None where no pair was tested."""
+    if not found.pairs:
+        return None
+    nodes = sorted({name for pair in found.pairs for name in (pair.a, pair.b)}, key=natural)
+    at = {name: number for number, name in enumerate(nodes)}
+    rates = [pair.busbw for pair in found.pairs if pair.busbw is not None]
+    passed = [pair.busbw for pair in found.pairs if pair.busbw is not None and pair.verdict == "PASS"]
+    shades: dict[int, list[str]] = {}
+    squares: list[Square] = []
+    for pair in found.pairs:
+        for one, other in ((at[pair.a], at[pair.b]), (at[pair.b], at[pair.a])):
+            x, y = (MARGIN + number * (SIDE + GAP) for number in (other, one))
+            if pair.verdict == "PASS":
+                shades.setdefault(_shade(pair.busbw, passed), []).append(f"M{x} {y}h{SIDE}v{SIDE}h-{SIDE}z")
+            else:
+                squares.append(Square(x, y, pair.verdict, told(pair)))
+    return PairPicture(
+        nodes=nodes,
+        size=2 * MARGIN + len(nodes) * (SIDE + GAP) - GAP,
+        shades={shade: "".join(paths) for shade, paths in sorted(shades.items())},
+        squares=squares,
+        worst=_worst(found.pairs),
+        median=median(rates) if rates else None,
+        tested=len(found.pairs),
+    )
+
+
+def _shade(rate: float | None, rates: Sequence[float]) -> int:
+    """Return the shade of a rate: its place between the slowest and the fastest pair that passed."""
+    low, high = min(rates, default=0.0), max(rates, default=0.0)
+    if rate is None or high <= low:
+        return SHADES - 1
+    return min(SHADES - 1, int((rate - low) / (high - low) * SHADES))
+
+
+def _worst(pairs: Iterable[Pair]) -> list[Pair]:
+    bad = [pair for pair in pairs if pair.verdict != "PASS"]
+    return sorted(bad, key=lambda pair: (ORDER.index(pair.verdict), pair.busbw or 0.0, pair.a, pair.b))
+
+
+def told(pair: Pair) -> str:
+    """Return a pair as one line."""
+    rate = "no figure" if pair.busbw is None else f"{pair.busbw:.4g} GB/s"
+    return f"{pair.a} ↔ {pair.b}: {rate}" + (f": {pair.text}" if pair.text else "")
