@@ -5,10 +5,12 @@ A report is believed only as far as its own checks carry it: its verdict is made
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.core.causes import CauseId
+from harness.core.clock import seconds
 from harness.evidence.acceptance_records import AcceptanceCheck, AcceptanceReport
 from harness.evidence.objects import mapping
 from harness.judge.case import Case, names
@@ -31,6 +33,8 @@ class Answer:
     """Checks and where they are in the bundle: those of the report, or those made when there is none."""
     report: AcceptanceReport | None
     ref: str
+    at: str = ""
+    """When the first check was said that failed."""
 
     @property
     def about(self) -> str:
@@ -45,9 +49,10 @@ def answers(case: Case) -> dict[int, Answer]:
         own = [(f"acceptance.jsonl:{line}", one) for line, one in records if one.pod == pod.name]
         reports = [(ref, one.report) for ref, one in own if one.report is not None]
         ref, report = reports[-1] if reports else ("", None)
+        failed = [one.at for _, one in own if one.check is not None and one.check.verdict == "FAIL"]
         made = tuple((at, one.check) for at, one in own if one.check is not None)
         checks = tuple((ref, check) for check in report.checks) if report else made
-        found_[index] = Answer(index, pod.node or "", checks, report, ref)
+        found_[index] = Answer(index, pod.node or "", checks, report, ref, (failed or [""])[0])
     return found_
 
 
@@ -101,11 +106,12 @@ def accepted(case: Case) -> Finding:
         ranks = case.ranks_of(*[one.index for one, _ in doubts])
         told = [f"{one.about}: {text}" for one, text in doubts]
         return unknown("acceptance", "not everything was proved", details=told, ranks=ranks)
-    warned = [f"{one.about}: {check.text}" for one, _, check in all_ if check.verdict == "WARN"]
+    warnings = Counter(check.id for _, _, check in all_ if check.verdict == "WARN")
+    warned = [f"{id_} on {counted(count, 'pod')}" for id_, count in warnings.items()]
     nodes = {one.node for one in there.values()}
     text = f"{counted(len(all_), 'check')} on {counted(len(nodes), 'node')} passed"
     if warned:
-        text += f", {len(warned)} of them with a warning"
+        text += f", {warnings.total()} of them with a warning"
     if case.expected.device != "cuda":
         text += "; no GPU was tested, so no GPU is accepted"
     return passed("acceptance", text, [one.ref for one in there.values() if one.ref], details=warned)
@@ -124,7 +130,17 @@ def _failed(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> Findi
     if case.launch.acceptance == "ddp":
         told = list(dict.fromkeys(check.text for _, _, check in same))
     refs = list(dict.fromkeys(ref for _, ref, _ in same))
-    return found("acceptance", cause, told[0], details=told[1:], why=others[:3], ranks=ranks, evidence=refs)
+    times = [at for one, _, _ in same if (at := seconds(one.at)) is not None]
+    return found(
+        "acceptance",
+        cause,
+        told[0],
+        details=told[1:],
+        why=others[:3],
+        ranks=ranks,
+        evidence=refs,
+        at=min(times, default=None),
+    )
 
 
 def _cause(check: AcceptanceCheck) -> CauseId:

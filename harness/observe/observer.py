@@ -38,7 +38,7 @@ GONE_SECONDS = 45.0
 One that restarts or is cut off for a moment is back by then, and the job goes on without it.
 """
 TELL_SECONDS = 15.0
-"""Seconds that other pods have to end when netcheck's rank 0 is done. It waits shorter for them itself."""
+"""Seconds that other pods have to end when netcheck, or the tests of the collectives, told everything."""
 SHOWN_BYTES = 64 * 1024
 """Bytes of one read that a listener gets. Nobody can read a flood as it comes."""
 UNREACHABLE: Final = "cluster.unreachable"
@@ -76,7 +76,7 @@ class LaunchObserver:
         self._late = budget.rank
         self._said: dict[tuple[str, str], frames.Collector] = {}
         self._told: Deadline | None = None
-        """Where netcheck runs alone: how long the other pods have when one had the whole diagnosis."""
+        """How long the other pods have, where one has told what all of them were to find out."""
         self._gaps: list[str] = []
         self._watched_again: list[str] = []
         self._files: dict[tuple[str, str], Any] = {}
@@ -148,7 +148,7 @@ class LaunchObserver:
     def _over(self) -> str | None:
         """Return in one sentence why the launch is over, or None."""
         if self._told is not None and self._told.passed:
-            return f"netcheck is done, and {TELL_SECONDS:.0f} s later not every pod has ended"
+            return f"one pod has told it all, and {TELL_SECONDS:.0f} s later not every pod has ended"
         return self.completion.reason() or self._rendezvous.reason()
 
     @contextmanager
@@ -236,7 +236,10 @@ class LaunchObserver:
 
     def _accepted(self, at: str, pod: str, said: Any) -> None:
         """Take what an acceptance test said."""
-        self._writer.acceptance(AcceptanceRecord.model_validate({**said, "at": at, "pod": pod}))
+        record = AcceptanceRecord.model_validate({**said, "at": at, "pod": pod})
+        self._writer.acceptance(record)
+        if record.report and record.report.kind == "ddp" and self._launch.acceptance == "ddp":
+            self._told = self._told or Deadline.after(TELL_SECONDS)
 
     def _exited(self, pod: str, container: str, line: str) -> None:
         """Take the last line of a rank container's init: the command ended, the container may stay."""

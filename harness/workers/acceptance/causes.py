@@ -77,6 +77,11 @@ ADVICE: dict[str, str] = {
     ),
     "straggler.rank": "The other ranks wait for this one: check its GPU's clocks and its host's load.",
     "link.slow": "Two nodes are slow with each other, and fast with others: check the path between them.",
+    "link.bad": "Two nodes fail with each other, and each works with others: check the path between them.",
+    "link.boundary": (
+        "Two groups of nodes fail with each other, and each works by itself: check what connects them, a "
+        "spine switch or a rail."
+    ),
     "versions.differ": "Nodes run different versions: bring driver, CUDA, NCCL and PyTorch to one state.",
 }
 """Cause → what to do, in one sentence."""
