@@ -164,6 +164,7 @@ def test_every_test_of_a_node(run: Run) -> None:
     collector = frames.Collector(NONCE, MARK)
     said = [found for line in ran.out.splitlines() if (found := collector.feed(line))]
     assert len(said) == len(ran.report.checks) + 1
+    assert ran.out.count(" ddp.all_reduce.correct: ") == 1
 
 
 def test_ddp_tests_that_do_not_start(run: Run) -> None:

@@ -60,7 +60,7 @@ class Emitter:
         self._code: int | None = None
 
     def say(self, check: Check, *, shown: bool = True) -> None:
-        """Print a check and keep it for the report. With `shown` false the log has its line already."""
+        """Keep a check for the report, and print it. With `shown` false the log has its line already."""
         with self._lock:
             self.checks.append(check)
             if shown:
@@ -160,10 +160,15 @@ def finite(value: Any) -> Any:
     return value
 
 
+def one_line(text: str) -> str:
+    """Return it as it stands in the log."""
+    return text.replace("\n", " ")
+
+
 def _print(line: str) -> None:
     """Print a line at once and in one piece: ranks share the log. A closed log is no reason to stop."""
     try:
-        sys.stdout.write(line.replace("\n", " ") + "\n")
+        sys.stdout.write(one_line(line) + "\n")
         sys.stdout.flush()
     except (BrokenPipeError, ValueError):
         pass

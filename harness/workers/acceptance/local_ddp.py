@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .check import Check, worst
-from .emit import FILES
+from .emit import FILES, one_line
 
 TAG = "DDP"
 CPU_RANKS = 2
@@ -52,12 +52,17 @@ class LocalDdp:
         self.ranks, self.device, self.mode = ranks, device, mode
         self.report, self._limits = report_dir / FILES["ddp"], limits
         self._process: subprocess.Popen[str] | None = None
+        self._passed_on: set[str] = set()
 
     def checks(self) -> Iterator[Check]:
         """Run it, and return its checks. What it says on the way goes to this log."""
         self.report.unlink(missing_ok=True)
         ended = self._run()
         yield from judge(read(self.report), self.ranks, ended)
+
+    def shown(self, check: Check) -> bool:
+        """Return whether this log has the check's line already, from the rank that made it."""
+        return one_line(check.line()) in self._passed_on
 
     def collectives(self) -> list[dict[str, Any]]:
         """Return the rows of its report, as CollectiveRow."""
@@ -107,6 +112,7 @@ class LocalDdp:
             timer.start()
             for line in process.stdout or ():
                 last.append(line.rstrip())
+                self._passed_on.add(line.rstrip("\n"))
                 # Its result is a part of this one's, which ends the log.
                 print(line.rstrip().replace("[RESULT]", "[DDP] result:"), flush=True)
             code = process.wait()

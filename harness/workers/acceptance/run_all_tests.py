@@ -38,7 +38,7 @@ def _ddp(runner: Runner, node: Node, options: argparse.Namespace) -> Iterable[Se
             yield from run.checks()
             runner.extra["collectives"] = run.collectives()
 
-        yield Step("ddp.run", TAG, checks)
+        yield Step("ddp.run", TAG, checks, shown=run.shown)
 
     yield Section("ddp", TAG, steps)
 

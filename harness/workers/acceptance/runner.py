@@ -30,6 +30,8 @@ class Step:
     tag: str
     make: Callable[[], Iterable[Check]]
     where: dict[str, Any] = field(default_factory=dict)
+    shown: Callable[[Check], bool] = lambda _: False
+    """Whether the log has the line of a check already."""
 
     def unknown(self, why: str) -> Check:
         """Return the check that stands for it."""
@@ -85,7 +87,8 @@ class Runner:
         try:
             for check in step.make():
                 now = time.monotonic()
-                self.emitter.say(replace(check, seconds=round(now - started, 3)))
+                timed = check if check.seconds else replace(check, seconds=round(now - started, 3))
+                self.emitter.say(timed, shown=not step.shown(check))
                 started, said = now, said + 1
         except Exception as error:
             self.emitter.say(step.unknown(_words(error)))
