@@ -1,6 +1,7 @@
 """Nodes without machines, kept alive by KWOK's controller: a process on this host.
 
-A taint keeps all pods away from them that do not ask for them.
+A taint keeps away all pods that do not tolerate it. A DaemonSet that tolerates everything, as kube-proxy,
+gets a simulated pod there.
 """
 
 from __future__ import annotations
