@@ -1,6 +1,7 @@
 """Nodes without machines, kept alive by KWOK's controller: a process on this host.
 
-A taint keeps all pods away from them that do not ask for them.
+A taint keeps away all pods that do not tolerate it. A DaemonSet that tolerates everything, as kube-proxy,
+gets a simulated pod there.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.kubernetes import Kube
+from harness.provision.source.kwok import Kwok
 
 MARK = "kwok.x-k8s.io/node"
 """Annotation, label and taint of a simulated node, each with the value `fake`."""
@@ -36,10 +38,11 @@ def node(name: str, gpus: int) -> dict[str, Any]:
 
 
 @contextmanager
-def simulated(kube: Kube, program: Path, log: Path, names: list[str], gpus: int) -> Iterator[None]:
+def simulated(kube: Kube, kwok: Kwok, log: Path, names: list[str], gpus: int) -> Iterator[None]:
     """Have the nodes while the block runs. Then remove them, and end the controller."""
     command = [
-        str(program),
+        str(kwok.program),
+        f"--config={kwok.stages}",
         f"--kubeconfig={kube.kubeconfig}",
         "--manage-all-nodes=false",
         f"--manage-nodes-with-annotation-selector={MARK}=fake",
@@ -52,7 +55,12 @@ def simulated(kube: Kube, program: Path, log: Path, names: list[str], gpus: int)
             for name in names:
                 nodes.create(body=node(name, gpus))
             kube.wait(
-                "the simulated nodes Ready", "v1", "Node", _all_ready(names), seconds=120, selector=MARK
+                "the simulated nodes Ready",
+                "v1",
+                "Node",
+                _all_ready(names, process, log),
+                seconds=120,
+                selector=MARK,
             )
             assert process.poll() is None, log.read_text()
             yield
@@ -63,8 +71,9 @@ def simulated(kube: Kube, program: Path, log: Path, names: list[str], gpus: int)
             process.wait(timeout=30)
 
 
-def _all_ready(names: list[str]) -> Any:
+def _all_ready(names: list[str], process: subprocess.Popen[bytes], log: Path) -> Any:
     def done(seen: dict[str, Any]) -> str | None:
+        assert process.poll() is None, log.read_text()
         late = [name for name in names if not _ready(seen.get(name, {}))]
         return f"{len(late)} of {len(names)} are not Ready" if late else None
 

@@ -19,16 +19,16 @@ from harness.context import RunContext
 from harness.core.kubernetes import Kube
 from harness.fixtures.plugin import progress
 from harness.provision.cluster import Ready
-from harness.provision.source import kwok
+from harness.provision.source.kwok import kwok
 from harness.settings import Settings
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 NODES, GPUS = 64, 8
 SECONDS = 180.0
-"""In which 64 pods must be placed and run. Seen: docs/acceptance.md."""
-REQUESTS = 40
-"""API requests for each pod that are too many: its life takes about 10."""
+"""In which 64 pods must be placed and run. Seen: 3 to 4 s, on 2 cores that others used as well."""
+REQUESTS = (2, 15)
+"""API requests for each pod, beyond those of an idle cluster. Seen: about 4. Fewer: they were not counted."""
 NAMES = [f"simulated-{number:02}" for number in range(NODES)]
 
 
@@ -37,7 +37,7 @@ def kube(
     cluster: Ready, harness_settings: Settings, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Kube]:
     """Return the cluster, with 64 simulated nodes of 8 GPUs."""
-    program = kwok.program(RunContext(settings=harness_settings, progress=progress))
+    program = kwok(RunContext(settings=harness_settings, progress=progress))
     log = tmp_path_factory.mktemp("kwok") / "kwok.log"
     with simulated(cluster.kube, program, log, NAMES, GPUS):
         yield cluster.kube
@@ -102,7 +102,7 @@ def all_running(count: int) -> Callable[[dict[str, Any]], str | None]:
 
 def requests(kube: Kube) -> float:
     """Return how many requests the API server has answered since its start."""
-    text = kube.fetch("/metrics", seconds=30).text
+    text = kube.fetch("/metrics", seconds=30).data.decode()
     return sum(float(value) for value in re.findall(r"^apiserver_request_total\{.*\} (\S+)$", text, re.M))
 
 
@@ -139,7 +139,7 @@ def test_one_pod_runs_on_each_node(
     record_property("seconds", round(took, 1))
     record_property("requests", round(made))
     print(f"{kind}: {NODES} pods run after {took:.1f} s, {made:.0f} API requests, {made / NODES:.1f} a pod")
-    assert made < REQUESTS * NODES
+    assert REQUESTS[0] * NODES < made < REQUESTS[1] * NODES
 
 
 def test_a_65th_pod_waits(kube: Kube, namespace: str) -> None:
