@@ -1,0 +1,141 @@
+"""Mark the nodes of a cluster with the verdict of their acceptance, and take the marks back.
+
+    label       pluto-e2e-harness/accepted=PASS | WARN | FAIL | UNKNOWN
+    taint       pluto-e2e-harness/not-accepted=FAIL:NoSchedule, on nodes that failed, where asked for
+    annotation  pluto-e2e-harness/before-acceptance: both as they were before the first mark
+
+Nothing else of a node is changed. Each change names the node's version that it was made from, so that it is
+refused when somebody else wrote in between. It is then made again from what is there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kubernetes.dynamic.exceptions import ConflictError, NotFoundError
+
+from harness.core.errors import HarnessError
+from harness.core.kubernetes import Kube, Object
+from harness.evidence.acceptance_records import Verdict
+from harness.evidence.objects import items, mapping
+
+LABEL = "pluto-e2e-harness/accepted"
+TAINT = "pluto-e2e-harness/not-accepted"
+BEFORE = "pluto-e2e-harness/before-acceptance"
+TRIES = 10
+"""Kubelets write their nodes' status all the time, and each write makes a new version."""
+
+
+@dataclass
+class Marked:
+    """What was done. `absent`: names that are no nodes of this cluster."""
+
+    changed: list[str] = field(default_factory=list)
+    unchanged: list[str] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
+
+
+def mark(kube: Kube, verdicts: Mapping[str, Verdict], *, taint: bool = False) -> Marked:
+    """Label these nodes with their verdicts, and with `taint` keep new pods off those that failed.
+
+    A node that was marked before gets the new verdict. What it was like before the first mark stays known.
+    Raises HarnessError where a node cannot be changed.
+    """
+    done = Marked()
+    for name, verdict in verdicts.items():
+        _change(kube, name, lambda node, verdict=verdict: marking(node, verdict, taint=taint), done)
+    return done
+
+
+def undo(kube: Kube) -> Marked:
+    """Restore every node that was marked. Raises HarnessError where a node cannot be changed."""
+    done = Marked()
+    for node in kube.objects("v1", "Node"):
+        if BEFORE in mapping(node, "metadata", "annotations"):
+            _change(kube, str(node["metadata"]["name"]), restoring, done)
+    return done
+
+
+def marking(node: Object, verdict: Verdict, *, taint: bool) -> Object | None:
+    """Return the merge patch that marks a node, or None where it is marked so."""
+    annotations = mapping(node, "metadata", "annotations")
+    wanted = _with_taint(items(node, "spec", "taints"), _taint(verdict) if taint else None)
+    labelled = mapping(node, "metadata", "labels").get(LABEL) == verdict
+    if BEFORE in annotations and labelled and wanted == items(node, "spec", "taints"):
+        return None
+    before = annotations.get(BEFORE) or json.dumps(
+        {"label": mapping(node, "metadata", "labels").get(LABEL), "taints": _own(node)}, sort_keys=True
+    )
+    return _patch(node, verdict, before, wanted)
+
+
+def restoring(node: Object) -> Object | None:
+    """Return the merge patch that restores a node, or None for one that was not marked.
+
+    Raises HarnessError where the annotation is not what the harness wrote.
+    """
+    text = mapping(node, "metadata", "annotations").get(BEFORE)
+    if text is None:
+        return None
+    try:
+        before = json.loads(text)
+        label, taints = before["label"], before["taints"]
+    except (ValueError, KeyError, TypeError) as error:
+        name = mapping(node, "metadata").get("name")
+        raise HarnessError(
+            f"annotation {BEFORE} of node {name} cannot be read: {text!r}",
+            hint=f"remove label {LABEL}, taint {TAINT} and the annotation by hand",
+        ) from error
+    others = [one for one in items(node, "spec", "taints") if one.get("key") != TAINT]
+    return _patch(node, label, None, [*others, *taints])
+
+
+def _own(node: Object) -> list[dict[str, Any]]:
+    return [one for one in items(node, "spec", "taints") if one.get("key") == TAINT]
+
+
+def _taint(verdict: Verdict) -> dict[str, str] | None:
+    return {"key": TAINT, "value": verdict, "effect": "NoSchedule"} if verdict == "FAIL" else None
+
+
+def _with_taint(taints: list[dict[str, Any]], wanted: dict[str, str] | None) -> list[dict[str, Any]]:
+    """Return the taints with ours as wanted. Those of others stay as they are, in their order."""
+    return [one for one in taints if one.get("key") != TAINT] + ([wanted] if wanted else [])
+
+
+def _patch(node: Object, label: str | None, before: str | None, taints: list[dict[str, Any]]) -> Object:
+    """Return a merge patch. In it, None removes."""
+    return {
+        "metadata": {
+            "resourceVersion": mapping(node, "metadata").get("resourceVersion"),
+            "labels": {LABEL: label},
+            "annotations": {BEFORE: before},
+        },
+        "spec": {"taints": taints or None},
+    }
+
+
+def _change(kube: Kube, name: str, wanted: Any, done: Marked) -> None:
+    resource = kube.resource("v1", "Node")
+    for _ in range(TRIES):
+        node = kube.get("v1", "Node", name)
+        if node is None:
+            done.absent.append(name)
+            return
+        patch = wanted(node)
+        if patch is None:
+            done.unchanged.append(name)
+            return
+        try:
+            resource.patch(body=patch, name=name, content_type="application/merge-patch+json")
+        except ConflictError:
+            continue
+        except NotFoundError:
+            done.absent.append(name)
+            return
+        done.changed.append(name)
+        return
+    raise HarnessError(f"node {name} was written by others {TRIES} times in a row, and so not marked")

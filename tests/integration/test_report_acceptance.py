@@ -1,0 +1,99 @@
+"""The page of an acceptance in a real browser: of a few nodes, and of 64 nodes with 8 GPUs each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fleets import circle, collective, healthy, job
+
+from harness.judge import judge
+from harness.report.page import write
+from tests.browser import Page
+from tests.integration.test_report_browser import FAINT, OVERFLOWING
+
+BYTES = 1_500_000
+"""Most bytes of the page of 512 ranks."""
+RATIO = 15
+"""Most times that the large page may take, from the file to its end, of what the small one takes."""
+SHOWN = "[...document.querySelectorAll('.node')].filter(e => !e.classList.contains('hide')).length"
+LOADED = "performance.getEntriesByType('navigation')[0].loadEventEnd"
+
+
+def made(folder: Path, nodes: int, gpus: int) -> Path:
+    """Write the page of a cluster with a bad GPU, a node that did not answer, and a slow link."""
+    there = healthy(nodes, gpus)
+    there[1] = replace(there[1], bad={("compute.gemm.bf16.correct", 1): "FAIL"})
+    there[2] = replace(there[2], lacks=("*",))
+    report = collective("ddp.all_reduce.correct")
+    bundle = job(there, report, pairs=circle(nodes, [(0, 3)])).write(folder / f"{nodes}")
+    return write(bundle, judge(bundle))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory.mktemp("small"), 4, 2)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory.mktemp("large"), 64, 8)
+
+
+@pytest.fixture(scope="module", params=[(1200, False), (1200, True), (390, True)])
+def screen(request: pytest.FixtureRequest) -> Iterator[Page]:
+    with Page(request.param[0], 844, request.param[1]) as page:
+        yield page
+
+
+def test_the_section_is_whole_on_every_screen(screen: Page, small: Path) -> None:
+    """Contract: no error, nothing wider than the screen, all text can be read on its ground."""
+    screen.errors.clear()
+    screen.open(small)
+    screen.ask("document.querySelectorAll('details').forEach(e => e.open = true)")
+    assert screen.errors == []
+    assert screen.ask("document.documentElement.scrollWidth") <= screen.width
+    assert screen.ask(OVERFLOWING) == []
+    assert screen.ask(FAINT) == []
+    assert "≥ 595.5 TFLOP/s" in screen.ask("document.querySelector('#acceptance').innerText")
+
+
+def test_512_ranks_open_without_hanging(small: Path, large: Path) -> None:
+    """Contract: size and time are bounded, the time as a ratio to a small page on the same machine."""
+    took = {}
+    for page_file in (small, large):
+        with Page() as page:
+            best = []
+            for _ in range(3):
+                page.open(page_file)
+                best.append(page.ask(LOADED))
+            took[page_file] = min(best)
+            count = page.ask("document.querySelectorAll('*').length")
+    size = large.stat().st_size
+    print(f"{size / 2**20:.2f} MiB, {count} elements, {took[large]:.0f} ms; small {took[small]:.0f} ms")
+    assert size < BYTES
+    assert took[large] < RATIO * max(took[small], 20)
+
+
+def test_nodes_are_filtered(large: Path) -> None:
+    """Contract: by name, verdict, cause and check; what passed opens where something of it is found."""
+    with Page() as page:
+        page.open(large)
+        assert page.ask(SHOWN) == 64
+        assert page.ask("document.querySelectorAll('.node[open]').length") == 1
+        start = time.monotonic()
+        page.type("#nodes-filter", "compute.wrong")
+        assert page.ask(SHOWN) == 1
+        assert time.monotonic() - start < 5
+        assert page.ask("document.querySelector('#nodes-found').innerText") == "1 of 64 nodes"
+        page.ask("document.querySelector('#nodes-filter').select()")
+        page.type("#nodes-filter", "worker64")
+        assert page.ask(SHOWN) == 1
+        assert page.ask("document.querySelector('#nodes-passed').open") is True
+        page.ask("document.querySelector('#nodes-filter').select()")
+        page.call("Input.dispatchKeyEvent", type="keyDown", key="Backspace", windowsVirtualKeyCode=8)
+        assert page.ask(SHOWN) == 64
+        assert page.errors == []
