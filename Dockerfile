@@ -21,7 +21,7 @@ RUN --mount=type=bind,from=wheels,target=/wheels \
 ARG IMAGE=""
 RUN echo "$IMAGE" >/etc/pluto-e2e-harness.image
 COPY harness/workers/ /workspace/
-# Every pod starts netcheck once, and to compile it is most of its work (harness/launch/files/netcheck.sh).
-RUN python3 -m compileall -q --invalidation-mode checked-hash /workspace/netcheck
+# Pods start netcheck and the acceptance tests once, and to compile them is much of the work (harness/launch/files/*.sh).
+RUN python3 -m compileall -q --invalidation-mode checked-hash /workspace/netcheck /workspace/acceptance
 WORKDIR /workspace
 CMD ["bash"]

@@ -35,14 +35,21 @@ def variant(job: JobFile, change: Job) -> str:
 
 
 def _manifest(name: str) -> tuple[str, str]:
-    """Return a manifest's source and text: a file, or the acceptance tests on CPUs."""
+    """Return a manifest's source and text: a file, or the acceptance tests on CPUs.
+
+    Their pods get files/wrong_torch.py too, in a folder that no Python looks into unless a fault says so.
+    """
     on_cpus = acceptance.Asked(device="cpu")
-    if name == "accept-nodes":
-        return name, acceptance.manifests(acceptance.nodes(on_cpus))
-    if name == "accept-ddp":
-        return name, acceptance.manifests(acceptance.ddp(on_cpus, ACCEPT_REPLICAS))
-    source = places.FILES / name
-    return str(source), source.read_text()
+    if name not in ("accept-nodes", "accept-ddp"):
+        source = places.FILES / name
+        return str(source), source.read_text()
+    made = acceptance.nodes(on_cpus) if name == "accept-nodes" else acceptance.ddp(on_cpus, ACCEPT_REPLICAS)
+    documents = list(yaml.safe_load_all(acceptance.manifests(made)))
+    documents[0]["data"]["fault"] = (places.FILES / "wrong_torch.py").read_text()
+    volumes = documents[-1]["spec"]["template"]["spec"]["volumes"]
+    files = next(each["configMap"] for each in volumes if "configMap" in each)
+    files["items"].append({"key": "fault", "path": "fault/sitecustomize.py"})
+    return name, yaml.safe_dump_all(documents)
 
 
 def _change(document: Any, script_at: list[str], change: Job, source: str) -> None:

@@ -1,0 +1,51 @@
+"""What is wrong in one pod, from outside: a sitecustomize around PyTorch. ACCEPTANCE_FAULT says what.
+
+all-reduce: one element of each result is off by one. hangs: this rank never leaves an all-gather.
+product: one element of each matrix product is off.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+FAULT = os.environ.get("ACCEPTANCE_FAULT", "")
+WORDS = " ".join(sys.orig_argv)
+if FAULT in ("all-reduce", "hangs") and "acceptance.ddp_tests" in WORDS and "RANK" in os.environ:
+    import torch.distributed as dist
+
+    _reduce = dist.all_reduce
+
+    def all_reduce(tensor: Any, *arguments: Any, **options: Any) -> Any:
+        """Reduce, and change one element."""
+        result = _reduce(tensor, *arguments, **options)
+        tensor[tensor.numel() // 2] += 1
+        return result
+
+    def all_gather_into_tensor(*_: Any, **__: Any) -> None:
+        """Never come back."""
+        time.sleep(3600)
+
+    if FAULT == "all-reduce":
+        dist.all_reduce = all_reduce
+    else:
+        dist.all_gather_into_tensor = all_gather_into_tensor
+if FAULT == "product" and "acceptance.run_all_tests" in WORDS:
+    import torch
+
+    def wrong(real: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a product that changes one element of the real one's result."""
+
+        def product(*arguments: Any, **options: Any) -> Any:
+            result = real(*arguments, **options)
+            if isinstance(result, torch.Tensor) and result.dim() == 2:
+                result[0, 0] += 1 + result[0, 0].abs()
+            return result
+
+        return product
+
+    torch.matmul, torch.mm = wrong(torch.matmul), wrong(torch.mm)
+    torch.Tensor.__matmul__ = wrong(torch.Tensor.__matmul__)
