@@ -91,7 +91,7 @@ def test_healthy_nodes_pass(torch_image: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("fault", ["wrong", "slow", "died", "hung"])
 def test_the_bad_node_is_accused_and_no_other(torch_image: str, tmp_path: Path, fault: str) -> None:
     """Whatever its all-reduce does: rank 0 and the bad node's own pod fail, the others do not."""
-    seen = screen(torch_image, tmp_path, BAD=BAD, ACCEPTANCE_FAULT=fault, DEADLINE=45)
+    seen = screen(torch_image, tmp_path, BAD=BAD, ACCEPTANCE_FAULT=fault, DEADLINE=60)
     failed = seen.checks("FAIL")
     assert [(check["id"], check["ranks"], check["cause"]) for check in failed] == [
         ("screen.node", [BAD], "node.bad")

@@ -70,11 +70,11 @@ class Trial:
                 host = self._line.own
                 port = started[0].port(self._ends)
                 if port is None:
-                    return started[0].result(self._ends)
+                    return started[0].result(self._ends, self._message["deadline"])
                 self._line.send({"trial": self._message["trial"], "port": port})
             for number in range(len(started), local):
                 started.append(_Process(self._command(number, str(host), int(port))))
-            return _worst([process.result(self._ends) for process in started])
+            return _worst([process.result(self._ends, self._message["deadline"]) for process in started])
         finally:
             for process in started:
                 process.kill()
@@ -90,7 +90,7 @@ class Trial:
             "device": self._message["device"],
             "bytes": self._message["bytes"],
             "iterations": self._message["iterations"],
-            "timeout": self._message["deadline"],
+            "timeout": 2 * self._message["deadline"],
         }
         package = __package__ or "acceptance"
         return [
@@ -125,12 +125,14 @@ class _Process:
         port: int | None = self._wait("port", ends)
         return port
 
-    def result(self, ends: float) -> dict[str, Any]:
-        """Return what it saw at its end."""
-        wrong = self._wait("wrong", ends)
+    def result(self, ends: float, allowed: float) -> dict[str, Any]:
+        """Return what it saw at its end. It joins its group until `ends`, and then has `allowed` seconds."""
+        joined = self._wait("joined", ends)
+        wrong = self._wait("wrong", time.monotonic() + allowed) if joined is not None else None
         if wrong is None:
             if not self._done:
-                return {"state": "hung", "text": "gave no result in time"}
+                where = "exchanged no data" if joined is not None else "did not join its group"
+                return {"state": "hung", "text": f"{where} in {allowed:.0f} s"}
             return {"state": "died", "text": f"exit code {self._process.wait()}: {self._last_error()}"}
         figures = next(said for said in self._said if "wrong" in said)
         if wrong:

@@ -28,7 +28,7 @@ class Settings:
     bytes: int
     iterations: int
     deadline: float
-    """Seconds of one trial, the start of its processes with it."""
+    """Seconds in which a trial's processes join, and as many again in which they exchange data."""
 
     def message(self) -> dict[str, Any]:
         """Return it for an agent."""
@@ -68,7 +68,7 @@ class Coordinator:
             return sorted(self._lines)
 
     def measure(self, groups: Sequence[Group]) -> list[Result]:
-        """Have the groups tested at the same time. Takes the deadline of a trial, and the grace, at most."""
+        """Have the groups tested at the same time. Takes twice the deadline, and the grace, at most."""
         trials = {self._trials + place: tuple(group) for place, group in enumerate(groups)}
         self._trials += len(trials)
         said: dict[int, dict[int, dict[str, Any]]] = {trial: {} for trial in trials}
@@ -76,7 +76,7 @@ class Coordinator:
         awaited = {
             (trial, group[0]) for trial, group in trials.items() if self._start(trial, group, 0, None, None)
         }
-        ends = time.monotonic() + self._settings.deadline + GRACE
+        ends = time.monotonic() + 2 * self._settings.deadline + GRACE
         while awaited:
             try:
                 node, message = self._inbox.get(timeout=max(0.0, ends - time.monotonic()))

@@ -106,7 +106,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--deadline", type=float, default=300, metavar="S", help="seconds for all agents to come"
     )
-    made.add_argument("--trial-deadline", type=float, default=120, metavar="S", help="seconds of one trial")
+    made.add_argument(
+        "--trial-deadline",
+        type=float,
+        default=120,
+        metavar="S",
+        help="seconds to join, and again to exchange",
+    )
     made.add_argument("--limit", type=float, metavar="GB/S", help="least bus bandwidth of any group")
     made.add_argument(
         "--share",

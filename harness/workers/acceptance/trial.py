@@ -2,9 +2,9 @@
 
     python -m acceptance.trial --rank R --ranks N [--host H --port P] --device cpu|cuda
 
-Started by agent.py, and killed by it when it hangs. Rank 0 opens the store and prints its port; then each
-rank prints what it saw, as JSON lines. Every pair of ranks exchanges data directly (all-to-all), so that a
-bad link is met wherever it is in the group.
+Started by agent.py, and killed by it when it hangs. Rank 0 opens the store and prints its port. Then each
+rank prints that it joined, and what it saw, as JSON lines. Every pair of ranks exchanges data directly
+(all-to-all), so that a bad link is met wherever it is in the group.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     dist.init_process_group(
         "nccl" if cuda else "gloo", store=store, rank=options.rank, world_size=options.ranks, timeout=timeout
     )
+    _say({"joined": options.ranks})
     seen = _exchange(options, device)
     _say(seen)
     # Rank 0 owns the store: it stays until all have said what they saw.
