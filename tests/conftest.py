@@ -22,7 +22,15 @@ CLUSTERS = Path(__file__).parent / "k8s"
 
 OWN_CLUSTERS = ("test_interruption.py", "test_reader.py", "test_registry.py")
 """Tests that make clusters of their own, and do not disturb the others'."""
-NETCHECK = ("test_netcheck.py", "test_netcheck_faults.py")
+LAST = (
+    *("test_netcheck.py", "test_netcheck_faults.py"),
+    *(
+        "test_acceptance.py",
+        "test_acceptance_container.py",
+        "test_acceptance_screen.py",
+        "test_node_marks.py",
+    ),
+)
 """Tests on a cluster that can run beside the others, because each process has a cluster of its own."""
 
 
@@ -30,14 +38,15 @@ class ClustersApart(LoadScopeScheduling):
     """One process runs the tests on its cluster, the other the rest, file by file.
 
     Tests on one cluster stay in one process, because some of them stop or fill what others need. Those of
-    netcheck come last, for the process that is free: an idle cluster costs a third of a core.
+    netcheck and of acceptance come last, for the process that is free: an idle cluster costs a third of a
+    core.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         if not file.startswith("tests/k8s/") or file.endswith(OWN_CLUSTERS):
             return file
-        return "netcheck" if file.endswith(NETCHECK) else "cluster"
+        return "last" if file.endswith(LAST) else "cluster"
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -47,12 +56,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ClustersApar
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests on clusters first, because they take longest, but those of netcheck last."""
+    """Run tests on clusters first, because they take longest, but LAST at the end."""
 
     def order(item: pytest.Item) -> int:
         if not item.path.is_relative_to(CLUSTERS):
             return 1
-        return 2 if item.path.name in NETCHECK else 0
+        return 2 if item.path.name in LAST else 0
 
     items.sort(key=order)
 

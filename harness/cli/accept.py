@@ -9,11 +9,15 @@ import typer
 
 from harness.cli import options
 from harness.cli.live import watching
-from harness.cli.verdict import show
+from harness.cli.options import dump, progress
+from harness.cli.verdict import EXIT, show
 from harness.context import RunContext
+from harness.core.clock import now
 from harness.core.errors import UsageError
+from harness.core.progress import Progress
+from harness.evidence.reader import Bundle
 from harness.launch.names import LOCAL_IMAGE
-from harness.settings import load
+from harness.settings import Settings, load
 
 REPLICAS, GPUS = 64, 8
 """Pods, and GPUs of each, where nobody says (the guide's own numbers)."""
@@ -24,13 +28,16 @@ FULL_SECONDS = 3600.0
 def accept(
     nodes: Annotated[bool, typer.Option("--nodes", help="test each node by itself, one pod on each")] = False,
     ddp: Annotated[bool, typer.Option("--ddp", help="test the collectives over many pods")] = False,
+    screen: Annotated[
+        bool, typer.Option("--screen", help="search for the bad nodes, links and boundaries among many pods")
+    ] = False,
     replicas: Annotated[
-        int | None, typer.Option(min=1, max=4096, help=f"with --ddp: pods ({REPLICAS})")
+        int | None, typer.Option(min=1, max=4096, help=f"with --ddp and --screen: pods ({REPLICAS})")
     ] = None,
     gpus: Annotated[
         int | None,
         typer.Option(
-            "--gpus-per-pod", min=1, max=64, help=f"GPUs of each pod (all of a node's; --ddp: {GPUS})"
+            "--gpus-per-pod", min=1, max=64, help=f"GPUs of each pod (all of a node's; else {GPUS})"
         ),
     ] = None,
     device: Annotated[
@@ -51,6 +58,18 @@ def accept(
     print_manifests: Annotated[
         bool, typer.Option("--print-manifests", help="print what `kubectl apply -f -` takes, launch nothing")
     ] = False,
+    calibrate: Annotated[
+        Path | None, typer.Option(help="write limits there, from these nodes, which are known to be good")
+    ] = None,
+    label: Annotated[
+        bool, typer.Option("--label", help="label each node with its verdict, on a cluster that stays")
+    ] = False,
+    taint: Annotated[
+        bool, typer.Option("--taint", help="label, and keep new pods off nodes that failed")
+    ] = False,
+    unmark: Annotated[
+        bool, typer.Option("--unmark", help="with --kubeconfig: take labels and taints back, test nothing")
+    ] = False,
     cluster_name: options.ClusterName = None,
     workers: options.Workers = None,
     kubernetes: options.Kubernetes = None,
@@ -67,26 +86,32 @@ def accept(
     """Accept a cluster's nodes: what they have, whether they compute right, and how fast.
 
     --nodes runs one pod on each node that has GPUs (or the labels of --selector),
-    once. --ddp runs torchrun over a StatefulSet. Each figure is judged by a limit
-    with a source; without one it is UNKNOWN. Exit code, bundle and report are
-    those of `harness run`. See docs/acceptance.md.
+    once. --ddp runs torchrun over a StatefulSet, and tries every collective.
+    --screen tests groups of its pods until the bad ones are found. Each figure is
+    judged by a limit with a source; without one it is UNKNOWN. Exit code, bundle
+    and report are those of `harness run`. See docs/acceptance.md.
     """
     from harness import run as running
     from harness.launch import acceptance
 
-    if nodes == ddp:
-        raise UsageError("one of --nodes and --ddp is expected", hint="harness accept --nodes --device cpu")
+    if unmark:
+        return _unmark(load(kubeconfig=kubeconfig, context=context), progress(quiet), as_json)
+    if [nodes, ddp, screen].count(True) != 1:
+        raise UsageError(
+            "one of --nodes, --ddp and --screen is expected", hint="harness accept --nodes --device cpu"
+        )
     if replicas is not None and nodes:
-        raise UsageError("--replicas is for --ddp: --nodes has one pod on each node")
+        raise UsageError("--replicas is for --ddp and --screen: --nodes has one pod on each node")
     asked = acceptance.Asked(
         device=_device(device),
         full=full,
         image=image or LOCAL_IMAGE,
         limits=limits,
-        gpus=gpus or (GPUS if ddp and device != "cpu" else None),
+        gpus=gpus or (None if nodes or device == "cpu" else GPUS),
         selector=_selector(selector or []),
     )
-    workload = acceptance.nodes(asked) if nodes else acceptance.ddp(asked, replicas or REPLICAS)
+    of_many = acceptance.ddp if ddp else acceptance.screen
+    workload = acceptance.nodes(asked) if nodes else of_many(asked, replicas or REPLICAS)
     if print_manifests:
         print(acceptance.manifests(workload), end="")
         return 0
@@ -102,9 +127,55 @@ def accept(
         kubeconfig=kubeconfig,
         context=context,
     )
+    if (label or taint) and settings.kubeconfig is None and not settings.keep_cluster:
+        raise UsageError(
+            "--label and --taint are for a cluster that stays", hint="--kubeconfig, or --keep-cluster"
+        )
     with watching(quiet) as (tell, listener):
         outcome = running.run(workload, RunContext(settings=settings, progress=tell), listener)
-    return show(outcome.verdict, outcome.bundle, as_json)
+    code = show(outcome.verdict, outcome.bundle, as_json)
+    if calibrate is not None:
+        _calibrate(outcome.bundle, calibrate, code)
+    if label or taint:
+        _mark(outcome.bundle, settings, progress(quiet), taint)
+    return code
+
+
+def _calibrate(path: Path, target: Path, code: int) -> None:
+    """Write limits. Raises UsageError where nodes failed, or gave no figures."""
+    from harness.judge import calibrate, fleet_case
+
+    found = fleet_case.of_bundle(Bundle.open(path))
+    if code == EXIT["FAIL"] or found is None:
+        raise UsageError(f"{target} is not written: limits come from nodes that are known to be good")
+    try:
+        made = calibrate.toml(calibrate.baselines(found), bundle=path.name, date=now()[:10])
+    except ValueError as error:
+        raise UsageError(f"{target} is not written: {error}") from None
+    target.write_text(made)
+
+
+def _mark(path: Path, settings: Settings, tell: Progress, taint: bool) -> None:
+    from harness.cli.shell import cluster_of
+    from harness.judge import fleet_case
+    from harness.provision.node_marks import mark
+
+    bundle = Bundle.open(path)
+    found = fleet_case.of_bundle(bundle)
+    verdicts = {node.node: node.verdict for node in found.nodes} if found else {}
+    kube, _ = cluster_of(bundle, settings)
+    tell(f"marked: {', '.join(mark(kube, verdicts, taint=taint).changed) or 'nothing to change'}")
+
+
+def _unmark(settings: Settings, tell: Progress, as_json: bool) -> int:
+    from harness.provision.existing import ExistingCluster
+    from harness.provision.node_marks import undo
+
+    if settings.kubeconfig is None:
+        raise UsageError("--unmark needs --kubeconfig: which cluster's nodes?")
+    done = undo(ExistingCluster(settings).kube())
+    dump({"restored": done.changed}) if as_json else tell(f"restored: {', '.join(done.changed) or 'no node'}")
+    return 0
 
 
 def _device(word: str) -> Literal["auto", "cpu", "cuda"]:

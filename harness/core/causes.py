@@ -129,6 +129,7 @@ CauseId = Literal[
     "allreduce.wrong_sum",
     "allreduce.failed",
     "node.not_answered",
+    "node.bad",
     "acceptance.failed",
     "gpu.absent",
     "gpu.fewer",

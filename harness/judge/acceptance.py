@@ -88,8 +88,10 @@ def _one_report(case: Case, there: dict[int, Answer]) -> Finding:
         return found("reports", "node.not_answered", "no pod gave a report of the collectives", details=told)
     report = whole[-1].report
     assert report is not None
-    if report.ranks != case.expected.ranks or set(report.hosts) != set(case.ranks):
-        text = f"the report is about {counted(report.ranks, 'rank')}, and {case.expected.ranks} were launched"
+    launched = (case.expected.num_nodes, case.expected.ranks)
+    if (report.nodes, report.ranks) != launched:
+        of = "{} pods with {} ranks in all"
+        text = f"the report is about {of.format(report.nodes, report.ranks)}, and {of.format(*launched)} ran"
         return found("reports", "node.not_answered", text, evidence=[whole[-1].ref])
     text = f"{names(case.ranks_of(whole[-1].index))} reported for all {counted(report.ranks, 'rank')}"
     return passed("reports", text, [whole[-1].ref])

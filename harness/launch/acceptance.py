@@ -7,6 +7,7 @@ PyTorch runs them.
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -29,6 +30,7 @@ from harness.launch.workload import Surroundings
 FOLDER = "/opt/harness/acceptance"
 GPU = "nvidia.com/gpu"
 PORT = 29500
+LOCAL = re.compile(r"acceptance\.screen .*--local (\d+)")
 _FILES = Path(__file__).parent / "files"
 _PACKAGE = Path(str(resources.files("harness"))) / "workers" / "acceptance"
 _LIMITS = "limits-of-this-launch.toml"
@@ -104,10 +106,17 @@ class NodesWorkload(DaemonSetWorkload):
             pod["containers"][0]["env"].append({"name": "ACCEPT_GPUS", "value": str(count)})
 
 
+@dataclass(frozen=True)
 class DdpWorkload(StatefulSetWorkload):
-    """A StatefulSet whose pods try the collectives with each other."""
+    """A StatefulSet whose pods try the collectives with each other, or search for bad nodes among them."""
 
     purpose: ClassVar[Purpose] = "ddp"
+
+    @property
+    def per_node(self) -> int:
+        """Return the ranks of each pod: torchrun's, or the GPUs that a search tests."""
+        found = LOCAL.search(self._command)
+        return int(found[1]) if found else super().per_node
 
 
 def gpus_of(node: Object) -> int:
@@ -156,6 +165,20 @@ def ddp(asked: Asked, replicas: int) -> DdpWorkload:
         pod["nodeSelector"] = dict(asked.selector)
     _complete(pod, asked)
     return DdpWorkload(document, (_files(asked), service), "acceptance-ddp.yaml")
+
+
+def screen(asked: Asked, replicas: int) -> DdpWorkload:
+    """Return the StatefulSet whose pods search for the bad nodes among them."""
+    made = ddp(asked, replicas)
+    name = made.name
+    words = (
+        f"acceptance.screen --nodes {replicas} --node-rank ${{HOSTNAME##*-}} --local {asked.gpus or 1} "
+        f"--master {name}-0.{name} --device {'cpu' if asked.device == 'cpu' else 'cuda'} "
+        "--report-dir /app/reports"
+    )
+    container = made.document["spec"]["template"]["spec"]["containers"][0]
+    container["args"] = [f"exec sh {FOLDER}/acceptance.sh {words}\n"]
+    return made
 
 
 def manifests(workload: PlainWorkload) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.nightly, pytest.mark.timeout(900)]
 
 PACKAGE = Path(__file__).parents[2] / "harness" / "workers" / "acceptance"
 FAULT = Path(__file__).parent / "acceptance_fault"

@@ -41,7 +41,8 @@ if FAULT == "product" and "acceptance.run_all_tests" in WORDS:
 
         def product(*arguments: Any, **options: Any) -> Any:
             result = real(*arguments, **options)
-            if isinstance(result, torch.Tensor) and result.dim() == 2:
+            # The reference is of float64. What is wrong alike in both is right.
+            if isinstance(result, torch.Tensor) and result.dim() == 2 and result.dtype != torch.float64:
                 result[0, 0] += 1 + result[0, 0].abs()
             return result
 

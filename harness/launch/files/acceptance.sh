@@ -11,5 +11,7 @@ python=$(command -v python3 || command -v python) || { echo "acceptance: this im
 "$python" -B -m "$@"
 code=$?
 # 1 and 2 are what the report says, and the harness judges the report. Without one, the tests themselves have failed.
-case $code in 1 | 2) ls "$ACCEPT_REPORTS"/*.json >/dev/null 2>&1 && exit 0 ;; esac
+# In a search for bad nodes rank 0 alone has one, and the pods of bad nodes end with 1.
+case $code-$1 in 1-acceptance.screen | 2-acceptance.screen) exit 0 ;; esac
+case $code in 1 | 2) find "$ACCEPT_REPORTS" -name '*.json' | grep -q . && exit 0 ;; esac
 exit $code

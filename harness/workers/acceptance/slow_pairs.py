@@ -10,7 +10,7 @@ MIN_NODES = 4
 """With fewer nodes a pair has too few others to be compared with."""
 MOST_NODES = 16
 """With more, all pairs take too long: acceptance.screen searches in groups."""
-SLOW = {"cuda": 0.5, "cpu": 0.15}
+SLOW = {"cuda": 0.5, "cpu": 0.02}
 """A pair below this share of what the faster half gives is slow. Pods without GPUs share their cores."""
 
 
