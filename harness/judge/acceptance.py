@@ -202,6 +202,6 @@ def _state(case: Case, index: int | None) -> str:
     """Return what is known of the pod of a node that gave no report."""
     pod = case.pods.get(index) if index is not None else None
     if pod is None:
-        return "no pod came to it"
+        return "no pod started there"
     phase = mapping(pod.last.object, "status").get("phase", "unknown")
     return f"its pod is {phase}" + ("" if case.started(pod.index) else ", and its container never started")

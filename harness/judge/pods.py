@@ -29,6 +29,8 @@ def rank_pods(case: Case) -> Finding:
             text = f"the JobSet restarted {restarts} times, and the last pod of node {old[0]} is not recorded"
             return found("rank-pods", "run.evidence_missing", text, evidence=["objects/pod.jsonl"])
         return passed("rank-pods", f"{names(case.ranks)} had a pod")
+    if case.launch.acceptance == "nodes":  # Which node it is, says `reports`.
+        return unknown("rank-pods", f"{names(ranks)} never had a pod: see reports", ranks=ranks)
     held = [pods[-1].last for pods in case.pod_attempts.values() if gated(pods[-1].last)]
     if held:
         text = f"{names(ranks)} wait behind a scheduling gate, and nobody removes it"

@@ -43,7 +43,7 @@ def test_a_node_that_nobody_heard_of(tmp_path: Path):
     job.manifest = job.manifest.model_copy(update={"expected": expected})
     seen = verdict(job, tmp_path)
     assert (seen.verdict, seen.cause) == ("FAIL", "node.not_answered")
-    assert "e2e-worker9: no pod came to it" in seen.explanation
+    assert "e2e-worker9: no pod started there" in seen.explanation
 
 
 @pytest.mark.parametrize(
