@@ -43,8 +43,11 @@ def ways(fault: Fault) -> set[str]:
 def family(fault: Fault) -> str | None:
     """Return the family of the cause that it must get, or None for a PASS and for a refusal.
 
-    All words of netcheck say why ranks cannot meet: they are of the family rendezvous here.
+    All words of netcheck say why ranks cannot meet: they are of the family rendezvous here. What acceptance
+    tests find is one family too.
     """
+    if fault.target == "acceptance":
+        return "acceptance"
     cause = fault.expect.cause if fault.expect else None
     name = cause.partition(".")[0] if cause else None
     return "rendezvous" if cause in NETCHECK or name == "service" else name
