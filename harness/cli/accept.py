@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from harness.cli import options
+from harness.cli.acceptance import fleet_of, mark_nodes, write_limits
 from harness.cli.live import watching
-from harness.cli.options import dump, progress
-from harness.cli.verdict import EXIT, show
+from harness.cli.verdict import show
 from harness.context import RunContext
-from harness.core.clock import now
 from harness.core.errors import UsageError
-from harness.core.progress import Progress
 from harness.evidence.reader import Bundle
+from harness.judge.calibrate import SHARE
 from harness.launch.names import LOCAL_IMAGE
-from harness.settings import Settings, load
+from harness.settings import load
 
 REPLICAS, GPUS = 64, 8
 """Pods, and GPUs of each, where nobody says (the guide's own numbers)."""
@@ -62,13 +63,10 @@ def accept(
         Path | None, typer.Option(help="write limits there, from these nodes, which are known to be good")
     ] = None,
     label: Annotated[
-        bool, typer.Option("--label", help="label each node with its verdict, on a cluster that stays")
+        bool, typer.Option("--label", help="label each node with its verdict (mark-nodes --undo restores)")
     ] = False,
     taint: Annotated[
         bool, typer.Option("--taint", help="label, and keep new pods off nodes that failed")
-    ] = False,
-    unmark: Annotated[
-        bool, typer.Option("--unmark", help="with --kubeconfig: take labels and taints back, test nothing")
     ] = False,
     cluster_name: options.ClusterName = None,
     workers: options.Workers = None,
@@ -94,8 +92,6 @@ def accept(
     from harness import run as running
     from harness.launch import acceptance
 
-    if unmark:
-        return _unmark(load(kubeconfig=kubeconfig, context=context), progress(quiet), as_json)
     if [nodes, ddp, screen].count(True) != 1:
         raise UsageError(
             "one of --nodes, --ddp and --screen is expected", hint="harness accept --nodes --device cpu"
@@ -135,47 +131,12 @@ def accept(
         outcome = running.run(workload, RunContext(settings=settings, progress=tell), listener)
     code = show(outcome.verdict, outcome.bundle, as_json)
     if calibrate is not None:
-        _calibrate(outcome.bundle, calibrate, code)
+        bundle = Bundle.open(outcome.bundle)
+        write_limits(fleet_of(bundle), bundle, calibrate, SHARE)
     if label or taint:
-        _mark(outcome.bundle, settings, progress(quiet), taint)
+        with redirect_stdout(sys.stderr):  # stdout has the verdict
+            mark_nodes(outcome.bundle, taint, False, settings.cluster_name, kubeconfig, context)
     return code
-
-
-def _calibrate(path: Path, target: Path, code: int) -> None:
-    """Write limits. Raises UsageError where nodes failed, or gave no figures."""
-    from harness.judge import calibrate, fleet_case
-
-    found = fleet_case.of_bundle(Bundle.open(path))
-    if code == EXIT["FAIL"] or found is None:
-        raise UsageError(f"{target} is not written: limits come from nodes that are known to be good")
-    try:
-        made = calibrate.toml(calibrate.baselines(found), bundle=path.name, date=now()[:10])
-    except ValueError as error:
-        raise UsageError(f"{target} is not written: {error}") from None
-    target.write_text(made)
-
-
-def _mark(path: Path, settings: Settings, tell: Progress, taint: bool) -> None:
-    from harness.cli.shell import cluster_of
-    from harness.judge import fleet_case
-    from harness.provision.node_marks import mark
-
-    bundle = Bundle.open(path)
-    found = fleet_case.of_bundle(bundle)
-    verdicts = {node.node: node.verdict for node in found.nodes} if found else {}
-    kube, _ = cluster_of(bundle, settings)
-    tell(f"marked: {', '.join(mark(kube, verdicts, taint=taint).changed) or 'nothing to change'}")
-
-
-def _unmark(settings: Settings, tell: Progress, as_json: bool) -> int:
-    from harness.provision.existing import ExistingCluster
-    from harness.provision.node_marks import undo
-
-    if settings.kubeconfig is None:
-        raise UsageError("--unmark needs --kubeconfig: which cluster's nodes?")
-    done = undo(ExistingCluster(settings).kube())
-    dump({"restored": done.changed}) if as_json else tell(f"restored: {', '.join(done.changed) or 'no node'}")
-    return 0
 
 
 def _device(word: str) -> Literal["auto", "cpu", "cuda"]:

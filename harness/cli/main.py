@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from harness.cli import bundles, cluster, experiments, options, report
+from harness.cli import acceptance, bundles, cluster, experiments, options, report
 from harness.cli.accept import accept
 from harness.cli.live import watching
 from harness.cli.netcheck import netcheck
@@ -151,6 +151,7 @@ COMMANDS = (
     bundles.diff,
     *cluster.COMMANDS,
     *report.COMMANDS,
+    *acceptance.COMMANDS,
     experiments.faults,
     experiments.soak,
 )

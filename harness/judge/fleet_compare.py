@@ -18,6 +18,14 @@ FROM_NODES = 4
 SLOW = 0.75
 """A figure below this share of the fleet's median is slower than the fleet."""
 VERSIONS = "fleet.versions"
+SLOWER = "fleet.slower"
+ADVICE = {
+    SLOWER: (
+        "The node is slower than the others of its kind, and above its limit: compare its clocks, its power "
+        "limit and its load with theirs."
+    )
+}
+"""Causes that only a comparison of nodes can name, and what to do."""
 Place = tuple[str, int | None]
 
 
@@ -94,7 +102,7 @@ def _compared(cell: Cell, figure: Figure | None) -> Cell:
     beside_ = replace(cell, median=figure.median)
     if cell.verdict == "PASS" and cell.measured < SLOW * figure.median:
         text = f"{cell.text}; slower than the fleet: {cell.measured / figure.median:.2f} of its median"
-        return replace(beside_, verdict="WARN", text=text, cause="fleet.slower")
+        return replace(beside_, verdict="WARN", text=text, cause=SLOWER)
     return beside_
 
 

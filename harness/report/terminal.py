@@ -60,7 +60,7 @@ def render(
     if netcheck:
         console.print(_matrix(netcheck))
     if accepted:
-        console.print(_accepted(accepted))
+        console.print(accepted_table(accepted))
     if stages:
         times = "  ".join(f"{stage.name} {stage.seconds:.1f}s" for stage in stages)
         console.print(Text(times, style="dim"))
@@ -130,7 +130,7 @@ def _matrix(found: Matrix) -> Table:
     return table
 
 
-def _accepted(found: Fleet) -> Table:
+def accepted_table(found: Fleet) -> Table:
     """Return a row for each node that did not pass, worst first, with what failed first; then the fleet's."""
     table = Table(box=None, pad_edge=False, header_style="dim", title=None)
     for heading in ("", "node", "verdict", "cause", "what failed first"):

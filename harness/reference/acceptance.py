@@ -1,0 +1,59 @@
+"""Write what acceptance tests judge by: the limits with their sources, the causes, the schema of reports."""
+
+from __future__ import annotations
+
+import json
+
+from harness.evidence.acceptance_records import AcceptanceReport
+from harness.judge.fleet_compare import ADVICE as OF_FLEET
+from harness.reference.note import WRITTEN
+from harness.report.markdown import code, table
+from harness.workers.acceptance.causes import ADVICE
+from harness.workers.acceptance.limits import MARGIN, Limits, Row
+
+HEAD = f"""# Acceptance tests: limits and causes
+
+{WRITTEN}
+
+[Acceptance](../acceptance.md) says how they are used. [acceptance.json](acceptance.json) is the JSON schema of
+a pod's report.
+
+## Limits
+
+Where a figure has no row, its verdict is UNKNOWN and the figure is shown. A figure that passes within
+{MARGIN:.0%} of its limit is WARN. Without ranks, nodes and payload a row holds for any.
+"""
+
+
+def markdown() -> str:
+    """Return docs/reference/acceptance.md."""
+    rows = [_cells(row) for row in Limits.load().rows.values()]
+    limits = table(["check", "GPU", "where", "passes", "made from", "source"], rows)
+    causes = table(
+        ["cause", "what to do"], [[code(cause), text] for cause, text in sorted((ADVICE | OF_FLEET).items())]
+    )
+    return "\n".join([HEAD, *limits, "## Causes", "", *causes]).rstrip() + "\n"
+
+
+def schema() -> str:
+    """Return docs/reference/acceptance.json."""
+    return json.dumps(AcceptanceReport.model_json_schema(), indent=1) + "\n"
+
+
+def _cells(row: Row) -> list[str]:
+    where = [
+        f"{row.ranks} ranks" if row.ranks is not None else "",
+        f"{row.nodes} nodes" if row.nodes is not None else "",
+        f"from {row.payload / 2**30:g} GiB" if row.payload else "",
+        row.algorithm or "",
+    ]
+    sign = {">=": "≥", "<=": "≤", "==": "="}[row.relation]
+    made = row.kind if row.limit == row.value else f"{row.kind} {row.value:g}"
+    return [
+        code(row.check),
+        code(row.model),
+        ", ".join(filter(None, where)),
+        f"{sign} {row.limit:.4g} {row.unit}",
+        made,
+        row.source,
+    ]
