@@ -53,8 +53,12 @@ class Group:
         others = [check for check in checks if check.ranks and not own & set(check.ranks)]
         cells = [Cell.of(check) for check in mine]
         # Nobody is accused by the failure of all together. That none is named is no proof for anybody either.
+        # Where one node makes all ranks, it is that node's.
+        alone = len(set(self.hosts.values())) == 1
         cells += [
-            replace(Cell.of(check), verdict="UNKNOWN" if check.verdict == "FAIL" else check.verdict)
+            replace(
+                Cell.of(check), verdict="UNKNOWN" if check.verdict == "FAIL" and not alone else check.verdict
+            )
             for check in shared
         ]
         if cells:
