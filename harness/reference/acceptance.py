@@ -15,8 +15,8 @@ HEAD = f"""# Acceptance tests: limits and causes
 
 {WRITTEN}
 
-[Acceptance](../acceptance.md) says how they are used. [acceptance.json](acceptance.json) is the JSON schema of
-a pod's report.
+[Acceptance](../acceptance.md) says how they are used. [acceptance.json](acceptance.json) is the JSON schema
+of a pod's report.
 
 ## Limits
 
