@@ -83,15 +83,15 @@ ELSEWHERE = {
     "harness accept --screen --replicas 64 --kubeconfig F": "it needs 64 nodes",
     "harness accept --nodes --device cpu": "tests/k8s/test_acceptance.py launches the same",
     "harness accept --ddp --print-manifests --image IMAGE": "unit/launch/test_acceptance.py prints it",
-    "harness accepted runs/latest": "tests/unit/cli/test_acceptance.py",
-    "harness accepted runs/latest --json": "tests/unit/cli/test_acceptance.py",
-    "harness accepted runs/latest --calibrate FILE": "tests/unit/cli/test_acceptance.py",
     "harness mark-nodes runs/latest": "tests/k8s/test_node_marks.py marks the nodes of a cluster",
     "harness mark-nodes runs/latest --taint": "tests/k8s/test_node_marks.py marks the nodes of a cluster",
     "harness mark-nodes --undo": "tests/k8s/test_node_marks.py restores them",
     "harness run jobs/gpu.yaml --kubeconfig F --context C --tracker hosted": "needs GPUs and a hosted Pluto; "
     "tests/k8s/test_gpu.py and test_hosted.py do as much of it as can be done",
     "harness run examples/unchanged/job.yaml": "tests/k8s/test_unchanged.py launches it",
+    "harness accepted runs/latest": "tests/unit/cli/test_acceptance.py types it, with each verdict",
+    "harness accepted runs/latest --json": "tests/unit/cli/test_acceptance.py types it",
+    "harness accepted runs/latest --calibrate runs/limits.toml": "tests/unit/cli/test_acceptance.py types it",
     "harness faults rank-killed tracker": "tests/k8s/test_faults.py injects them",
     "harness faults --random 20 --seed 7": "tests/k8s/test_random_faults.py injects two",
 }

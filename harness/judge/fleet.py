@@ -98,6 +98,8 @@ def fleet(
     pods = by_pod(one if isinstance(one, tuple) else (0, one) for one in records)
     nodes, homeless = placed(pods, members)
     world = {rank: member.node for member in members for rank in member.ranks}
+    if len(set(world.values())) < 2:
+        world = {}  # what the ranks of one node do together is that node's own affair
     restarts = {member.node: member.restarts for member in members}
     groups = fleet_group.groups(nodes, restarts, world)
     names = dict.fromkeys([*(member.node for member in members), *nodes, *fleet_group.covered(groups)])
