@@ -11,11 +11,13 @@ refused when somebody else wrote in between. It is then made again from what is 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from kubernetes.dynamic.exceptions import ConflictError, NotFoundError
+from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
@@ -25,8 +27,13 @@ from harness.evidence.objects import items, mapping
 LABEL = "pluto-e2e-harness/accepted"
 TAINT = "pluto-e2e-harness/not-accepted"
 BEFORE = "pluto-e2e-harness/before-acceptance"
-TRIES = 10
-"""Kubelets write their nodes' status all the time, and each write makes a new version."""
+PATIENCE_SECONDS = 60
+"""Kubelets write their nodes' status all the time, and others may write labels in a loop. Each write makes a
+new version.
+"""
+
+Wanted = Callable[[Object], Object | None]
+"""From a node to the merge patch for it, or None where nothing is to change."""
 
 
 @dataclass
@@ -46,7 +53,7 @@ def mark(kube: Kube, verdicts: Mapping[str, Verdict], *, taint: bool = False) ->
     """
     done = Marked()
     for name, verdict in verdicts.items():
-        _change(kube, name, lambda node, verdict=verdict: marking(node, verdict, taint=taint), done)
+        _change(kube, name, partial(marking, verdict=verdict, taint=taint), done)
     return done
 
 
@@ -118,24 +125,34 @@ def _patch(node: Object, label: str | None, before: str | None, taints: list[dic
     }
 
 
-def _change(kube: Kube, name: str, wanted: Any, done: Marked) -> None:
-    resource = kube.resource("v1", "Node")
-    for _ in range(TRIES):
-        node = kube.get("v1", "Node", name)
-        if node is None:
-            done.absent.append(name)
-            return
-        patch = wanted(node)
-        if patch is None:
-            done.unchanged.append(name)
-            return
-        try:
-            resource.patch(body=patch, name=name, content_type="application/merge-patch+json")
-        except ConflictError:
-            continue
-        except NotFoundError:
-            done.absent.append(name)
-            return
-        done.changed.append(name)
+def _change(kube: Kube, name: str, wanted: Wanted, done: Marked) -> None:
+    tries = Retrying(
+        retry=retry_if_exception_type(ConflictError),
+        wait=wait_random_exponential(multiplier=0.05, max=2),
+        stop=stop_after_delay(PATIENCE_SECONDS),
+    )
+    try:
+        tries(_change_once, kube, name, wanted, done)
+    except RetryError as error:
+        raise HarnessError(
+            f"node {name} was written by others for {PATIENCE_SECONDS} s without a pause, and so not marked"
+        ) from error
+
+
+def _change_once(kube: Kube, name: str, wanted: Wanted, done: Marked) -> None:
+    """Read the node and change it. Raises ConflictError where somebody wrote in between."""
+    node = kube.get("v1", "Node", name)
+    if node is None:
+        done.absent.append(name)
         return
-    raise HarnessError(f"node {name} was written by others {TRIES} times in a row, and so not marked")
+    patch = wanted(node)
+    if patch is None:
+        done.unchanged.append(name)
+        return
+    try:
+        merge = "application/merge-patch+json"
+        kube.resource("v1", "Node").patch(body=patch, name=name, content_type=merge)
+    except NotFoundError:
+        done.absent.append(name)
+    else:
+        done.changed.append(name)

@@ -27,7 +27,8 @@ pytestmark = pytest.mark.faults
 FAULTS = {
     name: fault
     for name, fault in catalogue().items()
-    if fault.expect is not None and fault.target != "network"  # test_netcheck_faults.py
+    if fault.expect is not None
+    and fault.target not in ("network", "acceptance")  # test_netcheck_faults.py, test_acceptance.py
 }
 ALONE_BETWEEN_CONTROLS = 3
 """Faults that run alone between two controls. `make faults` has a control after each of them."""

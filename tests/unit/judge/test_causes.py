@@ -10,6 +10,7 @@ import pytest
 from harness.core.causes import CauseId
 from harness.judge.causes import CAUSES, FAMILIES
 from harness.reference.causes import markdown
+from harness.workers.acceptance.causes import ADVICE
 
 ROOT = Path(__file__).parents[3]
 FILES = (
@@ -22,11 +23,15 @@ FILES = (
     ".db",
     ".log",
     ".json",
+    ".jsonl",
+    ".md",
     ".yaml",
     ".toml",
     ".py",
     ".sock",
 )
+ACCEPTANCE_CHECKS = {"compute.equal", "copy.peer", "memory.copy", "memory.triad", "run.ended"}
+"""Ids of acceptance checks. They and the causes begin with the same words."""
 
 
 def named_in_code() -> dict[str, str]:
@@ -38,7 +43,9 @@ def named_in_code() -> dict[str, str]:
             text = node.value if isinstance(node, ast.Constant) else None
             if isinstance(text, str) and shape.fullmatch(text):
                 found[text] = f"{path.relative_to(ROOT)}:{node.lineno}"
-    return {name: where for name, where in found.items() if not name.endswith(FILES)}
+    modules = {name for name in found if (ROOT / "harness/workers" / f"{name.replace('.', '/')}.py").exists()}
+    others = modules | ACCEPTANCE_CHECKS
+    return {name: where for name, where in found.items() if not name.endswith(FILES) and name not in others}
 
 
 def test_the_document_is_written_from_the_list():
@@ -49,6 +56,12 @@ def test_the_document_is_written_from_the_list():
 def test_nobody_names_a_cause_that_is_not_in_the_list():
     """Contract: a cause that any part of the harness names has an entry."""
     assert {name: where for name, where in named_in_code().items() if name not in CAUSES} == {}
+
+
+def test_a_cause_of_an_acceptance_test_is_in_the_list():
+    """Contract: what a container advises on is what the judges know."""
+    assert set(ADVICE) <= set(CAUSES)
+    assert not ACCEPTANCE_CHECKS & set(CAUSES)
 
 
 def test_the_type_checker_knows_the_same_causes():
