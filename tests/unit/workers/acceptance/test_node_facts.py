@@ -118,7 +118,9 @@ def test_locked_memory(limit: int, devices_here: int, verdict: str) -> None:
 )
 def test_the_clock(answer: int | None, error: float, built: float, verdict: str) -> None:
     """Contract: a clock before the image's own files is wrong, whatever the kernel says of it."""
-    assert host_state.judge_clock(answer, error, built).verdict == verdict
+    check = host_state.judge_clock(answer, error, built)
+    assert check.verdict == verdict
+    assert check.limit is None or check.limit_source
 
 
 def test_this_kernel_tells_of_its_clock() -> None:
