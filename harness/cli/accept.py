@@ -56,6 +56,10 @@ def accept(
     limits: Annotated[
         Path | None, typer.Option(help="limits of your own, before those of docs/acceptance.md")
     ] = None,
+    busbw_limit: Annotated[
+        float | None,
+        typer.Option(min=0, help="with --screen: GB/s that every group must give (groups are compared)"),
+    ] = None,
     print_manifests: Annotated[
         bool, typer.Option("--print-manifests", help="print what `kubectl apply -f -` takes, launch nothing")
     ] = False,
@@ -98,6 +102,10 @@ def accept(
         )
     if replicas is not None and nodes:
         raise UsageError("--replicas is for --ddp and --screen: --nodes has one pod on each node")
+    if busbw_limit is not None and not screen:
+        raise UsageError("--busbw-limit is for --screen: the others have --limits FILE")
+    if limits is not None and screen:
+        raise UsageError("--limits is for --nodes and --ddp: a search has --busbw-limit")
     asked = acceptance.Asked(
         device=_device(device),
         full=full,
@@ -105,6 +113,7 @@ def accept(
         limits=limits,
         gpus=gpus or (None if nodes or device == "cpu" else GPUS),
         selector=_selector(selector or []),
+        busbw_limit=busbw_limit,
     )
     of_many = acceptance.ddp if ddp else acceptance.screen
     workload = acceptance.nodes(asked) if nodes else of_many(asked, replicas or REPLICAS)

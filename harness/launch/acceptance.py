@@ -26,6 +26,7 @@ from harness.launch.names import LOCAL_IMAGE
 from harness.launch.plain import PlainWorkload
 from harness.launch.statefulset import StatefulSetWorkload
 from harness.launch.workload import Surroundings
+from harness.workers.acceptance.limits import Limits
 
 FOLDER = "/opt/harness/acceptance"
 GPU = "nvidia.com/gpu"
@@ -50,6 +51,17 @@ class Asked:
     """GPUs of each pod. None: all that a node has."""
     selector: tuple[tuple[str, str], ...] = ()
     """Labels of the nodes to test."""
+    busbw_limit: float | None = None
+    """GB/s that each group of a search must give. None: groups of one size are compared with each other."""
+
+    def __post_init__(self) -> None:
+        try:
+            Limits.load(self.limits)
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"limits {self.limits} cannot be used: {error}",
+                hint="`harness accept --calibrate FILE` writes such a file",
+            ) from error
 
     def words(self) -> list[str]:
         """Return the options of the tests."""
@@ -96,8 +108,11 @@ class NodesWorkload(DaemonSetWorkload):
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
         """Keep the pods to the nodes that must answer. Elsewhere they would wait for a GPU for ever."""
         names = self.must_answer(surroundings.kube)
-        term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": names}]}
-        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+        # By name: the label kubernetes.io/hostname is another on some clusters. A term takes one name only.
+        terms = [
+            {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]} for name in names
+        ]
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
         pod = document["spec"]["template"]["spec"]
         pod["affinity"] = {"nodeAffinity": required}
         if self.every_gpu:
@@ -168,7 +183,10 @@ def ddp(asked: Asked, replicas: int) -> DdpWorkload:
 
 
 def screen(asked: Asked, replicas: int) -> DdpWorkload:
-    """Return the StatefulSet whose pods search for the bad nodes among them."""
+    """Return the StatefulSet whose pods search for the bad nodes among them, each on a node of its own.
+
+    On CPUs several may share a node, so that the search can be tried on a small cluster.
+    """
     made = ddp(asked, replicas)
     name = made.name
     words = (
@@ -176,8 +194,14 @@ def screen(asked: Asked, replicas: int) -> DdpWorkload:
         f"--master {name}-0.{name} --device {'cpu' if asked.device == 'cpu' else 'cuda'} "
         "--report-dir /app/reports"
     )
-    container = made.document["spec"]["template"]["spec"]["containers"][0]
-    container["args"] = [f"exec sh {FOLDER}/acceptance.sh {words}\n"]
+    if asked.busbw_limit is not None:
+        words += f" --limit {asked.busbw_limit:g}"
+    pod = made.document["spec"]["template"]["spec"]
+    pod["containers"][0]["args"] = [f"exec sh {FOLDER}/acceptance.sh {words}\n"]
+    if asked.device != "cpu":
+        (spread,) = pod["topologySpreadConstraints"]
+        apart = {"topologyKey": spread["topologyKey"], "labelSelector": spread["labelSelector"]}
+        pod["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
     return made
 
 

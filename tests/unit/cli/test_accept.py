@@ -22,6 +22,10 @@ def typed(*words: str) -> int:
         ["--nodes", "--device", "tpu"],
         ["--nodes", "--selector", "pool"],
         ["--nodes", "--label"],
+        ["--nodes", "--busbw-limit", "1"],
+        ["--screen", "--limits", "pyproject.toml"],
+        ["--nodes", "--limits", "not/there.toml"],
+        ["--nodes", "--limits", "pyproject.toml"],
     ],
 )
 def test_what_cannot_be_launched_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,8 +65,8 @@ def test_pods_stay_on_the_nodes_that_must_answer_with_all_their_gpus():
     workload.prepare(document, SimpleNamespace(kube=there))  # type: ignore[arg-type]
     pod = document["spec"]["template"]["spec"]
     required = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    (term,) = required["nodeSelectorTerms"]
-    assert term["matchExpressions"][0]["values"] == ["a", "b"]
+    fields = [term["matchFields"] for term in required["nodeSelectorTerms"]]
+    assert fields == [[{"key": "metadata.name", "operator": "In", "values": [name]}] for name in "ab"]
     assert pod["containers"][0]["resources"]["limits"] == {GPU: 8}
     assert pod["containers"][0]["env"] == [{"name": "ACCEPT_GPUS", "value": "8"}]
 
@@ -94,6 +94,18 @@ def test_the_number_of_nodes_is_written_and_not_guessed():
         assert {"name": "reports", "mountPath": "/app/reports"} in container(made)["volumeMounts"]
 
 
+def test_a_search_on_gpus_has_one_pod_on_a_node():
+    """Contract: what a group shows is of its nodes; on CPUs a small cluster is enough."""
+    made = acceptance.screen(Asked(gpus=8, busbw_limit=200.0), 4)
+    apart = made.document["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"]
+    (rule,) = apart["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert rule["labelSelector"]["matchLabels"] == {"app": "gpu-accept-ddp"}
+    assert rule["topologyKey"] == "kubernetes.io/hostname"
+    assert "--limit 200" in container(made)["args"][0]
+    assert made.per_node == 8
+    assert "affinity" not in acceptance.screen(CPU, 4).document["spec"]["template"]["spec"]
+
+
 @pytest.mark.parametrize(
     "made", [acceptance.nodes(Asked(gpus=1)), acceptance.ddp(CPU, 4)], ids=["nodes", "ddp"]
 )
@@ -112,7 +124,10 @@ def test_what_is_printed_is_the_same_workload_again(made: Any, tmp_path: Path):
 
 def test_limits_of_ones_own_are_mounted(tmp_path: Path):
     own = tmp_path / "mine.toml"
-    own.write_text("rows = []\n")
+    own.write_text(
+        '[[row]]\nmodel = "A"\ncheck = "memory.copy"\nvalue = 1\nunit = "GB/s"\n'
+        'kind = "limit"\nsource = "measured here"\n'
+    )
     asked = Asked(device="cpu", limits=own)
     folder = lay_out(asked.mounted(), tmp_path / "mount")
     named = asked.words()[asked.words().index("--limits") + 1]
