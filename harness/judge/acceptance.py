@@ -128,7 +128,7 @@ def _failed(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> Findi
         f"also, {one.about}: {check.id}: {check.text}" for one, _, check in bad if _cause(check) != cause
     ]
     ranks = {rank for one, _, check in same for rank in _accused(case, one, check)}
-    told = list(dict.fromkeys(f"{one.about}: {check.text}" for one, _, check in same))
+    told = list(dict.fromkeys(f"{one.about}: {check.id}: {check.text}" for one, _, check in same))
     if case.launch.acceptance == "ddp":
         told = list(dict.fromkeys(check.text for _, _, check in same))
     refs = list(dict.fromkeys(ref for _, ref, _ in same))

@@ -99,8 +99,10 @@ def _tiles(manifest: Manifest, found: dict[str, Metric]) -> list[tuple[str, str]
     tiles = []
     if manifest.expected:
         tiles.append(("ranks", f"{manifest.expected.ranks} on {manifest.expected.num_nodes} nodes"))
-        tiles.append(("run id", manifest.expected.run_id))
-    if manifest.launch is None or manifest.launch.netcheck != "alone":
+    launch = manifest.launch
+    if launch is None or (launch.netcheck != "alone" and launch.acceptance is None):
+        if manifest.expected:
+            tiles.append(("run id", manifest.expected.run_id))
         tiles.append(("points logged", f"{logged}"))
         tiles.append(("not in the run", f"{lost}"))
     if manifest.retries:
