@@ -22,6 +22,6 @@ ARG IMAGE=""
 RUN echo "$IMAGE" >/etc/pluto-e2e-harness.image
 COPY harness/workers/ /workspace/
 # Pods start netcheck and the acceptance tests once, and to compile them is much of the work (harness/launch/files/*.sh).
-RUN python3 -m compileall -q --invalidation-mode checked-hash /workspace/netcheck /workspace/acceptance
+RUN python3 -m compileall -q --invalidation-mode checked-hash /workspace/netcheck /workspace/acceptance /workspace/training
 WORKDIR /workspace
 CMD ["bash"]

@@ -29,6 +29,7 @@ LAST = (
         "test_acceptance_container.py",
         "test_acceptance_screen.py",
         "test_node_marks.py",
+        "test_training_container.py",
     ),
 )
 """Tests on a cluster that can run beside the others, because each process has a cluster of its own."""

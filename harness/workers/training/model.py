@@ -1,0 +1,107 @@
+"""A small GPT: what is trained where no model is given, so that nothing has to be downloaded."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How big the model is. `context` is the longest sequence, in tokens."""
+
+    vocabulary: int
+    context: int = 128
+    layers: int = 2
+    heads: int = 4
+    width: int = 64
+    dropout: float = 0.0
+
+
+class Block(nn.Module):
+    """Causal self-attention and a feed-forward layer, each with its normalisation before it."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.heads, self.dropout = shape.heads, shape.dropout
+        self.before_attention = nn.LayerNorm(shape.width)
+        self.queries_keys_values = nn.Linear(shape.width, 3 * shape.width)
+        self.attended = nn.Linear(shape.width, shape.width)
+        self.before_feed_forward = nn.LayerNorm(shape.width)
+        self.feed_forward = nn.Sequential(
+            nn.Linear(shape.width, 4 * shape.width), nn.GELU(), nn.Linear(4 * shape.width, shape.width)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        made = self.queries_keys_values(self.before_attention(x))
+        queries, keys, values = (
+            part.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+            for part in made.split(width, dim=2)
+        )
+        dropped = self.dropout if self.training else 0.0
+        mixed = functional.scaled_dot_product_attention(queries, keys, values, None, dropped, is_causal=True)
+        x = x + self._drop(self.attended(mixed.transpose(1, 2).reshape(batch, length, width)))
+        return x + self._drop(self.feed_forward(self.before_feed_forward(x)))
+
+    def _drop(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(x, self.dropout, self.training)
+
+
+class Gpt(nn.Module):
+    """Token numbers of shape (batch, length) → logits of shape (batch, length, vocabulary)."""
+
+    def __init__(self, shape: Shape, *, recompute: bool = False) -> None:
+        """Create it. `recompute`: forget activations, and compute them again in the backward pass."""
+        super().__init__()
+        self.shape, self.recompute = shape, recompute
+        self.tokens = nn.Embedding(shape.vocabulary, shape.width)
+        self.places = nn.Embedding(shape.context, shape.width)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.norm = nn.LayerNorm(shape.width)
+        self.logits = nn.Linear(shape.width, shape.vocabulary, bias=False)
+        self.apply(_begin)
+        for name, parameter in self.named_parameters():
+            # Each block adds to the residual twice; its share is kept the same for any number of layers.
+            if name.endswith(("attended.weight", "feed_forward.2.weight")):
+                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * shape.layers))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.tokens(tokens) + self.places(places)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x)
+        logits: torch.Tensor = self.logits(self.norm(x))
+        return logits
+
+
+class HuggingFace(nn.Module):
+    """A causal model of transformers, with the same forward as Gpt."""
+
+    def __init__(self, folder: str, *, local_only: bool, recompute: bool) -> None:
+        """Load it from a folder, or by its name from the hub. Raises OSError where there is none."""
+        from transformers import AutoModelForCausalLM
+
+        super().__init__()
+        self.inner: Any = AutoModelForCausalLM.from_pretrained(
+            folder, local_files_only=local_only, torch_dtype=torch.float32
+        )
+        if recompute:
+            self.inner.gradient_checkpointing_enable({"use_reentrant": False})
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.inner(input_ids=tokens, use_cache=False).logits
+        return logits
+
+
+def _begin(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)

@@ -1,0 +1,84 @@
+"""The options of train_framework.py."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command's parser. Names and defaults that S2's guide has are its own."""
+    made = argparse.ArgumentParser(
+        "python -m training.train_framework",
+        description="Train a causal language model from JSONL under DDP. Run it again to go on: it resumes.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    data = made.add_argument_group("data")
+    data.add_argument("--data-dir", type=Path, default=Path("/data"), help="has train.jsonl and val.jsonl")
+    data.add_argument("--text-field", default="text", help="name of the text in each line")
+    data.add_argument("--context", type=int, default=128, help="tokens of a sequence")
+    model = made.add_argument_group("model")
+    model.add_argument("--model", help="name on the Hugging Face hub (HUGGINGFACE_HUB_TOKEN if it is gated)")
+    model.add_argument("--model-local-dir", help="folder of a Hugging Face model; without one a small GPT")
+    model.add_argument("--tokenizer-local-dir", help="folder of its tokenizer; without one bytes are tokens")
+    model.add_argument("--local-files-only", action="store_true", help="download nothing")
+    model.add_argument("--layers", type=int, default=2, help="of the small GPT")
+    model.add_argument("--heads", type=int, default=4, help="of the small GPT")
+    model.add_argument("--width", type=int, default=64, help="of the small GPT")
+    model.add_argument("--dropout", type=float, default=0.0, help="of the small GPT")
+    model.add_argument("--recompute", action="store_true", help="activation checkpointing: less memory")
+    model.add_argument("--compile", action="store_true", help="torch.compile")
+    steps = made.add_argument_group("training")
+    steps.add_argument("--epochs", type=int, default=2)
+    steps.add_argument("--batch", type=int, default=32, help="sequences of a step, over all ranks")
+    steps.add_argument("--micro-batch", type=int, default=8, help="sequences that one rank takes at once")
+    steps.add_argument("--lr", type=float, default=3e-3, help="highest learning rate")
+    steps.add_argument("--warmup", type=int, default=20, help="steps until the highest learning rate")
+    steps.add_argument("--weight-decay", type=float, default=0.1)
+    steps.add_argument("--clip", type=float, default=1.0, help="largest norm of a gradient; 0: any")
+    steps.add_argument("--amp", choices=("off", "bf16", "fp16"), default="off", help="mixed precision")
+    steps.add_argument("--seed", type=int, default=42)
+    steps.add_argument("--max-steps", type=int, help="end after so many steps, over all epochs")
+    out = made.add_argument_group("checkpoints")
+    out.add_argument("--out-dir", type=Path, default=Path("/out"), help="on a disk that all ranks share")
+    out.add_argument("--run", default=os.environ.get("RUN_ID", "run"), help="name of the folder in it")
+    out.add_argument("--save-every", type=int, default=50, help="steps between checkpoints, beside epochs'")
+    out.add_argument("--keep", type=int, default=3, help="checkpoints that are kept, 2 at least")
+    machine = made.add_argument_group("machine")
+    machine.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    machine.add_argument("--threads", type=int, default=1, help="of a rank on the CPU; they change bits")
+    machine.add_argument("--log-every", type=int, default=10, help="steps between [TRAIN] lines")
+    machine.add_argument("--meeting", type=float, default=60, help="seconds until all ranks have met")
+    machine.add_argument(
+        "--timeout", type=float, default=300, help="seconds that a rank waits for the others in a step"
+    )
+    return made
+
+
+def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Return the options. Ends with exit code 2 and a message where they make no sense."""
+    made = parser()
+    options = made.parse_args(arguments)
+    for name in ("context", "layers", "heads", "width", "epochs", "batch", "micro_batch", "save_every"):
+        if getattr(options, name) < 1:
+            made.error(f"--{name.replace('_', '-')} is 1 or more; seen {getattr(options, name)}")
+    if options.width % options.heads:
+        made.error(f"--width is a multiple of --heads; seen {options.width} and {options.heads}")
+    if "/" in options.run or options.run.startswith("."):
+        made.error(f"--run is the name of one folder; seen {options.run!r}")
+    for name in ("train.jsonl", "val.jsonl"):
+        if not (options.data_dir / name).is_file():
+            made.error(f"{options.data_dir / name} is not there")
+    if options.model and options.model_local_dir:
+        made.error("--model and --model-local-dir name two models")
+    if (options.model or options.model_local_dir) and options.dropout:
+        made.error("--dropout is of the small GPT; a Hugging Face model has its own")
+    return options
+
+
+def plain(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options as JSON and the trackers take them."""
+    kept = (int, float, str, bool, type(None))
+    return {name: value if isinstance(value, kept) else str(value) for name, value in vars(options).items()}

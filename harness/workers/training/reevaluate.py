@@ -1,0 +1,58 @@
+"""Compute the validation loss of a checkpoint anew, by the same formula over any number of ranks.
+
+    [torchrun …] -m training.reevaluate --checkpoint OUT/RUN/best --data-dir DIR
+
+Prints one line of JSON: what the manifest says, and what was found. Exit code 1 where they differ by more
+than --tolerance, or where the checkpoint is torn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from . import build, checkpoint, state, texts
+from .evaluation import evaluate
+from .ranks import ended_with, meet
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Evaluate, and return the exit code."""
+    made = argparse.ArgumentParser(
+        "python -m training.reevaluate", description=(__doc__ or "").splitlines()[0]
+    )
+    made.add_argument("--checkpoint", type=Path, required=True, help="a folder, or `best`")
+    made.add_argument("--data-dir", type=Path, default=Path("/data"), help="has val.jsonl")
+    made.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    made.add_argument("--tolerance", type=float, default=1e-9, help="nats; on GPUs sums differ more")
+    given = made.parse_args(arguments)
+    folder = given.checkpoint.resolve()
+    try:
+        manifest = checkpoint.verified(folder)
+    except checkpoint.Torn as error:
+        print(json.dumps({"checkpoint": folder.name, "torn": str(error)}), flush=True)
+        return 1
+    options = argparse.Namespace(**manifest.options)
+    torch.set_num_threads(options.threads)
+    ranks = meet(given.device, options.meeting, options.timeout)
+    tokenizer = build.tokenizer(options)
+    stream = texts.read(given.data_dir / "val.jsonl", tokenizer, options.context, options.text_field)
+    model = build.model(options, tokenizer)
+    state.load(model, load_file(folder / "rank-0" / state.MODEL), folder)
+    model = model.to(ranks.device)
+    loss = evaluate(model, stream, options.micro_batch, ranks.rank, ranks.world, ranks.device)
+    told = manifest.losses.get("val/loss")
+    same = told is not None and abs(told - loss.mean) <= given.tolerance
+    if ranks.rank == 0:
+        found = {"loss": loss.mean, "perplexity": loss.perplexity, "tokens": loss.tokens}
+        said = {"checkpoint": folder.name, "step": manifest.step, "told": told, "same": same, **found}
+        print(json.dumps(said), flush=True)
+    return 0 if same else 1
+
+
+if __name__ == "__main__":
+    ended_with(main)

@@ -1,0 +1,110 @@
+"""Make texts whose entropy is known: what a model's loss must reach, and cannot go below.
+
+    python -m training.source --out-dir DIR [--letters 8 --documents 2000 --length 64 --seed 1]
+
+A Markov chain over letters and the end of a document writes train.jsonl and val.jsonl. source.json says, in
+nats for each byte that is predicted:
+
+    entropy   what the chain has on average: the loss of the best possible model on endless data
+    val       the loss of the chain's own probabilities on val.jsonl: no model should be below it, but by luck
+
+A model sees at most its context. One letter is enough here, because the chain looks no further back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import string
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Chain:
+    """`next[i][j]`: how probable state j is after state i. The last state is the end of a document."""
+
+    next: tuple[tuple[float, ...], ...]
+
+    @property
+    def letters(self) -> str:
+        return string.ascii_lowercase[: len(self.next) - 1]
+
+    def document(self, numbers: random.Random) -> str:
+        """Return a text: the states between two ends. It may be empty."""
+        end = state = len(self.next) - 1
+        text: list[str] = []
+        while True:
+            state = numbers.choices(range(end + 1), self.next[state])[0]
+            if state == end:
+                return "".join(text)
+            text.append(self.letters[state])
+
+    def shares(self) -> list[float]:
+        """Return how often each state comes on endless data."""
+        found = [1 / len(self.next)] * len(self.next)
+        for _ in range(10_000):
+            again = [sum(found[i] * self.next[i][j] for i in range(len(found))) for j in range(len(found))]
+            if max(abs(a - b) for a, b in zip(found, again, strict=True)) < 1e-15:
+                break
+            found = again
+        return found
+
+    def entropy(self) -> float:
+        """Return the entropy of a state when the one before is known, in nats."""
+        return sum(
+            share * -sum(p * math.log(p) for p in row if p)
+            for share, row in zip(self.shares(), self.next, strict=True)
+        )
+
+    def loss(self, documents: Sequence[str]) -> float:
+        """Return the chain's own mean loss on documents as train_framework.py reads them: all but the first
+        byte of their stream is predicted.
+        """
+        end = len(self.next) - 1
+        states = [state for text in documents for state in [*map(self.letters.index, text), end]]
+        losses = [-math.log(self.next[before][now]) for before, now in pairwise(states)]
+        return sum(losses) / len(losses)
+
+
+def chain(letters: int, length: float, seed: int) -> Chain:
+    """Return a chain in which few letters follow each letter, with documents of about this length."""
+    numbers = random.Random(seed)
+    rows = []
+    for state in range(letters + 1):
+        weights = [numbers.expovariate(1.0) ** 3 + 0.01 for _ in range(letters)]
+        ends = 0.0 if state == letters else 1 / length
+        rows.append((*(weight / sum(weights) * (1 - ends) for weight in weights), ends))
+    return Chain(tuple(rows))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the files, and return the exit code."""
+    made = argparse.ArgumentParser("python -m training.source", description=__doc__.splitlines()[0])
+    made.add_argument("--out-dir", type=Path, required=True)
+    made.add_argument("--letters", type=int, default=8, choices=range(2, 27), metavar="2…26")
+    made.add_argument("--documents", type=int, default=2000, help="of train.jsonl; val.jsonl has a tenth")
+    made.add_argument("--length", type=float, default=64, help="letters of a document, on average")
+    made.add_argument("--seed", type=int, default=1)
+    options = made.parse_args(arguments)
+    source = chain(options.letters, options.length, options.seed)
+    options.out_dir.mkdir(parents=True, exist_ok=True)
+    texts: dict[str, list[str]] = {}
+    for name, count in (("train", options.documents), ("val", max(10, options.documents // 10))):
+        numbers = random.Random(f"{options.seed}/{name}")
+        texts[name] = [source.document(numbers) for _ in range(count)]
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts[name])
+        (options.out_dir / f"{name}.jsonl").write_text(lines)
+    said = {"entropy": source.entropy(), "val": source.loss(texts["val"])}
+    (options.out_dir / "source.json").write_text(json.dumps(said))
+    print(f"{options.out_dir}: {said['entropy']:.4f} nats a byte; val.jsonl {said['val']:.4f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""What a checkpoint holds: collect it from a rank, and give it back, to the bit."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from . import checkpoint
+from .checkpoint import Manifest
+from .ranks import Ranks
+
+MODEL, TRAINING, GENERATORS = "model.safetensors", "training.pt", "generators.pt"
+
+
+def save(
+    run: Path,
+    manifest: Manifest,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    ranks: Ranks,
+) -> Path:
+    """Write a checkpoint. Every rank calls it; each returns the folder when it is whole.
+
+    Raises RuntimeError where a rank does not see rank 0's disk.
+    """
+    first = ranks.rank == 0
+    partial: Path = ranks.of_rank_0(checkpoint.begin(run, manifest) if first else None)
+    if not partial.is_dir():
+        raise RuntimeError(f"{partial} is not here: rank {ranks.rank} sees another disk than rank 0")
+    own = partial / f"rank-{ranks.rank}"
+    files = {GENERATORS: checkpoint.write(own / GENERATORS, lambda path: torch.save(generators(), path))}
+    if first:
+        weights = {name: value.contiguous() for name, value in unique(model).items()}
+        training = {"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}
+        files[MODEL] = checkpoint.write(own / MODEL, lambda path: save_file(weights, path))
+        files[TRAINING] = checkpoint.write(own / TRAINING, lambda path: torch.save(training, path))
+    told = ranks.every({f"rank-{ranks.rank}/{name}": entry for name, entry in files.items()})
+    whole = replace(manifest, files={name: entry for part in told for name, entry in part.items()})
+    final: Path = ranks.of_rank_0(checkpoint.complete(partial, whole) if first else None)
+    return final
+
+
+def restore(
+    folder: Path,
+    manifest: Manifest,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    ranks: Ranks,
+) -> None:
+    """Give model, optimizer and generators the states of a checkpoint.
+
+    With another number of ranks the generators are left as they are: there is no state for each.
+    """
+    load(model, load_file(folder / "rank-0" / MODEL), folder)
+    training = torch.load(folder / "rank-0" / TRAINING, map_location="cpu", weights_only=True)
+    optimizer.load_state_dict(training["optimizer"])
+    scaler.load_state_dict(training["scaler"])
+    if manifest.world == ranks.world:
+        give_back(torch.load(folder / f"rank-{ranks.rank}" / GENERATORS, weights_only=True))
+
+
+def unique(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the weights by name. Of those that share memory only the first: safetensors takes no others."""
+    seen: set[int] = set()
+    found = {}
+    for name, value in model.state_dict().items():
+        if value.data_ptr() not in seen or not value.numel():
+            seen.add(value.data_ptr())
+            found[name] = value.detach().cpu()
+    return found
+
+
+def load(model: nn.Module, weights: dict[str, torch.Tensor], folder: Path) -> None:
+    """Give the model its weights. Raises RuntimeError where these are not exactly this model's."""
+    wanted = {name: tuple(value.shape) for name, value in unique(model).items()}
+    there = {name: tuple(value.shape) for name, value in weights.items()}
+    if wanted != there:
+        differs = sorted(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name))
+        raise RuntimeError(f"{folder}: the weights are of another model: {', '.join(differs[:4])}")
+    model.load_state_dict(weights, strict=False)  # weights that share memory are in the file once
+
+
+def generators() -> dict[str, Any]:
+    """Return the states of this rank's random generators."""
+    version, numbers, gauss = random.getstate()
+    found = {"python": [version, list(numbers), gauss], "torch": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        found["cuda"] = torch.cuda.get_rng_state()
+    return found
+
+
+def give_back(states: dict[str, Any]) -> None:
+    """Set this rank's random generators."""
+    version, numbers, gauss = states["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    torch.set_rng_state(states["torch"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])

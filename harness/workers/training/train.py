@@ -1,0 +1,97 @@
+"""S2's smoke test: train a small classifier under DDP on data that is made, and say whether it learned.
+
+    torchrun … -m training.train --epochs 2 --batch 256 --samples 4096 --features 128 --classes 4 --lr 3e-3
+
+Each class has a centre; the samples lie around it. Exit code 1 where the model learned nothing, or where the
+ranks do not hold the same weights at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from . import order
+from .ranks import Ranks, ended_with, meet
+
+LEARNED = 0.5
+"""Share of the loss of a guess, at most."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train, and return the exit code."""
+    options = parser().parse_args(arguments)
+    ranks = meet(options.device, options.meeting, options.timeout)
+    x, y = data(options)
+    x, y = x.to(ranks.device), y.to(ranks.device)
+    torch.manual_seed(options.seed)
+    model = nn.Sequential(nn.Linear(options.features, 64), nn.ReLU(), nn.Linear(64, options.classes))
+    model = model.to(ranks.device)
+    parallel = DistributedDataParallel(model) if ranks.world > 1 else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
+    began = loss = _loss(model, x, y)
+    for epoch in range(options.epochs):
+        for first in range(0, options.samples, options.batch):
+            chosen = order.batch_of(options.seed, epoch, options.samples, first, options.batch)
+            mine = order.share(chosen, ranks.rank, ranks.world)
+            rows = torch.tensor(mine or [0], device=ranks.device)
+            sum_ = functional.cross_entropy(parallel(x[rows]), y[rows], reduction="sum")
+            optimizer.zero_grad()
+            (sum_ * (ranks.world / len(chosen) if mine else 0.0)).backward()
+            optimizer.step()
+            ranks.tell("TRAIN", f"epoch {epoch + 1} sample {first + len(chosen)}/{options.samples}")
+        loss = _loss(model, x, y)
+        ranks.tell("EPOCH", f"{epoch + 1}/{options.epochs} loss {loss:.4f} (before: {began:.4f})")
+    return _end(ranks, model, began, loss)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command's parser."""
+    made = argparse.ArgumentParser(
+        "python -m training.train", formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    for name, value in (("epochs", 2), ("batch", 256), ("samples", 4096), ("features", 128), ("classes", 4)):
+        made.add_argument(f"--{name}", type=int, default=value)
+    made.add_argument("--lr", type=float, default=3e-3)
+    made.add_argument("--seed", type=int, default=42)
+    made.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    made.add_argument("--meeting", type=float, default=60, help="seconds until all ranks have met")
+    made.add_argument("--timeout", type=float, default=300, help="seconds that a rank waits for the others")
+    return made
+
+
+def data(options: argparse.Namespace) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return samples (samples × features) and their classes. Every rank makes the same."""
+    numbers = torch.Generator().manual_seed(options.seed)
+    centres = torch.randn(options.classes, options.features, generator=numbers)
+    y = torch.randint(options.classes, (options.samples,), generator=numbers)
+    return centres[y] + 0.5 * torch.randn(options.samples, options.features, generator=numbers), y
+
+
+def _loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
+    with torch.no_grad():
+        return float(functional.cross_entropy(model(x), y))
+
+
+def _end(ranks: Ranks, model: nn.Module, began: float, loss: float) -> int:
+    """Say how it ended. Return the exit code, which is the same on every rank."""
+    found = hashlib.sha256()
+    for value in model.state_dict().values():
+        found.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    weights = ranks.every(found.hexdigest())
+    learned, same = loss <= LEARNED * began, len(set(weights)) == 1
+    ranks.tell("DONE", f"loss {began:.4f} → {loss:.4f}, weights {weights[0]}")
+    if not same:
+        ranks.tell("DONE", f"the ranks hold different weights: {' '.join(one[:12] for one in weights)}")
+    if not learned:
+        ranks.tell("DONE", f"it did not learn: at most {LEARNED * began:.4f} is expected")
+    return 0 if learned and same else 1
+
+
+if __name__ == "__main__":
+    ended_with(main)

@@ -1,0 +1,61 @@
+"""Train a causal language model under DDP, and go on where it was when anything is killed.
+
+    torchrun … -m training.train_framework --data-dir /data --out-dir /out --run NAME
+
+See docs/training.md.
+"""
+
+from __future__ import annotations
+
+
+import torch
+
+from . import build, texts
+from .options import parsed
+from .ranks import ended_with, meet
+from .texts import Stream
+from .trainer import Trainer
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train, and return the exit code."""
+    options = parsed(arguments)
+    torch.set_num_threads(options.threads)
+    ranks = meet(options.device, options.meeting, options.timeout)
+    tokenizer = build.tokenizer(options)
+    train, val = (
+        texts.read(options.data_dir / f"{name}.jsonl", tokenizer, options.context, options.text_field)
+        for name in ("train", "val")
+    )
+    if not train.whole:
+        raise ValueError(
+            f"train.jsonl has {len(train.tokens)} tokens: fewer than --context {options.context}"
+        )
+    torch.manual_seed(options.seed)
+    trainer = Trainer(options, ranks, build.model(options, tokenizer), train, val)
+    _tell(trainer, train, val)
+    ok = False
+    try:
+        loss = trainer.train_all()
+        ok = True
+    finally:
+        trainer.trackers.finish(ok)
+    ranks.tell(
+        "DONE",
+        f"{trainer.steps} steps, validation loss {loss.mean:.6f} nats, perplexity {loss.perplexity:.4f}, "
+        f"weights {trainer.weights()}",
+    )
+    return 0
+
+
+def _tell(trainer: Trainer, train: Stream, val: Stream) -> None:
+    parameters = sum(value.numel() for value in trainer.model.parameters())
+    trainer.ranks.tell(
+        "TRAIN",
+        f"{parameters} weights; {len(train.tokens)} tokens in {train.whole} sequences to train on, "
+        f"{len(val.tokens)} to validate with; {trainer.per_epoch} steps an epoch",
+    )
+
+
+if __name__ == "__main__":
+    ended_with(main)

@@ -1,0 +1,246 @@
+"""One training from its first step, or from its last checkpoint, to its end.
+
+The order of floating-point sums decides the last bits. So that a resumed run has the same as one that nobody
+disturbed, everything is a function of the step: the sequences (order.py), the learning rate, the batches of
+the evaluation. DDP sums gradients in buckets, and makes them anew after the first backward pass, in the order
+in which gradients came. A run that begins anew would make its first step with other buckets than a run that
+goes on. Therefore a backward pass that changes nothing comes first, in both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import math
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from . import checkpoint, order, state
+from .checkpoint import Manifest
+from .evaluation import Loss, evaluate
+from .options import plain
+from .ranks import Ranks
+from .texts import Stream
+from .trackers import Trackers
+
+_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Trainer:
+    """The model with all that changes while it is trained."""
+
+    def __init__(
+        self, options: argparse.Namespace, ranks: Ranks, model: nn.Module, train: Stream, val: Stream
+    ) -> None:
+        self.options, self.ranks, self.train, self.val = options, ranks, train, val
+        self.run: Path = options.out_dir / options.run
+        self.per_epoch = order.steps(train.whole, options.batch)
+        self.steps = self.per_epoch * options.epochs
+        if options.max_steps is not None:
+            self.steps = min(self.steps, options.max_steps)
+        self.model = model.to(ranks.device)
+        self.optimizer = torch.optim.AdamW(_groups(self.model, options.weight_decay), lr=options.lr)
+        self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=options.amp == "fp16")
+        self.step, self.best = 0, math.inf
+        compiled: Any = torch.compile(self.model) if options.compile else self.model
+        local = [ranks.device.index] if ranks.device.type == "cuda" else None
+        self.parallel = DistributedDataParallel(compiled, device_ids=local) if ranks.world > 1 else compiled
+        torch.manual_seed(self._seed(0))
+        self._first_backward()
+        self._resume()
+        self.trackers = Trackers(
+            options.run, ranks.rank, ranks.world, plain(options), self.run, self.step, ranks.of_rank_0
+        )
+
+    def train_all(self) -> Loss:
+        """Train to the end. Return the last validation loss."""
+        loss: Loss | None = None
+        began, first = time.monotonic(), self.step
+        while self.step < self.steps:
+            self._one_step()
+            if self.step % self.options.log_every == 0 or self.step == self.steps:
+                self._tell(began, first)
+            ended = self.step % self.per_epoch == 0 or self.step == self.steps
+            if ended:
+                loss = self._end_epoch()
+            elif self.step % self.options.save_every == 0:
+                self.save({})
+        if loss is None:  # it was resumed at its end
+            loss = self._evaluate()
+        return loss
+
+    def save(self, losses: dict[str, float]) -> Path:
+        """Write a checkpoint, and forget old ones. Every rank returns its folder.
+
+        All that was logged is sent before: what a resumed run will not log again must not get lost.
+        """
+        self.trackers.flush()
+        better = losses.get("val/loss", math.inf) < self.best
+        self.best = min(self.best, losses.get("val/loss", math.inf))
+        epoch, place = divmod(self.step, self.per_epoch)
+        manifest = Manifest(
+            *(epoch, self.step, place * self.options.batch, self.ranks.world, self._order()),
+            options=plain(self.options),
+            losses=losses | {"val/best": self.best},
+        )
+        folder = state.save(self.run, manifest, self.model, self.optimizer, self.scaler, self.ranks)
+        if self.ranks.rank == 0:
+            if better:
+                checkpoint.point_best(self.run, folder)
+            checkpoint.retain(self.run, self.options.keep)
+        return folder
+
+    def weights(self) -> str:
+        """Return the SHA-256 of all weights, to compare two runs to the bit."""
+        found = hashlib.sha256()
+        for name, value in state.unique(self.model).items():
+            found.update(name.encode())
+            found.update(value.contiguous().view(torch.uint8).numpy().tobytes())
+        return found.hexdigest()
+
+    # -- one step ----------------------------------------------------------------------------------------
+    def _one_step(self) -> None:
+        """Make one step over all ranks, and log its loss: the mean over all tokens of the batch."""
+        options, ranks = self.options, self.ranks
+        epoch, place = divmod(self.step, self.per_epoch)
+        chosen = order.batch_of(options.seed, epoch, self.train.whole, place * options.batch, options.batch)
+        mine = order.share(chosen, ranks.rank, ranks.world)
+        for group in self.optimizer.param_groups:
+            group["lr"] = order.rate(self.step, self.steps, options.warmup, options.lr)
+        total = self._backward(mine, len(chosen))
+        self.scaler.unscale_(self.optimizer)
+        if options.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), options.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        own = total / max(1, len(mine) * self.train.context)
+        loss = ranks.sum(total) / (len(chosen) * self.train.context)
+        if not math.isfinite(loss):
+            raise FloatingPointError(f"the loss of step {self.step} is {loss}: a smaller --lr, or --amp off")
+        values = {f"train/loss/rank{ranks.rank}": own}
+        if ranks.rank == 0:
+            values |= {"train/loss": loss, "train/lr": self.optimizer.param_groups[0]["lr"]}
+        self.trackers.log(self.step, values)
+        self.step, self.loss = self.step + 1, loss
+
+    def _backward(self, mine: Any, count: int) -> float:
+        """Add up the gradients of this rank's sequences. Return the sum of their losses, over tokens.
+
+        `count` is the number of sequences over all ranks. DDP divides by the number of ranks; so each rank's
+        loss is multiplied by it, and the gradient is that of the mean over the whole batch, however the ranks
+        share it. A rank without a sequence takes part with one that counts nothing.
+        """
+        size, total = self.options.micro_batch, 0.0
+        parts = [mine[first : first + size] for first in range(0, len(mine), size)] or [[0]]
+        for number, part in enumerate(parts):
+            last = number == len(parts) - 1
+            alone = nullcontext() if last or self.ranks.world == 1 else self.parallel.no_sync()
+            with alone:
+                sum_ = self._loss_of(part)
+                factor = self.ranks.world / (count * self.train.context) if mine else 0.0
+                self.scaler.scale(sum_ * factor).backward()
+            total += float(sum_.detach()) if mine else 0.0
+        return total
+
+    def _loss_of(self, sequences: Any) -> torch.Tensor:
+        """Return the sum of the losses over all tokens of some sequences."""
+        rows = [self.train.sequence(index) for index in sequences]
+        tokens = torch.tensor(rows, device=self.ranks.device)
+        type_ = _TYPES.get(self.options.amp)
+        with torch.autocast(self.ranks.device.type, dtype=type_, enabled=type_ is not None):
+            logits = self.parallel(tokens[:, :-1])
+        return functional.cross_entropy(
+            logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction="sum"
+        )
+
+    def _first_backward(self) -> None:
+        """Have DDP make its buckets, without a trace: no gradient, no number drawn, no step."""
+        before = state.generators()
+        self._loss_of([0]).mul(0.0).backward()
+        self.optimizer.zero_grad(set_to_none=True)
+        state.give_back(before)
+
+    # -- epochs ------------------------------------------------------------------------------------------
+    def _end_epoch(self) -> Loss:
+        """Evaluate, log, save. Return the validation loss."""
+        loss = self._evaluate()
+        epoch = -(-self.step // self.per_epoch)
+        if self.ranks.rank == 0:
+            # Of the last step that was made: a metric has one value a step.
+            self.trackers.log(self.step - 1, {"val/loss": loss.mean, "val/perplexity": loss.perplexity})
+        better = loss.mean < self.best
+        folder = self.save({"val/loss": loss.mean, "val/perplexity": loss.perplexity})
+        self.ranks.tell(
+            "EPOCH",
+            f"{epoch}/{self.options.epochs} step {self.step}: validation loss {loss.mean:.6f} nats over "
+            f"{loss.tokens} tokens, perplexity {loss.perplexity:.4f}; {'the best, ' * better}{folder}",
+        )
+        return loss
+
+    def _evaluate(self) -> Loss:
+        ranks = self.ranks
+        # Not through DDP: its forward pass would wait for ranks that have fewer chunks.
+        return evaluate(self.model, self.val, self.options.micro_batch, ranks.rank, ranks.world, ranks.device)
+
+    def _tell(self, began: float, first: int) -> None:
+        passed = time.monotonic() - began
+        speed = (self.step - first) / passed
+        tokens = speed * self.options.batch * self.train.context
+        left = (self.steps - self.step) / speed
+        self.ranks.tell(
+            "TRAIN",
+            f"step {self.step}/{self.steps} loss {self.loss:.4f} {tokens:.0f} tokens/s, {left:.0f} s left",
+        )
+
+    # -- the start ---------------------------------------------------------------------------------------
+    def _resume(self) -> None:
+        """Go on from the newest whole checkpoint, if there is one."""
+        found: Any = None
+        if self.ranks.rank == 0:
+            checkpoint.tidy(self.run)
+            found = checkpoint.newest(self.run, lambda text: self.ranks.tell("TRAIN", text))
+        found = self.ranks.of_rank_0(found)
+        if found is None:
+            return
+        folder, manifest = found
+        if manifest.order != self._order():
+            raise RuntimeError(
+                f"{folder} was written with {manifest.order}, and this run has {self._order()}: "
+                "the data would be taken in another order. Another --run begins anew"
+            )
+        state.restore(folder, manifest, self.model, self.optimizer, self.scaler, self.ranks)
+        self.step, self.best = manifest.step, manifest.losses.get("val/best", math.inf)
+        if manifest.losses.get("val/loss") == self.best and self.ranks.rank == 0:
+            checkpoint.point_best(self.run, folder)  # the end may have come between the two
+        text = f"resumed at step {self.step} of {self.steps} from {folder}"
+        if manifest.world != self.ranks.world:
+            torch.manual_seed(self._seed(self.step))
+            text += f", which {manifest.world} ranks wrote"
+        self.ranks.tell("TRAIN", text)
+
+    def _order(self) -> dict[str, int]:
+        """Return what the order of the data is made from."""
+        names = {"seed": self.options.seed, "batch": self.options.batch}
+        return names | {"sequences": self.train.whole, "context": self.train.context}
+
+    def _seed(self, step: int) -> int:
+        """Return what a rank's generators begin with at a step. Each rank draws other numbers."""
+        text = f"{self.options.seed}/{step}/{self.ranks.rank}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
+
+
+def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
+    """Return the weights in two groups: only matrices are decayed."""
+    wanted = [value for value in model.parameters() if value.requires_grad]
+    return [
+        {"params": [value for value in wanted if value.dim() >= 2], "weight_decay": decay},
+        {"params": [value for value in wanted if value.dim() < 2], "weight_decay": 0.0},
+    ]

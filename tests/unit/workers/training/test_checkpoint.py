@@ -1,0 +1,134 @@
+"""A checkpoint is whole or not there, whatever is killed when."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness.workers.training import checkpoint
+from harness.workers.training.checkpoint import Manifest, Torn
+
+RANKS = 2
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+def manifest(step: int, **losses: float) -> Manifest:
+    return Manifest(epoch=step // 10, step=step, place=0, world=RANKS, order={"seed": 1}, losses=losses)
+
+
+def save(run: Path, step: int, **losses: float) -> Path:
+    """Write a checkpoint as two ranks do."""
+    made = manifest(step, **losses)
+    partial = checkpoint.begin(run, made)
+    files = {}
+    for rank in range(RANKS):
+        for name in ("model", "state"):
+            text = f"{name} of rank {rank} at step {step}"
+            path = partial / f"rank-{rank}" / name
+            files[f"rank-{rank}/{name}"] = checkpoint.write(path, lambda at, text=text: at.write_text(text))
+    return checkpoint.complete(partial, Manifest(**{**made.__dict__, "files": files}))
+
+
+def newest(run: Path) -> int | None:
+    found = checkpoint.newest(run, lambda text: None)
+    return found[1].step if found else None
+
+
+def test_the_newest_is_found_by_its_step(tmp_path: Path) -> None:
+    for step in (5, 100, 20):
+        save(tmp_path, step)
+    assert newest(tmp_path) == 100
+
+
+@pytest.mark.parametrize("damage", ["cut", "longer", "other", "gone", "no manifest", "half a manifest"])
+def test_a_torn_one_is_named_and_the_one_before_is_taken(damage: str, tmp_path: Path) -> None:
+    """Contract: no file that is not what was written is ever loaded."""
+    save(tmp_path, 1)
+    folder = save(tmp_path, 2)
+    path = folder / ("manifest.json" if "manifest" in damage else "rank-1/state")
+    held = path.read_bytes()
+    if damage in ("gone", "no manifest"):
+        path.unlink()
+    else:
+        changed = {"longer": held + b"x", "other": held[:-1] + b"?"}
+        path.write_bytes(changed.get(damage, held[: len(held) // 2]))
+    said: list[str] = []
+    found = checkpoint.newest(tmp_path, said.append)
+    assert found is not None
+    assert found[1].step == 1
+    assert len(said) == 1
+    assert said[0].startswith(folder.name)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(calls=st.integers(1, 60))
+def test_a_kill_at_any_call_leaves_the_old_one_or_the_new_one(
+    calls: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Contract: after a kill before any call to the file system there is a whole checkpoint, `best` names
+    one, and the next attempt writes as if nothing had been."""
+    run = tmp_path_factory.mktemp("run")
+    checkpoint.point_best(run, save(run, 1))
+    left = calls
+
+    def counted(name: str) -> object:
+        real = getattr(os, name)
+
+        def call(*arguments: object, **words: object) -> object:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Killed
+            return real(*arguments, **words)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("fsync", "rename", "replace", "mkdir", "unlink", "symlink", "rmdir", "open", "chmod"):
+            patch.setattr(os, name, counted(name))
+        try:
+            checkpoint.point_best(run, save(run, 2))
+            checkpoint.retain(run, 2)
+            checkpoint.point_best(run, save(run, 3))
+            checkpoint.retain(run, 2)
+        except Killed:
+            pass
+    before = newest(run)
+    assert before is not None
+    best = checkpoint.best(run)
+    assert best is not None
+    assert checkpoint.verified(best).step >= 1
+    checkpoint.tidy(run)
+    save(run, 4)
+    assert newest(run) == 4
+    assert not [path for path in run.iterdir() if path.name.startswith(".epoch")]
+
+
+def test_old_ones_are_forgotten_but_the_best(tmp_path: Path) -> None:
+    """Contract: the newest are kept, two at least, and what `best` names."""
+    checkpoint.point_best(tmp_path, save(tmp_path, 1))
+    for step in (2, 3, 4, 5):
+        save(tmp_path, step)
+    checkpoint.retain(tmp_path, 1)
+    assert sorted(checkpoint.verified(one).step for one in checkpoint.all_of(tmp_path)) == [1, 4, 5]
+
+
+def test_an_earlier_torn_one_of_the_same_step_is_replaced(tmp_path: Path) -> None:
+    folder = save(tmp_path, 3)
+    (folder / "rank-0/model").write_text("torn")
+    with pytest.raises(Torn):
+        checkpoint.verified(folder)
+    assert checkpoint.verified(save(tmp_path, 3)).step == 3
+
+
+def test_another_version_is_not_loaded(tmp_path: Path) -> None:
+    folder = save(tmp_path, 1)
+    path = folder / checkpoint.MANIFEST
+    path.write_text(path.read_text().replace('"version": 1', '"version": 9'))
+    with pytest.raises(Torn, match="version 9"):
+        checkpoint.verified(folder)
