@@ -7,7 +7,6 @@ See docs/training.md.
 
 from __future__ import annotations
 
-
 import torch
 
 from . import build, texts
