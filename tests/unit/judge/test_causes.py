@@ -28,6 +28,7 @@ FILES = (
     ".yaml",
     ".toml",
     ".py",
+    ".pt",
     ".sock",
 )
 ACCEPTANCE_CHECKS = {"compute.equal", "copy.peer", "memory.copy", "memory.triad", "run.ended"}
