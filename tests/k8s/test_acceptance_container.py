@@ -240,3 +240,20 @@ def test_limits_of_ones_own(run: Run, tmp_path: Path) -> None:
         "mine",
     )
     assert json.loads(ran.report.model_dump_json())["verdict"] == "FAIL"
+
+
+def test_large_payloads_differ_from_place_to_place(worker_image: str) -> None:
+    """Contract: also beyond 2^24 elements, where float32 has no odd numbers; one wrong element is seen."""
+    script = """
+from acceptance.collectives import PERIOD, Exchange
+exchange = Exchange("all_reduce", (1 << 24) + 64, 0, 1, "cpu")
+exchange.fresh(3)
+last = list(range((1 << 24) + 56, (1 << 24) + 64))
+assert exchange.sent[-8:].tolist() == [place % PERIOD + 3 for place in last], exchange.sent[-8:]
+assert exchange.wrong() == 0
+exchange.got[-2] += 1
+assert exchange.wrong() == 1
+"""
+    mount = f"{SCRIPTS / 'acceptance'}:/workspace/acceptance:ro"
+    command = ["docker", "run", "--rm", "-v", mount, "-w", "/workspace", worker_image]
+    subprocess.run([*command, "python3", "-c", script], check=True, timeout=120)

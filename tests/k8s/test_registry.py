@@ -33,6 +33,7 @@ from harness.core import processes
 from harness.evidence.objects import items
 from harness.evidence.reader import Bundle
 from harness.fixtures.plugin import record
+from harness.launch import acceptance
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
 from harness.provision.existing import ExistingCluster
@@ -338,6 +339,17 @@ def test_a_private_image_needs_its_secret(theirs: Settings, private: tuple[str, 
     assert ran == {reference}
     held = [path for path in outcome.bundle.rglob("*") if path.is_file() and PASSWORD in path.read_text()]
     assert held == []
+
+
+def test_acceptance_with_a_private_image_needs_its_secret(theirs: Settings, private: tuple[str, str]) -> None:
+    """Contract: the pods of `harness accept` pull by the same Secret; without it the pull is refused."""
+    reference, secret = private
+    workload = acceptance.nodes(acceptance.Asked(device="cpu", image=reference))
+    refused = running.run(workload, RunContext(settings=theirs, progress=progress))
+    assert (refused.verdict.verdict, refused.verdict.cause) == ("FAIL", "image.pull_denied")
+    allowed = theirs.model_copy(update={"image_pull_secret": secret})
+    outcome = running.run(workload, RunContext(settings=allowed, progress=progress))
+    assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
 
 
 def test_a_manifest_that_is_not_the_pinned_one_ends_before_a_cluster(

@@ -5,12 +5,16 @@ Formulas and words are those of nccl-tests (doc/PERFORMANCE.md). GB is 10⁹ byt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv")
 PERIOD = 251
 """Length of the pattern in the data. A prime, so that it fits no buffer: data in the wrong place is seen."""
+PART = 1 << 22
+"""Elements that are made or compared at once."""
+BUFFERS, PARTS = 2, 6
+"""Buffers of the payload's size, and of a part's in int64, that a rank holds at once."""
 WEIGHTS = 16
 """Ranks have weights from 1 to this, in turn: float32 then sums over hundreds of ranks without an error."""
 
@@ -57,11 +61,26 @@ def total_weight(ranks: int) -> int:
     return sum(map(weight, range(ranks)))
 
 
+def parts(buffer: Any) -> Iterator[Any]:
+    """Yield all places of a buffer in order, int64, some at a time: float32 has no numbers above 2²⁴."""
+    import torch
+
+    whole = buffer.numel()
+    for first in range(0, whole, PART):
+        yield torch.arange(first, min(first + PART, whole), device=buffer.device)
+
+
+def need(elements: int) -> int:
+    """Return the bytes of memory that a collective with so large a buffer takes at most."""
+    return BUFFERS * elements * 4 + PARTS * min(elements, PART) * 8
+
+
 class Exchange:
     """One collective of one size on one rank: `fresh` makes the data, `run` exchanges, `wrong` counts.
 
     Element i of rank r is (i mod PERIOD) × weight(r) + the iteration, so it depends on rank, place and time:
-    a result of an earlier iteration, of another rank or of another place is wrong.
+    a result of an earlier iteration, of another rank or of another place is wrong. Data is made and compared
+    in parts, so that a rank holds two buffers of the payload (BUFFERS) and little more.
     """
 
     def __init__(self, name: str, elements: int, rank: int, ranks: int, device: Any) -> None:
@@ -71,27 +90,21 @@ class Exchange:
         self.each = max(1, elements // ranks)
         whole = self.each * ranks if name in ("all_gather", "reduce_scatter", "all_to_all") else elements
         self.size = size_of(name, whole, ranks)
-        self._pattern = torch.arange(whole, device=device, dtype=torch.float32).remainder_(PERIOD)
-        self._senders = torch.arange(ranks, device=device, dtype=torch.float32).remainder_(WEIGHTS) + 1
         self._iteration = 0
-        self.sent: Any = None
-        self.got: Any = None
+        sent = self.each if name == "all_gather" else whole
+        self.sent: Any = torch.empty(sent, device=device)
+        in_place = name in ("all_reduce", "broadcast")
+        got = self.each if name == "reduce_scatter" else whole
+        self.got: Any = self.sent if in_place else torch.empty(got, device=device)
         self.built = False
         """Whether the backend lacks it, so that it is put together from others."""
 
     def fresh(self, iteration: int) -> None:
         """Make new data. What the last iteration left is overwritten by what no collective gives."""
-        import torch
-
         self._iteration = iteration
-        own = weight(self.rank)
-        part = self._pattern[: self.each] if self.name == "all_gather" else self._pattern
-        self.sent = part * own + iteration
-        if self.name in ("all_reduce", "broadcast"):
-            self.got = self.sent
-        else:
-            length = self.each if self.name == "reduce_scatter" else self._pattern.numel()
-            self.got = torch.full((length,), -1.0, device=self._pattern.device)
+        self.got.fill_(-1.0)
+        for place in parts(self.sent):
+            self.sent[place[0] : place[-1] + 1] = place % PERIOD * weight(self.rank) + iteration
 
     def run(self) -> None:
         """Exchange. Synchronous on CPU; on CUDA the caller waits for the device."""
@@ -112,26 +125,28 @@ class Exchange:
         """Return who broadcasts: another rank in each iteration."""
         return self._iteration % self.ranks
 
-    def expected(self) -> Any:
-        """Return what this rank must have got."""
-        import torch
-
-        pattern, sums = self._pattern, total_weight(self.ranks)
+    def expected(self, place: Any) -> Any:
+        """Return what this rank must have got at these places of its buffer, int64."""
+        sums, own = total_weight(self.ranks), self.rank * self.each
         if self.name == "all_reduce":
-            return pattern * sums + self._iteration * self.ranks
-        if self.name == "broadcast":
-            return pattern * weight(self.root) + self._iteration
-        if self.name == "send_recv":
-            return pattern * weight((self.rank - 1) % self.ranks) + self._iteration
-        own = slice(self.rank * self.each, (self.rank + 1) * self.each)
+            return place % PERIOD * sums + self._iteration * self.ranks
         if self.name == "reduce_scatter":
-            return pattern[own] * sums + self._iteration * self.ranks
-        part = pattern[: self.each] if self.name == "all_gather" else pattern[own]
-        return torch.outer(self._senders, part).flatten() + self._iteration
+            return (place + own) % PERIOD * sums + self._iteration * self.ranks
+        if self.name == "broadcast":
+            return place % PERIOD * weight(self.root) + self._iteration
+        if self.name == "send_recv":
+            return place % PERIOD * weight((self.rank - 1) % self.ranks) + self._iteration
+        sender, at = place // self.each, place % self.each
+        if self.name == "all_to_all":
+            at = at + own
+        return at % PERIOD * (sender % WEIGHTS + 1) + self._iteration
 
     def wrong(self) -> int:
         """Return how many elements are not what they must be."""
-        return int((self.got != self.expected()).sum())
+        return sum(
+            int((self.got[place[0] : place[-1] + 1] != self.expected(place)).sum())
+            for place in parts(self.got)
+        )
 
     def _reduce_scatter(self) -> None:
         import torch
@@ -145,9 +160,9 @@ class Exchange:
                 if "support" not in str(error) and "implement" not in str(error):
                     raise
                 self.built = True  # gloo of some versions has none
-        parts = torch.empty_like(self.sent)
-        dist.all_to_all_single(parts, self.sent)
-        self.got.copy_(parts.view(self.ranks, self.each).sum(0))
+        shares = torch.empty_like(self.sent)
+        dist.all_to_all_single(shares, self.sent)
+        self.got.copy_(shares.view(self.ranks, self.each).sum(0))
 
     def _ring(self) -> None:
         """Send to the next rank and receive from the one before."""

@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from .check import Check, Verdict
-from .circle import rounds
-from .collectives import NAMES, Exchange, bandwidth, percentiles
+from .collectives import NAMES, Exchange, bandwidth, need, percentiles
 from .devices import Device
 from .emit import Emitter
 from .limits import judged
+from .one_rank import OneRank
+from .pairs import Pairs
 from .progress import Watch, listed
-from .slow_pairs import MIN_NODES, MOST_NODES, SLOW, suspects
 
 ELEMENTS = {
     ("cpu", "quick"): (1 << 14, 1 << 18),
     ("cpu", "full"): (1 << 14, 1 << 18, 1 << 22),
     ("cuda", "quick"): (1 << 18, 1 << 24, 1 << 28),
-    ("cuda", "full"): (1 << 18, 1 << 22, 1 << 26, 1 << 28, 1 << 30, 1 << 31),
+    ("cuda", "full"): (1 << 18, 1 << 22, 1 << 26, 1 << 28, 1 << 30, 1 << 31, 1 << 32),
 }
-"""float32 elements of a rank's largest buffer. Limits are about 1 GiB and more, which is 2²⁸ of them."""
+"""float32 elements of a rank's largest buffer. Limits are about 1 to 16 GiB, which is 2²⁸ to 2³² of them."""
+FREE_SHARE = 0.85
+"""Of a GPU's free memory, how much buffers may take: NCCL and the allocator need the rest."""
 ITERATIONS = {"quick": 6, "full": 20}
 STRAGGLER = {"cuda": 1.5, "cpu": 4.0}
 """Times the median of all ranks from which on a rank's own work is slow. Pods without GPUs share cores."""
 MIN_RANKS = 4
 """With fewer ranks a median says nothing of one of them."""
-TELL_SECONDS = 60.0
 
 
-class Exchanges:
+class Exchanges(OneRank):
     """What one rank does. Rank 0 reads what the others tell it, and says the checks."""
 
     def __init__(
@@ -45,31 +44,30 @@ class Exchanges:
         emitter: Emitter,
         options: argparse.Namespace,
     ) -> None:
-        self.rank, self.ranks, self.device = rank, ranks, device
-        self._watch, self._emitter, self._limits = watch, emitter, options.limits
-        self._key = (device.kind, options.mode)
+        super().__init__(rank, ranks, device, watch, emitter)
+        self._limits = options.limits
+        self._sizes = ELEMENTS[device.kind, options.mode]
         self._iterations = ITERATIONS[options.mode]
-        self._nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
-        self._node = int(os.environ.get("GROUP_RANK", "0"))
         self._rows: list[dict[str, Any]] = []
-        self._pairs: list[dict[str, Any]] = []
+        self._pairs = Pairs(rank, ranks, device, watch, emitter, self._sizes[1], self._iterations)
 
     def all(self) -> None:
         """Do everything. Raises what PyTorch raises."""
+        self._sizes = self._that_fit()
         for name in NAMES:
             self._collective(name)
         self._stragglers()
-        self._slow_pairs()
+        self._pairs.all()
 
     def extra(self) -> dict[str, Any]:
         """Return what the report has beside the checks."""
         shape = {"results": [_as_nccl_tests(row) for row in self._rows]}
-        return {"collectives": self._rows, "pairs": self._pairs, "nccl_tests": shape}
+        return {"collectives": self._rows, "pairs": self._pairs.rows, "nccl_tests": shape}
 
     # -- collectives ---------------------------------------------------------------------------------------
     def _collective(self, name: str) -> None:
         rows, built = [], False
-        for elements in ELEMENTS[self._key]:
+        for elements in self._sizes:
             exchange = Exchange(name, elements, self.rank, self.ranks, self.device.torch)
             wrong, times = self._timed(exchange)
             built |= exchange.built
@@ -79,6 +77,20 @@ class Exchanges:
         if self.rank == 0:
             self._rows += [row for row, _ in rows]
             self._judge(name, rows, built)
+
+    def _that_fit(self) -> tuple[int, ...]:
+        """Return the sizes that fit into the free memory of every rank. The smallest always is one."""
+        import torch
+        import torch.distributed as dist
+
+        if self.device.kind == "cpu":
+            return self._sizes
+        free = torch.tensor([torch.cuda.mem_get_info(self.device.index)[0]], device=self.device.torch)
+        self._watch.enter("all_reduce of the free memory")
+        dist.all_reduce(free, dist.ReduceOp.MIN)
+        self._watch.leave()
+        least = int(free) * FREE_SHARE
+        return self._sizes[:1] + tuple(size for size in self._sizes[1:] if need(size) <= least)
 
     def _timed(self, exchange: Exchange) -> tuple[int, list[float]]:
         """Return the wrong elements of every iteration, and seconds: not of the first, which connects."""
@@ -169,113 +181,6 @@ class Exchanges:
             self._wait()
             best = min(best, time.perf_counter() - began)
         return best
-
-    def _slow_pairs(self) -> None:
-        """Let each node exchange with each other one alone, in rounds whose pairs share no node."""
-        if not 1 < self._nodes <= MOST_NODES:
-            return
-        mine: dict[str, Any] = {}
-        for number, pairs in enumerate(rounds(self._nodes)):
-            mine |= {f"{a}-{b}": (self._pair(a, b), number) for a, b in pairs if self._node in (a, b)}
-        said = self._gathered("pairs", mine)
-        if said is None:
-            return
-        rates: dict[tuple[int, int], float] = {}
-        of_round = {}
-        for one in said.values():
-            for name, (rate, number) in one.items():
-                a, b = map(int, name.split("-"))
-                if rate is not None:
-                    rates[a, b] = min(rate, rates.get((a, b), rate))
-                of_round[a, b] = number
-        self._judge_pairs(rates, of_round)
-
-    def _pair(self, a: int, b: int) -> float | None:
-        """Return GB/s of one pair; None on ranks that only wait. The first rank of each node exchanges."""
-        import torch
-        import torch.distributed as dist
-
-        self._watch.enter(f"the barrier before nodes {a} and {b}")
-        dist.barrier()
-        self._watch.leave()
-        if int(os.environ.get("LOCAL_RANK", "0")):
-            return None
-        count = ELEMENTS[self._key][1]
-        data, best = torch.ones(count, device=self.device.torch), float("inf")
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        peer = (b if self._node == a else a) * local
-        for _ in range(self._iterations):
-            self._watch.enter(f"send and receive of nodes {a} and {b}")
-            began = time.perf_counter()
-            steps = [dist.send, dist.recv] if self._node == a else [dist.recv, dist.send]
-            for step in steps:
-                step(data, peer)
-            self._wait()
-            best = min(best, (time.perf_counter() - began) / 2)
-            self._watch.leave()
-        return count * 4 / best / 1e9
-
-    def _judge_pairs(self, rates: dict[tuple[int, int], float], of_round: dict[tuple[int, int], int]) -> None:
-        share = SLOW[self.device.kind]
-        seen = suspects(rates, share) if self._nodes >= MIN_NODES else None
-        slow = {*seen.links, *seen.open} if seen else set()
-        slow |= {pair for pair in rates if seen and set(pair) & set(seen.nodes)}
-        for (a, b), number in sorted(of_round.items()):
-            rate = rates.get((a, b))
-            verdict = "UNKNOWN" if rate is None else "FAIL" if (a, b) in slow else "PASS"
-            self._pairs.append({"a": a, "b": b, "busbw": rate, "verdict": verdict, "round": number})
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        least = min(rates, key=lambda pair: rates[pair])
-        text = f"{len(rates)} pairs of nodes; the slowest, {least}, gives {rates[least]:.4g} GB/s"
-        if seen is None:
-            self._say("ddp.pairs", "PASS", f"{text}; with {self._nodes} nodes none can stand apart", "", ())
-            return
-        text += f", the faster half {seen.usual:.4g}; below {share:g} of that is slow"
-        if seen.nodes:
-            ranks = tuple(node * local for node in seen.nodes)
-            self._say(
-                "ddp.pairs",
-                "FAIL",
-                f"node of {listed(ranks)} is slow with all others; {text}",
-                "straggler.rank",
-                ranks,
-            )
-        elif seen.links:
-            a, b = seen.links[0]
-            ranks = tuple(sorted({n * local for link in seen.links for n in link}))
-            words = (
-                f"the link of ranks {a * local} and {b * local} is slow, and each is fast with others; {text}"
-            )
-            self._say("ddp.pairs", "FAIL", words, "link.slow", ranks)
-        elif seen.open:
-            self._say(
-                "ddp.pairs", "UNKNOWN", f"slow pairs that no single node or link explains; {text}", "", ()
-            )
-        else:
-            self._say("ddp.pairs", "PASS", text, "", ())
-
-    # -- telling -------------------------------------------------------------------------------------------
-    def _gathered(self, name: str, own: Any) -> dict[int, Any] | None:
-        """Tell rank 0; return on rank 0 what every rank told. Raises RuntimeError when one tells nothing."""
-        self._watch.tell(f"result/{name}/{self.rank}", own)
-        if self.rank:
-            return None
-        found = {}
-        for rank in range(self.ranks):
-            found[rank] = self._watch.told(f"result/{name}/{rank}", TELL_SECONDS)
-            if found[rank] is None:
-                raise RuntimeError(f"rank {rank} told nothing of {name} within {TELL_SECONDS:.0f} s")
-        return found
-
-    def _say(self, id_: str, verdict: Verdict, text: str, cause: str, ranks: tuple[int, ...]) -> None:
-        named = cause if verdict in ("FAIL", "WARN") else None
-        self._emitter.say(Check(id=id_, tag="DDP", verdict=verdict, text=text, cause=named, ranks=ranks))
-
-    def _wait(self) -> None:
-        if self.device.kind == "cuda":
-            import torch
-
-            torch.cuda.synchronize()
 
 
 def _as_nccl_tests(row: Mapping[str, Any]) -> dict[str, Any]:

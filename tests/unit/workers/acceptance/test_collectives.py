@@ -13,10 +13,12 @@ from harness.workers.acceptance.collectives import (
     NAMES,
     bandwidth,
     factor,
+    need,
     percentiles,
     size_of,
     total_weight,
 )
+from harness.workers.acceptance.exchanges import ELEMENTS, FREE_SHARE
 from harness.workers.acceptance.progress import Position, diagnose
 from harness.workers.acceptance.slow_pairs import suspects
 
@@ -43,6 +45,13 @@ def test_a_gigabyte_is_a_thousand_millions():
     assert bandwidth("broadcast", 2**30, 1.0, 8) == pytest.approx((1.073741824, 1.073741824))
     assert size_of("all_reduce", 1000, 8) == 4000
     assert size_of("all_gather", 1001, 8) == 4000, "each rank gives as much as the others"
+
+
+def test_the_largest_payload_fits_where_its_limits_are_from():
+    """Contract: 16 GiB, from which most limits hold, fit into a GPU of 80 GB, and 8 GiB into one of 40 GB."""
+    assert need(max(ELEMENTS["cuda", "full"])) <= 79e9 * FREE_SHARE
+    assert max(ELEMENTS["cuda", "full"]) * 4 == 16 << 30
+    assert need(1 << 31) <= 39e9 * FREE_SHARE
 
 
 @given(st.integers(1, 4096))

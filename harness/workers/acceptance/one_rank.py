@@ -1,0 +1,45 @@
+"""One rank of the tests over many: where it is, what it tells rank 0, and what rank 0 says."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from .check import Check, Verdict
+from .devices import Device
+from .emit import Emitter
+from .progress import Watch
+
+TELL_SECONDS = 60.0
+
+
+class OneRank:
+    """What the tests of collectives and of pairs share."""
+
+    def __init__(self, rank: int, ranks: int, device: Device, watch: Watch, emitter: Emitter) -> None:
+        self.rank, self.ranks, self.device = rank, ranks, device
+        self._watch, self._emitter = watch, emitter
+        self._nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+        self._node = int(os.environ.get("GROUP_RANK", "0"))
+
+    def _gathered(self, name: str, own: Any) -> dict[int, Any] | None:
+        """Tell rank 0; return on rank 0 what every rank told. Raises RuntimeError when one tells nothing."""
+        self._watch.tell(f"result/{name}/{self.rank}", own)
+        if self.rank:
+            return None
+        found = {}
+        for rank in range(self.ranks):
+            found[rank] = self._watch.told(f"result/{name}/{rank}", TELL_SECONDS)
+            if found[rank] is None:
+                raise RuntimeError(f"rank {rank} told nothing of {name} within {TELL_SECONDS:.0f} s")
+        return found
+
+    def _say(self, id_: str, verdict: Verdict, text: str, cause: str, ranks: tuple[int, ...]) -> None:
+        named = cause if verdict in ("FAIL", "WARN") else None
+        self._emitter.say(Check(id=id_, tag="DDP", verdict=verdict, text=text, cause=named, ranks=ranks))
+
+    def _wait(self) -> None:
+        if self.device.kind == "cuda":
+            import torch
+
+            torch.cuda.synchronize()

@@ -1,0 +1,115 @@
+"""Let each pair of nodes exchange alone, and judge on rank 0 which node or link is slow."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from .circle import rounds
+from .devices import Device
+from .emit import Emitter
+from .one_rank import OneRank
+from .progress import Watch, listed
+from .slow_pairs import MIN_NODES, MOST_NODES, SLOW, suspects
+
+
+class Pairs(OneRank):
+    """What one rank does. `rows` are the pairs, on rank 0."""
+
+    def __init__(
+        self,
+        rank: int,
+        ranks: int,
+        device: Device,
+        watch: Watch,
+        emitter: Emitter,
+        elements: int,
+        iterations: int,
+    ) -> None:
+        super().__init__(rank, ranks, device, watch, emitter)
+        self._elements, self._iterations = elements, iterations
+        self.rows: list[dict[str, Any]] = []
+
+    def all(self) -> None:
+        """Let each node exchange with each other one alone, in rounds whose pairs share no node."""
+        if not 1 < self._nodes <= MOST_NODES:
+            return
+        mine: dict[str, Any] = {}
+        for number, pairs in enumerate(rounds(self._nodes)):
+            mine |= {f"{a}-{b}": (self._pair(a, b), number) for a, b in pairs if self._node in (a, b)}
+        said = self._gathered("pairs", mine)
+        if said is None:
+            return
+        rates: dict[tuple[int, int], float] = {}
+        of_round = {}
+        for one in said.values():
+            for name, (rate, number) in one.items():
+                a, b = map(int, name.split("-"))
+                if rate is not None:
+                    rates[a, b] = min(rate, rates.get((a, b), rate))
+                of_round[a, b] = number
+        self._judge(rates, of_round)
+
+    def _pair(self, a: int, b: int) -> float | None:
+        """Return GB/s of one pair; None on ranks that only wait. The first rank of each node exchanges."""
+        import torch
+        import torch.distributed as dist
+
+        self._watch.enter(f"the barrier before nodes {a} and {b}")
+        dist.barrier()
+        self._watch.leave()
+        if int(os.environ.get("LOCAL_RANK", "0")):
+            return None
+        data, best = torch.ones(self._elements, device=self.device.torch), float("inf")
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        peer = (b if self._node == a else a) * local
+        for _ in range(self._iterations):
+            self._watch.enter(f"send and receive of nodes {a} and {b}")
+            began = time.perf_counter()
+            steps = [dist.send, dist.recv] if self._node == a else [dist.recv, dist.send]
+            for step in steps:
+                step(data, peer)
+            self._wait()
+            best = min(best, (time.perf_counter() - began) / 2)
+            self._watch.leave()
+        return self._elements * 4 / best / 1e9
+
+    def _judge(self, rates: dict[tuple[int, int], float], of_round: dict[tuple[int, int], int]) -> None:
+        share = SLOW[self.device.kind]
+        seen = suspects(rates, share) if self._nodes >= MIN_NODES else None
+        slow = {*seen.links, *seen.open} if seen else set()
+        slow |= {pair for pair in rates if seen and set(pair) & set(seen.nodes)}
+        for (a, b), number in sorted(of_round.items()):
+            rate = rates.get((a, b))
+            verdict = "UNKNOWN" if rate is None else "FAIL" if (a, b) in slow else "PASS"
+            self.rows.append({"a": a, "b": b, "busbw": rate, "verdict": verdict, "round": number})
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        least = min(rates, key=lambda pair: rates[pair])
+        text = f"{len(rates)} pairs of nodes; the slowest, {least}, gives {rates[least]:.4g} GB/s"
+        if seen is None:
+            self._say("ddp.pairs", "PASS", f"{text}; with {self._nodes} nodes none can stand apart", "", ())
+            return
+        text += f", the faster half {seen.usual:.4g}; below {share:g} of that is slow"
+        if seen.nodes:
+            ranks = tuple(node * local for node in seen.nodes)
+            self._say(
+                "ddp.pairs",
+                "FAIL",
+                f"node of {listed(ranks)} is slow with all others; {text}",
+                "straggler.rank",
+                ranks,
+            )
+        elif seen.links:
+            a, b = seen.links[0]
+            ranks = tuple(sorted({n * local for link in seen.links for n in link}))
+            words = (
+                f"the link of ranks {a * local} and {b * local} is slow, and each is fast with others; {text}"
+            )
+            self._say("ddp.pairs", "FAIL", words, "link.slow", ranks)
+        elif seen.open:
+            self._say(
+                "ddp.pairs", "UNKNOWN", f"slow pairs that no single node or link explains; {text}", "", ()
+            )
+        else:
+            self._say("ddp.pairs", "PASS", text, "", ())
