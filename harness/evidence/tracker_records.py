@@ -81,6 +81,16 @@ class TrackerFailure(Record):
     last: str
 
 
+class TrackerRefusal(TrackerFailure):
+    """Writes that the tracker refused: their sender's mistake, and something of the run is lost by it."""
+
+    sender: str | None = None
+    """X-Run-Name."""
+    run_id: int | None = None
+    launch: str | None = None
+    """As in Attachment."""
+
+
 class TrackerSummary(Record):
     source: Literal["embedded", "hosted"]
     fetched_at: str
@@ -94,3 +104,5 @@ class TrackerSummary(Record):
     error: str | None = None
     failures: list[TrackerFailure] = []
     """Since the tracker started, so they may belong to other launches too."""
+    refused: list[TrackerRefusal] = []
+    """Of the runs that were looked for, and of no run."""

@@ -6,9 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from harness.core.clock import seconds
 from harness.evidence.truth_records import TruthClient
 from harness.judge.case import Case, names
-from harness.judge.finding import listed
+from harness.judge.finding import counted, listed
 from harness.judge.points import Comparison, Recorded, same
 from harness.judge.truth import Truth
 from harness.workers.client_rules import sent_name
@@ -73,7 +74,18 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Compa
             sentences.append(f"{names(others)} never gave {others.total()} of them to its client")
     if cut[UNTOLD]:
         sentences += [f"the client of {who[UNTOLD]} reported nothing of {many[UNTOLD]}", *cut[UNTOLD]]
-    return sentences
+    return sentences + refusals(case)
+
+
+def refusals(case: Case) -> list[str]:
+    """Return a sentence for the first writes of this launch that the tracker refused. Their rows are lost."""
+    launched, summary = seconds(case.manifest.launched_at) or 0.0, case.bundle.summary
+    ours = [one for one in (summary.refused if summary else []) if one.launch in (None, case.manifest.nonce)]
+    late = [one for one in ours if (seconds(one.last) or 0.0) >= launched]
+    return [
+        f"the tracker refused {counted(one.count, 'request')} of {one.sender!r} ({one.reason})"
+        for one in late[:2]
+    ]
 
 
 def senders(case: Case, points: Mapping[str, Iterable[int]]) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import uvicorn
 
 from harness.tracker.app import Options, build
+from harness.tracker.connections import Connection, raise_limit
 
 KEEP_ALIVE_SECONDS = 75
 """Longer than any client keeps an idle connection. So no connection is closed just as a client uses it
@@ -40,7 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve. Returns 0 when a signal stopped it, 64 without a key, 2 when it could not serve."""
     arguments = parser().parse_args(argv)
     if arguments.key_file:
-        key = arguments.key_file.read_text().strip()
+        try:
+            key = arguments.key_file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            print(
+                f"--key-file {arguments.key_file}: a file with the key is expected: {error}", file=sys.stderr
+            )
+            return 64
     else:
         key = os.environ.get("TRACKER_API_KEY", "").strip()
     if not key or not key.isascii():
@@ -55,12 +62,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             files_limit=arguments.max_files_mib << 20,
         )
     )
+    Connection.most = raise_limit()
     server = uvicorn.Server(
         uvicorn.Config(
             app,
             host=arguments.host,
             port=arguments.port,
             access_log=False,
+            http=Connection,
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from harness.tracker import http, routes_audit, routes_files, routes_ingest, routes_reads, routes_runs
+from harness.tracker import guard, http, routes_audit, routes_files, routes_ingest, routes_reads, routes_runs
 from harness.tracker.failures import Failures
 from harness.tracker.http import Json
 from harness.tracker.store import Store
+
+PARSERS = 2
+"""Requests that are parsed at once, in threads: the event loop stays free for the others."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +64,13 @@ def build(options: Options) -> Starlette:
             *routes_reads.routes,
             *routes_audit.routes,
         ],
-        middleware=[Middleware(http.KeyRequired, key=options.key)],
-        exception_handlers={HTTPException: http.on_refused, Exception: http.on_error},
+        middleware=[Middleware(guard.Guard), Middleware(guard.KeyRequired, key=options.key)],
+        exception_handlers={HTTPException: guard.on_refused},
         lifespan=lifespan,
     )
-    app.state.failures = Failures()
+    app.state.failures, app.state.refused, app.state.hung_up = Failures(), Failures(), Failures()
+    app.state.held, app.state.key = 0, options.key
+    app.state.parsing = ThreadPoolExecutor(PARSERS, thread_name_prefix="parse")
     app.state.public_url = options.public_url.rstrip("/")
     app.state.file_limit = options.file_limit
     app.state.files_limit = options.files_limit

@@ -14,6 +14,7 @@ from harness.evidence.tracker_records import (
     Point,
     RunWriter,
     TrackerFailure,
+    TrackerRefusal,
     TrackerRun,
     TrackerSummary,
 )
@@ -48,6 +49,9 @@ class AuditReader(Protocol):
 
     def failures(self) -> list[TrackerFailure]:
         """Return requests that the tracker could not serve, if it keeps them."""
+
+    def refused(self, run_ids: Sequence[int]) -> list[TrackerRefusal]:
+        """Return the writes into these runs, and into none, that the tracker refused, if it keeps them."""
 
 
 class EmbeddedAudit:
@@ -127,6 +131,10 @@ class EmbeddedAudit:
     def failures(self) -> list[TrackerFailure]:
         return [TrackerFailure(**failure) for failure in self._ask("api/audit/failures", {})["failures"]]
 
+    def refused(self, run_ids: Sequence[int]) -> list[TrackerRefusal]:
+        found = self._ask("api/audit/failures", {}).get("refused", [])
+        return [TrackerRefusal(**one) for one in found if one["run_id"] in (None, *run_ids)]
+
     def _ask(self, path: str, params: dict[str, Any]) -> dict[str, Any]:
         return ask(self._client, path, params, self._seconds, self._gone)
 
@@ -140,7 +148,7 @@ def collect(
     runs = points = 0
     attachments: int | None = None
     writers: int | None = None
-    error, failures = None, list[TrackerFailure]()
+    error, failures, refused = None, list[TrackerFailure](), list[TrackerRefusal]()
     try:
         found = reader.runs(external_id=external_id, project=project, job_name=job_name)
         for run in found:
@@ -160,7 +168,7 @@ def collect(
             for writer in wrote:
                 write("writers", writer)
             writers = len(wrote)
-        failures = reader.failures()
+        failures, refused = reader.failures(), reader.refused(ids)
     except HarnessError as failed:
         error = str(failed)
     return TrackerSummary(
@@ -173,6 +181,7 @@ def collect(
         truncated=reader.truncated,
         error=error,
         failures=failures,
+        refused=refused,
     )
 
 

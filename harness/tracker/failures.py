@@ -1,5 +1,7 @@
-"""Requests that the tracker itself could not serve. They are kept in memory, because a full disk keeps
-nothing.
+"""Requests that came to nothing: that the tracker failed, that it refused, whose sender hung up.
+
+These are three different things: only the first is the tracker's fault. They are kept in memory, because a
+full disk keeps nothing.
 """
 
 from __future__ import annotations
@@ -12,17 +14,20 @@ MOST = 100
 
 
 class Failures:
-    """Failures by reason: how many, and when the first and the last came."""
+    """Requests by reason and sender: how many, and when the first and the last came."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._found: dict[str, dict[str, Any]] = {}
+        self._found: dict[tuple[Any, ...], dict[str, Any]] = {}
 
-    def add(self, reason: str, at: str) -> None:
-        """Count a failure. `at` is RFC 3339. Reasons past the first hundred count as "other"."""
+    def add(self, reason: str, at: str, **of: Any) -> None:
+        """Count one. `at` is RFC 3339. Past the first hundred different ones, the reason is "other"."""
         with self._lock:
-            key = reason if reason in self._found or len(self._found) < MOST else "other"
-            failure = self._found.setdefault(key, {"reason": key, "count": 0, "first": at})
+            key = (reason, *of.values())
+            if key not in self._found and len(self._found) >= MOST:
+                reason, key = "other", ("other",)
+                of = dict.fromkeys(of)
+            failure = self._found.setdefault(key, {"reason": reason, "count": 0, "first": at, **of})
             failure["count"] += 1
             failure["last"] = at
 

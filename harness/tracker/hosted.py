@@ -16,7 +16,14 @@ import httpx
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from harness.core.errors import HarnessError, WaitError
-from harness.evidence.tracker_records import Attachment, Point, RunWriter, TrackerFailure, TrackerRun
+from harness.evidence.tracker_records import (
+    Attachment,
+    Point,
+    RunWriter,
+    TrackerFailure,
+    TrackerRefusal,
+    TrackerRun,
+)
 from harness.tracker.asking import ask
 
 DEFAULT_URL = "https://pluto-api.trainy.ai"
@@ -106,6 +113,11 @@ class HostedAudit:
 
     def failures(self) -> list[TrackerFailure]:
         """Return nothing: Pluto keeps no failures."""
+        return []
+
+    def refused(self, run_ids: Sequence[int]) -> list[TrackerRefusal]:
+        """Return nothing: Pluto does not tell what it refused."""
+        del run_ids
         return []
 
     def _listed(self, project: str) -> Iterator[dict[str, Any]]:

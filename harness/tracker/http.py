@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sqlite3
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -11,15 +11,12 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from harness.tracker.failures import Failures
-from harness.tracker.keys import launch_of
 from harness.tracker.store import Store
 
-BODY_LIMIT = 64 << 20
-OPEN_PATHS = ("/healthz", "/files/put/", "/files/get/")
-"""Paths that need no key: the probe, and URLs that hold a secret themselves, as Pluto's presigned ones do."""
+RETRY_SECONDS = 2
+WHOLE = re.compile(r"-?\d{1,19}", re.ASCII)
 
 
 def now() -> str:
@@ -41,6 +38,14 @@ class Refused(HTTPException):
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(status, reason)
+
+
+class Busy(Refused):
+    """Answers 429 with Retry-After, which Pluto's client honours."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(429, reason)
+        self.headers = {"Retry-After": str(RETRY_SECONDS)}
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,20 @@ def store(request: Request) -> Store:
 
 
 def failures(request: Request) -> Failures:
+    """Return the requests that the tracker failed."""
     found: Failures = request.app.state.failures
+    return found
+
+
+def refused(request: Request) -> Failures:
+    """Return the writes that the tracker refused, with their senders."""
+    found: Failures = request.app.state.refused
+    return found
+
+
+def hung_up(request: Request) -> Failures:
+    """Return the requests whose senders went away before they were complete."""
+    found: Failures = request.app.state.hung_up
     return found
 
 
@@ -92,42 +110,15 @@ class Json(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-async def body(request: Request, limit: int = BODY_LIMIT) -> bytes:
-    """Return the request's body. Raises Refused 413 past `limit` bytes, before all of it is in memory."""
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            raise Refused(413, f"the body is larger than {limit} bytes")
-        parts.append(part)
-    return b"".join(parts)
-
-
-def loads(text: bytes) -> Any:
-    """Parse JSON, NaN and infinities included. Raises ValueError, also for half a surrogate pair."""
-    found = json.loads(text)
-    if b"\\u" in text:
-        json.dumps(found, ensure_ascii=False).encode()
-    return found
-
-
-async def fields(request: Request) -> dict[str, Any]:
-    """Return the body as a JSON object. Raises Refused 400 otherwise."""
-    try:
-        found = loads(await body(request))
-    except (ValueError, RecursionError):
-        raise Refused(400, "Malformed JSON in request body") from None
-    if not isinstance(found, dict):
-        raise Refused(400, "The request body must be a JSON object")
-    return found
+        # Half a surrogate pair, which an older tracker stored, is written as JSON's own escape of it.
+        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode(
+            errors="backslashreplace"
+        )
 
 
 def integer(value: object, name: str) -> int:
     """Return a database integer. Raises Refused 400 otherwise."""
-    if isinstance(value, str) and value.isascii() and value.lstrip("-").isdigit() and len(value) < 20:
+    if isinstance(value, str) and WHOLE.fullmatch(value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
         raise Refused(400, f"{name}: expected an integer")
@@ -173,43 +164,3 @@ def refusal(path: str, status: int, reason: str) -> Response:
     if status == 401:
         return Json({"error": "Unauthorized", "message": reason}, status)
     return Json({"error": reason}, status)
-
-
-async def on_refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return refusal(request.url.path, error.status_code, error.detail)
-
-
-async def on_error(request: Request, error: Exception) -> Response:
-    """Answer 500, or 507 when the disk is full, and remember it for the audit view."""
-    reason = f"{type(error).__name__}: {error}"
-    failures(request).add(reason, now())
-    full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
-    return refusal(request.url.path, 507 if full else 500, reason)
-
-
-class KeyRequired:
-    """ASGI: lets a request pass with `Authorization: Bearer KEY` or `X-Api-Key: KEY`.
-
-    The second is for callers behind the Kubernetes API server's proxy, which takes Authorization away. A key
-    may be that of a launch (keys.py), so that each request is known to be of that launch.
-    """
-
-    def __init__(self, app: ASGIApp, key: str) -> None:
-        self.app = app
-        self.key = key.encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"].startswith(OPEN_PATHS):
-            await self.app(scope, receive, send)
-            return
-        headers: dict[bytes, bytes] = dict(scope["headers"])
-        bearer = headers.get(b"authorization", b"")
-        given = [bearer[7:] if bearer[:7].lower() == b"bearer " else b"", headers.get(b"x-api-key", b"")]
-        launches = [launch for one in given if (launch := launch_of(one.strip(), self.key)) is not None]
-        if launches:
-            scope.setdefault("state", {})["launch"] = launches[0] or None
-            await self.app(scope, receive, send)
-            return
-        reason = "Invalid API key" if any(given) else "Missing API key"
-        await refusal(scope["path"], 401, reason)(scope, receive, send)

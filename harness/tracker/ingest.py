@@ -6,17 +6,23 @@ checks whether the run exists: a row for no run is an orphan, which the audit vi
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from harness.tracker import claims
-from harness.tracker.http import Sender, loads, now
+from harness.tracker.bodies import loads
+from harness.tracker.http import Sender, now
 
 MOST = (1 << 63) - 1
 """SQLite's largest integer. Pluto takes up to 2**64 - 1 for step and time; no client gets there."""
 
+ROWS_MOST = 1_000_000
+NAME_MOST = 1024
+TEXT_MOST = 8 << 20
+WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 Row = tuple[Any, ...]
 
 
@@ -37,6 +43,8 @@ def read(body: bytes, rows_of: Callable[[dict[str, Any]], list[Row]]) -> Lines:
             continue
         try:
             found.rows.extend(rows_of(_object(line)))
+            if len(found.rows) > ROWS_MOST:
+                raise ValueError(f"a request has at most {ROWS_MOST} rows")
         except (ValueError, OverflowError, RecursionError) as error:
             found.error = f"line {at}: {error}"
             break
@@ -52,10 +60,25 @@ def point_rows(line: dict[str, Any]) -> list[Row]:
         raise ValueError("data: expected an object of numbers")
     rows: list[Row] = []
     for name, value in data.items():
-        if type(value) is not float and type(value) is not int:
-            raise ValueError(f"data.{name}: expected a number")
-        rows.append((name, step, time_ms, float(value)))
+        rows.append((_name(name), step, time_ms, _number(name, value)))
     return rows
+
+
+def _number(name: str, value: object) -> float:
+    """Return a value. What is no JSON number comes as null or as a word, as other languages write it."""
+    if type(value) is float or type(value) is int:
+        return float(value)
+    if value is None:
+        return math.nan
+    if isinstance(value, str) and value in WORDS:
+        return WORDS[value]
+    raise ValueError(f"data.{name[:80]}: expected a number")
+
+
+def _name(name: str) -> str:
+    if not name or name.isspace() or len(name) > NAME_MOST:
+        raise ValueError(f"expected a name of 1 to {NAME_MOST} characters, not blank; seen {name[:40]!r}")
+    return name
 
 
 def log_rows(line: dict[str, Any]) -> list[Row]:
@@ -69,8 +92,8 @@ def data_rows(line: dict[str, Any]) -> list[Row]:
     """Return (time_ms, step, log_name, data_type, data) of a histogram, table, graph or string."""
     _only(line, {"time", "data", "dataType", "logName", "step"})
     step = 0 if line.get("step") is None else _whole(line, "step")
-    texts = [_text(line, name) for name in ("logName", "dataType", "data")]
-    return [(_whole(line, "time"), step, *texts)]
+    name, *texts = (_text(line, field) for field in ("logName", "dataType", "data"))
+    return [(_whole(line, "time"), step, _name(name), *texts)]
 
 
 def keep_points(db: sqlite3.Connection, sender: Sender, lines: Lines) -> None:
@@ -156,4 +179,6 @@ def _text(line: dict[str, Any], name: str) -> str:
     value = line.get(name)
     if not isinstance(value, str):
         raise ValueError(f"{name}: expected a string")
+    if len(value) > TEXT_MOST:
+        raise ValueError(f"{name}: longer than {TEXT_MOST} characters")
     return value

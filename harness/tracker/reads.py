@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,14 +88,6 @@ def runs(db: sqlite3.Connection, listing: Listing) -> tuple[list[Found], int]:
 def run(db: sqlite3.Connection, run_id: int) -> sqlite3.Row:
     """Return a run. Raises Refused 404."""
     return _one(db.execute("SELECT * FROM runs WHERE id = ?", (run_id,)))
-
-
-def run_by_display_id(db: sqlite3.Connection, display_id: str, project: str | None) -> sqlite3.Row:
-    """Return a run by its display id. Prefixes are not unique: `project` decides, else the oldest. Raises
-    Refused 404.
-    """
-    query = "SELECT * FROM runs WHERE display_id = ? AND coalesce(?, project) = project ORDER BY id LIMIT 1"
-    return _one(db.execute(query, (display_id.upper(), project)))
 
 
 def _one(rows: sqlite3.Cursor) -> sqlite3.Row:
@@ -187,7 +179,9 @@ def logs(
     ], total
 
 
-def files(db: sqlite3.Connection, run_id: int, log_name: str | None, base: str) -> list[Found]:
+def files(
+    db: sqlite3.Connection, run_id: int, log_name: str | None, link: Callable[[str], str]
+) -> list[Found]:
     """Return files whose bytes have arrived, newest step last."""
     rows = db.execute(
         "SELECT * FROM files WHERE run_id = ? AND coalesce(?, log_name) = log_name"
@@ -204,7 +198,7 @@ def files(db: sqlite3.Connection, run_id: int, log_name: str | None, base: str) 
             "time": from_ms(row["time_ms"]),
             "step": row["step"],
             "caption": row["caption"],
-            "url": f"{base}/files/get/{row['token']}",
+            "url": link(row["token"]),
         }
         for row in rows
     ]

@@ -6,8 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from harness.tracker import audit_view, claims, http, run_fields
-from harness.tracker.http import Json, number, numbers
+from harness.tracker import audit_view, bodies, claims, http, run_fields
+from harness.tracker.http import Json, Refused, number, numbers
 
 
 async def runs(request: Request) -> Response:
@@ -25,8 +25,10 @@ async def attachments(request: Request) -> Response:
 
 async def points(request: Request) -> Response:
     ids, after = numbers(request, "runIds"), number(request, "after", 0)
+    if not ids:
+        raise Refused(400, "runIds: required")
     limit = max(1, number(request, "limit", 10000, 50000))
-    rows, following = await http.store(request).read(lambda db: audit_view.points(db, ids, after, limit))
+    rows, following = await http.store(request).scan(lambda db: audit_view.points(db, ids, after, limit))
     return Json({"columns": audit_view.COLUMNS, "points": rows, "next": following})
 
 
@@ -36,7 +38,7 @@ async def writers(request: Request) -> Response:
 
 
 async def claim(request: Request) -> Response:
-    body = await http.fields(request)
+    body = await bodies.fields(request)
     project, external_id, launch = (
         run_fields.string(body, name) for name in ("projectName", "externalId", "launch")
     )
@@ -47,13 +49,14 @@ async def claim(request: Request) -> Response:
 
 
 async def release(request: Request) -> Response:
-    launch = run_fields.string(await http.fields(request), "launch")
+    launch = run_fields.string(await bodies.fields(request), "launch")
     await http.store(request).write(lambda db: claims.release(db, launch))
     return Json({"success": True})
 
 
 async def failures(request: Request) -> Response:
-    return Json({"failures": http.failures(request).all()})
+    state = {"failures": http.failures, "refused": http.refused, "hungUp": http.hung_up}
+    return Json({name: of(request).all() for name, of in state.items()})
 
 
 routes = [

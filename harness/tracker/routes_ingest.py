@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -10,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from harness.tracker import http, ingest
+from harness.tracker import bodies, http, ingest
 
 Keep = Callable[[sqlite3.Connection, http.Sender, ingest.Lines], None]
 
@@ -20,10 +21,14 @@ def _route(
 ) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
         who = http.sender(request)
-        lines = ingest.read(await http.body(request), rows_of)
-        await http.store(request).write(lambda db: keep(db, who, lines))
+        if not who.run_header or not who.project:
+            raise http.Refused(400, "X-Run-Id and X-Project-Name: required")
+        async with bodies.body(request) as text:
+            loop, threads = asyncio.get_running_loop(), request.app.state.parsing
+            lines = await loop.run_in_executor(threads, ingest.read, text, rows_of)
+            await http.store(request).write(lambda db: keep(db, who, lines))
         if lines.error is not None:
-            return http.refusal(request.url.path, 422, lines.error)
+            raise http.Refused(422, lines.error)
         return PlainTextResponse(f"Stream processed successfully: {lines.lines} records")
 
     return handle

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from harness.tracker import http, reads, series
+from harness.tracker import display_ids, http, reads, series, signed
 from harness.tracker.http import Json, Refused, number, optional_number, text
 from harness.tracker.routes_runs import ORGANIZATION, run_url
 
@@ -47,7 +47,7 @@ async def details_by_display_id(request: Request) -> Response:
         raise Refused(400, "Invalid display ID format. Expected PREFIX-NUMBER")
     return Json(
         await http.store(request).read(
-            lambda db: reads.details(db, reads.run_by_display_id(db, display_id, project))
+            lambda db: reads.details(db, display_ids.find(db, display_id, project))
         )
     )
 
@@ -63,7 +63,7 @@ async def status_history(request: Request) -> Response:
 async def metric_names(request: Request) -> Response:
     project, ids = text(request, "projectName"), http.numbers(request, "runIds")
     search, limit = request.query_params.get("search", ""), number(request, "limit", 500, 500)
-    names = await http.store(request).read(lambda db: series.names(db, project, ids, search, limit))
+    names = await http.store(request).scan(lambda db: series.names(db, project, ids, search, limit))
     return Json({"projectName": project, "metricNames": names})
 
 
@@ -71,7 +71,7 @@ async def metrics(request: Request) -> Response:
     text(request, "projectName")
     run_id, limit, name = number(request, "runId"), number(request, "limit", 2000, 10000), _name(request)
     window = optional_number(request, "stepMin"), optional_number(request, "stepMax")
-    found = await http.store(request).read(lambda db: series.points(db, run_id, name, max(1, limit), *window))
+    found = await http.store(request).scan(lambda db: series.points(db, run_id, name, max(1, limit), *window))
     return Json({"metrics": found})
 
 
@@ -83,7 +83,7 @@ async def metrics_raw(request: Request) -> Response:
         text(request, "logName"),
     )
     window = optional_number(request, "stepMin"), optional_number(request, "stepMax")
-    found, truncated = await http.store(request).read(lambda db: series.raw(db, run_id, name, limit, *window))
+    found, truncated = await http.store(request).scan(lambda db: series.raw(db, run_id, name, limit, *window))
     return Json({"metrics": found, "truncated": truncated})
 
 
@@ -105,7 +105,7 @@ async def statistics(request: Request) -> Response:
         )
 
     base = http.base_url(request)
-    return await http.store(request).read(read)
+    return await http.store(request).scan(read)
 
 
 async def compare(request: Request) -> Response:
@@ -126,7 +126,7 @@ async def compare(request: Request) -> Response:
         return found
 
     url = f"{base}/o/{ORGANIZATION}/projects/{project}?runs={','.join(map(str, ids))}"
-    found = await http.store(request).read(read)
+    found = await http.store(request).scan(read)
     return Json({"projectName": project, "logName": name, "comparisonUrl": url, "runs": found})
 
 
@@ -164,12 +164,17 @@ async def leaderboard(request: Request) -> Response:
         head = {"projectName": project, "logName": name, "aggregation": aggregation, "direction": direction}
         return Json({**head, "runs": shown[offset : offset + limit], "total": len(ranked)})
 
-    return await http.store(request).read(read)
+    return await http.store(request).scan(read)
 
 
 async def files(request: Request) -> Response:
     run_id, name, base = number(request, "runId"), _name(request), http.base_url(request)
-    return Json({"files": await http.store(request).read(lambda db: reads.files(db, run_id, name, base))})
+    key: str = request.app.state.key
+
+    def link(token: str) -> str:
+        return f"{base}/files/get/{signed.link(key, token)}"
+
+    return Json({"files": await http.store(request).read(lambda db: reads.files(db, run_id, name, link))})
 
 
 async def logs(request: Request) -> Response:
@@ -193,7 +198,7 @@ def _name(request: Request) -> str | None:
 routes = [
     Route("/api/runs/projects", projects),
     Route("/api/runs/list", runs),
-    Route("/api/runs/details/{run_id:int}", details),
+    Route("/api/runs/details/{run_id}", details),
     Route("/api/runs/details/by-display-id/{display_id}", details_by_display_id),
     Route("/api/runs/status/history", status_history),
     Route("/api/runs/metric-names", metric_names),

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from harness.tracker import http, run_fields, runs
+from harness.tracker import bodies, http, run_fields, runs
 from harness.tracker.http import Json, Refused
 
 ORGANIZATION = "harness"
@@ -42,21 +42,21 @@ async def slug(_request: Request) -> Response:
 
 
 async def create(request: Request) -> Response:
-    new = run_fields.read_create(await http.fields(request))
+    new = run_fields.read_create(await bodies.fields(request))
     attach = run_fields.read_attach(http.sender(request), new)
     row, resumed = await http.store(request).write(lambda db: runs.create(db, new, attach))
     return _attached(request, row, resumed)
 
 
 async def resume(request: Request) -> Response:
-    body = await http.fields(request)
+    body = await bodies.fields(request)
     attach = run_fields.read_attach(http.sender(request))
     row = await http.store(request).write(lambda db: runs.resume(db, body, attach))
     return _attached(request, row, True)
 
 
 async def add_log_names(request: Request) -> Response:
-    body, who = await http.fields(request), http.sender(request)
+    body, who = await bodies.fields(request), http.sender(request)
     log_type, names = run_fields.string(body, "logType", 64), body.get("logName")
     names = [names] if isinstance(names, str) else names
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -68,29 +68,32 @@ async def add_log_names(request: Request) -> Response:
 
 
 async def trigger(request: Request) -> Response:
-    body, who = await http.fields(request), http.sender(request)
+    body, who = await bodies.fields(request), http.sender(request)
     status = await http.store(request).write(lambda db: runs.heartbeat(db, body.get("runId"), who))
     return Json({"status": status, "triggers": None})
 
 
 async def set_status(request: Request) -> Response:
-    body, who = await http.fields(request), http.sender(request)
+    body, who = await bodies.fields(request), http.sender(request)
     status, metadata = body.get("status"), run_fields.document(body, "statusMetadata")
     if not isinstance(status, str) or status not in runs.STATUSES:
         raise Refused(400, f"status: expected one of {', '.join(sorted(runs.STATUSES))}")
-    await http.store(request).write(lambda db: runs.set_status(db, body.get("runId"), status, metadata, who))
+    at = run_fields.moment(body, "statusUpdated")
+    await http.store(request).write(
+        lambda db: runs.set_status(db, body.get("runId"), status, metadata, who, at)
+    )
     return Json({"success": True})
 
 
 async def update_tags(request: Request) -> Response:
-    body, who = await http.fields(request), http.sender(request)
+    body, who = await bodies.fields(request), http.sender(request)
     tags = run_fields.tags(body.get("tags"))
     await http.store(request).write(lambda db: runs.update(db, body.get("runId"), who, tags=tags))
     return Json({"success": True})
 
 
 async def update_config(request: Request) -> Response:
-    body, who = await http.fields(request), http.sender(request)
+    body, who = await bodies.fields(request), http.sender(request)
     config = run_fields.document(body, "config")
     if config is not None and not isinstance(config, dict):
         raise Refused(400, "config: expected a JSON object")
@@ -109,7 +112,7 @@ async def model_graph(request: Request) -> Response:
 
 
 async def _note(request: Request, field: str) -> None:
-    body, who = await http.fields(request), http.sender(request)
+    body, who = await bodies.fields(request), http.sender(request)
     content: Any = body.get(field)
     if not isinstance(content, dict):
         raise Refused(400, f"{field}: expected an object")

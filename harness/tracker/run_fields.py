@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
-from harness.tracker.http import Refused, Sender, integer
+from harness.tracker.bodies import loads
+from harness.tracker.http import Refused, Sender, from_ms, integer
 
 EXTERNAL_ID_MOST = 255
 TAGS_MOST = 50
@@ -40,10 +40,9 @@ class Create:
     fork_step: int | None
     inherit_config: bool
     inherit_tags: bool
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(name)
+    created_at: str | None = None
+    """When a run that is brought from elsewhere began. None: now."""
+    updated_at: str | None = None
 
 
 def document(body: Mapping[str, Any], name: str) -> Any:
@@ -52,16 +51,22 @@ def document(body: Mapping[str, Any], name: str) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value, parse_constant=_no_constant)
+        return loads(value, constants=False)
     except (ValueError, RecursionError):
         raise Refused(400, f"Invalid {name} JSON") from None
+
+
+def moment(body: Mapping[str, Any], name: str) -> str | None:
+    """Return a time, which the client gives in milliseconds, or None. Raises Refused 400 otherwise."""
+    value = body.get(name)
+    return None if value is None else from_ms(integer(value, name))
 
 
 def string(body: Mapping[str, Any], name: str, most: int = 4096) -> str:
     """Return a string of 1 to `most` characters. Raises Refused 400 otherwise."""
     value = body.get(name)
-    if not isinstance(value, str) or not 1 <= len(value) <= most:
-        raise Refused(400, f"{name}: expected a string of 1 to {most} characters")
+    if not isinstance(value, str) or not 1 <= len(value) <= most or value.isspace():
+        raise Refused(400, f"{name}: expected a string of 1 to {most} characters, not blank")
     return value
 
 
@@ -97,6 +102,8 @@ def read_create(body: Mapping[str, Any]) -> Create:
         fork_step=None if step is None else integer(step, "forkStep"),
         inherit_config=bool(body.get("inheritConfig")),
         inherit_tags=bool(body.get("inheritTags")),
+        created_at=moment(body, "createdAt"),
+        updated_at=moment(body, "updatedAt"),
     )
 
 

@@ -6,27 +6,18 @@ What a run id means, what a resume changes and which status wins is as in Pluto'
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 import time
 from dataclasses import replace
 from typing import Any
 
-from harness.tracker import claims
+from harness.tracker import claims, display_ids
 from harness.tracker.http import Refused, Sender, integer, now
 from harness.tracker.run_fields import Attach, Create, merged
 
 TERMINAL = {"COMPLETED": 0, "TERMINATED": 1, "CANCELLED": 2, "FAILED": 3}
 """Terminal statuses. One replaces another only upward, so that a late success cannot hide a failure."""
 STATUSES = {"RUNNING", *TERMINAL}
-WORD = re.compile(r"[A-Za-z0-9]+")
-
-
-def prefix_of(project: str) -> str:
-    """Return a display-id prefix: initials, filled up from the last word. "unify-test" → "UTE"."""
-    words: list[str] = WORD.findall(project) or ["RUN"]
-    initials = "".join(word[0] for word in words[:3])
-    return (initials + words[-1][1:])[: max(3, len(initials))].upper()
 
 
 def find(db: sqlite3.Connection, run_id: object) -> sqlite3.Row:
@@ -48,7 +39,7 @@ def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3
     db.execute(
         "INSERT INTO projects (name, prefix, created_at, updated_at) VALUES (?, ?, ?, ?)"
         " ON CONFLICT (name) DO UPDATE SET updated_at = excluded.updated_at",
-        (new.project, prefix_of(new.project), at, at),
+        (new.project, display_ids.free_prefix(db, new.project), at, at),
     )
     if new.external_id is not None:
         found = db.execute(
@@ -75,8 +66,8 @@ def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3
             json.dumps(config),
             json.dumps(new.logger_settings),
             json.dumps(new.system_metadata),
-            at,
-            at,
+            new.created_at or at,
+            new.updated_at or at,
             new.forked_from,
             new.fork_step,
         ),
@@ -106,9 +97,8 @@ def resume(db: sqlite3.Connection, body: dict[str, Any], attach: Attach) -> sqli
     if body.get("runId") is not None:
         row = find(db, body["runId"])
     elif body.get("displayId") is not None:
-        row = db.execute(
-            "SELECT * FROM runs WHERE display_id = ? ORDER BY id LIMIT 1", (str(body["displayId"]).upper(),)
-        ).fetchone()
+        project = body.get("projectName") or attach.sender.project
+        row = display_ids.find(db, str(body["displayId"]), project if isinstance(project, str) else None)
     elif body.get("externalId") is not None:
         row = db.execute(
             "SELECT * FROM runs WHERE external_id = ? AND project = ?",
@@ -136,8 +126,13 @@ def reopen(db: sqlite3.Connection, run_id: int, attach: Attach, config: Any) -> 
     return find(db, run_id)
 
 
-def set_status(db: sqlite3.Connection, run_id: object, status: str, metadata: Any, sender: Sender) -> None:
-    """Take a status report. One that may not replace the present status is kept in the history only."""
+def set_status(
+    db: sqlite3.Connection, run_id: object, status: str, metadata: Any, sender: Sender, at: str | None = None
+) -> None:
+    """Take a status report. One that may not replace the present status is kept in the history only.
+
+    `at` is when the run ended, of a run that was brought from elsewhere.
+    """
     row = find(db, run_id)
     before = row["status"]
     applies = before not in TERMINAL or (status in TERMINAL and TERMINAL[status] > TERMINAL[before])
@@ -147,7 +142,7 @@ def set_status(db: sqlite3.Connection, run_id: object, status: str, metadata: An
         db.execute(
             "UPDATE runs SET status = ?, status_metadata = ?, status_updated = ?, updated_at = ?"
             " WHERE id = ?",
-            (status, json.dumps(metadata), now(), now(), row["id"]),
+            (status, json.dumps(metadata), at or now(), now(), row["id"]),
         )
 
 

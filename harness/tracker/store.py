@@ -10,18 +10,32 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from harness.tracker.blobs import Blobs
 from harness.tracker.schema import MIGRATIONS, TABLES, VERSION
 
 T = TypeVar("T")
 Work = tuple[Callable[[sqlite3.Connection], Any], "Future[Any]"]
 GROUP = 256
 """Most writes in one transaction."""
+QUEUE = 4096
+"""Most writes that wait. More are refused, and their senders come again later."""
+QUERY_SECONDS = 60.0
+"""Longest time of a query."""
+
+
+class Full(Exception):
+    """More writes wait than QUEUE."""
+
+
+class Slow(Exception):
+    """A query took longer than QUERY_SECONDS."""
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -50,26 +64,40 @@ def _prepare(db: sqlite3.Connection) -> None:
 class Store:
     """The database. `write` and `read` take a function of a connection and return what it returns."""
 
-    def __init__(self, path: Path, readers: int = 4) -> None:
+    def __init__(self, path: Path, readers: int = 4, scanners: int = 2) -> None:
         self.path = path
         self._db = connect(path)
         _prepare(self._db)
+        self.blobs = Blobs(path.with_name(path.name + ".files"))
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
         self._local = threading.local()
         self._opened: list[sqlite3.Connection] = []
         self._readers = ThreadPoolExecutor(readers, thread_name_prefix="read")
+        self._scanners = ThreadPoolExecutor(scanners, thread_name_prefix="scan")
         self._writer = threading.Thread(target=self._write_groups, name="write", daemon=True)
         self._writer.start()
 
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` inside a transaction. Returns when it is committed. Raises what `work` raises."""
+        """Run `work` inside a transaction. Returns when it is committed.
+
+        Raises Full, and what `work` raises.
+        """
+        if self._queue.qsize() >= QUEUE:
+            raise Full
         done: Future[T] = Future()
         self._queue.put((work, done))
         return await asyncio.wrap_future(done)
 
     async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` on a read connection, in a thread of its own. It sees one state throughout."""
+        """Run `work` on a read connection, in a thread of its own. It sees one state throughout.
+
+        Raises Slow when it takes too long.
+        """
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
+
+    async def scan(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` as `read` does, where it may go through a million points: other reads do not wait."""
+        return await asyncio.get_running_loop().run_in_executor(self._scanners, self._read, work)
 
     @property
     def alive(self) -> bool:
@@ -80,6 +108,7 @@ class Store:
         self._queue.put(None)
         self._writer.join()
         self._readers.shutdown()
+        self._scanners.shutdown()
         for db in self._opened:
             db.close()
         self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -91,10 +120,17 @@ class Store:
             db = self._local.db = connect(self.path)
             db.execute("PRAGMA query_only=ON")
             self._opened.append(db)
+        late = time.monotonic() + QUERY_SECONDS
+        db.set_progress_handler(lambda: time.monotonic() > late, 100_000)
         db.execute("BEGIN")
         try:
             return work(db)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+                raise Slow from None
+            raise
         finally:
+            db.set_progress_handler(None, 0)
             db.execute("COMMIT")
 
     def _write_groups(self) -> None:

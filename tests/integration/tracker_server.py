@@ -51,6 +51,10 @@ class Server:
         self._port = int(self.url.rpartition(":")[2])
         return self
 
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
     def kill(self) -> None:
         self._end(signal.SIGKILL)
 

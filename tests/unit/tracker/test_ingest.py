@@ -32,7 +32,11 @@ def test_numbers_that_json_does_not_know() -> None:
         b'{"time": 5, "data": {"a": 1}}',
         b'{"time": 5, "step": 1, "data": {"a": "1"}}',
         b'{"time": 5, "step": 1, "data": {"a": true}}',
-        b'{"time": 5, "step": 1, "data": {"a": null}}',
+        b'{"time": 5, "step": 1, "data": {"a": "Inf"}}',
+        b'{"time": 5, "step": 1, "data": {" ": 1}}',
+        b'{"time": 5, "step": 1, "data": {"' + b"n" * 1025 + b'": 1}}',
+        b'{"time": 5, "step": ' + b"1" * 5000 + b', "data": {"a": 1}}',
+        b'{"time": 5, "step": 1, "data": {"\xed\xa0\x80": 1}}',
         b'{"time": 5, "step": 1, "data": {"a": 1' + b"0" * 400 + b"}}",
         b'{"time": 5, "step": 1, "data": [1]}',
         b'{"time": 5, "step": 9223372036854775808, "data": {}}',
@@ -50,7 +54,22 @@ def test_a_bad_line_ends_the_request_and_earlier_lines_stay(bad: bytes) -> None:
     assert found.error.startswith("line 3: ")
 
 
-@given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), st.floats(), max_size=5))
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [(b"null", math.nan), (b'"NaN"', math.nan), (b'"Infinity"', math.inf), (b'"-Infinity"', -math.inf)],
+)
+def test_what_json_has_no_number_for_is_taken(written: bytes, meant: float) -> None:
+    """Contract: other languages write it as null or as a word; the rest of the request stays."""
+    line = b'{"time": 5, "step": 1, "data": {"a": ' + written + b', "b": 1}}'
+    found = ingest.read(line, ingest.point_rows)
+    assert found.error is None
+    assert [repr(row[3]) for row in found.rows] == [repr(meant), "1.0"]
+
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"])).filter(lambda name: name.strip())
+
+
+@given(st.dictionaries(NAMES, st.floats(), max_size=5))
 def test_what_the_client_writes_is_read_back(data: dict[str, float]) -> None:
     """The client writes each line with json.dumps, so names are escaped and NaN is bare."""
     line = json.dumps({"time": 1, "step": 2, "data": data}).encode()

@@ -1,0 +1,83 @@
+"""Read requests: a body within its limits of size, time and memory, and JSON through one door."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn
+
+from starlette.requests import Request
+
+from harness.tracker.http import Busy, Refused
+
+BODY_LIMIT = 64 << 20
+"""Most bytes of one request."""
+HELD_LIMIT = 96 << 20
+"""Most bytes of all requests that are being read. One request alone may have BODY_LIMIT."""
+BODY_SECONDS = 60
+"""Longest silence in the middle of a request."""
+
+
+async def chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
+    """Yield the request's body as it comes. Raises Refused: 413 past `limit` bytes, 408 when it stops."""
+    size, stream = 0, request.stream()
+    while True:
+        try:
+            part = await asyncio.wait_for(anext(stream, None), BODY_SECONDS)
+        except TimeoutError:
+            raise Refused(408, f"nothing of the body came for {BODY_SECONDS} s") from None
+        if part is None:
+            return
+        size += len(part)
+        if size > limit:
+            raise Refused(413, f"the body is larger than {limit} bytes")
+        yield part
+
+
+@asynccontextmanager
+async def body(request: Request, limit: int = BODY_LIMIT) -> AsyncIterator[bytes]:
+    """The request's body, for as long as the block needs it.
+
+    Raises Refused 413, 408, and 429 while the bodies of all requests together are too large for the memory.
+    """
+    state, held, parts = request.app.state, 0, []
+    try:
+        async for part in chunks(request, limit):
+            held, state.held = held + len(part), state.held + len(part)
+            if state.held > HELD_LIMIT and state.held > held:
+                raise Busy("the requests that are being read take too much memory")
+            parts.append(part)
+        yield b"".join(parts)
+    finally:
+        state.held -= held
+
+
+def loads(text: bytes | str, *, constants: bool = True) -> Any:
+    """Parse JSON: the one door for every text that a client sends. NaN and infinities pass if `constants`.
+
+    Raises ValueError, also for bytes that are not UTF-8, for half a surrogate pair, which no database and no
+    answer could hold, and for numbers of thousands of digits.
+    """
+    whole = text.decode() if isinstance(text, bytes) else text  # json.loads itself lets surrogates in
+    found = json.loads(whole) if constants else json.loads(whole, parse_constant=_no_constant)
+    if "\\u" in whole or not isinstance(text, bytes):
+        json.dumps(found, ensure_ascii=False).encode()
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+async def fields(request: Request) -> dict[str, Any]:
+    """Return the body as a JSON object. Raises Refused 400 otherwise."""
+    async with body(request) as text:
+        try:
+            found = loads(text)
+        except (ValueError, RecursionError):
+            raise Refused(400, "Malformed JSON in request body") from None
+    if not isinstance(found, dict):
+        raise Refused(400, "The request body must be a JSON object")
+    return found

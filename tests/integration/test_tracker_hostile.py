@@ -1,0 +1,282 @@
+"""What a client may send, by mistake or not: the tracker stays up, says what is wrong, and can be read."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sqlite3
+import time
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import httpx
+import pytest
+from tracker_server import KEY, Server, create, log_metrics
+
+from harness.tracker.audit import EmbeddedAudit
+from harness.tracker.connections import HEAD_SECONDS
+
+IDS = count()
+HALF = "\ud800"
+"""Half a surrogate pair, as in a path that os.fsdecode made."""
+RUN = {"runName": "r", "projectName": "e2e"}
+LINE = b'{"time": 1, "step": 1, "data": {"a": 1}}'
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("hostile"), "--max-file-mib", "8").start()
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[httpx.Client]:
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def run_id(client: httpx.Client) -> int:
+    """A fresh run."""
+    found: int = create(client, f"run-{next(IDS)}")["runId"]
+    return found
+
+
+def came_to_nothing(client: httpx.Client) -> dict[str, list[dict[str, Any]]]:
+    """Return the failed, the refused and the broken off requests."""
+    found: dict[str, list[dict[str, Any]]] = client.get("/api/audit/failures").json()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("create", {**RUN, "config": json.dumps({"path": HALF})}),
+        ("create", {**RUN, "systemMetadata": json.dumps({"os_info": {HALF: 1}})}),
+        ("create", {**RUN, "runName": HALF}),
+        ("status/update", {"status": "FAILED", "statusMetadata": json.dumps([HALF])}),
+        ("config/update", {"config": json.dumps({HALF: 1})}),
+        ("tags/update", {"tags": [HALF]}),
+        ("logName/add", {"logType": "METRIC", "logName": [HALF]}),
+        ("alert", {"alert": {"title": HALF}}),
+        ("modelGraph/create", {"graph": {HALF: 1}}),
+    ],
+)
+def test_half_a_character_is_refused_everywhere(
+    client: httpx.Client, run_id: int, path: str, body: dict[str, Any]
+) -> None:
+    """Contract: 400 on every route, also inside JSON that is inside JSON; the run can still be read."""
+    whole = {"runId": run_id, **body}
+    raw = json.dumps(whole, ensure_ascii=False).encode(errors="surrogatepass")
+    for content in (json.dumps(whole).encode(), raw):
+        answer = client.post(f"/api/runs/{path}", content=content)
+        # In the bytes of JSON inside JSON there is only its escape: the same text as the first.
+        assert answer.status_code == 400, (content, answer.text)
+    external = client.get(f"/api/runs/details/{run_id}").json()["externalId"]
+    shown = client.get("/api/audit/runs", params={"externalId": external, "projectName": "e2e"})
+    assert [run["runId"] for run in shown.json()["runs"]] == [run_id]
+
+
+def test_what_an_older_tracker_stored_can_be_read(server: Server, client: httpx.Client, run_id: int) -> None:
+    """Contract: half a surrogate pair that is in the database already is shown as its escape."""
+    with sqlite3.connect(server.db) as db:
+        db.execute("UPDATE runs SET config = ? WHERE id = ?", (json.dumps({"path": HALF}), run_id))
+    answer = client.get(f"/api/runs/details/{run_id}")
+    assert answer.status_code == 200
+    assert json.loads(answer.text)["config"] == {"path": HALF}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/api/runs/details/--5"),
+        ("GET", "/api/runs/details/" + "9" * 5000),
+        ("GET", "/api/runs/details/by-display-id/" + "A" * 5000),
+        ("GET", "/api/runs/logs?runId=--5"),
+        ("GET", "/api/runs/logs?runId=" + "9" * 5000),
+        ("GET", "/api/audit/points"),
+        ("GET", "/api/audit/points?runIds=--1"),
+        ("GET", "/files/get/a/b/c"),
+        ("GET", "/files/get/%00/9999999999/é"),
+        ("POST", "/api/runs/create"),
+        ("POST", "/ingest/metrics"),
+        ("POST", "/files"),
+    ],
+)
+def test_nonsense_is_the_senders_mistake(client: httpx.Client, method: str, path: str) -> None:
+    """Contract: an answer from 400 on, below 500, and the connection stays open."""
+    answer = client.request(method, path)
+    assert 400 <= answer.status_code < 500, answer.text
+    assert answer.headers.get("connection") != "close"
+
+
+def test_two_projects_share_no_display_id(client: httpx.Client) -> None:
+    """Contract: a resume by display id, which says no project, finds the run of that id and no other."""
+    made = [create(client, None, projectName=f"unify-{name}") for name in ("test", "team", "tests", "te")]
+    assert len({one["displayId"] for one in made}) == 4
+    for one in made:
+        resumed = client.post("/api/runs/resume", json={"displayId": one["displayId"]}).json()
+        assert (resumed["runId"], resumed["projectName"]) == (one["runId"], one["projectName"])
+
+
+def test_a_display_id_of_two_projects_is_not_guessed(server: Server, client: httpx.Client) -> None:
+    """Contract: in an older database, where prefixes are shared, the project decides; without one: 409."""
+    one, two = (create(client, None, projectName=name) for name in ("older-a", "older-b"))
+    with sqlite3.connect(server.db) as db:
+        ids = (one["runId"], two["runId"])
+        db.execute("UPDATE runs SET display_id = 'OLD-1' WHERE id IN (?, ?)", ids)
+    answer = client.post("/api/runs/resume", json={"displayId": "OLD-1"})
+    assert answer.status_code == 409
+    assert "older-a, older-b" in answer.json()["error"]
+    told = client.post("/api/runs/resume", json={"displayId": "OLD-1", "projectName": "older-b"})
+    assert told.json()["runId"] == two["runId"]
+    assert client.get("/api/runs/details/by-display-id/OLD-1").status_code == 409
+
+
+def announced(client: httpx.Client, run_id: int, size: int, name: str = "a.txt") -> str:
+    """Announce a file and return the address to put it to."""
+    entry = {"fileName": name, "fileSize": size, "time": 1, "logName": name}
+    headers = {"X-Run-Id": f"{run_id}", "X-Project-Name": "e2e"}
+    found: str = client.post("/files", json={"files": [entry]}, headers=headers).json()[name][0][name]
+    return found
+
+
+def connected(server: Server) -> socket.socket:
+    """Open a connection to the server."""
+    host, _, port = server.url.removeprefix("http://").rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def test_an_upload_without_a_token_is_refused_before_its_bytes(server: Server) -> None:
+    """Contract: the answer comes while the body is still outstanding, so nothing of it is kept."""
+    with connected(server) as there:
+        there.sendall(b"PUT /files/put/guessed HTTP/1.1\r\nHost: t\r\nContent-Length: 60000000\r\n\r\n")
+        assert b" 404 " in there.recv(65536)
+
+
+def test_unfinished_uploads_take_no_memory(server: Server, client: httpx.Client, run_id: int) -> None:
+    """Contract: the bytes of an upload go to the disk as they come; broken off, nothing is left of them."""
+    before = resident(server)
+    open_, most = [], 7 << 20
+    for _ in range(8):
+        path = announced(client, run_id, most + 1).removeprefix(server.url)
+        there = connected(server)
+        there.sendall(f"PUT {path} HTTP/1.1\r\nHost: t\r\nContent-Length: {most + 1}\r\n\r\n".encode())
+        there.sendall(b"x" * most)
+        open_.append(there)
+    folder = server.db.with_name(server.db.name + ".files")
+    settled(lambda: sum(path.stat().st_size for path in folder.iterdir()) >= 8 * most)
+    assert resident(server) - before < 3 * most
+    for there in open_:
+        there.close()
+    settled(lambda: not list(folder.iterdir()))
+    assert any("hung up" in one["reason"] for one in came_to_nothing(client)["hungUp"])
+    assert client.get("/api/runs/files", params={"runId": run_id}).json() == {"files": []}
+
+
+def test_a_file_is_what_was_announced_and_its_link_ends(
+    server: Server, client: httpx.Client, run_id: int
+) -> None:
+    """Contract: another size is refused; a browser may not run what a rank sent; a link ends."""
+    assert client.put(announced(client, run_id, 5), content=b"1234").status_code == 400
+    html = {"Content-Type": "text/html"}
+    there = announced(client, run_id, 8, "b.html")
+    assert client.put(there, content=b"<script>", headers=html).status_code == 200
+    (file,) = client.get("/api/runs/files", params={"runId": run_id}).json()["files"]
+    with httpx.Client(trust_env=False) as bare:
+        answer = bare.get(file["url"])
+        assert (answer.content, answer.headers["content-type"]) == (b"<script>", "application/octet-stream")
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        start, until, seal = file["url"].rsplit("/", 2)
+        assert 0 < int(until) - time.time() <= 3600
+        assert bare.get(f"{start}/{int(until) + 1}/{seal}").status_code == 403
+
+
+def test_idle_connections_close_and_stop_nobody(server: Server, client: httpx.Client) -> None:
+    """Contract: 1100 connections that ask for nothing leave room for one that does, and are closed."""
+    idle = [connected(server) for _ in range(1100)]
+    slow = connected(server)
+    slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: ")
+    assert client.get("/healthz").status_code == 200
+    with httpx.Client(base_url=server.url, trust_env=False) as another:
+        assert another.get("/healthz").status_code == 200
+    for there in [*idle, slow]:
+        there.settimeout(HEAD_SECONDS + 30)
+        assert there.recv(1) == b""
+        there.close()
+
+
+def test_one_slow_query_keeps_nobody_waiting(server: Server, client: httpx.Client, run_id: int) -> None:
+    """Contract: reads of a run's list do not wait behind reads of its points."""
+    rows = b"\n".join(
+        b'{"time": 1, "step": %d, "data": {%s}}'
+        % (step, b", ".join(b'"m%d": 1' % name for name in range(100)))
+        for step in range(500)
+    )
+    assert log_metrics(client, run_id, rows.decode()).status_code == 200
+    waiting = []
+    for _ in range(12):
+        there = connected(server)
+        query = f"/api/runs/statistics?runId={run_id}&projectName=e2e"
+        there.sendall(f"GET {query} HTTP/1.1\r\nHost: t\r\nX-Api-Key: {KEY}\r\n\r\n".encode())
+        waiting.append(there)
+    began = time.monotonic()
+    assert client.get("/api/runs/projects").status_code == 200
+    quick = time.monotonic() - began
+    for there in waiting:
+        assert b" 200 " in there.recv(65536)
+        there.close()
+    assert quick < (time.monotonic() - began) / 2
+
+
+def test_three_ways_to_come_to_nothing_are_told_apart(
+    server: Server, client: httpx.Client, run_id: int
+) -> None:
+    """Contract: a refused line and a sender that hung up are no failures of the tracker."""
+    failed = came_to_nothing(client)["failures"]
+    assert log_metrics(client, run_id, '{"time": 1, "step": 1, "data": {"a": "x"}}').status_code == 422
+    with connected(server) as there:
+        head = f"POST /ingest/metrics HTTP/1.1\r\nHost: t\r\nX-Api-Key: {KEY}\r\nX-Run-Id: {run_id}\r\n"
+        there.sendall(
+            f"{head}X-Project-Name: e2e\r\nX-Run-Name: rank9\r\nContent-Length: 999\r\n\r\n".encode()
+        )
+        there.sendall(LINE)
+        time.sleep(0.2)
+    settled(lambda: any(one["sender"] == "rank9" for one in came_to_nothing(client)["hungUp"]))
+    assert came_to_nothing(client)["failures"] == failed
+    refused = [one for one in EmbeddedAudit(client).refused([run_id]) if one.run_id == run_id]
+    assert [(one.sender, one.count) for one in refused] == [("rank0", 1)]
+    assert "422: line 1: data.a: expected a number" in refused[0].reason
+
+
+def test_a_request_that_says_no_run_is_refused(client: httpx.Client, run_id: int) -> None:
+    """Contract: without X-Run-Id or X-Project-Name nobody could find the rows again."""
+    for headers in ({"X-Run-Id": f"{run_id}"}, {"X-Project-Name": "e2e"}, {}):
+        assert client.post("/ingest/metrics", content=LINE, headers=headers).status_code == 400
+
+
+def test_a_brought_run_keeps_its_times(client: httpx.Client) -> None:
+    """Contract: createdAt and statusUpdated, in milliseconds, are those of a run that was made elsewhere."""
+    made = create(client, None, createdAt=86_400_000)
+    body = {"runId": made["runId"], "status": "COMPLETED", "statusUpdated": 86_401_000}
+    client.post("/api/runs/status/update", json=body)
+    shown = client.get(f"/api/runs/details/{made['runId']}").json()
+    assert shown["createdAt"] == "1970-01-02T00:00:00.000Z"
+    assert shown["statusUpdated"] == "1970-01-02T00:00:01.000Z"
+
+
+def resident(server: Server) -> int:
+    """Return the bytes of memory that the server's process holds."""
+    assert server.pid is not None
+    with open(f"/proc/{server.pid}/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+def settled(holds: Any, seconds: float = 20) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
