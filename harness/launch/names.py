@@ -10,6 +10,8 @@ NETCHECK = "pluto-e2e-harness/netcheck"
 """Annotation of an Indexed Job. "alone": it runs netcheck and nothing else, and logs nothing with Pluto."""
 ACCEPT = "pluto-e2e-harness/accept"
 """Annotation. "nodes" of a DaemonSet, "ddp" of a StatefulSet: it runs acceptance tests and nothing else."""
+RESTARTS = "pluto-e2e-harness/restarts"
+"""Annotation of a workload: how often each rank may run again, whatever ended it. More is a FAIL."""
 LOCAL_IMAGE = "pluto-multinode-test:local"
 """The image that stands for the worker image that the harness builds from the Dockerfile."""
 NPROC = re.compile(r"--nproc[_-]per[_-]node[= ](\S+)")

@@ -86,6 +86,7 @@ def prepare(
         scripts=scripts.mounts(files),
         pull_secret=_pull_secret(kube, settings, namespace),
         recorder=settings.recorder,
+        shared_folder=ready.cluster.shared_folder,
         netcheck=True,
     )
     return Launching(

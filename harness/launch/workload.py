@@ -17,6 +17,7 @@ from harness.context import RunContext
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.kinds import WatchedKind
 from harness.evidence.schema import Purpose
+from harness.provision.cluster import SharedFolder
 from harness.settings import Settings
 
 Record = Callable[[str, str], None]
@@ -57,6 +58,8 @@ class Surroundings:
     """The pull secret for the image, in the launch's namespace."""
     recorder: bool = False
     """Whether the recorder around Pluto's client is mounted (harness/launch/recorder.py)."""
+    shared_folder: SharedFolder | None = None
+    """A folder that all nodes share with this machine, where the cluster has one."""
     netcheck: bool = False
     """Whether netcheck is mounted (harness/launch/netcheck.py), to be run by the init or from outside."""
 

@@ -13,6 +13,14 @@ from harness.core.progress import Progress
 from harness.provision.images.build import ImageRef
 
 
+@dataclass(frozen=True)
+class SharedFolder:
+    """A folder that all nodes of a cluster share with this machine."""
+
+    here: Path
+    on_nodes: str
+
+
 class Cluster(Protocol):
     """A cluster that is made ready, used and left. Only `provision` knows which implementation it is."""
 
@@ -34,13 +42,20 @@ class Cluster(Protocol):
     def ephemeral_storage(self) -> str | None:
         """Return what each container may write to its node's disk where the user sets no limit. None: all."""
 
+    @property
+    def shared_folder(self) -> SharedFolder | None:
+        """Return the folder that all its nodes share with this machine, or None where there is none."""
+
     def provide_image(self, image: str, context: RunContext, *, everywhere: bool = False) -> None:
         """Bring an image that only this machine has to the nodes, where they are ours. It is no error when
         this machine has none of that name: the nodes then pull it. `everywhere`: nodes that take no pods too.
         """
 
     def free_disk(self, namespace: str, progress: Progress) -> None:
-        """Remove ended pods of a launch that keep much of a disk of ours. Their evidence must be safe."""
+        """Remove what a launch keeps of a disk of ours: its shared folder, and ended pods that keep much.
+
+        Their evidence must be safe.
+        """
 
     def kube(self) -> Kube:
         """Return a client. Raises HarnessError, cause cluster.kubeconfig."""

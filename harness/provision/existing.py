@@ -38,6 +38,8 @@ class ExistingCluster:
     """Other people launch there too: a namespace without a lock of this machine is theirs."""
     ephemeral_storage = None
     """What pods may write there is for its administrators to say."""
+    shared_folder = None
+    """Its claims are its own: --storage-class, or --claims-namespace."""
 
     def __init__(self, settings: Settings) -> None:
         """Read the kubeconfig. Raises UsageError where there is no such file, or no such context in it."""

@@ -10,11 +10,12 @@ from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, reached
 from harness.core.locks import locked
 from harness.core.progress import Progress
-from harness.provision.cluster import OwnedCluster, Ready
+from harness.provision.cluster import OwnedCluster, Ready, SharedFolder
 from harness.provision.controllers import queues
 from harness.provision.images.docker import image_id
 from harness.provision.images.load import load_images
 from harness.provision.kind import docker, power, storage
+from harness.provision.kind.configuration import VOLUMES_MOUNT
 from harness.provision.kind.install import Images, create_or_reuse, install, start
 from harness.provision.kind.nodes import KindNodes
 
@@ -40,8 +41,16 @@ class KindCluster(KindNodes):
         if image_id(image) is not None:
             load_images([image], self.nodes() if everywhere else self.pools(), context)
 
+    @property
+    def shared_folder(self) -> SharedFolder:
+        return SharedFolder(self.volumes, VOLUMES_MOUNT)
+
     def free_disk(self, namespace: str, progress: Progress) -> None:
-        """Remove ended pods of a launch that keep more than storage.KEEP_BYTES. A failure only says so."""
+        """Remove the launch's folder, and its ended pods that keep more than storage.KEEP_BYTES.
+
+        A failure only says so.
+        """
+        self.remove_volumes(namespace)
         try:
             with reached():
                 storage.remove_large(self.kube(), namespace, progress)

@@ -10,19 +10,24 @@ import yaml
 from harness.settings import Settings
 
 IMAGES_MOUNT = "/harness-images"
+VOLUMES_MOUNT = "/harness-volumes"
+"""A folder that all nodes share: what a claim of many writers is on a real cluster."""
 
 
 def configuration(
-    settings: Settings, node_image: str, containerd_patches: Sequence[str], images: Path
+    settings: Settings, node_image: str, containerd_patches: Sequence[str], images: Path, volumes: Path
 ) -> dict[str, object]:
-    """Return kind.yaml. The nodes see the folder `images`.
+    """Return kind.yaml. The nodes see the folder `images`, and write into the folder `volumes`.
 
     Three kubelet settings matter: a longer syncFrequency delays Kueue's certificate by a minute, a smaller
     containerLogMaxSize rotates the log away from its follower, and cgroup v1 must be allowed by name.
     """
     node = {
         "image": node_image,
-        "extraMounts": [{"hostPath": str(images.resolve()), "containerPath": IMAGES_MOUNT, "readOnly": True}],
+        "extraMounts": [
+            {"hostPath": str(images.resolve()), "containerPath": IMAGES_MOUNT, "readOnly": True},
+            {"hostPath": str(volumes.resolve()), "containerPath": VOLUMES_MOUNT},
+        ],
     }
     kubelet: dict[str, object] = {
         "kind": "KubeletConfiguration",

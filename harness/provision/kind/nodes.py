@@ -23,7 +23,7 @@ from harness.core.errors import HarnessError, ToolError, UsageError
 from harness.core.kubernetes import Kube
 from harness.core.locks import Hold, in_use, take
 from harness.provision.kind import docker, health
-from harness.provision.kind.configuration import configuration
+from harness.provision.kind.configuration import VOLUMES_MOUNT, configuration
 from harness.settings import Settings
 
 _CREATE_CAUSES: tuple[tuple[str, CauseId], ...] = (
@@ -65,6 +65,8 @@ class KindNodes:
         self.dir = settings.state_dir / "clusters" / self.name
         self.kubeconfig = self.dir / "kubeconfig"
         self.context = f"kind-{self.name}"
+        self.volumes = self.dir / "volumes"
+        """The folder that all nodes share, here (configuration.VOLUMES_MOUNT there)."""
         self.lock = settings.state_dir / "clusters" / f"{self.name}.lock"
         """Held by the process that creates, installs or deletes."""
         self._users = settings.state_dir / "clusters" / f"{self.name}.users"
@@ -146,13 +148,16 @@ class KindNodes:
             self.delete()
         self.dir.mkdir(parents=True, exist_ok=True)
         images = self.settings.cache_dir / "images"
-        images.mkdir(parents=True, exist_ok=True)
+        for folder in (images, self.volumes):
+            folder.mkdir(parents=True, exist_ok=True)
         now = CLOCK.utc().isoformat(timespec="seconds")
         state = State(self.name, "creating", node_image, self.settings.workers, now, owner=context.nonce)
         self.save(state)
         config = self.dir / "kind.yaml"
         config.write_text(
-            yaml.safe_dump(configuration(self.settings, node_image, containerd_patches, images))
+            yaml.safe_dump(
+                configuration(self.settings, node_image, containerd_patches, images, self.volumes)
+            )
         )
         try:
             command = ["create", "cluster", "--name", self.name, "--config", str(config), "--retain"]
@@ -178,6 +183,7 @@ class KindNodes:
         """Remove the cluster that the harness made, and its state. Return False when there was none."""
         if self.state() is None:
             return False
+        self.remove_volumes()
         for attempt in range(3):
             done = processes.run(
                 [
@@ -198,6 +204,16 @@ class KindNodes:
                 break
         shutil.rmtree(self.dir, ignore_errors=True)
         return True
+
+    def remove_volumes(self, name: str = "") -> None:
+        """Remove what pods wrote into a folder of the shared ones, or into all. Pods are root, as their nodes."""
+        left = sorted(self.volumes.glob("*")) if not name else [self.volumes / name]
+        if any(folder.exists() for folder in left):
+            paths = [f"{VOLUMES_MOUNT}/{folder.name}" for folder in left]
+            for node in self.nodes()[:1]:
+                processes.run(["docker", "exec", node, "rm", "-rf", *paths], timeout=60, check=False)
+        for folder in left:
+            shutil.rmtree(folder, ignore_errors=True)
 
     # -- who uses it -----------------------------------------------------------------------------------
     def use(self) -> Hold:

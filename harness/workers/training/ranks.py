@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -87,6 +88,9 @@ def meet(device: str, meeting: float, timeout: float) -> Ranks:
     late.cancel()
     if total != expected:
         raise RuntimeError(f"an all-reduce over {ranks.world} ranks gave {total}; {expected} is expected")
+    if local == 0 and (noted := os.environ.get("TRAINING_MET")):
+        with open(noted, "a") as file:  # training.sh counts the restarts that were of use
+            file.write(f"{ranks.world}\n")
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     ranks.say(
         "DDP",
@@ -106,6 +110,8 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
         code = record(main)()
         if dist.is_initialized():
             dist.barrier()  # rank 0 may hold the store that the others still talk to
+            if code == 0 and dist.get_rank() == 0 and (ended := os.environ.get("TRAINING_ENDED")):
+                Path(ended).touch()  # a node that comes back later has nobody to meet (training.sh)
             if dist.get_backend() == "nccl":
                 dist.destroy_process_group()
     except SystemExit as error:

@@ -1,0 +1,231 @@
+"""Launch a training on several nodes: a StatefulSet or an Indexed Job of torchrun's nodes that share their volumes.
+
+The trainers are in the worker image (harness/workers/training). What is killed comes back: a rank by torchrun, a node
+by training.sh, a pod by its controller. How often, the launch says, and the verdict counts.
+"""
+
+from __future__ import annotations
+
+import copy
+import shlex
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import yaml
+
+from harness.core.errors import UsageError
+from harness.core.kubernetes import Object
+from harness.evidence.schema import Purpose
+from harness.launch import claims
+from harness.launch.indexed_job import IndexedJobWorkload
+from harness.launch.names import LOCAL_IMAGE, RESTARTS
+from harness.launch.plain import PlainWorkload
+from harness.launch.statefulset import StatefulSetWorkload
+from harness.launch.workload import Handle, Record, Surroundings
+from harness.settings import Settings
+
+GPU = "nvidia.com/gpu"
+PORT = 29500
+SMOKE = "--epochs 2 --batch 256 --samples 4096 --features 128 --classes 4 --lr 3e-3 --seed 42"
+"""The guide's own flags of train.py."""
+TEXTS = ("train.jsonl", "val.jsonl")
+_FILES = Path(__file__).parent / "files"
+_OWN = {"--run", "--data-dir", "--out-dir", "--device"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What to train, and on how many pods."""
+
+    kind: Literal["statefulset", "job"] = "statefulset"
+    replicas: int = 4
+    processes: int = 1
+    """Ranks of each pod."""
+    gpus: int | None = None
+    """GPUs of each pod. None: it trains on CPUs."""
+    restarts: int = 3
+    """How often each rank may run again, whatever ended it."""
+    run: str = "train"
+    """The folder of the run below /out."""
+    smoke: bool = False
+    """train.py, the guide's smoke test, in place of train_framework.py."""
+    options: tuple[str, ...] = ()
+    """More options of the trainer."""
+    image: str = LOCAL_IMAGE
+    data: Path | None = None
+    """A folder here with train.jsonl and val.jsonl. None: texts of a known entropy are made where none are."""
+    volumes: str | None = None
+    """A folder of a kind cluster that stays, for later launches. None: one of this launch alone."""
+    storage_class: str | None = None
+    claims_namespace: str | None = None
+
+    def __post_init__(self) -> None:
+        claims.check(self.volumes, self.storage_class, self.claims_namespace, existing=False)
+        for name in ("run", "volumes"):
+            value = getattr(self, name)
+            if value is not None and (not value or "/" in value or value.startswith(".")):
+                raise UsageError(f"--{name}: the name of one folder is expected; seen {value!r}")
+        taken = sorted({option.partition("=")[0] for option in self.options} & _OWN)
+        if taken:
+            raise UsageError(
+                f"{', '.join(taken)}: the launch sets it",
+                hint="--run and --gpus-per-pod come before `--`; /data and /out are volumes",
+            )
+        if self.data is not None:
+            missing = [name for name in TEXTS if not (self.data / name).is_file()]
+            if missing:
+                raise UsageError(f"--data {self.data}: {' and '.join(TEXTS)} are expected; {missing[0]} is not there")
+        if self.data is not None and (self.storage_class or self.claims_namespace):
+            raise UsageError("--data is for kind: put the texts into datasets-pvc of the cluster yourself")
+
+    def words(self) -> list[str]:
+        """Return what runs in each pod: training.sh with options of torchrun, the trainer and its options."""
+        head = ["sh", "/workspace/training/training.sh", f"--nproc-per-node={self.processes}", "-m"]
+        if self.smoke:
+            return [*head, "training.train", *SMOKE.split(), *self.options]
+        own = ["--run", self.run, "--data-dir", "/data", "--out-dir", "/out"]
+        device = ["--device", "cuda" if self.gpus else "cpu"]
+        return [*head, "training.train_framework", *own, *device, *self.options]
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables of training.sh and of NCCL."""
+        first = "train-llm-0.train-rdzv"
+        nccl = {"NCCL_DEBUG": "WARN", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"} if self.gpus else {}
+        return {
+            "NNODES": f"{self.replicas}",
+            "NPROC_PER_NODE": f"{self.processes}",
+            "MASTER_ADDR": first,
+            "MASTER_PORT": f"{PORT}",
+            "RUN_ID": self.run,
+            "RESTARTS": f"{self.restarts}",
+            "TRAINING_SOURCE": "0" if self.data or self.smoke else "1",
+            **nccl,
+        }
+
+
+@dataclass(frozen=True)
+class _Training:
+    """What both kinds share: their volumes come before them, and go after them."""
+
+    asked: Asked = Asked()
+    purpose: ClassVar[Purpose] = "trainers"
+
+    def check(self, settings: Settings) -> None:
+        """Refuse what this cluster cannot have. Raises UsageError."""
+        super().check(settings)  # type: ignore[misc] # of PlainWorkload
+        asked, existing = self.asked, settings.kubeconfig is not None
+        claims.check(asked.volumes, asked.storage_class, asked.claims_namespace, existing)
+        if existing and asked.data is not None:
+            raise UsageError("--data is for kind: put the texts into datasets-pvc of the cluster yourself")
+
+    def volumes(self, surroundings: Surroundings) -> Iterable[Object]:
+        """Return the claims of this launch, and volumes where the harness makes them."""
+        asked, namespace, nonce = self.asked, surroundings.namespace, surroundings.nonce
+        if asked.storage_class:
+            return claims.of_class(asked.storage_class, namespace)
+        if asked.claims_namespace:
+            return claims.of_namespace(surroundings.kube, asked.claims_namespace, namespace, nonce)
+        assert surroundings.shared_folder is not None  # `check`
+        return claims.of_folder(surroundings.shared_folder, asked.volumes or namespace, namespace, nonce)
+
+    def submit(self, surroundings: Surroundings, record: Record) -> Handle:
+        """Make the volumes, bring the texts, then apply the workload. Raises HarnessError, cause launch.*."""
+        made = list(self.volumes(surroundings))
+        record("launch/volumes.yaml", yaml.safe_dump_all(made, sort_keys=False))
+        if self.asked.data is not None:
+            assert surroundings.shared_folder is not None  # `check`
+            folder = self.asked.volumes or surroundings.namespace
+            there = surroundings.shared_folder.here / folder / claims.DATASETS
+            there.mkdir(parents=True, exist_ok=True)
+            for path in sorted(self.asked.data.glob("*")):
+                if path.is_file():
+                    shutil.copy(path, there)
+        for document in made:
+            surroundings.kube.apply(document)
+        return super().submit(surroundings, record)  # type: ignore[misc,no-any-return] # of PlainWorkload
+
+    def clean(self, surroundings: Surroundings) -> None:
+        """Delete the volumes' objects. Folders of kind go with Cluster.free_disk."""
+        claims.remove(surroundings.kube, surroundings.nonce)
+
+
+@dataclass(frozen=True)
+class TrainingStatefulSet(_Training, StatefulSetWorkload):
+    """A StatefulSet, as the guide has it."""
+
+
+@dataclass(frozen=True)
+class TrainingJob(_Training, IndexedJobWorkload):
+    """An Indexed Job."""
+
+
+def workload(asked: Asked) -> PlainWorkload:
+    """Return what `harness train` launches."""
+    service, document = yaml.safe_load_all((_FILES / f"train-{asked.kind}.yaml").read_text())
+    spec = document["spec"]
+    if asked.kind == "statefulset":
+        spec["replicas"] = asked.replicas
+    else:
+        spec |= {"completions": asked.replicas, "parallelism": asked.replicas}
+        spec["backoffLimit"] = asked.restarts * asked.replicas
+    document["metadata"]["annotations"] = {RESTARTS: f"{asked.restarts}"}
+    pod = spec["template"]["spec"]
+    _complete(pod, asked, document["metadata"]["labels"])
+    made = TrainingStatefulSet if asked.kind == "statefulset" else TrainingJob
+    return made(document=document, beside=(service,), source=f"train-{asked.kind}.yaml", asked=asked)
+
+
+def manifests(asked: Asked) -> str:
+    """Return the objects as YAML for `kubectl apply -f -`: the guide's own commands work on them.
+
+    The claims are those of the namespace. A pod of a StatefulSet that is done stays until it is deleted.
+    """
+    made = workload(asked)
+    document = copy.deepcopy(made.document)
+    document["metadata"].pop("annotations")
+    hold = {"name": "TRAINING_HOLD", "value": "1" if asked.kind == "statefulset" else "0"}
+    document["spec"]["template"]["spec"]["containers"][0]["env"].append(hold)
+    return yaml.safe_dump_all([*made.beside, document], sort_keys=False, width=110)
+
+
+def _complete(pod: Object, asked: Asked, labels: Object) -> None:
+    """Add what both kinds need: command, environment, volumes, GPUs, a place on different nodes."""
+    container = pod["containers"][0]
+    limits = {"memory": "8Gi"} if asked.gpus is None else {GPU: asked.gpus}
+    requests = {"cpu": "250m", "memory": "512Mi"} if asked.gpus is None else {"memory": "4Gi"}
+    token = {"secretKeyRef": {"name": "hf-token", "key": "HUGGINGFACE_HUB_TOKEN", "optional": True}}
+    container |= {
+        "image": asked.image,
+        "command": ["sh", "-c"],
+        "args": [f"exec {shlex.join(asked.words())}\n"],
+        "resources": {"requests": requests, "limits": limits},
+        "env": [
+            *container["env"],
+            *({"name": name, "value": value} for name, value in asked.environment().items()),
+            {"name": "HUGGINGFACE_HUB_TOKEN", "valueFrom": token},
+        ],
+        "ports": [{"name": "rdzv", "containerPort": PORT}],
+        "volumeMounts": [*mounts(), {"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108 - torch's own
+    }
+    pod["volumes"] = [*pod_volumes(), {"name": "shm", "emptyDir": {"medium": "Memory"}}]
+    pod["topologySpreadConstraints"] = [
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": dict(labels)},
+        }
+    ]
+
+
+def mounts() -> list[Object]:
+    """Return the volumeMounts of the claims."""
+    return [{"name": claim, "mountPath": path} for claim, path in claims.CLAIMS.items()]
+
+
+def pod_volumes() -> list[Object]:
+    """Return the volumes that `mounts` refers to."""
+    return [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims.CLAIMS]

@@ -1,0 +1,67 @@
+#!/bin/sh
+# One node of a training: torchrun, started again when it was lost with something of another node.
+#
+#   training.sh [torchrun's options] -m training.train_framework …
+#
+# torchrun itself restarts ranks. What it does not survive is the loss of its rendezvous, which node 0 holds: then every
+# node comes here, and all meet again. NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT, RUN_ID and RESTARTS are set.
+set -u
+: "${NODE_RANK:=${HOSTNAME##*-}}" "${MASTER_PORT:=29500}" "${RESTARTS:=0}" "${DATA_DIR:=/data}" "${OUT_DIR:=/out}"
+id=${HARNESS_NONCE:-$(echo "$*" | cksum | cut -d' ' -f1)}
+# Of torch 2.6: with one store for all attempts, a restarted rank reads the addresses of the attempt before.
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 TORCH_NCCL_ASYNC_ERROR_HANDLING=1
+# Rank 0 makes it after the last barrier: whoever comes later has nothing to do, and nobody to meet.
+export TRAINING_ENDED="$OUT_DIR/.ended-$RUN_ID-$id"
+# The ranks add a line each time they have met: torchrun's own restarts and ours are counted together.
+export TRAINING_MET=/tmp/training-met
+: >"$TRAINING_MET"
+say() { echo "[DDP] node $NODE_RANK: $*"; }
+
+if [ "${TRAINING_SOURCE:-0}" = 1 ] && [ "$NODE_RANK" = 0 ] && [ ! -f "$DATA_DIR/source.json" ]; then
+  # Texts of a known entropy. source.json comes last, so that whoever sees it sees all.
+  rm -rf "$DATA_DIR/.making" && python3 -m training.source --out-dir "$DATA_DIR/.making" || exit 1
+  for name in train.jsonl val.jsonl source.json; do mv "$DATA_DIR/.making/$name" "$DATA_DIR/$name" || exit 1; done
+fi
+while [ "${TRAINING_SOURCE:-0}" = 1 ] && [ ! -f "$DATA_DIR/source.json" ]; do sleep 0.2; done
+
+# Ranks follow the order of the nodes' addresses as texts, in which 10 comes before 2. Node 0's address is the only one
+# that is dialled; the others are that with a number of six digits.
+[ "$NODE_RANK" = 0 ] && host=true address=$MASTER_ADDR || host=false address=$(printf '%s-%06d' "$MASTER_ADDR" "$NODE_RANK")
+met() { wc -l <"$TRAINING_MET"; }
+since=$(date +%s)
+while :; do
+  if [ -e "$TRAINING_ENDED" ]; then
+    say "the training has ended"
+    code=0
+    break
+  fi
+  before=$(met)
+  torchrun --nnodes="$NNODES" --local-addr="$address" --max-restarts="$RESTARTS" --rdzv-id="$RUN_ID-$id" \
+    --rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \
+    --rdzv-conf="is_host=$host,join_timeout=${TRAINING_JOIN:-300},read_timeout=30" "$@" &
+  pid=$!
+  trap 'kill -TERM $pid 2>/dev/null; wait $pid; exit 143' TERM INT
+  wait $pid
+  code=$?
+  trap - TERM INT
+  [ $code = 0 ] && break
+  now=$(date +%s)
+  [ "$(met)" -gt "$before" ] && since=$now
+  if [ "$(met)" -gt "$RESTARTS" ]; then
+    say "torchrun ended with $code; the ranks met $(met) times, and $RESTARTS restarts are allowed"
+    break
+  fi
+  if [ $((now - since)) -gt "${TRAINING_JOIN:-300}" ]; then
+    say "torchrun ended with $code; the ranks have not met for $((now - since)) s"
+    break
+  fi
+  say "torchrun ended with $code: once more"
+  sleep 1
+done
+# A StatefulSet starts again what ends. The harness holds its containers itself.
+if [ "${TRAINING_HOLD:-0}" = 1 ] && [ $code = 0 ]; then
+  say "done; the pod stays until it is deleted"
+  trap 'exit 0' TERM INT
+  while :; do sleep 3600 & wait $!; done
+fi
+exit $code
