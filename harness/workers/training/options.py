@@ -54,6 +54,9 @@ def parser() -> argparse.ArgumentParser:
     machine.add_argument(
         "--timeout", type=float, default=300, help="seconds that a rank waits for the others in a step"
     )
+    machine.add_argument(
+        "--tracker-seconds", type=float, default=60, help="seconds that a rank waits for a tracker in a row"
+    )
     return made
 
 
@@ -66,6 +69,11 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
             made.error(f"--{name.replace('_', '-')} is 1 or more; seen {getattr(options, name)}")
     if options.width % options.heads:
         made.error(f"--width is a multiple of --heads; seen {options.width} and {options.heads}")
+    if not 0 <= options.tracker_seconds < options.timeout:
+        made.error(
+            f"--tracker-seconds is less than --timeout ({options.timeout:g}): the other ranks wait too; "
+            f"seen {options.tracker_seconds:g}"
+        )
     if "/" in options.run or options.run.startswith("."):
         made.error(f"--run is the name of one folder; seen {options.run!r}")
     for name in ("train.jsonl", "val.jsonl"):

@@ -33,18 +33,20 @@ def main(arguments: list[str] | None = None) -> int:
     torch.manual_seed(options.seed)
     trainer = Trainer(options, ranks, build.model(options, tokenizer), train, val)
     _tell(trainer, train, val)
-    ok = False
     try:
         loss = trainer.train_all()
-        ok = True
-    finally:
-        trainer.trackers.finish(ok)
+    except BaseException:
+        trainer.trackers.finish(ok=False)
+        raise
+    unsent = ranks.sum(trainer.trackers.finish(ok=True))
     ranks.tell(
         "DONE",
         f"{trainer.steps} steps, validation loss {loss.mean:.6f} nats, perplexity {loss.perplexity:.4f}, "
         f"weights {trainer.weights()}",
     )
-    return 0
+    if unsent:
+        ranks.tell("DONE", f"{unsent:.0f} values are in no tracker: run it again to send them. Exit code 1")
+    return 1 if unsent else 0
 
 
 def _tell(trainer: Trainer, train: Stream, val: Stream) -> None:

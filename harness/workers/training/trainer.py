@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import math
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,9 @@ class Trainer:
         self._first_backward()
         self._resume()
         self.trackers = Trackers(
-            options.run, ranks.rank, ranks.world, plain(options), self.run, self.step, ranks.of_rank_0
+            *(options.run, ranks.rank, ranks.world, plain(options), self.run, self.step, ranks.of_rank_0),
+            say=lambda text: ranks.say("TRAIN", text),
+            seconds=options.tracker_seconds,
         )
 
     def train_all(self) -> Loss:
@@ -79,9 +82,9 @@ class Trainer:
     def save(self, losses: dict[str, float]) -> Path:
         """Write a checkpoint, and forget old ones. Every rank returns its folder.
 
-        All that was logged is sent before: what a resumed run will not log again must not get lost.
+        All that was logged is acknowledged before, or on the disk: a resumed run will not log it again.
         """
-        self.trackers.flush()
+        self.trackers.settle()
         better = losses.get("val/loss", math.inf) < self.best
         self.best = min(self.best, losses.get("val/loss", math.inf))
         epoch, place = divmod(self.step, self.per_epoch)
@@ -125,9 +128,10 @@ class Trainer:
         loss = ranks.sum(total) / (len(chosen) * self.train.context)
         if not math.isfinite(loss):
             raise FloatingPointError(f"the loss of step {self.step} is {loss}: a smaller --lr, or --amp off")
-        values = {f"train/loss/rank{ranks.rank}": own}
+        values = {f"rank{ranks.rank}/train/loss": own} | _taken(ranks.rank, mine)
         if ranks.rank == 0:
             values |= {"train/loss": loss, "train/lr": self.optimizer.param_groups[0]["lr"]}
+            values |= {"train/ranks": ranks.world}
         self.trackers.log(self.step, values)
         self.step, self.loss = self.step + 1, loss
 
@@ -235,6 +239,15 @@ class Trainer:
         """Return what a rank's generators begin with at a step. Each rank draws other numbers."""
         text = f"{self.options.seed}/{step}/{self.ranks.rank}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
+
+
+def _taken(rank: int, sequences: Sequence[int]) -> dict[str, float]:
+    """Return what tells from outside which sequences a rank took: number, sum, and sum of squares.
+
+    They are exact as float64 while the sum of squares is below 2^53.
+    """
+    sums = {"count": len(sequences), "sum": sum(sequences), "squares": sum(one * one for one in sequences)}
+    return {f"rank{rank}/data/{name}": float(value) for name, value in sums.items()}
 
 
 def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:

@@ -1,0 +1,126 @@
+"""Log to one MLflow run, which all ranks and all restarts share.
+
+MLflow keeps every value that was ever logged for a step. So before a rank logs a metric for the first time,
+and after each request whose outcome is not known, it reads which steps the server has, and leaves them out.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from .sender import Point
+
+TAG = "training.id"
+"""The run's tag: rank 0 finds the run again by it, and the other ranks find what rank 0 has created."""
+AT_ONCE, PARAMS_AT_ONCE, LONGEST_PARAM = 1000, 100, 500
+"""MLflow's limits of one request; the last one is the smallest of its stores."""
+CREATED_SECONDS = 30.0
+"""How long the other ranks wait for rank 0 before they say that something is wrong."""
+
+
+class Mlflow:
+    """MlflowClient. All but `close` is called by one thread."""
+
+    name = "MLflow"
+
+    def __init__(self, run: str, rank: int, config: dict[str, Any], identity: str) -> None:
+        self._name, self._rank, self._config, self._identity = run, rank, config, identity
+        # Its own limits are 120 s and 7 tries for each request. Tries are made by Sender.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+        self._client: Any = None
+        self._run_id = os.environ.get("MLFLOW_RUN_ID", "")
+        self._there: dict[str, set[int]] = {}
+        """Steps that the server has, of each metric whose history was read."""
+
+    def connect(self) -> None:
+        """Find the run; rank 0 creates it. Raises MlflowException, and LookupError where there is none."""
+        from mlflow import MlflowClient
+
+        self._client = self._client or MlflowClient()
+        ends = time.monotonic() + CREATED_SECONDS
+        while not self._run_id:
+            self._run_id = self._found() or (self._created() if self._rank == 0 else "")
+            if not self._run_id and time.monotonic() > ends:
+                raise LookupError(f"rank 0 has created no run in {CREATED_SECONDS:.0f} s")
+            if not self._run_id:
+                time.sleep(0.5)
+        if self._rank == 0:
+            self._begin()
+
+    def send(self, points: Sequence[Point]) -> tuple[Sequence[Point], str]:
+        """Log points, except what the server has. All are acknowledged when it returns."""
+        from mlflow.entities import Metric
+
+        metrics = [
+            Metric(name, value, point.time_ms, point.step)
+            for point in points
+            for name, value in point.values.items()
+            if point.step not in self._steps(name, points)
+        ]
+        for first in range(0, len(metrics), AT_ONCE):
+            try:
+                self._client.log_batch(self._run_id, metrics=metrics[first : first + AT_ONCE])
+            except Exception:
+                self._there.clear()  # the server may have taken it
+                raise
+        return [], ""
+
+    def close(self, ok: bool) -> None:
+        """Let rank 0 set the run's status. The next attempt sets it to RUNNING again."""
+        if self._rank or not self._run_id:
+            return
+        try:
+            self._client.set_terminated(self._run_id, "FINISHED" if ok else "FAILED")
+        except Exception:
+            if ok:
+                raise
+
+    def _steps(self, name: str, points: Sequence[Point]) -> set[int]:
+        """Return the steps, of those that are to be sent, which the server has. It is asked once."""
+        if name not in self._there:
+            first = min(point.step for point in points)
+            history = self._client.get_metric_history(self._run_id, name)
+            self._there[name] = {one.step for one in history if one.step >= first}
+        return self._there[name]
+
+    def _found(self) -> str:
+        experiment = self._experiment(create=False)
+        if experiment is None:
+            return ""
+        tagged = f"tags.`{TAG}` = '{self._identity}'"
+        runs = self._client.search_runs([experiment], tagged, max_results=1)
+        return str(runs[0].info.run_id) if runs else ""
+
+    def _created(self) -> str:
+        tags = {TAG: self._identity}
+        run = self._client.create_run(self._experiment(create=True), tags=tags, run_name=self._name)
+        return str(run.info.run_id)
+
+    def _experiment(self, create: bool) -> str | None:
+        """Return the id of the experiment that the environment names, or of MLflow's default one."""
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "")
+        if not name:
+            return os.environ.get("MLFLOW_EXPERIMENT_ID") or "0"
+        found = self._client.get_experiment_by_name(name)
+        if found is None and create:
+            return str(self._client.create_experiment(name))
+        return str(found.experiment_id) if found else None
+
+    def _begin(self) -> None:
+        """Set the status, and those options that the run does not have: MLflow lets nobody change them."""
+        from mlflow.entities import Param
+
+        run = self._client.get_run(self._run_id)
+        if run.info.status != "RUNNING":
+            self._client.update_run(self._run_id, status="RUNNING")
+        missing = [
+            Param(name, str(value)[:LONGEST_PARAM])
+            for name, value in self._config.items()
+            if name not in run.data.params
+        ]
+        for first in range(0, len(missing), PARAMS_AT_ONCE):
+            self._client.log_batch(self._run_id, params=missing[first : first + PARAMS_AT_ONCE])
