@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Literal
+from typing import Any, Literal
 
 from harness.context import RecordedContext, RunContext
 from harness.core import processes
@@ -25,6 +25,7 @@ from harness.launch.konduktor.workload import as_workload
 from harness.launch.launching import Launching
 from harness.launch.namespaces import namespace_of
 from harness.launch.prepare import netcheck_first, prepare
+from harness.launch.training import Training
 from harness.launch.workload import Workload
 from harness.observe.observer import LaunchObserver
 from harness.provision import disk, preflight
@@ -177,6 +178,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext) -> None:
                 recorder=context.settings.recorder,
                 netcheck=_netcheck(workload, context.settings),
                 acceptance=workload.purpose if workload.purpose in ("nodes", "ddp") else None,
+                **_of_training(workload),
             )
             writer.update(launch=launch)
             observer = LaunchObserver(ready.kube, launch, workload.watched, writer, budget)
@@ -193,6 +195,9 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext) -> None:
             with writer.stage("observe"):
                 observer.wait_for_completion(progress)
         finally:
+            if launch.training and observer.answered():
+                with writer.stage("audit"):
+                    launching.audit(progress)
             with writer.stage("collect"), observer.blamed():
                 _collect(launching, observer, progress)
             ready.cluster.free_disk(launching.namespace, progress)
@@ -202,6 +207,14 @@ def _netcheck(workload: Workload, settings: Settings) -> Literal["before", "alon
     if workload.purpose == "netcheck":
         return "alone"
     return "before" if netcheck_first(workload, settings) else None
+
+
+def _of_training(workload: Workload) -> dict[str, Any]:
+    """Return what a launch says of a training whose checkpoints will be audited."""
+    if not isinstance(workload, Training) or workload.asked.smoke:
+        return {}
+    same, weights = workload.asked.same_as or (None, None)
+    return {"training": True, "reach": workload.asked.reach, "same_as": same, "same_as_weights": weights}
 
 
 def _expected(workload: Workload, ready: Ready, context: RecordedContext) -> Expected:

@@ -22,6 +22,7 @@ from harness.cli.live import watching
 from harness.cli.netcheck import netcheck
 from harness.cli.options import dump, progress
 from harness.cli.stdout import may_be_left
+from harness.cli.train import train
 from harness.cli.verdict import show as show_verdict
 from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError
@@ -146,6 +147,7 @@ def tracker(context: typer.Context) -> int:
 
 COMMANDS = (
     accept,
+    train,
     netcheck,
     bundles.runs,
     bundles.diff,

@@ -170,6 +170,7 @@ CauseId = Literal[
     "rendezvous.timeout",
     "rank.missing",
     "rank.restarted",
+    "rank.restarted_too_often",
     "rank.crashed",
     "rank.exit_code_masked",
     "rank.exited_early",

@@ -40,7 +40,7 @@ SCHEMA_VERSION = 2
 """Version 2 renamed causes and checks (harness/evidence/renamed.py) and added attempts and members."""
 
 
-Purpose = Literal["training", "trainers", "netcheck", "nodes", "ddp"]
+Purpose = Literal["training", "netcheck", "nodes", "ddp"]
 """What the pods of a launch run: a training that logs with Pluto, netcheck, or acceptance tests. These test
 each node by itself, or the collectives over all of them.
 """
@@ -78,9 +78,9 @@ class Launch(Record):
     acceptance: Literal["nodes", "ddp"] | None = None
     """Acceptance tests ran in each pod, and nothing was logged with Pluto."""
     training: bool = False
-    """Whether the ranks are those of the trainers, whose checkpoints are audited (harness/workers/training/audit.py)."""
+    """The ranks are those of a trainer whose checkpoints are audited (harness/workers/training/audit.py)."""
     reach: float | None = None
-    """Of a training: by how much the validation loss may be above the known entropy of the texts, as a fraction."""
+    """Of a training: how far the loss may end above the known entropy of its texts, as a fraction."""
     same_as: str | None = None
     """Of a training: the bundle whose weights it must end with."""
     same_as_weights: str | None = None

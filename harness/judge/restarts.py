@@ -8,6 +8,7 @@ means that somebody disturbed the job. All points may be there, and the run is s
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,9 +18,11 @@ from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState, Pod, changed_by, items, mapping
 from harness.judge import deletion
 from harness.judge.case import Case, condition, names
-from harness.judge.finding import Finding, found, passed
+from harness.judge.finding import Finding, counted, found, passed
 from harness.judge.truth import Truth
 
+RESTARTS = "pluto-e2e-harness/restarts"
+"""As in harness/launch/names.py, which the judges do not import."""
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 """The line in which torchrun's agent logs how one of its ranks ended."""
 
@@ -47,6 +50,9 @@ def check(case: Case, truths: list[Truth]) -> Finding:
         return passed("restarts", "every rank ran once")
     # What nothing allowed comes first, so that the limit of details does not hide it.
     told = list(dict.fromkeys(one.text for one in sorted(restarts, key=lambda one: one.allowed)))
+    limit = _limit(case)
+    if limit is not None:
+        return _counted(restarts, told, limit)
     bad = [restart for restart in restarts if not restart.allowed]
     ranks = [rank for one in bad or restarts for rank in one.ranks]
     refs = [ref for one in bad or restarts for ref in one.evidence]
@@ -61,6 +67,34 @@ def check(case: Case, truths: list[Truth]) -> Finding:
         ranks=ranks,
         evidence=refs,
         at=bad[0].at,
+    )
+
+
+def _limit(case: Case) -> int | None:
+    """Return how often each rank may run again, whatever ended it, where the workload says so."""
+    text = mapping(case.jobset.object, "metadata", "annotations").get(RESTARTS) if case.jobset else None
+    return int(text) if isinstance(text, str) and text.isdecimal() else None
+
+
+def _counted(restarts: list[Restart], told: list[str], limit: int) -> Finding:
+    """Judge restarts of a job that may be restarted so often, by whoever does it."""
+    times = Counter(rank for one in restarts for rank in set(one.ranks))
+    most = max(times.values())
+    ranks = sorted(rank for rank, count in times.items() if count == most)
+    refs = [ref for one in restarts for ref in one.evidence]
+    each = f"{names(ranks)} ran again {counted(most, 'time')}"
+    if most <= limit:
+        text = f"{names(sorted(times))} ran again; at most {counted(most, 'time')}, and {limit} are allowed"
+        return passed("restarts", text, refs, details=told)
+    text = f"{each}, and {limit} are allowed"
+    return found(
+        "restarts",
+        "rank.restarted_too_often",
+        text,
+        details=told,
+        ranks=ranks,
+        evidence=refs,
+        at=restarts[-1].at,
     )
 
 

@@ -1,7 +1,7 @@
-"""The volumes of a training: claims of one launch that all its pods share, whatever the cluster has for it.
+"""The volumes of a training: claims of one launch that all its pods share.
 
-On a cluster of ours they are folders that all nodes share with this machine. On another one they are made of a
-storage class, or they stand for claims that somebody else has made, whose volumes stay as they are.
+On a cluster of ours they are folders that all nodes share with this machine. On another one they are made of
+a storage class, or they stand for claims that somebody else has made, whose volumes stay as they are.
 """
 
 from __future__ import annotations

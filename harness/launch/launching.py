@@ -11,9 +11,12 @@ from kubernetes.client.exceptions import ApiException
 from harness.core.clock import now
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import NOT_SERVED, Kube
+from harness.core.progress import Progress
 from harness.evidence.schema import Expected
 from harness.evidence.tracker_records import TrackerSummary
 from harness.evidence.writer import BundleWriter
+from harness.launch.training import Training
+from harness.launch.training_audit import FILE, audit
 from harness.launch.workload import Handle, Surroundings, Workload
 from harness.provision.controllers import install as controllers
 from harness.provision.controllers.readiness import explain, is_transient
@@ -60,6 +63,11 @@ class Launching:
     def cancel(self) -> None:
         """Delete a job that has not ended by itself, so that it holds no quota and its pods end now."""
         self.workload.cancel(self.surroundings)
+
+    def audit(self, progress: Progress) -> None:
+        """Record what a training left on its disk."""
+        assert isinstance(self.workload, Training)
+        self.writer.text(FILE, audit(self.workload.asked, self.surroundings, progress))
 
     def collect_tracker(self) -> None:
         """Record what the tracker has of this launch. A tracker that does not answer is recorded too."""

@@ -1,30 +1,32 @@
-"""Launch a training on several nodes: a StatefulSet or an Indexed Job of torchrun's nodes that share their volumes.
+"""Launch a training: a StatefulSet or an Indexed Job of torchrun's nodes that share their volumes.
 
-The trainers are in the worker image (harness/workers/training). What is killed comes back: a rank by torchrun, a node
-by training.sh, a pod by its controller. How often, the launch says, and the verdict counts.
+The trainers are in the worker image (harness/workers/training). What is killed comes back: a rank by
+torchrun, a node by training.sh, a pod by its controller. How often it may, the launch says.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 import shlex
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import yaml
 
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object
-from harness.evidence.schema import Purpose
+from harness.evidence.lookup import opened
 from harness.launch import claims
 from harness.launch.indexed_job import IndexedJobWorkload
 from harness.launch.names import LOCAL_IMAGE, RESTARTS
 from harness.launch.plain import PlainWorkload
 from harness.launch.statefulset import StatefulSetWorkload
 from harness.launch.workload import Handle, Record, Surroundings
+from harness.provision.images import scripts
 from harness.settings import Settings
 
 GPU = "nvidia.com/gpu"
@@ -56,11 +58,15 @@ class Asked:
     """More options of the trainer."""
     image: str = LOCAL_IMAGE
     data: Path | None = None
-    """A folder here with train.jsonl and val.jsonl. None: texts of a known entropy are made where none are."""
+    """A folder here with train.jsonl and val.jsonl. None: texts of a known entropy are made."""
     volumes: str | None = None
     """A folder of a kind cluster that stays, for later launches. None: one of this launch alone."""
     storage_class: str | None = None
     claims_namespace: str | None = None
+    reach: float | None = None
+    """How far above the known entropy of the texts the loss may end, as a fraction. None: any."""
+    same_as: tuple[str, str] | None = None
+    """A bundle, and the digest of the weights that this training must end with, which are that one's."""
 
     def __post_init__(self) -> None:
         claims.check(self.volumes, self.storage_class, self.claims_namespace, existing=False)
@@ -77,7 +83,9 @@ class Asked:
         if self.data is not None:
             missing = [name for name in TEXTS if not (self.data / name).is_file()]
             if missing:
-                raise UsageError(f"--data {self.data}: {' and '.join(TEXTS)} are expected; {missing[0]} is not there")
+                raise UsageError(
+                    f"--data {self.data}: {' and '.join(TEXTS)} are expected; {missing[0]} is not there"
+                )
         if self.data is not None and (self.storage_class or self.claims_namespace):
             raise UsageError("--data is for kind: put the texts into datasets-pvc of the cluster yourself")
 
@@ -107,11 +115,10 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class _Training:
+class Training:
     """What both kinds share: their volumes come before them, and go after them."""
 
     asked: Asked = Asked()
-    purpose: ClassVar[Purpose] = "trainers"
 
     def check(self, settings: Settings) -> None:
         """Refuse what this cluster cannot have. Raises UsageError."""
@@ -153,12 +160,12 @@ class _Training:
 
 
 @dataclass(frozen=True)
-class TrainingStatefulSet(_Training, StatefulSetWorkload):
+class TrainingStatefulSet(Training, StatefulSetWorkload):
     """A StatefulSet, as the guide has it."""
 
 
 @dataclass(frozen=True)
-class TrainingJob(_Training, IndexedJobWorkload):
+class TrainingJob(Training, IndexedJobWorkload):
     """An Indexed Job."""
 
 
@@ -176,6 +183,20 @@ def workload(asked: Asked) -> PlainWorkload:
     _complete(pod, asked, document["metadata"]["labels"])
     made = TrainingStatefulSet if asked.kind == "statefulset" else TrainingJob
     return made(document=document, beside=(service,), source=f"train-{asked.kind}.yaml", asked=asked)
+
+
+def weights_of(run: Path, runs_dir: Path) -> tuple[str, str]:
+    """Return a bundle's name, and the digest of the weights that it ended with. Raises UsageError."""
+    bundle = opened(run, runs_dir)
+    try:
+        found = json.loads((bundle.path / "training-audit.json").read_text())
+        weights = str(found["checkpoints"][-1]["weights"])
+    except (OSError, ValueError, LookupError, TypeError):
+        raise UsageError(
+            f"--same-as {run}: the bundle of a training whose checkpoints were audited is expected",
+            hint="`harness list` shows bundles; `harness train` makes such ones",
+        ) from None
+    return bundle.path.name, weights
 
 
 def manifests(asked: Asked) -> str:
@@ -219,6 +240,11 @@ def _complete(pod: Object, asked: Asked, labels: Object) -> None:
             "labelSelector": {"matchLabels": dict(labels)},
         }
     ]
+
+
+def script_volumes(surroundings: Surroundings) -> list[Object]:
+    """Return the volumes of changed scripts of the worker image."""
+    return scripts.volumes(surroundings.scripts) if surroundings.scripts else []
 
 
 def mounts() -> list[Object]:

@@ -155,9 +155,7 @@ class KindNodes:
         self.save(state)
         config = self.dir / "kind.yaml"
         config.write_text(
-            yaml.safe_dump(
-                configuration(self.settings, node_image, containerd_patches, images, self.volumes)
-            )
+            yaml.safe_dump(configuration(self.settings, node_image, containerd_patches, images, self.volumes))
         )
         try:
             command = ["create", "cluster", "--name", self.name, "--config", str(config), "--retain"]
@@ -206,7 +204,7 @@ class KindNodes:
         return True
 
     def remove_volumes(self, name: str = "") -> None:
-        """Remove what pods wrote into a folder of the shared ones, or into all. Pods are root, as their nodes."""
+        """Remove what pods wrote into one of the shared folders, or into all: as root, from a node."""
         left = sorted(self.volumes.glob("*")) if not name else [self.volumes / name]
         if any(folder.exists() for folder in left):
             paths = [f"{VOLUMES_MOUNT}/{folder.name}" for folder in left]

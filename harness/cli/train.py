@@ -1,0 +1,127 @@
+"""`harness train`: launch the trainers on several nodes, and prove that what is killed comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from harness.cli import options
+from harness.cli.live import watching
+from harness.cli.verdict import show
+from harness.context import RunContext
+from harness.core.errors import UsageError
+from harness.settings import load
+
+
+def train(
+    more: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- OPTION…]", help="options of the trainer, after `--`")
+    ] = None,
+    kind: Annotated[str, typer.Option(help="statefulset, or job: an Indexed Job")] = "statefulset",
+    replicas: Annotated[int, typer.Option(min=1, max=4096, help="pods, one node of torchrun each")] = 4,
+    processes: Annotated[
+        int | None, typer.Option(min=1, max=64, help="ranks of each pod (1; its GPUs)")
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus-per-pod", min=1, max=64, help="GPUs of each pod; without it CPUs")
+    ] = None,
+    restarts: Annotated[int, typer.Option(min=0, help="how often each rank may run again")] = 3,
+    run_name: Annotated[str, typer.Option("--run", help="folder below /out; it is resumed")] = "train",
+    smoke: Annotated[bool, typer.Option("--smoke", help="train.py, the guide's smoke test")] = False,
+    image: Annotated[str | None, typer.Option(help="one with /workspace/training (the worker image)")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="on kind: a folder with train.jsonl and val.jsonl (made)"),
+    ] = None,
+    volumes: Annotated[
+        str | None, typer.Option(help="on kind: keep data and checkpoints in a folder of this name")
+    ] = None,
+    storage_class: Annotated[
+        str | None, typer.Option(help="make claims of this class, for many writers (ReadWriteMany)")
+    ] = None,
+    claims_namespace: Annotated[
+        str | None, typer.Option(help="use datasets-pvc, outputs-pvc and models-pvc of this namespace")
+    ] = None,
+    reach: Annotated[
+        float | None,
+        typer.Option(min=0, help="most that the loss may end above the known entropy (0.05: 5 %)"),
+    ] = None,
+    same_as: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="it must end with the weights of this training"),
+    ] = None,
+    print_manifests: Annotated[
+        bool, typer.Option("--print-manifests", help="print what `kubectl apply -f -` takes, launch nothing")
+    ] = False,
+    cluster_name: options.ClusterName = None,
+    workers: options.Workers = None,
+    kubernetes: options.Kubernetes = None,
+    images: options.Images = None,
+    runs_dir: options.RunsDir = None,
+    keep_runs: options.KeepRuns = None,
+    keep_cluster: options.Keep = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+    wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (600)")] = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> int:
+    """Train a language model on several pods, and judge it: no restart may change the result.
+
+    A StatefulSet (or an Indexed Job) of torchrun's nodes with a headless Service
+    and volumes that all pods share. A rank, a node or a pod that is killed comes
+    back and resumes from the last checkpoint. The verdict shows each restart, and
+    that every point of every rank is in one Pluto run. Exit code, bundle and
+    report are those of `harness run`. See docs/training.md.
+    """
+    from harness import run as running
+    from harness.launch import training
+    from harness.launch.names import LOCAL_IMAGE
+
+    if same_as is not None and smoke:
+        raise UsageError("--same-as compares checkpoints, and the smoke test writes none")
+    asked = training.Asked(
+        kind=_kind(kind),
+        replicas=replicas,
+        processes=processes or gpus or 1,
+        gpus=gpus,
+        restarts=restarts,
+        run=run_name,
+        smoke=smoke,
+        options=tuple(more or ()),
+        image=image or LOCAL_IMAGE,
+        data=data,
+        volumes=volumes,
+        storage_class=storage_class,
+        claims_namespace=claims_namespace,
+        reach=reach,
+        same_as=None if same_as is None else training.weights_of(same_as, runs_dir or Path("runs")),
+    )
+    if print_manifests:
+        print(training.manifests(asked), end="")
+        return 0
+    settings = load(
+        cluster_name=cluster_name,
+        workers=workers,
+        kubernetes=kubernetes,
+        images=images,
+        runs_dir=runs_dir,
+        keep_runs=keep_runs,
+        keep_cluster=keep_cluster,
+        wait_seconds=wait,
+        kubeconfig=kubeconfig,
+        context=context,
+    )
+    with watching(quiet) as (tell, listener):
+        outcome = running.run(
+            training.workload(asked), RunContext(settings=settings, progress=tell), listener
+        )
+    return show(outcome.verdict, outcome.bundle, as_json)
+
+
+def _kind(word: str) -> Literal["statefulset", "job"]:
+    if word not in ("statefulset", "job"):
+        raise UsageError(f"--kind: statefulset or job is expected; seen {word!r}")
+    return word  # type: ignore[return-value] # mypy does not narrow a str by `in`

@@ -1,0 +1,82 @@
+"""Look at the checkpoints of a training that has ended: one pod with the same volumes, which only reads.
+
+What it prints (harness/workers/training/audit.py) is evidence: training-audit.json.
+"""
+
+from __future__ import annotations
+
+import json
+
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from harness.core.errors import HarnessError, WaitError
+from harness.core.kubernetes import Kube, Object
+from harness.core.progress import Progress
+from harness.launch import training
+from harness.launch.workload import Surroundings
+
+FILE = "training-audit.json"
+NAME = "training-audit"
+SECONDS = 240.0
+"""Longest time of an audit, its image there."""
+
+
+def audit(asked: training.Asked, surroundings: Surroundings, progress: Progress) -> str:
+    """Return what the audit printed: one JSON document. Where it failed, that says so: {"error": …}."""
+    kube, namespace = surroundings.kube, surroundings.namespace
+    progress("auditing the checkpoints")
+    try:
+        kube.apply(pod(asked, surroundings))
+        phase = _ended(kube, namespace)
+        text = str(client.CoreV1Api(kube.dynamic.client).read_namespaced_pod_log(NAME, namespace))
+    except (ApiException, HTTPError, WaitError, HarnessError) as error:
+        return _failed(f"{error}", progress)
+    document = next((line for line in reversed(text.splitlines()) if line.startswith("{")), "")
+    try:
+        json.loads(document)
+    except ValueError:
+        return _failed(f"its pod has {phase.lower()} and printed {text.strip()[-300:]!r}", progress)
+    return document + "\n"
+
+
+def pod(asked: training.Asked, surroundings: Surroundings) -> Object:
+    """Return the pod. It has no label of the launch and is none of its ranks."""
+    words = ["python3", "-m", "training.audit", "--run-dir", f"/out/{asked.run}", "--data-dir", "/data"]
+    mounts = [{**mount, "readOnly": True} for mount in training.mounts()]
+    container = {
+        "name": "audit",
+        "image": surroundings.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": words,
+        "workingDir": "/workspace",
+        "volumeMounts": [*mounts, *surroundings.scripts],
+    }
+    spec: Object = {
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": int(SECONDS),
+        "containers": [container],
+        "volumes": [*training.pod_volumes(), *training.script_volumes(surroundings)],
+    }
+    if surroundings.pull_secret is not None:
+        spec["imagePullSecrets"] = [{"name": surroundings.pull_secret}]
+    metadata = {"name": NAME, "namespace": surroundings.namespace}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _ended(kube: Kube, namespace: str) -> str:
+    """Wait for the end of the pod. Return its phase. Raises WaitError."""
+
+    def waiting(pods: dict[str, Object]) -> str | None:
+        phase = ((pods.get(NAME) or {}).get("status") or {}).get("phase", "not there")
+        return None if phase in ("Succeeded", "Failed") else f"pod {NAME} is {phase}"
+
+    kube.wait("the audit of the checkpoints", "v1", "Pod", waiting, seconds=SECONDS, namespace=namespace)
+    found = kube.get("v1", "Pod", NAME, namespace) or {}
+    return str((found.get("status") or {}).get("phase", "gone"))
+
+
+def _failed(why: str, progress: Progress) -> str:
+    progress(f"the checkpoints could not be audited: {why}")
+    return json.dumps({"error": why}) + "\n"
