@@ -102,10 +102,15 @@ def _by_torchrun(case: Case, truths: list[Truth]) -> Iterator[Restart]:
     """Yield one restart for each time that torchrun restarted its ranks, from the ranks' own ground truth."""
     by_time: dict[int | None, list[tuple[int, int, str, int | None]]] = {}
     for truth in truths:
-        for before, after in pairwise(attempt.start for attempt in truth.attempts):
-            if before is None or after is None or before.pod != after.pod or after.restart is None:
+        for before, after in pairwise([None, *(attempt.start for attempt in truth.attempts)]):
+            if after is None or after.restart is None:
                 continue
-            number = after.restart if after.restart != before.restart else None
+            if before is None or before.pod != after.pod:
+                if not after.restart:
+                    continue
+                number: int | None = after.restart  # lives before it that ended before they logged anything
+            else:
+                number = after.restart if after.restart != before.restart else None
             by_time.setdefault(number, []).append(
                 (truth.rank, after.time_ms, after.pod or "", after.max_restarts)
             )

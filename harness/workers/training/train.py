@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
+import tempfile
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -18,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import order
 from .ranks import Ranks, ended_with, meet
+from .trackers import Trackers
 
 LEARNED = 0.5
 """Share of the loss of a guess, at most."""
@@ -35,6 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
     parallel = DistributedDataParallel(model) if ranks.world > 1 else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
     began = loss = _loss(model, x, y)
+    out = Path(os.environ.get("OUT_DIR", "/out"))
+    folder = (out if out.is_dir() else Path(tempfile.mkdtemp())) / options.run
+    trackers = Trackers(options.run, ranks.rank, ranks.world, vars(options), folder, 0, ranks.of_rank_0)
+    step = 0
     for epoch in range(options.epochs):
         for first in range(0, options.samples, options.batch):
             chosen = order.batch_of(options.seed, epoch, options.samples, first, options.batch)
@@ -44,10 +52,15 @@ def main(arguments: list[str] | None = None) -> int:
             optimizer.zero_grad()
             (sum_ * (ranks.world / len(chosen) if mine else 0.0)).backward()
             optimizer.step()
+            trackers.log(step, {f"rank{ranks.rank}/train/loss": float(sum_.detach()) / max(1, len(mine))})
+            step += 1
             ranks.tell("TRAIN", f"epoch {epoch + 1} sample {first + len(chosen)}/{options.samples}")
         loss = _loss(model, x, y)
         ranks.tell("EPOCH", f"{epoch + 1}/{options.epochs} loss {loss:.4f} (before: {began:.4f})")
-    return _end(ranks, model, began, loss)
+    unsent = ranks.sum(trackers.finish(ok=True))
+    if unsent:
+        ranks.tell("DONE", f"{unsent:.0f} values are in no tracker")
+    return _end(ranks, model, began, loss) or (1 if unsent else 0)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -59,6 +72,7 @@ def parser() -> argparse.ArgumentParser:
         made.add_argument(f"--{name}", type=int, default=value)
     made.add_argument("--lr", type=float, default=3e-3)
     made.add_argument("--seed", type=int, default=42)
+    made.add_argument("--run", default=os.environ.get("RUN_ID", "smoke"), help="name in the trackers")
     made.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     made.add_argument("--meeting", type=float, default=60, help="seconds until all ranks have met")
     made.add_argument("--timeout", type=float, default=300, help="seconds that a rank waits for the others")

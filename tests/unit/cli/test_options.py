@@ -22,6 +22,7 @@ WITH_PROGRESS = {
     "resume",
     "doctor",
     "accept",
+    "train",
     "netcheck",
     "shell",
     "preflight",

@@ -1,0 +1,144 @@
+"""Trainings on a real cluster: what is killed comes back by itself, and ends with the same weights.
+
+`make test` runs a StatefulSet and an Indexed Job of four pods that are struck, beside one that is not. The
+nightly set strikes at more moments, in all ways.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_strikes import RUN, Strike, Striker
+
+from harness import run as running
+from harness.context import RunContext
+from harness.evidence.reader import Bundle
+from harness.fixtures.plugin import record
+from harness.launch import training
+from harness.provision.cluster import Ready
+from harness.report.finalize import Outcome
+from harness.settings import Settings
+
+pytestmark = [pytest.mark.e2e, pytest.mark.training]
+NODES = 4
+MODEL = ("--width", "32", "--layers", "1", "--context", "64", "--batch", "16", "--micro-batch", "4")
+STEPS = ("--epochs", "2", "--max-steps", "60", "--save-every", "12")
+SMALL = (*MODEL, *STEPS, "--log-every", "1", "--keep", "20")
+WAIT_SECONDS = 240.0
+Train = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="module")
+def train(cluster: Ready, harness_settings: Settings) -> Train:
+    """Return what launches a training and strikes it."""
+
+    def trained(*strikes: str, volumes: str = "", **asked: Any) -> Outcome:
+        settings = harness_settings.model_copy(update={"wait_seconds": WAIT_SECONDS})
+        more = {"replicas": NODES, "options": SMALL, "run": RUN, **asked}
+        workload = training.workload(training.Asked(volumes=volumes or None, **more))
+        context = RunContext(settings=settings, progress=lambda text: print(f"  {text}", file=sys.stderr))
+        with Striker(cluster, settings, [Strike.of(one) for one in strikes], volumes) as striker:
+            outcome = running.launch(workload, context, cluster)
+        assert len(striker.struck) == len(strikes), striker.struck
+        assert all("killed" in one or "deleted" in one for one in striker.struck), striker.struck
+        return outcome
+
+    return trained
+
+
+def weights(outcome: Outcome) -> str:
+    """Return the digest of the weights at the end, as rank 0 printed it."""
+    logs = b"\n".join(path.read_bytes() for path in sorted(outcome.bundle.glob("logs/*")))
+    found = re.findall(rb"\[DONE\].* weights ([0-9a-f]{64})", logs)
+    assert found, outcome.verdict.explanation
+    return str(found[-1].decode())
+
+
+def passed(outcome: Outcome) -> dict[str, str]:
+    """Return the text of each check of a launch that passed."""
+    seen = outcome.verdict
+    assert seen.verdict == "PASS", f"{seen.cause} {seen.ranks}: {seen.explanation} [{outcome.bundle}]"
+    return {check.name: check.explanation for check in seen.checks}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(train: Train) -> Outcome:
+    """A training that nobody disturbed."""
+    outcome = train()
+    assert passed(outcome)["restarts"] == "Every rank ran once"
+    return outcome
+
+
+def test_a_killed_rank_changes_nothing(train: Train, undisturbed: Outcome, record_property: Any) -> None:
+    """Contract: the job comes back, ends with the same weights, and the verdict shows the restart."""
+    outcome = train("rank:2@named:2")
+    record(outcome, record_property)
+    assert "ran again" in passed(outcome)["restarts"]
+    assert weights(outcome) == weights(undisturbed)
+
+
+def test_an_indexed_job_survives_the_loss_of_a_pod(train: Train, undisturbed: Outcome) -> None:
+    """Contract: as a StatefulSet does, and the pod that was deleted is named."""
+    outcome = train("pod:1@named:2", kind="job")
+    assert "was deleted while it ran" in passed(outcome)["restarts"]
+    assert weights(outcome) == weights(undisturbed)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "strikes",
+    [
+        ("rank:0@met",),
+        ("rank:3@step:1",),
+        ("rank:1@writing:1",),
+        ("rank:0@writing:3",),
+        ("rank:0@named:1", "rank:3@named:3"),
+        ("rank:2@step:59",),
+        ("torchrun:1@named:2",),
+        ("torchrun:0@named:2",),
+        ("pod:0@named:2",),
+        ("pod:3@step:3",),
+        ("forced:2@writing:2",),
+        ("rank:1@named:5",),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("kind", ["statefulset"])
+def test_no_strike_changes_a_bit(
+    train: Train, undisturbed: Outcome, kind: str, strikes: tuple[str, ...]
+) -> None:
+    """Contract: whatever is killed when, weights and points are those of the undisturbed run."""
+    outcome = train(*strikes, kind=kind)
+    assert "ran again" in passed(outcome)["restarts"]
+    assert weights(outcome) == weights(undisturbed)
+
+
+@pytest.mark.nightly
+def test_more_pods_go_on_where_fewer_were(train: Train, tmp_path: Path) -> None:
+    """Contract: a second launch on the same volumes resumes the run, with another number of pods."""
+    first = train(volumes="scaled", replicas=2, options=(*MODEL, "--max-steps", "24", "--save-every", "12"))
+    passed(first)
+    then = train(volumes="scaled", replicas=4, options=(*MODEL, "--max-steps", "48", "--save-every", "12"))
+    passed(then)
+    logs = b"".join(path.read_bytes() for path in then.bundle.glob("logs/*"))
+    assert b", which 2 ranks wrote" in logs
+
+
+@pytest.mark.nightly
+def test_more_restarts_than_allowed_are_a_failure(train: Train) -> None:
+    """Contract: the verdict says how often, and how often was allowed."""
+    outcome = train("rank:1@named:1", "rank:1@named:2", restarts=1)
+    assert outcome.verdict.verdict == "FAIL"
+    assert "1 are allowed" in " ".join(check.explanation for check in outcome.verdict.checks)
+
+
+def test_the_smoke_test(train: Train) -> None:
+    """Contract: the guide's smoke test runs on the cluster with its own flags, and logs what it learned."""
+    outcome = train(smoke=True, replicas=2, options=())
+    passed(outcome)
+    assert Bundle.open(outcome.bundle).manifest is not None

@@ -1,0 +1,162 @@
+"""The workloads of `harness train`: what the pods run, which volumes they share, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from harness.cli.main import main
+from harness.core.errors import HarnessError, UsageError
+from harness.launch import claims, training
+from harness.launch.names import RESTARTS
+from harness.launch.training import Asked
+from harness.provision.cluster import SharedFolder
+from harness.settings import load
+
+SHARED = SharedFolder(Path("/here"), "/there")
+
+
+def container(workload: Any) -> dict[str, Any]:
+    """Return the container that the ranks run in."""
+    return dict(workload.document["spec"]["template"]["spec"]["containers"][0])
+
+
+@pytest.mark.parametrize("kind", ["statefulset", "job"])
+@pytest.mark.parametrize(("replicas", "processes"), [(4, 1), (64, 8)])
+def test_the_number_of_nodes_is_one_number(kind: Any, replicas: int, processes: int) -> None:
+    """Contract: pods, NNODES, and what the harness expects are the same; ranks are pods × processes."""
+    made = training.workload(Asked(kind=kind, replicas=replicas, processes=processes))
+    env = {one["name"]: one.get("value") for one in container(made)["env"]}
+    assert made.members(None) == replicas  # type: ignore[arg-type] # it asks no cluster
+    assert (env["NNODES"], made.per_node) == (f"{replicas}", processes)
+    spec = made.document["spec"]
+    assert {spec.get("replicas"), spec.get("completions"), spec.get("parallelism")} == {replicas, None} or (
+        spec["replicas"] == replicas
+    )
+
+
+def test_a_stateful_set_is_as_the_guide_has_it() -> None:
+    """Contract: names, port, Parallel, publishNotReadyAddresses, the pod's index, the three claims."""
+    made = training.workload(Asked())
+    (service,) = made.beside
+    assert (service["metadata"]["name"], service["spec"]["ports"][0]["port"]) == ("train-rdzv", 29500)
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert made.document["spec"]["podManagementPolicy"] == "Parallel"
+    assert made.document["spec"]["selector"] == {"matchLabels": {"app": "train-llm"}}
+    rank = next(one for one in container(made)["env"] if one["name"] == "NODE_RANK")
+    assert "apps.kubernetes.io/pod-index" in rank["valueFrom"]["fieldRef"]["fieldPath"]
+    paths = {mount["name"]: mount["mountPath"] for mount in container(made)["volumeMounts"]}
+    assert paths == {**claims.CLAIMS, "shm": "/dev/shm"}
+    token = next(one for one in container(made)["env"] if one["name"] == "HUGGINGFACE_HUB_TOKEN")
+    assert token["valueFrom"]["secretKeyRef"] == {
+        "name": "hf-token",
+        "key": "HUGGINGFACE_HUB_TOKEN",
+        "optional": True,
+    }
+
+
+def test_restarts_are_said_to_torchrun_and_to_the_judges() -> None:
+    made = training.workload(Asked(kind="job", restarts=2, replicas=3))
+    assert made.document["metadata"]["annotations"] == {RESTARTS: "2"}
+    assert {"name": "RESTARTS", "value": "2"} in container(made)["env"]
+    assert made.document["spec"]["backoffLimit"] == 6
+
+
+def test_gpus_are_asked_for_and_used() -> None:
+    """Contract: the limit, the device and the ranks of each pod; without GPUs the CPU, by name."""
+    made = training.workload(Asked(gpus=8, processes=8))
+    assert container(made)["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    assert "--device cuda" in container(made)["args"][0]
+    assert "--device cpu" in container(training.workload(Asked()))["args"][0]
+
+
+def test_the_smoke_test_has_the_guides_flags() -> None:
+    assert training.SMOKE in container(training.workload(Asked(smoke=True)))["args"][0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"run": "a/b"}, "--run: the name of one folder"),
+        ({"volumes": ".."}, "--volumes: the name of one folder"),
+        ({"options": ("--run", "x")}, "--run: the launch sets it"),
+        ({"options": ("--out-dir=/x",)}, "--out-dir: the launch sets it"),
+        ({"storage_class": "a", "claims_namespace": "b"}, "one is expected"),
+        ({"storage_class": "a", "volumes": "b"}, "--volumes keeps a folder"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Asked(**asked)
+
+
+def test_data_must_be_there(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").touch()
+    with pytest.raises(UsageError, match=r"val\.jsonl is not there"):
+        Asked(data=tmp_path)
+
+
+def test_a_cluster_of_ones_own_needs_volumes(tmp_path: Path) -> None:
+    """Contract: refused before anything is made, with the two ways to name them."""
+    config = tmp_path / "kubeconfig"
+    config.write_text("{}")
+    settings = load(kubeconfig=config)
+    with pytest.raises(UsageError, match="volumes that all pods share") as refused:
+        training.workload(Asked()).check(settings)
+    assert "--storage-class" in str(refused.value.hint)
+    training.workload(Asked(storage_class="nfs")).check(settings)
+    training.workload(Asked()).check(load())
+
+
+def test_claims_on_kind_are_folders_of_the_launch() -> None:
+    made = list(claims.of_folder(SHARED, "e2e-1", "e2e-1", "1"))
+    volumes = {
+        one["spec"]["claimRef"]["name"]: one["spec"] for one in made if one["kind"] == "PersistentVolume"
+    }
+    assert volumes.keys() == claims.CLAIMS.keys()
+    assert volumes["outputs-pvc"]["hostPath"]["path"] == "/there/e2e-1/outputs-pvc"
+    wanted = [one["spec"]["volumeName"] for one in made if one["kind"] == "PersistentVolumeClaim"]
+    assert wanted == [one["metadata"]["name"] for one in made if one["kind"] == "PersistentVolume"]
+
+
+def test_claims_of_a_namespace_are_used_and_never_owned() -> None:
+    """Contract: the same volume a second time, to be retained; nothing of the first claim is in it."""
+    theirs = {
+        "accessModes": ["ReadWriteMany"],
+        "capacity": {"storage": "1Ti"},
+        "nfs": {"server": "s", "path": "/p"},
+        "claimRef": {"uid": "x"},
+        "persistentVolumeReclaimPolicy": "Delete",
+        "storageClassName": "nfs",
+    }
+    kube = SimpleNamespace(
+        get=lambda _, kind, name, *__: {
+            "spec": theirs if kind == "PersistentVolume" else {"volumeName": name}
+        }
+    )
+    made = list(claims.of_namespace(kube, "team", "e2e-1", "1"))  # type: ignore[arg-type] # all that it asks
+    volume = made[0]["spec"]
+    assert (volume["nfs"], volume["persistentVolumeReclaimPolicy"]) == (theirs["nfs"], "Retain")
+    assert volume["claimRef"] == {"namespace": "e2e-1", "name": "datasets-pvc"}
+    theirs["accessModes"] = ["ReadWriteOnce"]
+    with pytest.raises(HarnessError, match="ReadWriteMany is expected"):
+        list(claims.of_namespace(kube, "team", "e2e-1", "1"))  # type: ignore[arg-type]
+    nothing = SimpleNamespace(get=lambda *_: None)
+    with pytest.raises(HarnessError, match="a claim datasets-pvc that is bound is expected; seen none"):
+        list(claims.of_namespace(nothing, "team", "e2e-1", "1"))  # type: ignore[arg-type]
+
+
+def test_the_manifests_are_printed_for_kubectl(capsys: pytest.CaptureFixture[str]) -> None:
+    """Contract: plain YAML, without what only the harness knows; a pod that is done stays."""
+    assert main(["train", "--print-manifests", "--replicas", "3", "--", "--epochs", "5"]) == 0
+    said = capsys.readouterr().out
+    service, workload = yaml.safe_load_all(said)
+    assert (service["kind"], workload["kind"], workload["spec"]["replicas"]) == ("Service", "StatefulSet", 3)
+    assert "pluto-e2e-harness" not in said
+    text = workload["spec"]["template"]["spec"]["containers"][0]
+    assert "--epochs 5" in text["args"][0]
+    assert {"name": "TRAINING_HOLD", "value": "1"} in text["env"]
