@@ -18,6 +18,7 @@ from harness.evidence.objects import ObjectState, Pod
 from harness.evidence.renamed import upgraded
 from harness.evidence.schema import ContainerExit, Manifest, Observation, RendezvousSnapshot, Verdict
 from harness.evidence.tracker_records import Attachment, Point, RunWriter, TrackerRun, TrackerSummary
+from harness.evidence.training_records import AUDIT, TrainingAudit
 from harness.evidence.truth_records import TruthLine
 
 _T = TypeVar("_T")
@@ -104,6 +105,10 @@ class Bundle:
     @cached_property
     def summary(self) -> TrackerSummary | None:
         return self._document("tracker/summary.json", TrackerSummary)
+
+    @cached_property
+    def training_audit(self) -> TrainingAudit | None:
+        return self._document(AUDIT, TrainingAudit)
 
     @cached_property
     def recorded_verdict(self) -> Verdict | None:

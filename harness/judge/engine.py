@@ -26,6 +26,8 @@ from harness.judge import (
     starting,
     strangers,
     tracker,
+    training,
+    training_data,
     unification,
     user_checks,
 )
@@ -84,6 +86,11 @@ CHECKS: dict[CheckId, Judge] = {
     "collisions": unification.collisions,
     "no-unexpected-points": unification.foreign,
     "status": lambda facts: attachment.status(facts.attached, facts.ends),
+    "training-checkpoints": training.checkpoints,
+    "training-best": training.best,
+    "training-curve": training.curve,
+    "training-data": training_data.data,
+    "training-resume": training_data.resume,
     "tracker-kept": lambda facts: tracker.kept(facts.case, facts.truths, facts.findings),
     "evidence": lambda facts: launching.evidence(facts.case),
     "disturbances": lambda facts: disturbances.judged(facts.case, _in_time(facts)),
@@ -91,7 +98,10 @@ CHECKS: dict[CheckId, Judge] = {
 """Check → its function. One that is named twice decides two checks at once."""
 
 
-TELLING = ("netcheck", "reports", "acceptance", "completed", "rank-exit", "run-exists", "no-lost-points")
+TELLING = (
+    *("netcheck", "reports", "acceptance", "completed", "rank-exit", "run-exists", "no-lost-points"),
+    *("training-checkpoints", "training-best", "training-data"),
+)
 """Checks that say why a verdict is PASS."""
 
 

@@ -103,6 +103,11 @@ class Facts:
         launch = self.bundle.manifest.launch if self.bundle.manifest else None
         return launch.acceptance if launch else None
 
+    @property
+    def _training(self) -> bool:
+        launch = self.bundle.manifest.launch if self.bundle.manifest else None
+        return launch is not None and launch.training
+
     def applies(self, entry: Entry) -> bool:
         """Return whether a check is about launches like this one."""
         met = {
@@ -110,6 +115,7 @@ class Facts:
             "tracked": self.tracked,
             "netcheck": self._netcheck is not None,
             "acceptance": self._acceptance is not None,
+            "training": self._training,
         }
         return met[entry.applies]
 

@@ -181,7 +181,8 @@ class Trainer:
             # Of the last step that was made: a metric has one value a step.
             self.trackers.log(self.step - 1, {"val/loss": loss.mean, "val/perplexity": loss.perplexity})
         better = loss.mean < self.best
-        folder = self.save({"val/loss": loss.mean, "val/perplexity": loss.perplexity})
+        told = {"val/loss": loss.mean, "val/perplexity": loss.perplexity, "val/tokens": loss.tokens}
+        folder = self.save(told)
         self.ranks.tell(
             "EPOCH",
             f"{epoch}/{self.options.epochs} step {self.step}: validation loss {loss.mean:.6f} nats over "

@@ -1,0 +1,174 @@
+"""Look at what a training left on its disk, and say it in one JSON document. It judges nothing.
+
+    python -m training.audit --run-dir OUT/RUN --data-dir DIR
+
+Each checkpoint: whether its files are what its manifest says, whether a model takes them, the digest of the
+weights. `best`: where it leads, what its manifest says, and its validation loss by a pass of this program's
+own. The known entropy of the texts, where there is one. It always ends with exit code 0 and a document; what
+cannot be read is said in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.nn import functional
+
+from . import build, checkpoint, state, texts
+from .checkpoint import Manifest
+from .texts import Stream
+
+VERSION = 1
+Found = dict[str, Any]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the document, and return 0."""
+    made = argparse.ArgumentParser("python -m training.audit", description=(__doc__ or "").splitlines()[0])
+    made.add_argument("--run-dir", type=Path, required=True)
+    made.add_argument("--data-dir", type=Path, default=Path("/data"))
+    given = made.parse_args(arguments)
+    print(json.dumps(document(given.run_dir, given.data_dir)), flush=True)
+    return 0
+
+
+def document(run: Path, data: Path) -> Found:
+    """Return everything that the judges read."""
+    folders = sorted(checkpoint.all_of(run), key=lambda one: one.name.rpartition("-")[2])
+    whole: list[tuple[Path, Manifest]] = []
+    told = []
+    for folder in folders:
+        try:
+            manifest = checkpoint.verified(folder)
+        except checkpoint.Torn as error:
+            told.append({"name": folder.name, "whole": False, "why": f"{error}"})
+            continue
+        whole.append((folder, manifest))
+        told.append(_checkpoint(folder, manifest))
+    last = whole[-1][1] if whole else None
+    return {
+        "version": VERSION,
+        "run": run.name,
+        "there": run.is_dir(),
+        "checkpoints": told,
+        "leftovers": sorted(one.name for one in run.glob(".epoch-*")),
+        "best": _best(run, data),
+        "order": last.order if last else {},
+        "options": last.options if last else {},
+        "entropy": _entropy(data),
+        "unchanged": _unchanged(whole[0][0], whole[-1][0]) if len(whole) > 1 else None,
+    }
+
+
+def _checkpoint(folder: Path, manifest: Manifest) -> Found:
+    """Return what one whole checkpoint holds, and whether a model and an optimizer can be made of it."""
+    found: Found = {
+        "name": folder.name,
+        "whole": True,
+        "epoch": manifest.epoch,
+        "step": manifest.step,
+        "world": manifest.world,
+        "losses": {name: value for name, value in manifest.losses.items() if math.isfinite(value)},
+        "why": None,
+    }
+    try:
+        model = _model(folder, manifest)
+        torch.load(folder / "rank-0" / state.TRAINING, map_location="cpu", weights_only=True)
+        for rank in range(manifest.world):
+            torch.load(folder / f"rank-{rank}" / state.GENERATORS, weights_only=True)
+    except Exception as error:  # whatever a broken file makes torch say
+        return found | {"why": f"{folder.name} cannot be loaded: {type(error).__name__}: {error}"[:500]}
+    weights = state.unique(model)
+    odd = sorted(name for name, value in weights.items() if not bool(torch.isfinite(value).all()))
+    return found | {"weights": digest(weights), "not_finite": odd}
+
+
+def digest(weights: dict[str, torch.Tensor]) -> str:
+    """Return the SHA-256 of all weights: Trainer.weights, which the trainer prints."""
+    found = hashlib.sha256()
+    for name, value in weights.items():
+        found.update(name.encode())
+        found.update(value.contiguous().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def _model(folder: Path, manifest: Manifest) -> nn.Module:
+    options = argparse.Namespace(**manifest.options)
+    model = build.model(options, build.tokenizer(options))
+    state.load(model, load_file(folder / "rank-0" / state.MODEL), folder)
+    return model
+
+
+def _best(run: Path, data: Path) -> Found | None:
+    """Return where `best` leads, and its loss: what the manifest says, and what is found. None: no `best`."""
+    folder = checkpoint.best(run)
+    if folder is None:
+        return None
+    found: Found = {"target": folder.name, "there": folder.is_dir(), "told": {}, "why": None}
+    try:
+        manifest = checkpoint.verified(folder)
+        found["told"] = manifest.losses
+        options = argparse.Namespace(**manifest.options)
+        torch.set_num_threads(options.threads)
+        tokenizer = build.tokenizer(options)
+        stream = texts.read(data / "val.jsonl", tokenizer, options.context, options.text_field)
+        loss, tokens = evaluated(_model(folder, manifest), stream, options.micro_batch)
+        found |= {"loss": loss, "tokens": tokens}
+    except Exception as error:  # as above; also a missing val.jsonl
+        found["why"] = f"{type(error).__name__}: {error}"[:500]
+    return found
+
+
+def evaluated(model: nn.Module, stream: Stream, chunk: int) -> tuple[float, int]:
+    """Return the mean loss over every token of the stream but the first, and their number.
+
+    In chunks of the trainer's size: the rounding of a product may depend on its shape. Everything else is
+    done another way: one pass over the tokens themselves, each predicted once by what precedes it.
+    """
+    model.eval()
+    tokens, length = torch.tensor(stream.tokens), stream.context
+    total, seen, first = 0.0, 0, 0
+    with torch.no_grad():
+        while first < len(tokens) - 1:
+            width = min(length, len(tokens) - 1 - first)
+            rows = max(1, min(chunk, (len(tokens) - 1 - first) // length))
+            part = tokens[first : first + rows * width + 1]
+            inputs, wanted = part[:-1].view(rows, width), part[1:].view(rows, width)
+            logits = model(inputs).float()
+            chosen = functional.log_softmax(logits, dim=-1).gather(-1, wanted.unsqueeze(-1))
+            total -= float(chosen.double().sum())
+            seen += wanted.numel()
+            first += rows * width
+    return total / seen, seen
+
+
+def _entropy(data: Path) -> Found | None:
+    """Return what is known of made texts (source.py), or None."""
+    try:
+        found: Found = json.loads((data / "source.json").read_text())
+        return found
+    except (OSError, ValueError):
+        return None
+
+
+def _unchanged(first: Path, last: Path) -> list[str]:
+    """Return the weights that training left as they were, between two checkpoints."""
+    before, after = (load_file(folder / "rank-0" / state.MODEL) for folder in (first, last))
+    return sorted(
+        name
+        for name, value in after.items()
+        if value.is_floating_point() and name in before and torch.equal(value, before[name])
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
