@@ -187,6 +187,8 @@ class ContainerExit(Record):
 
     at: str
     pod: str
+    uid: str | None = None
+    """Of the pod. A pod that was deleted by force may end after another one has come under its name."""
     container: str
     exit_code: int
 

@@ -50,8 +50,9 @@ def as_it_ended(bundle: Bundle, launch: Launch, pod: Pod) -> Pod:
 
 def _exit(bundle: Bundle, pod: Pod) -> tuple[int, ContainerExit] | None:
     """The first end of the pod's own command; a pod of a StatefulSet has the name of the one before it."""
-    created = seconds(mapping(pod.history[0].object, "metadata").get("creationTimestamp")) or 0.0
-    own = (entry for entry in bundle.exits() if entry[1].pod == pod.name)
+    metadata = mapping(pod.history[0].object, "metadata")
+    created, uid = seconds(metadata.get("creationTimestamp")) or 0.0, metadata.get("uid")
+    own = (entry for entry in bundle.exits() if entry[1].pod == pod.name and entry[1].uid in (None, uid))
     return next(((line, one) for line, one in own if (seconds(one.at) or 0.0) >= created), None)
 
 

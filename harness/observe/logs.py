@@ -33,7 +33,7 @@ _STAMPED = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 
 
 @dataclass(frozen=True)
-class _Life:
+class Life:
     """One life of a container.
 
     A pod may be made again under its name, and a kubelet may restart its container.
@@ -53,19 +53,17 @@ class _Unread(Exception):
 class LogFollower:
     """Follows each container of each pod that is passed to `observe`."""
 
-    def __init__(
-        self, kube: Kube, write: Callable[[str, str, str], None], on_gap: Callable[[str], None]
-    ) -> None:
+    def __init__(self, kube: Kube, write: Callable[[Life, str], None], on_gap: Callable[[str], None]) -> None:
         """Create a follower.
 
-        `write(pod, container, text)` gets whole lines, each "<RFC 3339 time> <line>".
+        `write(life, text)` gets whole lines, each "<RFC 3339 time> <line>".
         """
         self.kube = kube
         self._write = write
         self._on_gap = on_gap
-        self._threads: dict[_Life, threading.Thread] = {}
-        self._ended: dict[_Life, float] = {}
-        self._leaving: set[_Life] = set()
+        self._threads: dict[Life, threading.Thread] = {}
+        self._ended: dict[Life, float] = {}
+        self._leaving: set[Life] = set()
         self._stop = threading.Event()
 
     def observe(self, kind: str, observation: Observation) -> None:
@@ -77,7 +75,7 @@ class LogFollower:
         for status in statuses + (pod["status"].get("initContainerStatuses") or []):
             metadata, state = pod["metadata"], status.get("state") or {}
             number = int(status.get("restartCount") or 0)
-            life = _Life(metadata["name"], status["name"], metadata["uid"], number)
+            life = Life(metadata["name"], status["name"], metadata["uid"], number)
             for earlier in self._threads:
                 if earlier in (replace(life, number=before) for before in range(number)):
                     self._ended.setdefault(earlier, time.monotonic())
@@ -107,7 +105,7 @@ class LogFollower:
                 self._on_gap(f"{pod}-{container}: {why}")
         self._stop.set()
 
-    def _follow(self, namespace: str, life: _Life) -> None:
+    def _follow(self, namespace: str, life: Life) -> None:
         pod, container = life.pod, life.container
         known, follow, whole, failures = _Known(), True, False, 0
         while failures < MAX_RETRIES:
@@ -136,13 +134,13 @@ class LogFollower:
                 whole = False
             if whole and (life in self._ended or self._stop.is_set()):
                 if known.tail:
-                    self._write(pod, container, known.tail.decode(errors="replace") + "\n")
+                    self._write(life, known.tail.decode(errors="replace") + "\n")
                 return
             if self._stop.wait(RETRY_SECONDS):
                 return
         self._on_gap(f"{pod}-{container}: could not be read to its end")
 
-    def _behind(self, life: _Life) -> bool:
+    def _behind(self, life: Life) -> bool:
         """Return whether lines still come long after the end.
 
         A pod that is being deleted may not be asked again.
@@ -150,7 +148,7 @@ class LogFollower:
         ended = self._ended.get(life)
         return ended is not None and time.monotonic() - ended > BEHIND_SECONDS and life not in self._leaving
 
-    def _read(self, namespace: str, life: _Life, known: _Known, follow: bool) -> bool:
+    def _read(self, namespace: str, life: Life, known: _Known, follow: bool) -> bool:
         """Read the log once from its first line, and write lines that are not known.
 
         Returns whether it stopped following.
@@ -165,7 +163,7 @@ class LogFollower:
                 *lines, rest = (rest + chunk).split(b"\n")
                 fresh = [line.decode(errors="replace") for line in lines if known.new(line)]
                 if fresh:
-                    self._write(life.pod, life.container, "\n".join(fresh) + "\n")
+                    self._write(life, "\n".join(fresh) + "\n")
                 if follow and self._behind(life):
                     return True
             tail = rest if rest and known.new(rest, whole=False) else b""

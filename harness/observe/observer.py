@@ -23,7 +23,7 @@ from harness.observe import inside
 from harness.observe.completion import CompletionDetector
 from harness.observe.heartbeat import Heartbeat
 from harness.observe.independent import IndependentPods
-from harness.observe.logs import LogFollower
+from harness.observe.logs import Life, LogFollower
 from harness.observe.rendezvous import RendezvousMonitor
 from harness.observe.watcher import Watcher
 from harness.workers.acceptance import emit
@@ -204,7 +204,8 @@ class LaunchObserver:
         self._rendezvous.observe(kind, observation)
         self._logs.observe(kind, observation)
 
-    def _log(self, pod: str, container: str, text: str) -> None:
+    def _log(self, life: Life, text: str) -> None:
+        pod, container = life.pod, life.container
         with suppress(HarnessError):
             if (pod, container) not in self._files:
                 self._files[pod, container] = self._writer.log_file(pod, container)
@@ -212,7 +213,7 @@ class LaunchObserver:
         if MARK in text or EXIT_MARK in text:
             for line in text.splitlines():
                 self._truth.feed(line, pod)
-                self._exited(pod, container, line)
+                self._exited(life, line)
         for mark, taken in ((frames.MARK, self._checked), (emit.MARK, self._accepted)):
             for line in text.splitlines() if mark in text else ():
                 self._framed(pod, line, mark, taken)
@@ -241,17 +242,18 @@ class LaunchObserver:
         if record.report and record.report.kind == "ddp" and self._launch.acceptance == "ddp":
             self._told = self._told or Deadline.after(TELL_SECONDS)
 
-    def _exited(self, pod: str, container: str, line: str) -> None:
+    def _exited(self, life: Life, line: str) -> None:
         """Take the last line of a rank container's init: the command ended, the container may stay."""
-        if not self._launch.held or container != self._launch.container:
+        if not self._launch.held or life.container != self._launch.container:
             return
         found = _EXIT.match(line)
         if not found or found["nonce"] != self._writer.current.nonce:
             return
-        exit_ = ContainerExit(at=found["at"], pod=pod, container=container, exit_code=int(found["code"]))
+        of = {"pod": life.pod, "uid": life.uid, "container": life.container}
+        exit_ = ContainerExit(at=found["at"], **of, exit_code=int(found["code"]))
         with suppress(HarnessError):
             self._writer.exited(exit_)
-        self.completion.exited(pod, exit_.exit_code)
+        self.completion.exited(life.pod, exit_.exit_code, life.uid)
 
     def _silence(self, text: str) -> None:
         """Note a gap, and renew the watches. A watch may have died silently meanwhile."""

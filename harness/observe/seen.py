@@ -38,10 +38,13 @@ class Seen:
             objects[uid] = observation.object
         self._changed.set()
 
-    def exited(self, pod: str, exit_code: int) -> None:
-        """Note that the command of a rank has ended. Its container may stay."""
+    def exited(self, pod: str, exit_code: int, uid: str | None = None) -> None:
+        """Note that the command of a rank has ended. Its container may stay.
+
+        `uid`: of the pod, where another one may have come under its name.
+        """
         for item in self.all("pod"):
-            if item["metadata"]["name"] == pod:
+            if item["metadata"]["name"] == pod and uid in (None, item["metadata"]["uid"]):
                 self.exits.setdefault(item["metadata"]["uid"], exit_code)
         self._changed.set()
 

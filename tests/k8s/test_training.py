@@ -132,7 +132,7 @@ def test_more_pods_go_on_where_fewer_were(train: Train, tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_more_restarts_than_allowed_are_a_failure(train: Train) -> None:
     """Contract: the verdict says how often, and how often was allowed."""
-    outcome = train("rank:1@named:1", "rank:1@named:2", restarts=1)
+    outcome = train("rank:1@named:1", "rank:1@named:4", restarts=1)
     assert outcome.verdict.verdict == "FAIL"
     assert "1 are allowed" in " ".join(check.explanation for check in outcome.verdict.checks)
 

@@ -12,7 +12,7 @@ from loopback import Server, body
 
 from harness.evidence.schema import Observation
 from harness.observe import logs
-from harness.observe.logs import LogFollower
+from harness.observe.logs import Life, LogFollower
 
 GONE = b"unable to retrieve container logs for containerd://8c7f"
 ONE, TWO = b"2026-11-22T01:57:31.1Z one\n", b"2026-11-22T01:57:31.2Z two\n"
@@ -32,7 +32,8 @@ class Follow:
         self._follower = LogFollower(server.kube(folder), self._write, self.gaps.append)
         self._tell({"running": {}})
 
-    def _write(self, pod: str, container: str, text: str) -> None:
+    def _write(self, life: Life, text: str) -> None:
+        assert (life.pod, life.container) == ("p", "c")
         self.text += text
 
     def _tell(self, state: dict[str, Any], uid: str = "1", restarts: int = 0) -> None:
