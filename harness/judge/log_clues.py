@@ -38,6 +38,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"RendezvousTimeoutError|waiting for clients|RendezvousClosedError"
         r"|(TCPStore|[Rr]endezvous|init_process_group|DistStoreError).*[Tt]imed? ?out",
     ),
+    ("training.loss_not_finite", r"FloatingPointError: the loss of step"),
     ("tracker.key_rejected", r"authentication failed \(HTTP 401\)"),
     ("launch.run_id_resumes", r"Failed to create run: Run not found"),
     (

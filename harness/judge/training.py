@@ -82,10 +82,9 @@ def best(facts: Facts) -> Finding:
     there = audit.best
     if there is None or there.loss is None:
         return unknown("training-best", f"`best` could not be evaluated again: {there and there.why}")
-    many = f"{len(losses)} validation losses" if len(losses) > 1 else "the only validation loss"
-    text = f"{there.target} has the least of {many}" if len(losses) > 1 else f"{there.target} has {many}"
-    again = f"{there.loss:.9f} nats over {there.tokens} tokens, evaluated again"
-    return passed("training-best", f"{text}, {again}", [AUDIT])
+    which = f"the least of {len(losses)} validation losses" if len(losses) > 1 else "the only validation loss"
+    text = f"`best` is {there.target}, with {which}: {there.loss:.9f} nats over {there.tokens} tokens"
+    return passed("training-best", f"{text}, also when it is evaluated again", [AUDIT])
 
 
 def _curves(facts: Facts, audit: TrainingAudit, losses: Series) -> Iterator[Problem]:

@@ -14,6 +14,10 @@ from harness.judge.finding import Finding, counted, found, passed, unknown
 from harness.workers.training import order
 
 RANKS = "train/ranks"
+MOSTLY = 0.75
+"""Share of its steps in which a rank with another seed deviates at least: some may be the same by chance."""
+LOOKED = 3
+"""Steps of a rank for which it is looked whether they repeat an earlier one."""
 Taken = tuple[float, float, float]
 """Of the sequences that a rank took in a step: how many, the sum of their numbers, and of their squares."""
 
@@ -78,11 +82,9 @@ def data(facts: Facts) -> Finding:
     if deviates or odd:
         return _wrong(facts, of, seen, worlds, deviates, odd)
     before = f", from step {first} on, which an earlier launch had reached" if first else ""
-    text = (
-        f"each of {of.sequences} sequences was taken exactly once in {counted(len(epochs), 'whole epoch')}, "
-        f"and all {last + 1 - first} steps took what the seed says{before}"
-    )
-    return passed("training-data", text, [AUDIT])
+    each = f"each of {of.sequences} sequences was taken exactly once in {counted(len(epochs), 'whole epoch')}"
+    steps = f"all {counted(last + 1 - first, 'step')} took what the seed says{before}"
+    return passed("training-data", f"{each}, and {steps}" if epochs else steps, [AUDIT])
 
 
 def resume(facts: Facts) -> Finding:
@@ -150,7 +152,20 @@ def _wrong(
     odd: list[int],
 ) -> Finding:
     """Return what is wrong with the data, and which ranks took other data than they must."""
-    always = [r for r, steps in deviates.items() if len(steps) == sum(r < world for world in worlds.values())]
+    first = min(worlds)
+    always = [
+        rank
+        for rank, steps in deviates.items()
+        if len(steps) >= MOSTLY * sum(rank < world for world in worlds.values()) and min(steps) <= first + 1
+    ]
+    again = any(
+        what == of.expected(earlier, rank, int(worlds[earlier]))
+        for rank, steps in deviates.items()
+        for step in steps[:LOOKED]
+        if (what := seen[step][rank]) is not None and what[0]
+        for earlier in worlds
+        if earlier < step and rank < worlds[earlier]
+    )
     ranks = sorted(deviates) or list(facts.case.ranks)
     details = [
         f"rank {rank} from step {steps[0]} on, {counted(len(steps), 'step')}"
@@ -159,10 +174,10 @@ def _wrong(
     cause: CauseId
     if always and len(always) < facts.case.expected.ranks and len(always) == len(deviates):
         cause, ranks = "training.rank_with_other_seed", always
-        text = f"{names(always)} took other sequences than the seed says in every step"
+        text = f"{names(always)} took other sequences than the seed says from the start"
     else:
         had = sum(_total(of, epoch, seen)[0] for epoch in odd)
-        less = bool(odd) and had < len(odd) * of.sequences
+        less = bool(odd) and had < len(odd) * of.sequences and not again
         cause = "training.data_missed" if less else "training.data_repeated"
         text = f"{names(ranks)} took other sequences than the seed says"
     details += [

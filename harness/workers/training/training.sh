@@ -40,11 +40,20 @@ while :; do
     --rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \
     --rdzv-conf="is_host=$host,join_timeout=${TRAINING_JOIN:-300},read_timeout=30" "$@" &
   pid=$!
-  trap 'kill -TERM $pid 2>/dev/null; wait $pid; exit 143' TERM INT
+  # Who waits for others that have ended would wait until torchrun's own limit.
+  (while sleep 2; do [ -e "$TRAINING_ENDED" ] && [ "$(met)" = "$before" ] && sleep 5 && kill $pid; done) 2>/dev/null &
+  watcher=$!
+  trap 'kill $pid $watcher 2>/dev/null; wait $pid; exit 143' TERM INT
   wait $pid
   code=$?
   trap - TERM INT
+  kill $watcher 2>/dev/null
   [ $code = 0 ] && break
+  # Where torchrun itself was killed, its ranks live on, train with the others, and nobody would wait for them.
+  for one in /proc/[0-9]*/environ; do
+    one=${one#/proc/}
+    grep -qz '^LOCAL_RANK=' "/proc/$one" 2>/dev/null && kill -9 "${one%/environ}" 2>/dev/null
+  done
   now=$(date +%s)
   [ "$(met)" -gt "$before" ] && since=$now
   if [ "$(met)" -gt "$RESTARTS" ]; then
@@ -59,9 +68,9 @@ while :; do
   sleep 1
 done
 # A StatefulSet starts again what ends. The harness holds its containers itself.
-if [ "${TRAINING_HOLD:-0}" = 1 ] && [ $code = 0 ]; then
+if [ "${TRAINING_HOLD:-0}" = 1 ] && [ "$code" = 0 ]; then
   say "done; the pod stays until it is deleted"
   trap 'exit 0' TERM INT
   while :; do sleep 3600 & wait $!; done
 fi
-exit $code
+exit "$code"

@@ -1,0 +1,258 @@
+"""The judges of a training: what is right passes, and each defect has a cause of its own."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import bundles
+import pytest
+
+from harness.evidence.schema import Check
+from harness.evidence.training_records import AUDIT
+from harness.evidence.truth_records import TruthRow, TruthStart
+from harness.judge import judge
+from harness.judge.training_data import taken
+from harness.workers.training import order
+
+SEED, BATCH, SEQUENCES, EPOCHS, RANKS = 7, 4, 10, 2, 2
+STEPS = order.steps(SEQUENCES, BATCH) * EPOCHS
+BEGAN = 1_795_237_210_000
+Change = Callable[[dict[str, Any]], None]
+
+
+def mine(step: int, rank: int, seed: int = SEED) -> list[int]:
+    """Return the sequences that a rank takes in a step."""
+    epoch, place = divmod(step, order.steps(SEQUENCES, BATCH))
+    chosen = order.batch_of(seed, epoch, SEQUENCES, place * BATCH, BATCH)
+    return list(order.share(chosen, rank, RANKS))
+
+
+def rows(
+    rank: int, take: Callable[[int], list[int]], losses: dict[int, float], steps: range = range(STEPS)
+) -> list[TruthRow]:
+    """Return what a rank logs in these steps."""
+    found = []
+    for step in steps:
+        values: dict[str, float] = {f"rank{rank}/train/loss": 1.0 + step}
+        names = ("count", "sum", "squares")
+        values |= {f"rank{rank}/data/{n}": v for n, v in zip(names, taken(take(step)), strict=True)}
+        if rank == 0:
+            values |= {"train/loss": 1.0 + step, "train/ranks": float(RANKS)}
+            if step in losses:
+                values |= {"val/loss": losses[step], "val/perplexity": math.exp(losses[step])}
+        found += [TruthRow(metric=m, step=step, value=v, time_ms=BEGAN + step) for m, v in values.items()]
+    return found
+
+
+LOSSES = {2: 1.5, 5: 1.3}
+
+
+def audit() -> dict[str, Any]:
+    """Return what the audit says of a training that is right."""
+    each = [
+        {"name": f"epoch-{e}", "whole": True, "epoch": e, "step": 3 * e, "world": 2, "weights": f"w{e}"}
+        for e in (1, 2)
+    ]
+    return {
+        "version": 1,
+        "run": "train",
+        "there": True,
+        "checkpoints": each,
+        "best": {
+            "target": "epoch-2",
+            "there": True,
+            "told": {"val/loss": 1.3, "val/tokens": 99},
+            "loss": 1.3,
+            "tokens": 99,
+        },
+        "order": {"seed": SEED, "batch": BATCH, "sequences": SEQUENCES, "context": 8},
+        "options": {"device": "cpu"},
+        "entropy": {"entropy": 1.2, "val": 1.25},
+        "unchanged": [],
+    }
+
+
+@pytest.fixture
+def checked(tmp_path: Path) -> Callable[..., dict[str, Check]]:
+    """Return what judges a training: its ranks' rows, its audit, and more of its launch."""
+    numbers = count()
+
+    def checked_(
+        truth: dict[int, list[Any]] | None = None, said: dict[str, Any] | None = None, **launch: Any
+    ) -> dict[str, Check]:
+        job = bundles.healthy()
+        assert job.manifest is not None
+        assert job.manifest.launch is not None
+        more = job.manifest.launch.model_copy(update={"training": True, **launch})
+        job.manifest = job.manifest.model_copy(update={"launch": more})
+        for rank in range(RANKS):
+            own = (truth or {}).get(rank) or rows(rank, lambda step, rank=rank: mine(step, rank), LOSSES)
+            starts = [at for at, line in enumerate(own) if isinstance(line, TruthStart)]
+            job.retell(rank, list(own[max(starts, default=-1) + 1 :]))
+            if starts:
+                job.truth[rank] = [*own, job.truth[rank][-1]]
+        job.refresh()
+        bundle = job.write(tmp_path / f"bundle{next(numbers)}")
+        if said is not None:
+            (bundle.path / AUDIT).write_text(json.dumps(said))
+        return {check.name: check for check in judge(bundle).checks}
+
+    return checked_
+
+
+def test_a_training_that_is_right_passes(checked: Any) -> None:
+    """Contract: every check passes, and says what was proved."""
+    found = checked(said=audit())
+    training = {name: check for name, check in found.items() if name.startswith("training-")}
+    assert {check.result for check in training.values()} == {"PASS"}, training
+    assert "the weights w2" in training["training-checkpoints"].explanation
+    assert "the least of 2 validation losses" in training["training-best"].explanation
+    assert "each of 10 sequences was taken exactly once in 2 whole epochs" in (
+        training["training-data"].explanation.lower()
+    )
+
+
+@pytest.mark.parametrize("said", [None, {"error": "its pod has failed"}])
+def test_without_an_audit_nothing_is_proved(checked: Any, said: dict[str, Any] | None) -> None:
+    found = checked(said=said)
+    names = ("training-checkpoints", "training-best", "training-curve", "training-data")
+    assert {found[name].result for name in names} == {"UNKNOWN"}
+
+
+def _edit(path: str, value: Any) -> Change:
+    """Return what sets a field of the audit, "a.b.0.c"."""
+
+    def change(said: dict[str, Any]) -> None:
+        *way, last = path.split(".")
+        at: Any = said
+        for word in way:
+            at = at[int(word)] if isinstance(at, list) else at[word]
+        at[int(last) if isinstance(at, list) else last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "cause"),
+    [
+        (_edit("checkpoints", []), "checkpoints", "checkpoint_missing"),
+        (_edit("checkpoints.0.whole", False), "checkpoints", "checkpoint_torn"),
+        (_edit("checkpoints.1.weights", None), "checkpoints", "checkpoint_torn"),
+        (_edit("checkpoints.0.not_finite", ["head.weight"]), "checkpoints", "weights_not_finite"),
+        (_edit("unchanged", ["token.weight"]), "checkpoints", "parameter_frozen"),
+        (_edit("best", None), "best", "best_is_stale"),
+        (_edit("best.there", False), "best", "best_is_stale"),
+        (_edit("best.told", {"val/loss": 1.5}), "best", "best_is_stale"),
+        (_edit("best.told", {}), "best", "best_is_stale"),
+        (_edit("best.loss", 1.3 + 1e-6), "best", "evaluation_wrong"),
+        (_edit("best.tokens", 98), "best", "evaluation_wrong"),
+        (_edit("best.loss", math.nan), "best", "evaluation_wrong"),
+        (_edit("entropy.val", 1.4), "curve", "loss_below_entropy"),
+    ],
+)
+def test_what_the_audit_shows_is_named(checked: Any, change: Change, name: str, cause: str) -> None:
+    said = audit()
+    change(said)
+    found = checked(said=said)[f"training-{name}"]
+    assert (found.result, found.cause) == ("FAIL", f"training.{cause}"), found.explanation
+
+
+def test_a_best_that_cannot_be_evaluated_again_proves_nothing(checked: Any) -> None:
+    said = audit()
+    said["best"] |= {"loss": None, "tokens": None, "why": "OSError: no val.jsonl"}
+    assert checked(said=said)["training-best"].result == "UNKNOWN"
+
+
+def test_the_reach_that_was_asked_for(checked: Any) -> None:
+    """Contract: 1.3 is 4 % above 1.25; without a known entropy a reach proves nothing."""
+    assert checked(said=audit(), reach=0.05)["training-curve"].result == "PASS"
+    assert checked(said=audit(), reach=0.03)["training-curve"].cause == "training.loss_not_reached"
+    other = {**audit(), "options": {"model_local_dir": "/models/x"}}
+    assert checked(said=other, reach=0.05)["training-curve"].result == "UNKNOWN"
+    assert checked(said=other)["training-curve"].result == "PASS"
+
+
+def test_the_same_as_another_training(checked: Any) -> None:
+    same = {"same_as": "other", "same_as_weights": "w2"}
+    assert checked(said=audit(), **same)["training-checkpoints"].result == "PASS"
+    found = checked(said=audit(), **{**same, "same_as_weights": "w9"})["training-checkpoints"]
+    assert found.cause == "training.differs_from"
+
+
+@pytest.mark.parametrize(
+    ("losses", "cause"), [({5: 1.3}, "epoch_not_evaluated"), ({}, "epoch_not_evaluated")]
+)
+def test_an_epoch_that_was_not_evaluated(checked: Any, losses: dict[int, float], cause: str) -> None:
+    truth = {0: rows(0, lambda step: mine(step, 0), losses)}
+    assert checked(truth, audit())["training-best"].cause == f"training.{cause}"
+
+
+def test_a_perplexity_of_something_else(checked: Any) -> None:
+    own = [
+        row.model_copy(update={"value": 4.0}) if row.metric == "val/perplexity" else row
+        for row in rows(0, lambda step: mine(step, 0), LOSSES)
+    ]
+    assert checked({0: own}, audit())["training-best"].cause == "training.perplexity_wrong"
+
+
+@pytest.mark.parametrize(
+    ("take", "cause", "ranks"),
+    [
+        (lambda step: mine(step, 1, seed=8), "rank_with_other_seed", [1]),
+        (lambda step: mine(2 if step == 4 else step, 1), "data_repeated", [1]),
+        (lambda step: mine(step, 1)[: -1 if step == 1 else None], "data_missed", [1]),
+        (lambda step: mine(step, 1) + [0] * (step == 1), "data_repeated", [1]),
+        (lambda step: mine(step, 0), "rank_with_other_seed", [1]),
+    ],
+)
+def test_data_that_a_rank_must_not_take(checked: Any, take: Any, cause: str, ranks: list[int]) -> None:
+    """Contract: the rank is named, also where only one step is wrong."""
+    found = checked({1: rows(1, take, {})}, audit())["training-data"]
+    assert (found.cause, found.ranks) == (f"training.{cause}", ranks), found.explanation
+
+
+def test_steps_that_nobody_logged(checked: Any) -> None:
+    gone = {
+        rank: [row for row in rows(rank, lambda s, rank=rank: mine(s, rank), LOSSES) if row.step != 3]
+        for rank in range(RANKS)
+    }
+    found = checked(gone, audit())["training-data"]
+    assert (found.cause, found.explanation.count("step 3")) == ("training.data_missed", 1)
+    silent = [
+        row for row in rows(1, lambda s: mine(s, 1), {}) if "squares" not in row.metric or row.step != 2
+    ]
+    assert checked({1: silent}, audit())["training-data"].ranks == [1]
+
+
+def twice(value: float) -> list[Any]:
+    """Return two attempts of rank 1, which make step 2 again with this loss."""
+    whole = rows(1, lambda step: mine(step, 1), {})
+    first = [row for row in whole if row.step < 3]
+    again = [
+        row.model_copy(update={"value": value, "time_ms": BEGAN + 100})
+        if (row.metric, row.step) == ("rank1/train/loss", 2)
+        else row.model_copy(update={"time_ms": BEGAN + 100 + row.step})
+        for row in whole
+        if row.step >= 2
+    ]
+    starts = [
+        TruthStart(attempt=f"{n}", time_ms=BEGAN - 10 + 50 * n, pod="p", restart=n, max_restarts=1)
+        for n in range(2)
+    ]
+    return [starts[0], *first, starts[1], *again]
+
+
+def test_a_step_that_is_made_again_is_the_same_step(checked: Any) -> None:
+    """Contract: equal to the last bit; the step, the rank and both values are said."""
+    same = checked({1: twice(3.0)}, audit())["training-resume"]
+    assert (same.result, same.explanation[:1]) == ("PASS", "4"), same.explanation
+    found = checked({1: twice(math.nextafter(3.0, 4.0))}, audit())["training-resume"]
+    assert (found.cause, found.ranks) == ("training.resume_differs", [1])
+    assert "rank1/train/loss at step 2: 3.0 then 3.0000000000000004" in found.explanation
+    on_gpus = {**audit(), "options": {"device": "cuda"}}
+    assert checked({1: twice(3.5)}, on_gpus)["training-resume"].result == "PASS"
