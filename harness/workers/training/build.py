@@ -39,5 +39,5 @@ def cannot_compile(device: torch.device) -> str:
         torch.compile(lambda x: x * 2 + 1)(torch.ones(8, device=device))
     except Exception as error:  # its own exceptions are private, and differ by version
         lines = [line for line in str(error).splitlines() if line.strip()]
-        return f"{lines[0] if lines else type(error).__name__}"
+        return " ".join(lines[:2])[:300] or type(error).__name__
     return ""
