@@ -373,7 +373,10 @@ def test_compile_without_a_compiler_is_refused(run: Run, tmp_path: Path) -> None
 
 
 # -- Hugging Face ------------------------------------------------------------------------------------------
-TINY = ("--model-local-dir", "/out/model", "--tokenizer-local-dir", "/out/tokenizer", "--local-files-only")
+TINY = (
+    *("--model-local-dir", "/out/model", "--tokenizer-local-dir", "/out/tokenizer", "--local-files-only"),
+    *("--dropout", "0"),
+)
 
 
 @pytest.fixture(scope="module")

@@ -94,6 +94,8 @@ class HuggingFace(nn.Module):
         self.inner: Any = AutoModelForCausalLM.from_pretrained(
             folder, local_files_only=local_only, dtype=torch.float32
         )
+        # It comes without dropout, and would get it with the first evaluation: a resumed run would differ.
+        self.inner.train()
         if recompute:
             self.inner.gradient_checkpointing_enable({"use_reentrant": False})
 
