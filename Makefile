@@ -9,8 +9,10 @@ BOTH := -n 2 --no-loadscope-reorder
 
 BIN := .venv/bin
 MADE := .venv/.made
-COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --universal --python-version 3.11 \
-	--no-emit-index-url --no-annotate --no-header
+PINS := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade
+COMPILE := $(PINS) --universal --python-version 3.11
+# Python as harness/versions.toml has it for the images.
+WORKER := $(PINS) --python-version 3.13 --python-platform x86_64-manylinux_2_28
 
 CACHE := $(or $(HARNESS_CACHE_DIR),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/pluto-e2e-harness)
 ACTIONLINT := $(CACHE)/tools/actionlint-v1.7.12
@@ -80,9 +82,11 @@ kind: ## kind as the harness wants it, by Go, where Debian's packages are not: a
 	go install sigs.k8s.io/kind@$(KIND)
 
 lock: $(MADE) ## resolve the newest versions that fit into the locks
-	$(COMPILE) --upgrade locks/build.in -o locks/build.txt
-	$(COMPILE) --upgrade pyproject.toml --group dev -o locks/dev.txt
-	$(COMPILE) --upgrade harness/locks/konduktor.in -o harness/locks/konduktor.txt
+	$(COMPILE) locks/build.in -o locks/build.txt
+	$(COMPILE) pyproject.toml --group dev -o locks/dev.txt
+	$(COMPILE) locks/mlflow.in -o locks/mlflow.txt
+	$(COMPILE) harness/locks/konduktor.in -o harness/locks/konduktor.txt
+	$(WORKER) harness/locks/worker.in -o harness/locks/worker.txt
 
 clean: ## delete the cluster that `harness` made, and everything built in this checkout
 	@if [ -x $(BIN)/harness ]; then $(BIN)/harness down; fi

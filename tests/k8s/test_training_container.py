@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
 import pytest
+from mlflow_server import MlflowServer
+from tracker_server import Server
 
 from harness.context import RunContext
 from harness.provision.images.build import SCRIPTS, build_worker
 from harness.provision.images.stack import resolve
 from harness.settings import Settings
+from harness.tracker.audit import EmbeddedAudit
 from harness.workers.training import checkpoint, source
 
 pytestmark = pytest.mark.training
@@ -28,6 +32,8 @@ OPTIONS = (*SMALL, "--epochs", "3", "--save-every", "10", "--dropout", "0.1", "-
 SMOKE = "--epochs 2 --batch 256 --samples 4096 --features 128 --classes 4 --lr 3e-3 --seed 42"
 """As the guide has it."""
 RANKS = 4
+SINGLE = ("python3",)
+"""In place of torchrun: what follows is run by Python itself."""
 CONTAINERS = count(1)
 
 
@@ -72,7 +78,14 @@ def run(harness_settings: Settings, data: Path) -> Run:
         RunContext(settings=harness_settings, progress=print),
     ).tag
 
-    def ran(out: Path, *words: str, ranks: int = RANKS, kills: str = "", restarts: int = 0) -> Ran:
+    def ran(
+        out: Path,
+        *words: str,
+        ranks: int = RANKS,
+        kills: str = "",
+        restarts: int = 0,
+        environment: Mapping[str, str] = {},
+    ) -> Ran:
         mounts = {
             SCRIPTS / "training": "/workspace/training:ro",
             FILES: "/files:ro",
@@ -83,9 +96,14 @@ def run(harness_settings: Settings, data: Path) -> Run:
         torchrun = f"torchrun --standalone --nproc-per-node={ranks} --max-restarts={restarts} -m".split()
         name = f"training-{out.parent.name}-{next(CONTAINERS)}"
         made = ["docker", "run", "--rm", "--name", name, "--shm-size", "256m", *volumes, "-w", "/workspace"]
+        if environment:  # of servers on this host's loopback
+            made += ["--network", "host"]
+            made += [word for name, value in environment.items() for word in ("-e", f"{name}={value}")]
         # Without it a restarted rank meets the addresses of the attempt before (docs/training.md).
         made += ["-e", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", "-e", "PYTHONDONTWRITEBYTECODE=1", image]
         command = [*made, "python3", "/files/killer.py", "/out/a", kills, *torchrun, *words]
+        if words[: len(SINGLE)] == SINGLE:
+            command = [*made, *words]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
         finally:
@@ -96,10 +114,13 @@ def run(harness_settings: Settings, data: Path) -> Run:
     return ran
 
 
-def train(run: Run, out: Path, *more: str, ranks: int = RANKS, kills: str = "") -> Ran:
+def train(
+    run: Run, out: Path, *more: str, ranks: int = RANKS, kills: str = "", environment: Mapping[str, str] = {}
+) -> Ran:
     """Train the small model in folder `a` of `out`."""
     words = ("training.train_framework", "--run", "a", *OPTIONS, *more)
-    return run(out, *words, ranks=ranks, kills=kills, restarts=20 if kills else 0)
+    restarts = 20 if kills else 0
+    return run(out, *words, ranks=ranks, kills=kills, restarts=restarts, environment=environment)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +151,8 @@ def test_the_loss_reaches_what_the_texts_allow(run: Run, data: Path, tmp_path: P
 @pytest.mark.parametrize(
     "kills",
     [
-        "2@step:13,0@writing:2,1@step:68",
+        # Those of `make test` are in test_kills_leave_one_curve_in_both_trackers.
+        pytest.param("2@step:13,0@writing:2,1@step:68", marks=pytest.mark.nightly),
         pytest.param("0@step:1,1@step:9,2@step:10,3@step:11", marks=pytest.mark.nightly),
         pytest.param("3@named:1,0@named:2,1@named:3,2@named:4", marks=pytest.mark.nightly),
         pytest.param("0@writing:1,1@writing:2,2@writing:3,3@writing:4", marks=pytest.mark.nightly),
@@ -221,3 +243,197 @@ def test_a_smoke_test_that_learns_nothing_fails(run: Run, tmp_path: Path) -> Non
     ran = run(tmp_path, "training.train", "--lr", "0", ranks=2)
     assert ran.code != 0
     assert "it did not learn" in ran.out
+
+
+# -- trackers ----------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def pluto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The project's own tracker on loopback."""
+    server = Server(tmp_path_factory.mktemp("tracker")).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+    """A real `mlflow server` on loopback."""
+    server = MlflowServer(tmp_path_factory.mktemp("mlflow")).start()
+    yield server
+    server.kill()
+
+
+def test_kills_leave_one_curve_in_both_trackers(
+    run: Run, pluto: Server, mlflow: MlflowServer, undisturbed: tuple[Ran, Path], tmp_path: Path
+) -> None:
+    """Contract: one run in each, every step of every metric once, equal values, and each sequence taken once.
+
+    The curve ends at the weights of the training that nobody disturbed and that logged nowhere.
+    """
+    given = dict(pluto.pluto_environment(tmp_path / "home", PLUTO_RUN_ID="killed")) | mlflow.environment()
+    for name in ("PATH", "HOME", "PLUTO_DIR"):
+        del given[name]
+    ran = train(run, tmp_path / "out", kills="2@step:13,0@writing:2", environment=given)
+    assert ran.code == 0, ran.out[-3000:]
+    assert ran.weights == undisturbed[0].weights
+    with pluto.client() as client:
+        audit = EmbeddedAudit(client)
+        (there,) = audit.runs(external_id="killed", project="e2e", job_name=None)
+        points = sorted(audit.points([there.run_id]), key=lambda point: point.time_ms)
+    assert there.status == "COMPLETED"
+    shown: dict[str, dict[int, float]] = {}
+    for point in points:
+        if not point.metric.startswith("sys/"):
+            shown.setdefault(point.metric, {})[point.step] = point.value  # of a step the latest value counts
+    (in_mlflow,) = mlflow.runs()
+    values = mlflow.values(in_mlflow)
+    assert in_mlflow["info"]["status"] == "FINISHED"
+    assert values == {name: {step: [value] for step, value in steps.items()} for name, steps in shown.items()}
+    own = {f"rank{rank}/{what}" for rank in range(RANKS) for what in ("train/loss", "data/count", "data/sum")}
+    own |= {f"rank{rank}/data/squares" for rank in range(RANKS)}
+    whole = own | {"train/loss", "train/lr", "train/ranks"}
+    assert shown.keys() == whole | {"val/loss", "val/perplexity"}
+    steps = re.search(r"(\d+) steps an epoch", ran.out)
+    assert steps
+    per_epoch = int(steps[1])
+    assert all(sorted(shown[name]) == list(range(3 * per_epoch)) for name in whole)
+    assert sorted(shown["val/loss"]) == [per_epoch - 1, 2 * per_epoch - 1, 3 * per_epoch - 1]
+    sequences = re.search(r"tokens in (\d+) sequences", ran.out)
+    assert sequences
+    count = int(sequences[1])
+    for epoch in range(3):
+        of_epoch = range(epoch * per_epoch, (epoch + 1) * per_epoch)
+        found = [
+            sum(shown[f"rank{rank}/data/{what}"][step] for rank in range(RANKS) for step in of_epoch)
+            for what in ("count", "sum", "squares")
+        ]
+        assert found == [count, sum(range(count)), sum(one * one for one in range(count))]
+
+
+@pytest.mark.nightly
+def test_a_tracker_that_takes_nothing_fails_the_training(run: Run, pluto: Server, tmp_path: Path) -> None:
+    """Contract: it trains to its end with a line that says what is missing, and exit code 1."""
+    given = dict(pluto.pluto_environment(tmp_path / "home", PLUTO_RUN_ID="refused", PLUTO_API_KEY="wrong"))
+    for name in ("PATH", "HOME", "PLUTO_DIR"):
+        del given[name]
+    words = ("--tracker-seconds", "5", "--epochs", "1")
+    ran = train(run, tmp_path / "out", *words, ranks=2, environment=given)
+    assert ran.code != 0
+    assert re.search(r"\[TRAIN\] rank 1: Pluto takes no points \(RuntimeError: .*\)", ran.out), ran.out[
+        -3000:
+    ]
+    assert re.search(r"\[DONE\] \d+ values are in no tracker: run it again", ran.out)
+
+
+# -- options -----------------------------------------------------------------------------------------------
+@pytest.mark.nightly
+def test_recomputed_activations_change_no_bit(
+    run: Run, undisturbed: tuple[Ran, Path], tmp_path: Path
+) -> None:
+    """Contract: --recompute saves memory, and the weights are the same, also with dropout."""
+    ran = train(run, tmp_path, "--recompute")
+    assert ran.code == 0, ran.out[-3000:]
+    assert ran.weights == undisturbed[0].weights
+
+
+@pytest.mark.nightly
+def test_accumulated_gradients_are_those_of_one_large_batch(run: Run, tmp_path: Path) -> None:
+    """Contract: sequences that a rank takes one by one give the weights of all at once, but for rounding."""
+    losses, weights = [], []
+    for size in (1, 3, 4):
+        ran = train(run, tmp_path / str(size), "--dropout", "0", "--micro-batch", str(size))
+        assert ran.code == 0, ran.out[-3000:]
+        losses.append(ran.loss)
+        weights.append(ran.weights)
+    assert losses[0] == pytest.approx(losses[2], abs=1e-4)
+    assert losses[1] == pytest.approx(losses[2], abs=1e-4)
+    assert len(set(weights)) > 1, "the size had no effect: nothing was accumulated"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("amp", ["bf16", "fp16"])
+def test_mixed_precision_trains_and_resumes_to_the_bit(
+    amp: str, run: Run, undisturbed: tuple[Ran, Path], tmp_path: Path
+) -> None:
+    """Contract: nearly the loss of float32, other weights, and the same ones after a kill."""
+    whole = train(run, tmp_path / "whole", "--amp", amp)
+    assert whole.code == 0, whole.out[-3000:]
+    assert whole.loss == pytest.approx(undisturbed[0].loss, abs=0.02)
+    assert whole.weights != undisturbed[0].weights
+    killed = train(run, tmp_path / "killed", "--amp", amp, kills="1@step:45")
+    assert killed.weights == whole.weights
+
+
+@pytest.mark.nightly
+def test_compile_without_a_compiler_is_refused(run: Run, tmp_path: Path) -> None:
+    """Contract: the image has no C++ compiler; --compile says so before it trains."""
+    ran = train(run, tmp_path, "--compile", ranks=1)
+    assert ran.code != 0
+    assert "--compile needs a C++ compiler in the image" in ran.out
+    assert "[TRAIN]" not in ran.out
+
+
+# -- Hugging Face ------------------------------------------------------------------------------------------
+TINY = (
+    *("--model-local-dir", "/out/model", "--tokenizer-local-dir", "/out/tokenizer", "--local-files-only"),
+    *("--dropout", "0"),
+)
+
+
+@pytest.fixture(scope="module")
+def tiny(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a GPT-2 of 37 thousand weights, and a tokenizer of the texts."""
+    folder = tmp_path_factory.mktemp("tiny") / "hf"
+    made = run(folder, *SINGLE, "/files/tiny_gpt2.py", "make", "/out", "/data/train.jsonl")
+    assert made.code == 0, made.out[-3000:]
+    return folder
+
+
+@pytest.mark.nightly
+def test_a_hugging_face_model_resumes_to_the_bit(run: Run, tiny: Path, tmp_path: Path) -> None:
+    """Contract: a model and a tokenizer from folders train as the small GPT does; GPT-2 has dropout."""
+    ran = []
+    for name, kills in (("whole", ""), ("killed", "1@step:7,0@writing:2,3@step:25")):
+        shutil.copytree(tiny, tmp_path / name)
+        ran.append(train(run, tmp_path / name, *TINY, kills=kills))
+        assert ran[-1].code == 0, ran[-1].out[-3000:]
+    assert ran[0].weights == ran[1].weights
+    assert ran[1].out.count("KILLED") == 3
+
+
+@pytest.mark.nightly
+def test_the_best_of_a_hugging_face_model_is_one_for_transformers(
+    run: Run, tiny: Path, tmp_path: Path
+) -> None:
+    """Contract: what is exported loads by transformers alone, and has the loss that the manifest says."""
+    shutil.copytree(tiny, tmp_path / "out")
+    out = tmp_path / "out"
+    assert train(run, out, *TINY, "--recompute", ranks=2).code == 0
+    best = checkpoint.best(out / "a")
+    assert best is not None
+    told = checkpoint.verified(best).losses["val/loss"]
+    exported = run(
+        out, *SINGLE, "-m", "training.export", "--checkpoint", "/out/a/best", "--to", "/out/export"
+    )
+    assert exported.code == 0, exported.out[-3000:]
+    assert (out / "export" / "model.safetensors").is_file()
+    found = run(out, *SINGLE, "/files/tiny_gpt2.py", "loss", "/out/export", "/data/val.jsonl", "64")
+    assert found.code == 0, found.out[-3000:]
+    said = json.loads(next(line for line in found.out.splitlines() if line.startswith("{")))
+    assert said["loss"] == pytest.approx(told, abs=1e-6)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--model-local-dir", "/nothing"), "--model-local-dir is a folder; /nothing is none"),
+        ((*TINY, "--context", "65"), "--context is 64 at most for this model; seen 65"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused(
+    options: tuple[str, ...], words: str, run: Run, tiny: Path
+) -> None:
+    """Contract: the words say what is expected and what was seen."""
+    ran = train(run, tiny, "--dropout", "0", *options, ranks=1)
+    assert ran.code != 0
+    assert words in ran.out

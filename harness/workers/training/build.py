@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+import torch
 from torch import nn
 
 from . import texts
@@ -23,8 +24,20 @@ def model(options: argparse.Namespace, tokenizer: Tokenizer) -> nn.Module:
     """Return the model: one of Hugging Face, or the small GPT."""
     folder = options.model_local_dir or options.model
     if folder is not None:
-        return HuggingFace(folder, local_only=options.local_files_only, recompute=options.recompute)
+        made = HuggingFace(folder, local_only=options.local_files_only, recompute=options.recompute)
+        made.check(tokenizer.size, options.context)
+        return made
     shape = Shape(
         tokenizer.size, options.context, options.layers, options.heads, options.width, options.dropout
     )
     return Gpt(shape, recompute=options.recompute)
+
+
+def cannot_compile(device: torch.device) -> str:
+    """Return why torch.compile does not work here, or "". It compiles something small."""
+    try:
+        torch.compile(lambda x: x * 2 + 1)(torch.ones(8, device=device))
+    except Exception as error:  # its own exceptions are private, and differ by version
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        return " ".join(lines[:2])[:300] or type(error).__name__
+    return ""

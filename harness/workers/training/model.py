@@ -87,13 +87,29 @@ class HuggingFace(nn.Module):
     def __init__(self, folder: str, *, local_only: bool, recompute: bool) -> None:
         """Load it from a folder, or by its name from the hub. Raises OSError where there is none."""
         from transformers import AutoModelForCausalLM
+        from transformers.utils import logging
 
         super().__init__()
+        logging.disable_progress_bar()  # a line of each rank in the job's log
         self.inner: Any = AutoModelForCausalLM.from_pretrained(
-            folder, local_files_only=local_only, torch_dtype=torch.float32
+            folder, local_files_only=local_only, dtype=torch.float32
         )
+        # It comes without dropout, and would get it with the first evaluation: a resumed run would differ.
+        self.inner.train()
         if recompute:
             self.inner.gradient_checkpointing_enable({"use_reentrant": False})
+
+    def check(self, vocabulary: int, context: int) -> None:
+        """Raise ValueError where the tokens or the length of a sequence are too many for the model."""
+        config = self.inner.config
+        if vocabulary > config.vocab_size:
+            raise ValueError(
+                f"the tokenizer has {vocabulary} tokens, and the model {config.vocab_size}: "
+                "--tokenizer-local-dir is of another model"
+            )
+        longest = getattr(config, "max_position_embeddings", None) or context
+        if context > longest:
+            raise ValueError(f"--context is {longest} at most for this model; seen {context}")
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.inner(input_ids=tokens, use_cache=False).logits

@@ -22,7 +22,10 @@ def parser() -> argparse.ArgumentParser:
     model = made.add_argument_group("model")
     model.add_argument("--model", help="name on the Hugging Face hub (HUGGINGFACE_HUB_TOKEN if it is gated)")
     model.add_argument("--model-local-dir", help="folder of a Hugging Face model; without one a small GPT")
-    model.add_argument("--tokenizer-local-dir", help="folder of its tokenizer; without one bytes are tokens")
+    model.add_argument(
+        "--tokenizer-local-dir",
+        help="folder of its tokenizer, if that is not the model's; without either bytes",
+    )
     model.add_argument("--local-files-only", action="store_true", help="download nothing")
     model.add_argument("--layers", type=int, default=2, help="of the small GPT")
     model.add_argument("--heads", type=int, default=4, help="of the small GPT")
@@ -79,6 +82,10 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     for name in ("train.jsonl", "val.jsonl"):
         if not (options.data_dir / name).is_file():
             made.error(f"{options.data_dir / name} is not there")
+    for name in ("model_local_dir", "tokenizer_local_dir"):
+        folder = getattr(options, name)
+        if folder and not Path(folder).is_dir():
+            made.error(f"--{name.replace('_', '-')} is a folder; {folder} is none")
     if options.model and options.model_local_dir:
         made.error("--model and --model-local-dir name two models")
     if (options.model or options.model_local_dir) and options.dropout:

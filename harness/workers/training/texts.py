@@ -50,6 +50,10 @@ class HuggingFaceTokenizer:
         found: list[int] = self._inner.encode(text, add_special_tokens=False)
         return found
 
+    def save(self, folder: Path) -> None:
+        """Write it as transformers reads it."""
+        self._inner.save_pretrained(folder)
+
 
 @dataclass(frozen=True)
 class Stream:

@@ -21,6 +21,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parsed(arguments)
     torch.set_num_threads(options.threads)
     ranks = meet(options.device, options.meeting, options.timeout)
+    if options.compile and (why := build.cannot_compile(ranks.device)):
+        ranks.tell("DDP", f"--compile needs a C++ compiler in the image, and a GPU also Triton: {why}")
+        return 2
     tokenizer = build.tokenizer(options)
     train, val = (
         texts.read(options.data_dir / f"{name}.jsonl", tokenizer, options.context, options.text_field)

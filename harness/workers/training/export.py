@@ -1,0 +1,54 @@
+"""Write a checkpoint of a Hugging Face model as transformers reads it, with its tokenizer.
+
+    python3 -m training.export --checkpoint OUT/RUN/best --to FOLDER
+
+Exit code 1 where the checkpoint is torn, or of the small GPT: transformers does not know that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from . import build, checkpoint, state
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Export, and return the exit code."""
+    made = argparse.ArgumentParser("python -m training.export", description=(__doc__ or "").splitlines()[0])
+    made.add_argument("--checkpoint", type=Path, required=True, help="a folder, or `best`")
+    made.add_argument("--to", type=Path, required=True, help="a new folder")
+    given = made.parse_args(arguments)
+    if given.to.exists():
+        made.error(f"--to is a new folder; {given.to} is there")
+    folder = given.checkpoint.resolve()
+    try:
+        manifest = checkpoint.verified(folder)
+    except checkpoint.Torn as error:
+        print(error, file=sys.stderr)
+        return 1
+    options = argparse.Namespace(**manifest.options)
+    if not (options.model or options.model_local_dir):
+        weights = folder / "rank-0" / state.MODEL
+        print(f"{folder.name} is of the small GPT: {weights} has its weights", file=sys.stderr)
+        return 1
+    tokenizer = build.tokenizer(options)
+    model: Any = build.model(options, tokenizer)
+    state.load(model, load_file(folder / "rank-0" / state.MODEL), folder)
+    # Under another name until it is whole.
+    partial = given.to.with_name(f".{given.to.name}-partial")
+    model.inner.save_pretrained(partial, safe_serialization=True)
+    tokenizer.save(partial)  # type: ignore[attr-defined]
+    partial.rename(given.to)
+    print(
+        f"{given.to}: {folder.name}, step {manifest.step}, validation loss {manifest.losses.get('val/loss')}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,274 @@
+"""The trackers of the trainers: ranks that are killed, and trackers that are, against real servers.
+
+Each rank is a process (training_rank.py) that logs to the project's own tracker by the unmodified Pluto
+client, and to a real `mlflow server`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import mlflow_server
+import pytest
+import training_rank
+from mlflow_server import MlflowServer
+from tracker_server import ROOT, Server
+
+from harness.tracker.audit import EmbeddedAudit
+
+RANK = Path(__file__).with_name("training_rank.py")
+STEPS, EVERY = 50, 10
+
+
+@pytest.fixture(scope="module")
+def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+    """One for all tests here: it takes 5 to 10 seconds to start."""
+    server = MlflowServer(tmp_path_factory.mktemp("mlflow")).start()
+    yield server
+    server.kill()
+
+
+@dataclass
+class Training:
+    """The processes of some ranks, and the folder of their run."""
+
+    folder: Path
+    environment: Mapping[str, str]
+    name: str
+    running: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    attempts: int = 0
+
+    def start(self, world: int = 2, steps: int = STEPS, limit: float = 60, **more: object) -> Training:
+        (self.folder / "run").mkdir(parents=True, exist_ok=True)
+        self.attempts += 1
+        for rank in range(world):
+            given = {"RANK": str(rank), "WORLD_SIZE": str(world), "PLUTO_RUN_ID": self.name}
+            words = [rank, world, self.folder / "run", steps, EVERY, limit]
+            with self._log(rank).open(
+                "wb"
+            ) as log:  # no pipe: the uploading process of a killed rank holds it
+                self.running.append(
+                    subprocess.Popen(
+                        [mlflow_server.python(), RANK, *map(str, words)],
+                        env={
+                            **self.environment,
+                            **given,
+                            **{name: str(value) for name, value in more.items()},
+                        },
+                        cwd=self.folder,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                    )
+                )
+        return self
+
+    def ended(self, seconds: float = 90) -> list[int]:
+        """Return the exit codes of the ranks."""
+        deadline = time.monotonic() + seconds
+        codes = [one.wait(max(0.1, deadline - time.monotonic())) for one in self.running]
+        self.running.clear()
+        return codes
+
+    def said(self, rank: int) -> str:
+        return self._log(rank).read_text()
+
+    def reached(self, rank: int, step: int, seconds: float = 60) -> None:
+        """Wait until a rank has logged a step."""
+        deadline = time.monotonic() + seconds
+        while f"logged {step}\n" not in self.said(rank):
+            assert time.monotonic() < deadline, self.said(rank)
+            time.sleep(0.02)
+
+    def _log(self, rank: int) -> Path:
+        return self.folder / f"attempt-{self.attempts}-rank-{rank}.log"
+
+
+@pytest.fixture
+def training(server: Server, mlflow: MlflowServer, tmp_path: Path) -> Iterator[Training]:
+    """Ranks that log to both servers."""
+    environment = dict(server.pluto_environment(tmp_path / "home")) | mlflow.environment()
+    environment |= {"PYTHONPATH": str(ROOT / "harness" / "workers"), "MLFLOW_EXPERIMENT_NAME": tmp_path.name}
+    environment |= {"TMPDIR": str(tmp_path)}
+    del environment["PLUTO_DIR"]
+    training = Training(tmp_path, environment, tmp_path.name)
+    yield training
+    for one in training.running:
+        one.kill()
+        one.wait()
+
+
+def in_pluto(server: Server, training: Training) -> dict[str, dict[int, float]]:
+    """Return what Pluto shows: of each step the value with the latest time."""
+    with server.client() as client:
+        audit = EmbeddedAudit(client)
+        (run,) = audit.runs(external_id=training.name, project="e2e", job_name=None)
+        points = list(audit.points([run.run_id]))
+    assert run.status == "COMPLETED"
+    shown: dict[str, dict[int, tuple[int, float]]] = {}
+    for point in points:
+        steps = shown.setdefault(point.metric, {})
+        steps[point.step] = max(steps.get(point.step, (0, 0.0)), (point.time_ms, point.value))
+    return {
+        name: {step: value for step, (_, value) in steps.items()}
+        for name, steps in shown.items()
+        if not name.startswith("sys/")
+    }
+
+
+def in_mlflow(mlflow: MlflowServer, training: Training) -> dict[str, dict[int, list[float]]]:
+    """Return all values of the one run of a training."""
+    (run,) = [one for one in mlflow.runs() if one["info"]["experiment_id"] == experiment(mlflow, training)]
+    assert run["info"]["status"] == "FINISHED"
+    assert {one["key"]: one["value"] for one in run["data"]["params"]} == {"steps": "100", "lr": "0.003"}
+    return mlflow.values(run)
+
+
+def experiment(mlflow: MlflowServer, training: Training) -> str:
+    found: str = mlflow.ask(f"experiments/get-by-name?experiment_name={training.folder.name}")["experiment"][
+        "experiment_id"
+    ]
+    return found
+
+
+def once(points: Mapping[str, Mapping[int, float]]) -> dict[str, dict[int, list[float]]]:
+    return {name: {step: [value] for step, value in steps.items()} for name, steps in points.items()}
+
+
+def assert_all_arrived(server: Server, mlflow: MlflowServer, training: Training, world: int = 2) -> None:
+    """Each point is in Pluto; in MLflow each is once; there is one run in each, and nothing else."""
+    wanted = training_rank.expected(world, STEPS, EVERY)
+    assert in_pluto(server, training) == wanted
+    assert in_mlflow(mlflow, training) == once(wanted)
+    assert not list((training.folder / "run" / "trackers").glob("*.json"))
+
+
+def test_ranks_that_are_killed_log_one_curve(
+    server: Server, mlflow: MlflowServer, training: Training
+) -> None:
+    """Contract: one run for both ranks and all attempts, no gap, and no step twice.
+
+    The second attempt is killed when the server has points of which no checkpoint tells.
+    """
+    assert training.start(DIE_AT=33).ended() == [-signal.SIGKILL] * 2
+    assert training.start(DIE_BEFORE_SAVED=40).ended() == [-signal.SIGKILL] * 2
+    assert training.start().ended() == [0, 0], training.said(0) + training.said(1)
+    assert "logged 29\n" not in training.said(0)
+    assert_all_arrived(server, mlflow, training)
+    assert "Traceback" not in training.said(0) + training.said(1)
+
+
+def test_trackers_that_are_down_for_a_while_get_every_point(
+    server: Server, mlflow: MlflowServer, training: Training
+) -> None:
+    """Contract: the training waits and says so in a line; no point is missing, and none is there twice."""
+    training.start(E2E_STEP_SECONDS=0.05)
+    training.reached(0, 12)
+    server.kill()
+    mlflow.signal(signal.SIGSTOP)
+    time.sleep(11)  # longer than a request's limit: its outcome is not known, and it is still carried out
+    mlflow.signal(signal.SIGCONT)
+    server.start()
+    assert training.ended() == [0, 0], training.said(0) + training.said(1)
+    assert_all_arrived(server, mlflow, training)
+    assert "MLflow takes no points" in training.said(0)
+    assert "MLflow takes points again after" in training.said(0)
+
+
+def test_an_uploading_process_that_dies_is_replaced(
+    server: Server, mlflow: MlflowServer, training: Training
+) -> None:
+    """Contract: Pluto's client starts no second one; what the first had not sent arrives all the same."""
+    training.start(E2E_STEP_SECONDS=0.05)
+    training.reached(1, 12)
+    (training_uploader,) = uploaders(training, 1)
+    os.kill(training_uploader, signal.SIGKILL)
+    assert training.ended() == [0, 0], training.said(0) + training.said(1)
+    assert_all_arrived(server, mlflow, training)
+
+
+def uploaders(training: Training, rank: int) -> list[int]:
+    """Return the processes that upload a rank's points to Pluto."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        if "pluto.sync" in words and f"{training.folder}/pluto-rank{rank}-" in "".join(words):
+            found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.nightly
+def test_trackers_that_are_gone_for_good_fail_the_training_which_can_be_mended(
+    server: Server, mlflow: MlflowServer, training: Training
+) -> None:
+    """Contract: one bounded wait, clear words, exit code 1; run again, by fewer ranks, all arrives."""
+    training.start(limit=4, E2E_STEP_SECONDS=0.05)
+    training.reached(0, 12)
+    server.kill()
+    mlflow.kill()
+    began = time.monotonic()
+    assert training.ended(120) == [1, 1], training.said(0) + training.said(1)
+    # 4 s in the middle and 4 s at the end for each tracker, and what a request may take.
+    assert time.monotonic() - began < 60
+    for rank in range(2):
+        for name in ("Pluto", "MLflow"):
+            assert f"rank {rank}: {name} has not acknowledged" in training.said(rank)
+        assert "they are lost unless it is run again" in training.said(rank)
+        assert "Traceback" not in training.said(rank)
+    kept = list((training.folder / "run" / "trackers").glob("*.json"))
+    assert len(kept) == 4
+    server.start()
+    mlflow.start()
+    assert training.start(world=1).ended() == [0], training.said(0)
+    assert_all_arrived(server, mlflow, training)
+
+
+@pytest.mark.nightly
+def test_trackers_that_come_after_the_training_began_get_every_point(
+    server: Server, mlflow: MlflowServer, training: Training
+) -> None:
+    """Contract: a training begins without its trackers, and all of its points arrive when they come."""
+    server.kill()
+    mlflow.kill()
+    training.start(E2E_STEP_SECONDS=0.05)
+    training.reached(0, 8)
+    server.start()
+    mlflow.start()
+    assert training.ended(120) == [0, 0], training.said(0) + training.said(1)
+    assert_all_arrived(server, mlflow, training)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("moment", range(8))
+def test_kills_at_other_moments(
+    moment: int, server: Server, mlflow: MlflowServer, training: Training
+) -> None:
+    """Contract: as above, for a kill at any moment."""
+    training.start()
+    training.reached(0, 5 * moment)
+    time.sleep(0.013 * moment)
+    for one in training.running:
+        one.kill()
+    training.ended()
+    assert training.start().ended() == [0, 0], training.said(0) + training.said(1)
+    assert_all_arrived(server, mlflow, training)
+
+
+def test_without_a_tracker_nothing_is_sent(tmp_path: Path) -> None:
+    """Contract: without the variables of a tracker a training runs, and keeps nothing."""
+    environment: dict[str, Any] = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT / "harness" / "workers"),
+    }
+    training = Training(tmp_path, environment, "none")
+    assert training.start(world=1).ended() == [0]
+    assert "PLUTO_RUN_ID is set and PLUTO_API_KEY is not" in training.said(0)
