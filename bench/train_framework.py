@@ -26,7 +26,7 @@ from training.ranks import meet
 from training.texts import Stream
 from training.trainer import Trainer
 
-SIZES = {"small": (2, 64, 32, 10), "medium": (4, 256, 8, 5)}
+SIZES = {"small": (2, 64, 16, 6), "medium": (4, 192, 8, 3)}
 """Layers, width, sequences of a step, and steps of a round."""
 ROUNDS = 5
 
@@ -73,7 +73,7 @@ def main() -> int:
     given.add_argument("--device", default="cpu")
     asked = given.parse_args()
     folder = Path(tempfile.mkdtemp())
-    source.main(["--out-dir", str(folder), "--documents", "3000"])
+    source.main(["--out-dir", str(folder), "--documents", "1000"])
     print(f"torch {torch.__version__} on {asked.device}, {torch.get_num_threads()} threads allowed, 1 used")
     print(f"{'model':8} {'weights':>9} {'plain':>9} {'trainer':>9} {'trainer / plain (least–most)':>30}")
     for name, (layers, width, batch, steps) in SIZES.items():

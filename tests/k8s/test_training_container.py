@@ -368,7 +368,8 @@ def test_compile_without_a_compiler_is_refused(run: Run, tmp_path: Path) -> None
     """Contract: the image has no C++ compiler; --compile says so before it trains."""
     ran = train(run, tmp_path, "--compile", ranks=1)
     assert ran.code != 0
-    assert "--compile needs a C++ compiler in the image" in ran.out
+    assert "--compile does not work in this image: it needs a C++ compiler" in ran.out
+    assert "No working C++ compiler found" in ran.out
     assert "[TRAIN]" not in ran.out
 
 

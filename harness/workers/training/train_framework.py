@@ -22,7 +22,8 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
     ranks = meet(options.device, options.meeting, options.timeout)
     if options.compile and (why := build.cannot_compile(ranks.device)):
-        ranks.tell("DDP", f"--compile needs a C++ compiler in the image, and a GPU also Triton: {why}")
+        needs = "a C++ compiler, PyTorch's headers and networkx, and for a GPU Triton"
+        ranks.tell("DDP", f"--compile does not work in this image: it needs {needs}. {why}")
         return 2
     tokenizer = build.tokenizer(options)
     train, val = (

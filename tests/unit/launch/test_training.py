@@ -152,7 +152,8 @@ def test_claims_of_a_namespace_are_used_and_never_owned() -> None:
 
 def test_the_manifests_are_printed_for_kubectl(capsys: pytest.CaptureFixture[str]) -> None:
     """Contract: plain YAML, without what only the harness knows; a pod that is done stays."""
-    assert main(["train", "--print-manifests", "--replicas", "3", "--", "--epochs", "5"]) == 0
+    with pytest.raises(SystemExit, match="0"):
+        main(["train", "--print-manifests", "--replicas", "3", "--", "--epochs", "5"])
     said = capsys.readouterr().out
     service, workload = yaml.safe_load_all(said)
     assert (service["kind"], workload["kind"], workload["spec"]["replicas"]) == ("Service", "StatefulSet", 3)

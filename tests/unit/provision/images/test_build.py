@@ -97,7 +97,8 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> build.ImageRef:
 
 def test_what_the_worker_image_was_built_from_is_known(worker: build.ImageRef) -> None:
     """Contract: its base, and Pluto's client as the lock has it; `harness diff` compares both."""
-    pinned = (build.LOCKS / "worker.in").read_text().split()[0].removeprefix("pluto-ml==")
+    pins = (build.LOCKS / "worker.in").read_text().split()
+    (pinned,) = (pin.removeprefix("pluto-ml==") for pin in pins if pin.startswith("pluto-ml=="))
     assert worker.made_of == {"worker_base": "torch-base:1", "pluto": pinned}
 
 
