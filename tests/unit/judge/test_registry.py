@@ -14,7 +14,7 @@ from harness.judge.finding import Finding, passed
 from harness.judge.registry import NEEDS, REGISTRY, REQUIREMENTS
 
 ROOT = Path(__file__).parents[3]
-TRACKED = [entry for entry in REGISTRY.values() if entry.applies not in ("netcheck", "acceptance", "training")]
+TRACKED = [entry for entry in REGISTRY.values() if entry.applies in ("always", "tracked")]
 """The checks of a launch whose ranks log with Pluto and test nothing, and in whose pods no netcheck runs."""
 
 
