@@ -29,6 +29,7 @@ LAST = (
         "test_acceptance_container.py",
         "test_acceptance_screen.py",
         "test_node_marks.py",
+        "test_training.py",
         "test_training_container.py",
     ),
 )

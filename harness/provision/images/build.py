@@ -83,7 +83,7 @@ def build_worker(stack: Stack, context: RunContext, exact: bool = False) -> Imag
     made_of = {"worker_base": stack.torch_base, "pluto": pinned(WORKER.lock.read_text(), "pluto-ml")}
     making, files = WORKER.making(arguments, worker.python), scripts.read(SCRIPTS)
     if not exact and image_id(WORKER.tag(arguments, worker.python)) is None:
-        there = scripts.near(making, files)
+        there = scripts.near(WORKER.repository, making, files)
         if there is not None:
             context.progress(
                 f"{there.tag}: reused; changed scripts are mounted over it: {', '.join(there.changed)}"

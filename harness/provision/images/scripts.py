@@ -52,11 +52,13 @@ def digests(scripts: Mapping[str, bytes]) -> dict[str, str]:
     return {name: _hash(text) for name, text in scripts.items()}
 
 
-def near(making: str, scripts: Mapping[str, bytes]) -> Near | None:
+def near(repository: str, making: str, scripts: Mapping[str, bytes]) -> Near | None:
     """Return the newest local image made of the same that lacks nothing but changed or new files. None:
     build one.
     """
-    form = ["--filter", f"label={MAKING}={making}", "--format", "{{.Repository}}:{{.Tag}}"]
+    # Of this repository: an image that a user built on ours has its labels too, and is another image.
+    form = ["--filter", f"label={MAKING}={making}", "--filter", f"reference={repository}"]
+    form += ["--format", "{{.Repository}}:{{.Tag}}"]
     listed = processes.run(["docker", "images", *form], timeout=30, cause=CAUSE)
     for tag in listed.stdout.split():
         changed, there = changed_since(_said(tag), scripts), image_id(tag)
