@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 import sys
 from pathlib import Path
 
@@ -61,6 +62,9 @@ def test_a_loss_that_does_not_fall_is_a_fail(repository: Path, tmp_path: Path) -
     text = judging.read_text()
     try:
         judging.write_text(text.replace("end.value < start.value", "end.value > start.value"))
+        # Of the same size, and perhaps of the same second, as what its bytecode was made of.
+        later = time.time() + 10
+        os.utime(judging, (later, later))
         verdict = json.loads(run(repository, "harness", "judge", "--json", str(bundle), code=1))
     finally:
         judging.write_text(text)
