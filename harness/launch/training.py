@@ -17,7 +17,7 @@ from typing import Literal
 
 import yaml
 
-from harness.core.errors import UsageError
+from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Object
 from harness.evidence.lookup import opened
 from harness.launch import claims
@@ -26,6 +26,7 @@ from harness.launch.names import LOCAL_IMAGE, RESTARTS
 from harness.launch.plain import PlainWorkload
 from harness.launch.statefulset import StatefulSetWorkload
 from harness.launch.workload import Handle, Record, Surroundings
+from harness.provision.cluster import SharedFolder
 from harness.provision.images import scripts
 from harness.settings import Settings
 
@@ -137,17 +138,15 @@ class Training:
             return claims.of_class(asked.storage_class, namespace)
         if asked.claims_namespace:
             return claims.of_namespace(surroundings.kube, asked.claims_namespace, namespace, nonce)
-        assert surroundings.shared_folder is not None  # `check`
-        return claims.of_folder(surroundings.shared_folder, asked.volumes or namespace, namespace, nonce)
+        return claims.of_folder(_shared(surroundings), asked.volumes or namespace, namespace, nonce)
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
         """Make the volumes, bring the texts, then apply the workload. Raises HarnessError, cause launch.*."""
         made = list(self.volumes(surroundings))
         record("launch/volumes.yaml", yaml.safe_dump_all(made, sort_keys=False))
         if self.asked.data is not None:
-            assert surroundings.shared_folder is not None  # `check`
             folder = self.asked.volumes or surroundings.namespace
-            there = surroundings.shared_folder.here / folder / claims.DATASETS
+            there = _shared(surroundings).here / folder / claims.DATASETS
             there.mkdir(parents=True, exist_ok=True)
             for path in sorted(self.asked.data.glob("*")):
                 if path.is_file():
@@ -169,6 +168,17 @@ class TrainingStatefulSet(Training, StatefulSetWorkload):
 @dataclass(frozen=True)
 class TrainingJob(Training, IndexedJobWorkload):
     """An Indexed Job."""
+
+
+def _shared(surroundings: Surroundings) -> SharedFolder:
+    """Return the folder that all nodes share. Raises HarnessError, cause cluster.mismatch."""
+    if surroundings.shared_folder is None:
+        raise HarnessError(
+            "a folder that all nodes share is expected; this kind cluster was made without one",
+            hint="`harness down` removes it, and the next launch makes one with it",
+            cause="cluster.mismatch",
+        )
+    return surroundings.shared_folder
 
 
 def workload(asked: Asked) -> PlainWorkload:

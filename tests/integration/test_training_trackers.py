@@ -22,9 +22,11 @@ from mlflow_server import MlflowServer
 from tracker_server import ROOT, Server
 
 from harness.tracker.audit import EmbeddedAudit
+from harness.workers import truth_frames
 
 RANK = Path(__file__).with_name("training_rank.py")
 STEPS, EVERY = 50, 10
+NONCE = "5eed24cb4d5f5eed"
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +151,20 @@ def assert_all_arrived(server: Server, mlflow: MlflowServer, training: Training,
     assert not list((training.folder / "run" / "trackers").glob("*.json"))
 
 
+def assert_truth_is_all(training: Training) -> None:
+    """What the ranks recorded for the judges over all attempts is what they logged, and it has an end."""
+    recorded: dict[str, dict[int, float]] = {}
+    for rank in range(2):
+        for path in sorted(training.folder.glob(f"attempt-*-rank-{rank}.log")):
+            frames = list(truth_frames.decode(NONCE, path.read_text(errors="replace").splitlines()))
+            for metric, step, value, _ in (row for frame in frames for row in frame.get("rows", ())):
+                recorded.setdefault(metric, {})[step] = truth_frames.decode_value(value)
+        assert frames[-1]["k"] == "end"
+        (client,) = [frame for frame in frames if frame["k"] == "client"]
+        assert not client["unsent"]
+    assert recorded == training_rank.expected(2, STEPS, EVERY)
+
+
 def test_ranks_that_are_killed_log_one_curve(
     server: Server, mlflow: MlflowServer, training: Training
 ) -> None:
@@ -156,11 +172,12 @@ def test_ranks_that_are_killed_log_one_curve(
 
     The second attempt is killed when the server has points of which no checkpoint tells.
     """
-    assert training.start(DIE_AT=33).ended() == [-signal.SIGKILL] * 2
-    assert training.start(DIE_BEFORE_SAVED=40).ended() == [-signal.SIGKILL] * 2
-    assert training.start().ended() == [0, 0], training.said(0) + training.said(1)
+    assert training.start(DIE_AT=33, HARNESS_NONCE=NONCE).ended() == [-signal.SIGKILL] * 2
+    assert training.start(DIE_BEFORE_SAVED=40, HARNESS_NONCE=NONCE).ended() == [-signal.SIGKILL] * 2
+    assert training.start(HARNESS_NONCE=NONCE).ended() == [0, 0], training.said(0) + training.said(1)
     assert "logged 29\n" not in training.said(0)
     assert_all_arrived(server, mlflow, training)
+    assert_truth_is_all(training)
     assert "Traceback" not in training.said(0) + training.said(1)
 
 

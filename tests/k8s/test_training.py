@@ -46,7 +46,8 @@ def train(cluster: Ready, harness_settings: Settings) -> Train:
         with Striker(cluster, settings, [Strike.of(one) for one in strikes], volumes) as striker:
             outcome = running.launch(workload, context, cluster)
         assert len(striker.struck) == len(strikes), striker.struck
-        assert all("killed" in one or "deleted" in one for one in striker.struck), striker.struck
+        done = ("killed", "deleted", "scaled")
+        assert all(any(word in one for word in done) for one in striker.struck), striker.struck
         return outcome
 
     return trained
@@ -136,6 +137,17 @@ def test_more_restarts_than_allowed_are_a_failure(train: Train) -> None:
     outcome = train("rank:1@named:1", "rank:1@named:4", restarts=1)
     assert outcome.verdict.verdict == "FAIL"
     assert "1 are allowed" in " ".join(check.explanation for check in outcome.verdict.checks)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("replicas", [3, 5])
+def test_a_scaled_training_is_said(train: Train, replicas: int) -> None:
+    """Contract: `kubectl scale` of a running one is in the verdict, whether the job survives it or not."""
+    outcome = train(f"scale:{replicas}@named:1")
+    said = f"{outcome.verdict.explanation} {[check.explanation for check in outcome.verdict.checks]}"
+    assert "StatefulSet train-llm was edited by somebody (spec.replicas)" in said
+    if replicas < NODES:
+        assert outcome.verdict.verdict == "FAIL"
 
 
 def test_the_smoke_test(train: Train) -> None:

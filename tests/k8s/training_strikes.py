@@ -35,6 +35,8 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
 class Strike:
     """`what`: rank, torchrun, pod or forced. `node`: the index of its pod. Written "WHAT:NODE@WHEN".
 
+    With `scale`, `node` is the new number of pods.
+
     When: "named:K" (the K-th checkpoint got its name), "writing:K" (the K-th is being written), "met" (all
     have met), "step:N" (rank 0 printed it).
     """
@@ -46,7 +48,7 @@ class Strike:
     @classmethod
     def of(cls, text: str) -> Strike:
         """Read WHAT:NODE@WHEN."""
-        found = re.fullmatch(r"(rank|torchrun|pod|forced):(\d+)@(.+)", text)
+        found = re.fullmatch(r"(rank|torchrun|pod|forced|scale):(\d+)@(.+)", text)
         assert found, text
         return cls(found[1], int(found[2]), found[3])
 
@@ -103,8 +105,12 @@ class Striker:
         return shared.here / (self._volumes or namespace)
 
     def _strike(self, strike: Strike, namespace: str) -> str:
-        pod = self._pod(strike.node, namespace)
         words = [self._settings.kubectl_bin, "--kubeconfig", str(self._cluster.cluster.kubeconfig)]
+        if strike.what == "scale":
+            scale = ["scale", "statefulset/train-llm", f"--replicas={strike.node}"]
+            done = processes.run([*words, "-n", namespace, *scale], timeout=60)
+            return f"{strike}: {done.stdout.strip()}"
+        pod = self._pod(strike.node, namespace)
         if strike.what in ("pod", "forced"):
             force = ["--force", "--grace-period=0"] if strike.what == "forced" else []
             done = processes.run(

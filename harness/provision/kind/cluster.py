@@ -42,8 +42,9 @@ class KindCluster(KindNodes):
             load_images([image], self.nodes() if everywhere else self.pools(), context)
 
     @property
-    def shared_folder(self) -> SharedFolder:
-        return SharedFolder(self.volumes, VOLUMES_MOUNT)
+    def shared_folder(self) -> SharedFolder | None:
+        """Return it, or None for a cluster that an earlier version made without one."""
+        return SharedFolder(self.volumes, VOLUMES_MOUNT) if self.volumes.is_dir() else None
 
     def free_disk(self, namespace: str, progress: Progress) -> None:
         """Remove the launch's folder, and its ended pods that keep more than storage.KEEP_BYTES.

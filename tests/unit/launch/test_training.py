@@ -123,6 +123,14 @@ def test_claims_on_kind_are_folders_of_the_launch() -> None:
     assert wanted == [one["metadata"]["name"] for one in made if one["kind"] == "PersistentVolume"]
 
 
+def test_a_kind_cluster_without_a_shared_folder_is_refused() -> None:
+    """Contract: each node would make a folder of its own, and every pod would see another disk."""
+    there = SimpleNamespace(shared_folder=None, namespace="e2e-1", nonce="1")
+    with pytest.raises(HarnessError, match="made without one") as refused:
+        training.workload(Asked()).submit(there, lambda *_: None)  # type: ignore[arg-type]
+    assert refused.value.cause == "cluster.mismatch"
+
+
 def test_claims_of_a_namespace_are_used_and_never_owned() -> None:
     """Contract: the same volume a second time, to be retained; nothing of the first claim is in it."""
     theirs = {
