@@ -116,7 +116,8 @@ def removed(_: int) -> None:
 
     def made(retain: Any) -> Any:
         def retained(run: Path, kept: int) -> None:
-            best, checkpoint.best = checkpoint.best, lambda _: None
+            best = checkpoint.best
+            instead(checkpoint, "best", lambda _: lambda _: None)
             try:
                 retain(run, kept)
             finally:
