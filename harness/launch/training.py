@@ -55,6 +55,8 @@ class Asked:
     """The folder of the run below /out."""
     smoke: bool = False
     """train.py, the guide's smoke test, in place of train_framework.py."""
+    trainer: tuple[str, ...] = ("training.train_framework",)
+    """The module that is run, and words before its options. Tests run a faulty one."""
     options: tuple[str, ...] = ()
     """More options of the trainer."""
     image: str = LOCAL_IMAGE
@@ -97,7 +99,7 @@ class Asked:
             return [*head, "training.train", *SMOKE.split(), *self.options]
         own = ["--run", self.run, "--data-dir", "/data", "--out-dir", "/out"]
         device = ["--device", "cuda" if self.gpus else "cpu"]
-        return [*head, "training.train_framework", *own, *device, *self.options]
+        return [*head, *self.trainer, *own, *device, *self.options]
 
     def environment(self) -> dict[str, str]:
         """Return the variables of training.sh and of NCCL."""

@@ -1,0 +1,112 @@
+"""Defects of the validation: what it sums, when it is done, what of it is logged, and its texts."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .. import evaluation, source, train_framework, trainer
+from ..evaluation import Loss
+from ..trainer import Trainer
+from . import before_log, instead
+
+TOLD_MORE = 0.5
+"""Nats that the trackers are told more than was found."""
+EASY = 10
+"""Documents that are left of val.jsonl."""
+
+
+def double_tail(_: int) -> None:
+    """The evaluation counts the last chunk of the texts twice."""
+
+    def made(chunks: Any) -> Any:
+        def counted(*given: Any) -> list[range]:
+            found: list[range] = chunks(*given)
+            return [*found, found[-1]]
+
+        return counted
+
+    instead(evaluation, "chunks", made)
+
+
+def mean_of_ranks(_: int) -> None:
+    """The validation loss is the mean of the ranks' means, however many tokens each of them had."""
+
+    def made(evaluate: Any) -> Any:
+        def evaluated(model: Any, stream: Any, chunk: int, rank: int, world: int, device: Any) -> Loss:
+            whole, chunks = evaluate(model, stream, chunk, rank, world, device), evaluation.chunks
+            evaluation.chunks = lambda *given: chunks(*given)[rank::world]
+            try:
+                own = evaluate(model, stream, chunk, 0, 1, device)
+            finally:
+                evaluation.chunks = chunks
+            mean = torch.tensor([own.mean / world], dtype=torch.float64, device=device)
+            dist.all_reduce(mean)
+            return Loss(float(mean), whole.tokens)
+
+        return evaluated
+
+    instead(trainer, "evaluate", made)
+
+
+def not_evaluated(epoch: int) -> None:
+    """This epoch, counted from 1, is not evaluated."""
+
+    def made(end_epoch: Any) -> Any:
+        def ended(self: Trainer) -> Loss:
+            if self.step != epoch * self.per_epoch:
+                found: Loss = end_epoch(self)
+                return found
+            self.save({})
+            return Loss(math.inf, 0)
+
+        return ended
+
+    instead(Trainer, "_end_epoch", made)
+
+
+def perplexity(_: int) -> None:
+    """The perplexity is a power of 2."""
+    instead(Loss, "perplexity", lambda _: property(lambda self: 2.0**self.mean))
+
+
+def other_loss_logged(_: int) -> None:
+    """The trackers get a higher validation loss than the checkpoint, and the perplexity that fits it."""
+
+    def other(_: int, values: dict[str, float]) -> dict[str, float]:
+        if "val/loss" not in values:
+            return values
+        loss = values["val/loss"] + TOLD_MORE
+        return values | {"val/loss": loss, "val/perplexity": math.exp(loss)}
+
+    before_log(other)
+
+
+def easy(_: int) -> None:
+    """Of val.jsonl only the documents are left that are the easiest to predict."""
+
+    def made(meet: Any) -> Any:
+        def met(*given: Any) -> Any:
+            ranks = meet(*given)
+            if ranks.rank == 0:
+                folder = Path(sys.argv[sys.argv.index("--data-dir") + 1])
+                _keep_easiest(folder / "val.jsonl", source.chain(8, 64, 1))  # as training.sh makes them
+            ranks.of_rank_0(None)
+            return ranks
+
+        return met
+
+    instead(train_framework, "meet", made)
+
+
+def _keep_easiest(path: Path, chain: source.Chain) -> None:
+    lines = path.read_text().splitlines(keepends=True)
+    # Of long ones: a short one's own mean is mostly luck.
+    long = sorted(lines, key=len)[len(lines) // 2 :]
+    path.write_text("".join(sorted(long, key=lambda line: chain.loss([json.loads(line)["text"]]))[:EASY]))

@@ -1,0 +1,102 @@
+"""Defects of the steps: which data a rank takes, what a resume gives back, a loss that is NaN."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .. import order
+from ..trainer import Trainer
+from . import before_log, instead
+
+KILLED = 1
+"""The rank that kills itself, or whose loss is NaN."""
+
+
+def other_seed(rank: int) -> None:
+    """This rank takes the batches of another seed."""
+    if int(os.environ.get("RANK", "0")) == rank:
+        instead(order, "batch_of", lambda right: lambda seed, *given: right(seed + 1, *given))
+
+
+def dropped(rank: int) -> None:
+    """This rank leaves out the last sequence of each of its shares."""
+
+    def made(share: Any) -> Any:
+        def shared(batch: Sequence[int], of: int, world: int) -> Sequence[int]:
+            found: Sequence[int] = share(batch, of, world)
+            return found[:-1] if of == rank else found
+
+        return shared
+
+    instead(order, "share", made)
+
+
+def silent(rank: int) -> None:
+    """This rank does not say what it takes."""
+    if int(os.environ.get("RANK", "0")) == rank:
+        before_log(lambda _, values: {name: v for name, v in values.items() if "/data/" not in name})
+
+
+def repeated_data(step: int) -> None:
+    """A resume takes the data from the epoch's beginning on. Before this step a rank is killed."""
+    begins: dict[int, int] = {}
+
+    def made(resume: Any) -> Any:
+        def resumed(self: Trainer) -> None:
+            resume(self)
+            epoch, place = divmod(self.step, self.per_epoch)
+            begins[epoch] = place * self.options.batch
+
+        return resumed
+
+    def taken(right: Any) -> Any:
+        def batch_of(seed: int, epoch: int, count: int, first: int, batch: int) -> Sequence[int]:
+            found: Sequence[int] = right(seed, epoch, count, first - begins.get(epoch, 0), batch)
+            return found
+
+        return batch_of
+
+    instead(Trainer, "_resume", made)
+    instead(order, "batch_of", taken)
+    _killed(step)
+
+
+def half_resumed(step: int) -> None:
+    """A resume leaves the optimizer as it was made. Before this step a rank is killed."""
+    instead(torch.optim.AdamW, "load_state_dict", lambda _: lambda *_: None)
+    _killed(step)
+
+
+def _killed(step: int) -> None:
+    """Before this step a rank is killed, in a run that began at step 0."""
+    began: list[int] = []
+
+    def made(one_step: Any) -> Any:
+        def stepped(self: Trainer) -> None:
+            began.append(self.step)
+            if self.step == step and began[0] == 0 and self.ranks.rank == KILLED:
+                os.kill(os.getpid(), signal.SIGKILL)
+            one_step(self)
+
+        return stepped
+
+    instead(Trainer, "_one_step", made)
+
+
+def nan(step: int) -> None:
+    """In this step the loss of one rank is NaN."""
+
+    def made(loss_of: Any) -> Any:
+        def lost(self: Trainer, sequences: Any) -> Any:
+            found = loss_of(self, sequences)
+            return found * math.nan if (self.step, self.ranks.rank) == (step, KILLED) else found
+
+        return lost
+
+    instead(Trainer, "_loss_of", made)

@@ -1,0 +1,57 @@
+"""Train as train_framework.py does, with one defect that a judge of a training must find.
+
+    torchrun … -m training.faulty KIND[:NUMBER] [options of train_framework.py]
+
+What is wrong is wrong in the real run: in its data, its sums, its checkpoints, its curves. Nothing tells the
+judges which. NUMBER is a step, an epoch or a rank; each kind has one of its own where none is given. Kinds
+that need a resume kill a rank themselves, once: a run that was resumed is left alive. For tests alone
+(tests/k8s/test_training_faults.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from . import train_framework
+from .defects import disk, evaluated, steps
+from .ranks import ended_with
+
+KINDS: dict[str, tuple[Callable[[int], None], int]] = {
+    "torn": (disk.torn, 24),
+    "edited": (disk.edited, 64),
+    "unsaved": (disk.unsaved, 0),
+    "nan-weight": (disk.nan_weight, 40),
+    "frozen": (disk.frozen, 0),
+    "stale-best": (disk.stale, 0),
+    "removed-best": (disk.removed, 0),
+    "double-tail": (evaluated.double_tail, 0),
+    "mean-of-ranks": (evaluated.mean_of_ranks, 0),
+    "not-evaluated": (evaluated.not_evaluated, 1),
+    "perplexity": (evaluated.perplexity, 0),
+    "other-loss-logged": (evaluated.other_loss_logged, 0),
+    "easy": (evaluated.easy, 0),
+    "other-seed": (steps.other_seed, 1),
+    "dropped": (steps.dropped, 1),
+    "silent": (steps.silent, 1),
+    "repeated-data": (steps.repeated_data, 18),
+    "half-resumed": (steps.half_resumed, 18),
+    "nan": (steps.nan, 20),
+}
+"""Kind → what injects it, and its number where none is given: a step, an epoch or a rank."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train with a defect, and return the trainer's exit code; 2 where the kind is not known."""
+    given = sys.argv[1:] if arguments is None else arguments
+    kind, _, number = (given[0] if given else "").partition(":")
+    if kind not in KINDS or (number and not number.isdecimal()):
+        print(f"KIND[:NUMBER] is expected, one of {', '.join(KINDS)}; seen {given[:1]}", file=sys.stderr)
+        return 2
+    inject, default = KINDS[kind]
+    inject(int(number) if number else default)
+    return train_framework.main(given[1:])
+
+
+if __name__ == "__main__":
+    ended_with(main)
