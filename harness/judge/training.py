@@ -77,7 +77,8 @@ def best(facts: Facts) -> Finding:
     if isinstance(audit, str):
         return unknown("training-best", audit)
     losses = _of_rank_0(facts, VAL_LOSS)
-    for cause, head, details in (*_curves(facts, audit, losses), *_stale(audit, losses)):
+    problems = (*_curves(facts, audit, losses), *_other_than_logged(audit, losses), *_stale(audit, losses))
+    for cause, head, details in problems:
         return found("training-best", cause, head, details=details, evidence=[AUDIT])
     there = audit.best
     if there is None or there.loss is None:
@@ -96,6 +97,21 @@ def _curves(facts: Facts, audit: TrainingAudit, losses: Series) -> Iterator[Prob
     if wrong := [step for step, loss in losses.items() if not _agree(perplexities.get(step), loss)]:
         details = [f"step {s}: loss {losses[s]!r}, perplexity {perplexities.get(s)!r}" for s in wrong]
         yield Problem("training.perplexity_wrong", "a perplexity is not exp(loss)", details)
+
+
+def _other_than_logged(audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
+    """Yield checkpoints that say another validation loss than was logged at their step.
+
+    What is evaluated again is what `best` says. Without this, the curve would be compared with nothing.
+    """
+    wrong = [
+        f"{one.name} says {told!r}, and step {one.step - 1} was logged with {losses[one.step - 1]!r}"
+        for one in audit.checkpoints
+        if (told := one.losses.get(VAL_LOSS)) is not None and losses.get(one.step - 1, told) != told
+    ]
+    if wrong:
+        text = "a checkpoint says another validation loss than was logged"
+        yield Problem("training.evaluation_wrong", text, wrong)
 
 
 def _stale(audit: TrainingAudit, losses: Series) -> Iterator[Problem]:

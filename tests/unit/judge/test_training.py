@@ -152,6 +152,8 @@ def _edit(path: str, value: Any) -> Change:
         (_edit("best.loss", 1.3 + 1e-6), "best", "evaluation_wrong"),
         (_edit("best.tokens", 98), "best", "evaluation_wrong"),
         (_edit("best.loss", math.nan), "best", "evaluation_wrong"),
+        (_edit("checkpoints.0.losses", {"val/loss": 1.4}), "best", "evaluation_wrong"),
+        (_edit("checkpoints.1.losses", {"val/loss": 1.2}), "best", "evaluation_wrong"),
         (_edit("entropy.val", 1.4), "curve", "loss_below_entropy"),
     ],
 )
@@ -208,10 +210,12 @@ def test_a_perplexity_of_something_else(checked: Any) -> None:
         (lambda step: mine(step, 1)[: -1 if step == 1 else None], "data_missed", [1]),
         (lambda step: mine(step, 1) + [0] * (step == 1), "data_repeated", [1]),
         (lambda step: mine(step, 0), "rank_with_other_seed", [1]),
+        (lambda step: mine(step, 1)[:-1], "data_missed", [1]),
+        (lambda step: [*mine(step, 1), 0], "data_repeated", [1]),
     ],
 )
 def test_data_that_a_rank_must_not_take(checked: Any, take: Any, cause: str, ranks: list[int]) -> None:
-    """Contract: the rank is named, also where only one step is wrong."""
+    """Contract: the rank is named, also where only one step is wrong. Another seed takes as many."""
     found = checked({1: rows(1, take, {})}, audit())["training-data"]
     assert (found.cause, found.ranks) == (f"training.{cause}", ranks), found.explanation
 
