@@ -45,7 +45,7 @@ soak: images ## 100 healthy launches in a row on one cluster, and whether anythi
 	$(BIN)/harness soak 100 --parallel 2 --keep failed --table docs/soak.md
 
 unit: browser ## the tests that need no Docker
-	$(BIN)/pytest $(BOTH) -m "not e2e and not registry and not faults" tests/unit tests/integration $(PYTEST_ARGS)
+	$(BIN)/pytest $(BOTH) -m "not e2e and not registry and not faults and not nightly" tests/unit tests/integration $(PYTEST_ARGS)
 
 lint: $(MADE) workflows ## ruff, mypy, the import contracts and actionlint
 	$(BIN)/ruff check
