@@ -59,7 +59,7 @@ CASES = (
     Case("removed-best", "best_is_stale", says="leads to nothing", options=("--keep", "2")),
     Case("double-tail", "evaluation_wrong", says="tokens; evaluated again"),
     Case("mean-of-ranks", "evaluation_wrong", says="evaluated again"),
-    Case("edited:64", "evaluation_wrong", says="epoch-0002-step-00000064 says"),
+    Case("edited:64", "evaluation_wrong", says="0002-step-00000064 says"),
     Case("not-evaluated:1", "epoch_not_evaluated", says="step 31"),
     Case("not-evaluated:2", "epoch_not_evaluated", says="step 63"),
     Case("perplexity", "perplexity_wrong", says="step 31"),
