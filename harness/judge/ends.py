@@ -169,7 +169,8 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
     if not code:
         text = f"{place}: the container exited with 0, its command with {end.exit_code} "
         text += "(konduktor's termination message)"
-    if clues.cause and not _logged(case, case.ranks_of(end.index)):
+    at_any_time = clues.cause in log_clues.AT_ANY_TIME
+    if clues.cause and (at_any_time or not _logged(case, case.ranks_of(end.index))):
         refs = (*end.evidence, f"{clues.log}:{clues.line_number}")
         end = replace(end, cause=clues.cause, text=f"{text}: {clues.line}", said="", follows=clues.in_vain)
         return replace(end, evidence=refs)

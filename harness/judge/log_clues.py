@@ -46,6 +46,8 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"Failed to create (or resume )?run|(httpx\.|pluto.*)(Connect|Read)(Error|Timeout)",
     ),
 )
+AT_ANY_TIME: tuple[CauseId, ...] = ("training.loss_not_finite",)
+"""Causes that are so also of a rank that has logged. The others are of its start."""
 _OF_A_PEER = re.compile(
     r"Connection (closed|reset) by peer|RendezvousConnectionError|SignalException|Broken pipe"
     r"|remote process exited|Received 15 death signal|Socket closed"

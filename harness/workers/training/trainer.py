@@ -127,6 +127,8 @@ class Trainer:
         own = total / max(1, len(mine) * self.train.context)
         loss = ranks.sum(total) / (len(chosen) * self.train.context)
         if not math.isfinite(loss):
+            if math.isfinite(own):
+                ranks.every(None)  # the rank whose loss it is ends first, and this one loses it here
             raise FloatingPointError(f"the loss of step {self.step} is {loss}: a smaller --lr, or --amp off")
         values = {f"rank{ranks.rank}/train/loss": own} | _taken(ranks.rank, mine)
         if ranks.rank == 0:
