@@ -9,12 +9,15 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from tracker_server import KEY, Server, create, log_metrics
 
 from harness.core.errors import HarnessError
+from harness.tracker import hosted
+from harness.tracker.asking import ask
 from harness.tracker.audit import EmbeddedAudit, HostedAudit, collect
 
 RANKS = 8
@@ -96,29 +99,21 @@ def test_a_tracker_that_is_gone_or_refuses_is_an_error_with_a_cause(server: Serv
     assert rejected.value.cause == "tracker.key_rejected"
 
 
-def test_counts_that_do_not_settle_are_no_complete_reading(server: Server) -> None:
-    """Rows that still arrive: the hosted reader gives up at its deadline and says what it saw."""
+def test_counts_that_do_not_settle_are_no_complete_reading(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that arrives before every look: the hosted reader gives up at its deadline, and says so."""
+    steps = itertools.count()
     with server.client() as client:
         run = create(client)["runId"]
-        stop = threading.Event()
 
-        def keep_logging() -> None:
-            with server.client() as writer:
-                for step in itertools.count():
-                    log_metrics(writer, run, json.dumps({"time": 1, "step": step, "data": {"a": 1}}))
-                    if stop.wait(0.005):
-                        return
+        def ask_amid_writes(reader: httpx.Client, path: str, params: dict[str, Any], seconds: float) -> Any:
+            log_metrics(client, run, json.dumps({"time": 1, "step": next(steps), "data": {"a": 1}}))
+            return ask(reader, path, params, seconds)
 
-        thread = threading.Thread(target=keep_logging)
-        thread.start()
-        try:
-            reader = HostedAudit(server.url, KEY, settle_seconds=0.1, deadline_seconds=0.5)
-            summary = collect(
-                reader, external_id="shared", project="e2e", job_name=None, write=lambda *_: None
-            )
-        finally:
-            stop.set()
-            thread.join()
+        monkeypatch.setattr(hosted, "ask", ask_amid_writes)
+        reader = HostedAudit(server.url, KEY, settle_seconds=0.1, deadline_seconds=0.5)
+        summary = collect(reader, external_id="shared", project="e2e", job_name=None, write=lambda *_: None)
     assert summary.error
     assert "stable count" in summary.error
 
