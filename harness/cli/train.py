@@ -27,6 +27,9 @@ def train(
     gpus: Annotated[
         int | None, typer.Option("--gpus-per-pod", min=1, max=64, help="GPUs of each pod; without it CPUs")
     ] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="QUANTITY", help="most memory of each pod (8Gi on CPUs)")
+    ] = None,
     restarts: Annotated[int, typer.Option(min=0, help="how often each rank may run again")] = 3,
     run_name: Annotated[str, typer.Option("--run", help="folder below /out; it is resumed")] = "train",
     smoke: Annotated[bool, typer.Option("--smoke", help="train.py, the guide's smoke test")] = False,
@@ -87,6 +90,7 @@ def train(
         replicas=replicas,
         processes=processes or gpus or 1,
         gpus=gpus,
+        memory=memory,
         restarts=restarts,
         run=run_name,
         smoke=smoke,

@@ -176,6 +176,7 @@ CauseId = Literal[
     "rank.exited_early",
     "rank.hung",
     "rank.oom_killed",
+    "rank.disk_full",
     "rank.killed",
     "rank.evicted",
     "rank.pod_deleted",

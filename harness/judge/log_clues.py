@@ -39,6 +39,11 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"|(TCPStore|[Rr]endezvous|init_process_group|DistStoreError).*[Tt]imed? ?out",
     ),
     ("training.loss_not_finite", r"FloatingPointError: the loss of step"),
+    (
+        "rank.disk_full",
+        r"OSError: \[Errno (28|122)\]|No space left on device|Disk quota exceeded"
+        r"|PytorchStreamWriter failed writing file",
+    ),
     ("tracker.key_rejected", r"authentication failed \(HTTP 401\)"),
     ("launch.run_id_resumes", r"Failed to create run: Run not found"),
     (
@@ -46,8 +51,10 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"Failed to create (or resume )?run|(httpx\.|pluto.*)(Connect|Read)(Error|Timeout)",
     ),
 )
-AT_ANY_TIME: tuple[CauseId, ...] = ("training.loss_not_finite",)
-"""Causes that are so also of a rank that has logged. The others are of its start."""
+AT_ANY_TIME: tuple[CauseId, ...] = ("training.loss_not_finite", "rank.disk_full")
+"""Causes that are so also of a rank that has logged, where its last own error says so. The others are of its
+start.
+"""
 _OF_A_PEER = re.compile(
     r"Connection (closed|reset) by peer|RendezvousConnectionError|SignalException|Broken pipe"
     r"|remote process exited|Received 15 death signal|Socket closed"
@@ -118,14 +125,20 @@ def read(tail: Lines, log: str = "") -> Clues:
     lines = [entry for entry in lines if entry[0] not in dumped]
     cause: CauseId | None = None
     clue, clue_number = "", 0
+    last, last_number = _last_own(lines)
+    another_error = False
     for number, text in reversed(lines):
         if _WARNING.search(text):
             continue
+        is_error = _ERROR.match(text) is not None
         cause = next((cause for cause, pattern in _CLUES if re.search(pattern, text)), None)
+        # What a program mentions, and goes on, did not end it.
+        if cause in AT_ANY_TIME and (another_error or not (is_error or number == last_number)):
+            cause = None
         if cause:
             clue, clue_number = text.strip(), number
             break
-    last, last_number = _last_own(lines)
+        another_error = another_error or (is_error and not _REPORT.search(text) and not _is_of_a_peer(text))
     whole = "\n".join(text for _, text in lines)
     report = whole.rpartition("Root Cause")[2] if "Root Cause" in whole else ""
     worker = _EXIT.search(report)
@@ -145,6 +158,10 @@ def read(tail: Lines, log: str = "") -> Clues:
         stack=stack,
         report_is_last=worker is not None and _ends_with(lines),
     )
+
+
+def _is_of_a_peer(text: str) -> bool:
+    return any(pattern.search(text) for pattern in (_OF_A_PEER, _IN_VAIN))
 
 
 def _ends_with(lines: Lines) -> bool:

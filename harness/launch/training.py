@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
+from kubernetes.utils.quantity import parse_quantity
 
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Object
@@ -49,6 +50,8 @@ class Asked:
     """Ranks of each pod."""
     gpus: int | None = None
     """GPUs of each pod. None: it trains on CPUs."""
+    memory: str | None = None
+    """Most memory of each pod, as Kubernetes writes it. None: 8Gi on CPUs, no limit with GPUs."""
     restarts: int = 3
     """How often each rank may run again, whatever ended it."""
     run: str = "train"
@@ -77,6 +80,8 @@ class Asked:
             value = getattr(self, name)
             if value is not None and (not value or "/" in value or value.startswith(".")):
                 raise UsageError(f"--{name}: the name of one folder is expected; seen {value!r}")
+        if self.memory is not None and not _positive(self.memory):
+            raise UsageError(f"--memory: a quantity such as 8Gi is expected; seen {self.memory!r}")
         taken = sorted({option.partition("=")[0] for option in self.options} & _OWN)
         if taken:
             raise UsageError(
@@ -227,8 +232,11 @@ def manifests(asked: Asked) -> str:
 def _complete(pod: Object, asked: Asked, labels: Object) -> None:
     """Add what both kinds need: command, environment, volumes, GPUs, a place on different nodes."""
     container = pod["containers"][0]
-    limits = {"memory": "8Gi"} if asked.gpus is None else {GPU: asked.gpus}
-    requests = {"cpu": "250m", "memory": "512Mi"} if asked.gpus is None else {"memory": "4Gi"}
+    memory = asked.memory or ("8Gi" if asked.gpus is None else None)
+    limits: Object = {"memory": memory} if memory else {}
+    requests = {"memory": asked.memory or "4Gi"} if asked.gpus else {"cpu": "250m", "memory": "512Mi"}
+    if asked.gpus:
+        limits[GPU] = asked.gpus
     token = {"secretKeyRef": {"name": "hf-token", "key": "HUGGINGFACE_HUB_TOKEN", "optional": True}}
     container |= {
         "image": asked.image,
@@ -252,6 +260,13 @@ def _complete(pod: Object, asked: Asked, labels: Object) -> None:
             "labelSelector": {"matchLabels": dict(labels)},
         }
     ]
+
+
+def _positive(quantity: str) -> bool:
+    try:
+        return bool(parse_quantity(quantity) > 0)
+    except ValueError:
+        return False
 
 
 def script_volumes(surroundings: Surroundings) -> list[Object]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ from training_strikes import RUN, Strike, Striker
 
 from harness import run as running
 from harness.context import RunContext
+from harness.core import processes
 from harness.evidence.reader import Bundle
 from harness.fixtures.plugin import record
-from harness.launch import training
+from harness.launch import claims, training
 from harness.provision.cluster import Ready
 from harness.report.finalize import Outcome
 from harness.settings import Settings
@@ -118,6 +119,73 @@ def test_no_strike_changes_a_bit(
     outcome = train(*strikes, kind=kind)
     assert "ran again" in passed(outcome)["restarts"]
     assert weights(outcome) == weights(undisturbed)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("node", [0, 2])
+def test_a_rank_that_the_kernel_ends_changes_nothing(train: Train, undisturbed: Outcome, node: int) -> None:
+    """Contract: out of memory in one pod: the job comes back, with the same weights."""
+    outcome = train(f"memory:{node}@named:2", memory="1536Mi")
+    assert "ran again" in passed(outcome)["restarts"]
+    assert weights(outcome) == weights(undisturbed)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("node", [0, 3])
+def test_a_machine_without_power_for_a_moment_changes_nothing(
+    train: Train, undisturbed: Outcome, node: int
+) -> None:
+    """Contract: all pods of a node of Kubernetes are gone at once, and come back with it."""
+    outcome = train(f"machine:{node}@named:2")
+    assert "ran again" in passed(outcome)["restarts"]
+    assert weights(outcome) == weights(undisturbed)
+
+
+@pytest.mark.nightly
+def test_a_full_disk_that_is_emptied_changes_nothing(
+    train: Train, undisturbed: Outcome, small_disk: str
+) -> None:
+    """Contract: a checkpoint that could not be written is no checkpoint; the next attempt writes it."""
+    outcome = train("disk:0@named:2", volumes=small_disk)
+    assert "ran again" in passed(outcome)["restarts"]
+    assert weights(outcome) == weights(undisturbed)
+
+
+@pytest.mark.nightly
+def test_a_disk_that_stays_full_is_named(train: Train, small_disk: str) -> None:
+    """Contract: the verdict says that a disk is full, and in which pod it was seen."""
+    outcome = train(volumes=small_disk, options=(*SMALL, "--width", "256"), restarts=0)
+    assert (outcome.verdict.verdict, outcome.verdict.cause) == ("FAIL", "rank.disk_full")
+
+
+@pytest.fixture
+def small_disk(cluster: Ready, tmp_path: Path) -> Iterator[str]:
+    """Yield a folder of volumes whose outputs are on a disk of 24 MiB, which all nodes and we see."""
+    shared = cluster.cluster.shared_folder
+    assert shared is not None
+    name, image = "small-disk", tmp_path / "disk"
+    image.write_bytes(bytes(24 << 20))
+    image.chmod(0o600)
+
+    def run(*words: str) -> str:
+        return processes.run(list(words), timeout=60).stdout.strip()
+
+    run("mkfs.ext4", "-q", "-m", "0", str(image))
+    device = run("losetup", "--find", "--show", str(image))
+    # One kernel: however often it is mounted, it is one file system.
+    mounts = [((), f"{shared.here}/{name}/{claims.OUTPUTS}")]
+    inside = f"{shared.on_nodes}/{name}/{claims.OUTPUTS}"
+    mounts += [(("docker", "exec", node), inside) for node in cluster.cluster.nodes()]
+    try:
+        for where, folder in mounts:
+            run(*where, "mkdir", "-p", folder)
+            run(*where, "mount", device, folder)
+        yield name
+    finally:
+        for where, folder in mounts:
+            processes.run([*where, "umount", "--lazy", folder], timeout=60, check=False)
+        run("losetup", "--detach", device)
+        cluster.cluster.free_disk(name, lambda _: None)
 
 
 @pytest.mark.nightly

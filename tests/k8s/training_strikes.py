@@ -1,7 +1,9 @@
-"""Strike a training on a cluster at chosen moments: kill a rank, a node's torchrun or a pod."""
+"""Strike a training on a cluster at chosen moments: its ranks, torchruns, pods, nodes, memory and disk."""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import threading
 import time
@@ -29,13 +31,35 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
         os.kill(int(pid), signal.SIGKILL)
         print("killed", pid)
 """
+_FILL_MEMORY = """
+import os
+def rank(pid):
+    try:
+        words = open(f"/proc/{pid}/cmdline").read().split("\\0")
+        given = open(f"/proc/{pid}/environ").read().split("\\0")
+    except OSError:
+        return False
+    return "training.train_framework" in words and any(one.startswith("LOCAL_RANK=") for one in given)
+victim = next(filter(rank, sorted(filter(str.isdigit, os.listdir("/proc")), key=int)))
+open(f"/proc/{victim}/oom_score_adj", "w").write("1000")
+try:
+    with open("/dev/shm/filling", "wb", buffering=0) as filling:
+        while rank(victim):
+            filling.write(bytes(1 << 20))
+finally:
+    os.unlink("/dev/shm/filling")
+print("killed by the kernel: out of memory", victim)
+"""
+"""Its pages belong to the container, and to no process: the kernel ends the rank that was offered to it."""
 
 
 @dataclass(frozen=True)
 class Strike:
-    """`what`: rank, torchrun, pod or forced. `node`: the index of its pod. Written "WHAT:NODE@WHEN".
+    """`what`: rank, torchrun, pod, forced, memory, machine or disk. `node`: the index of its pod.
 
-    With `scale`, `node` is the new number of pods.
+    Written "WHAT:NODE@WHEN". `machine` is that node of Kubernetes without power for a moment, and `disk`
+    fills the volume of the outputs until a rank of that pod could not write. With `scale`, `node` is the new
+    number of pods.
 
     When: "named:K" (the K-th checkpoint got its name), "writing:K" (the K-th is being written), "met" (all
     have met), "step:N" (rank 0 printed it).
@@ -48,7 +72,7 @@ class Strike:
     @classmethod
     def of(cls, text: str) -> Strike:
         """Read WHAT:NODE@WHEN."""
-        found = re.fullmatch(r"(rank|torchrun|pod|forced|scale):(\d+)@(.+)", text)
+        found = re.fullmatch(r"(rank|torchrun|pod|forced|scale|memory|machine|disk):(\d+)@(.+)", text)
         assert found, text
         return cls(found[1], int(found[2]), found[3])
 
@@ -116,12 +140,42 @@ class Striker:
             done = processes.run(
                 [*words, "-n", namespace, "delete", "pod", pod, "--wait=false", *force], timeout=60
             )
+        elif strike.what == "machine":
+            return f"{strike}: {self._cut_power(pod, namespace)}"
+        elif strike.what == "disk":
+            return f"{strike}: {self._fill_disk(pod, namespace)}"
         else:
-            script = _KILL % strike.what
+            script = _FILL_MEMORY if strike.what == "memory" else _KILL % strike.what
             done = processes.run(
                 [*words, "-n", namespace, "exec", pod, "--", "python3", "-c", script], timeout=60
             )
         return f"{strike}: {done.stdout.strip()}"
+
+    def _cut_power(self, pod: str, namespace: str) -> str:
+        """Kill the machine of a pod, and let it boot."""
+        found = self._cluster.kube.get("v1", "Pod", pod, namespace)
+        assert found is not None
+        machine = str(found["spec"]["nodeName"])
+        for words in (["kill", machine], ["start", machine]):
+            processes.run(["docker", *words], timeout=60)
+        return f"killed {machine}, and started it again"
+
+    def _fill_disk(self, pod: str, namespace: str) -> str:
+        """Fill the volume of the outputs until a rank says that it could not write, then make room."""
+        words = [self._settings.kubectl_bin, "--kubeconfig", str(self._cluster.cluster.kubeconfig)]
+        filling = self._folder(namespace) / claims.OUTPUTS / "filling"
+        try:
+            with filling.open("wb", buffering=0) as file:
+                for size in (1 << 20, 1 << 12):
+                    fill(file.fileno(), size)
+            while not self._over.is_set():
+                log = processes.run([*words, "-n", namespace, "logs", pod], timeout=30, check=False).stdout
+                if os.strerror(errno.ENOSPC) in log or "PytorchStreamWriter failed" in log:
+                    return "killed by a full disk, which was emptied"
+                time.sleep(0.1)
+            return "nobody noticed the full disk"
+        finally:
+            filling.unlink()
 
     def _pod(self, node: int, namespace: str) -> str:
         """Return the pod of a node: a Job's have a random end."""
@@ -130,6 +184,17 @@ class Striker:
         return next(
             str(one["name"]) for one in living if re.match(rf"train-llm-{node}(-|$)", str(one["name"]))
         )
+
+
+def fill(file: int, size: int) -> None:
+    """Write blocks of `size` bytes until the disk has no more room for one."""
+    while True:
+        try:
+            os.write(file, bytes(size))
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            return
 
 
 def _namespaces(cluster: Ready) -> list[str]:

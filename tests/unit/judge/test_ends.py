@@ -219,6 +219,34 @@ def test_the_last_error_is_told_not_what_the_client_says_after_it(judged):
     assert "last log line: [rank1]: ValueError: a fault at step 7" in judged(job).explanation
 
 
+FULL = "OSError: [Errno 28] No space left on device: '/out/train/.epoch-1'"
+TORCH = "RuntimeError: PytorchStreamWriter failed writing file data/7: file write failed"
+LOST = "RuntimeError: [./gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:5"
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        ([f"[rank1]: {FULL}"], "rank.disk_full"),
+        ([TORCH], "rank.disk_full"),
+        (["OSError: [Errno 122] Disk quota exceeded"], "rank.disk_full"),
+        ([FULL, f"[rank1]: {LOST}"], "rank.disk_full"),
+        ([FULL, "ValueError: boom"], "rank.crashed"),
+        ([f"could not write a cache: {FULL}", "ValueError: boom"], "rank.crashed"),
+        ([f"could not write a cache: {FULL}", "on it goes"], "rank.crashed"),
+        (["cp: error writing '/out/x': No space left on device"], "rank.disk_full"),
+    ],
+)
+def test_a_full_disk_is_named_where_it_ended_the_rank(judged, lines, cause):
+    """Contract: also after many steps; a full disk that the rank lived with is no cause."""
+    job = failing()
+    says(job, 1, lines)
+    job.ended(1, 12, 1, message=json.dumps({"exit": 1}))
+    job.jobset(14, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == (cause, [1])
+
+
 def test_the_main_thread_is_the_last_one_of_a_dump():
     """Contract: a dump's lines are recognised, its main thread's frames are kept, and later text ends it."""
     lines = list(enumerate([*HUNG, "something else", '  File "/x.py", line 1 in y'], 1))
