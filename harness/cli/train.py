@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -33,6 +34,10 @@ def train(
     restarts: Annotated[int, typer.Option(min=0, help="how often each rank may run again")] = 3,
     run_name: Annotated[str, typer.Option("--run", help="folder below /out; it is resumed")] = "train",
     smoke: Annotated[bool, typer.Option("--smoke", help="train.py, the guide's smoke test")] = False,
+    trainer: Annotated[
+        str,
+        typer.Option(metavar="WORDS", help="Python module that torchrun runs, and words before its options"),
+    ] = "training.train_framework",
     image: Annotated[str | None, typer.Option(help="one with /workspace/training (the worker image)")] = None,
     data: Annotated[
         Path | None,
@@ -94,6 +99,7 @@ def train(
         restarts=restarts,
         run=run_name,
         smoke=smoke,
+        trainer=_words(trainer),
         options=tuple(more or ()),
         image=image or LOCAL_IMAGE,
         data=data,
@@ -123,6 +129,19 @@ def train(
             training.workload(asked), RunContext(settings=settings, progress=tell), listener
         )
     return show(outcome.verdict, outcome.bundle, as_json)
+
+
+def _words(trainer: str) -> tuple[str, ...]:
+    try:
+        words = tuple(shlex.split(trainer))
+    except ValueError as error:
+        raise UsageError(f"--trainer {trainer!r}: {error}") from None
+    if not words or not all(part.isidentifier() for part in words[0].split(".")):
+        raise UsageError(
+            f"--trainer: the name of a Python module is expected, as of `python -m`; seen {trainer!r}",
+            hint="it takes the options of training.train_framework, and is in the image",
+        )
+    return words
 
 
 def _kind(word: str) -> Literal["statefulset", "job"]:

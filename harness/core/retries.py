@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -68,7 +69,14 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
 
 
 def reason_of(error: ApiException | HTTPError) -> str:
-    """Return the reason without the pool and the URL that urllib3 puts before it."""
+    """Return the API server's own sentence, or the reason without the pool and the URL that urllib3 puts
+    before it.
+    """
+    if isinstance(error, ApiException):
+        try:
+            return f"HTTP {error.status}: {json.loads(error.body or '')['message']}"
+        except (ValueError, TypeError, KeyError):
+            return f"HTTP {error.status}: {error.reason}"
     return f"{type(error).__name__}: {str(error).rpartition(': ')[2]}"
 
 

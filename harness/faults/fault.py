@@ -34,6 +34,7 @@ Target = Literal[
     "rendezvous",
     "network",
     "acceptance",
+    "training",
     "rank",
     "tracker",
     "client",
@@ -87,6 +88,15 @@ class Job(Strict):
         {}, description="path → value, parts joined by /; of a manifest the kind of the object comes first"
     )
     text: str | None = Field(None, description="the whole file, as it is, also when it is no YAML")
+
+
+class Train(Strict):
+    """A launch of `harness train`, in place of a job file."""
+
+    defect: str | None = Field(None, description="KIND[:NUMBER] of harness/workers/training/faulty.py")
+    kind: Literal["statefulset", "job"] = "statefulset"
+    restarts: int = 3
+    options: list[str] = Field([], description="of the trainer, after those of variant.TRAINER")
 
 
 class When(Strict):
@@ -145,6 +155,7 @@ class Fault(Strict):
     target: Target
     scope: Scope = "launch"
     job: Job = Job()
+    train: Train | None = None
     env: dict[str, str | None] = {}
     arguments: list[str] = []
     at: Literal["before"] | When = "before"
@@ -159,6 +170,8 @@ class Fault(Strict):
     def _whole(self) -> Fault:
         if (self.expect is None) == (self.cannot is None):
             raise ValueError("one of expect and cannot was expected")
+        if self.train is not None and self.job != Job():
+            raise ValueError("one of job and train was expected")
         if any(not step.is_command for step in self.undo):
             raise ValueError("undo takes commands only: it may have to run without the harness")
         if (

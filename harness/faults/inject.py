@@ -16,12 +16,11 @@ from harness.core import processes
 from harness.core.errors import HarnessError, UsageError, WaitError
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
-from harness.faults import oracle, places
+from harness.faults import oracle, places, variant
 from harness.faults.command import Command
 from harness.faults.fault import Fault, Step, When
 from harness.faults.rows import Row, judge_row, visible_seconds
 from harness.faults.undo import undone
-from harness.faults.variant import variant
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
 from harness.settings import Settings
@@ -87,17 +86,20 @@ class Injector:
 
     def _run(self, fault: Fault, folder: Path) -> tuple[int, str, dict[str, Any]]:
         """Run the harness with the fault. Returns its exit code, its stderr, and the places."""
-        job = folder / "job.yaml"
-        job.write_text(variant(self.job, fault.job))
+        words = variant.training(fault.train) if fault.train else ["run", str(folder / "job.yaml")]
+        if fault.train is None:
+            (folder / "job.yaml").write_text(variant.variant(self.job, fault.job))
         env = self._environment(fault, folder)
         known = places.of_cluster(self.ready, folder) | {"cluster": env["HARNESS_CLUSTER_NAME"]}
         known["runs"] = env["HARNESS_RUNS_DIR"]
         env = {name: places.render(value, known, fault.name) for name, value in env.items()}
-        arguments = [places.render(text, known, fault.name) for text in fault.arguments]
+        arguments = ["--json", *(places.render(text, known, fault.name) for text in fault.arguments)]
+        # The trainer's own options come last, after `--`.
+        words[1:1] = arguments
         with ExitStack() as last:
             if fault.at == "before":
                 last.enter_context(self._injected(fault, known, None))
-            run = last.enter_context(Command("run", str(job), "--json", *arguments, env=env))
+            run = last.enter_context(Command(*words, env=env))
             self.started(run)
             if isinstance(fault.at, When):
                 _await(fault.at, run, folder / "runs")

@@ -15,7 +15,10 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-KEPT = ("manifest.json", "verdict.json", "*.jsonl", "objects/*", "logs/*", "truth/*", "tracker/*")
+KEPT = (
+    *("manifest.json", "verdict.json", "training-audit.json", "*.jsonl"),
+    *("objects/*", "logs/*", "truth/*", "tracker/*"),
+)
 LOG_LINES = 600
 """How many last lines of a log stay, more than any judge reads. Its first lines stay too."""
 

@@ -1,4 +1,4 @@
-"""The job file of a fault: jobs/multinode.yaml or a manifest, with what the fault changes in it."""
+"""What a fault launches: jobs/multinode.yaml, a manifest or a training, with what the fault changes in it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ import yaml
 
 from harness.core.errors import UsageError
 from harness.faults import places
-from harness.faults.fault import Job
+from harness.faults.fault import Job, Train
 from harness.launch import acceptance
 from harness.launch.konduktor.job_file import JobFile
 
 SCRIPT_OF_A_MANIFEST = ("spec", "template", "spec", "containers", "0", "args", "0")
 ACCEPT_REPLICAS = 4
+TRAINER = (
+    "--width 32 --layers 1 --context 64 --batch 64 --micro-batch 16 --epochs 2 --save-every 12 --keep 20 "
+    "--log-every 1"
+)
+"""64 steps: two epochs over the texts that are made, and checkpoints at 12, 24, 32, 36, 48, 60 and 64."""
 
 
 def variant(job: JobFile, change: Job) -> str:
@@ -32,6 +37,14 @@ def variant(job: JobFile, change: Job) -> str:
     kind = next(kind for kind, each in objects.items() if "template" in each.get("spec", {}))
     _change(objects, [kind, *SCRIPT_OF_A_MANIFEST], change, source)
     return yaml.safe_dump_all(objects.values(), sort_keys=False)
+
+
+def training(change: Train) -> list[str]:
+    """Return the words of `harness train`: a small model, some seconds of it, on four pods."""
+    words = ["train", "--kind", change.kind, f"--restarts={change.restarts}"]
+    if change.defect is not None:
+        words += ["--trainer", f"training.faulty {change.defect}"]
+    return [*words, "--", *TRAINER.split(), *change.options]
 
 
 def _manifest(name: str) -> tuple[str, str]:

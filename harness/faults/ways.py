@@ -35,7 +35,8 @@ def ways(fault: Fault) -> set[str]:
         if step.sleep:
             found.add("lasts for a time")
     if not fault.inject:
-        changes = {f"job: {name}" for name in CHANGES if getattr(fault.job, name)}
+        changes = {"training: another trainer"} if fault.train else set()
+        changes |= {f"job: {name}" for name in CHANGES if getattr(fault.job, name)}
         found |= changes or {"environment of the harness"}
     return found
 

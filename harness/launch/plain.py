@@ -22,6 +22,7 @@ from kubernetes.client.exceptions import ApiException
 from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
+from harness.core.retries import reason_of
 from harness.evidence import kinds
 from harness.evidence.redaction import secret_variable, secrets_in
 from harness.evidence.schema import Purpose
@@ -238,15 +239,7 @@ class PlainWorkload(ABC):
         documents = self.render(surroundings)
         record("launch/manifest.yaml", yaml.safe_dump_all(documents, sort_keys=False))
         for document in documents:
-            try:
-                made = surroundings.kube.apply(document)
-            except ApiException as error:
-                raise HarnessError(
-                    f"The API server refused {document['kind']} {document['metadata']['name']} with HTTP "
-                    f"{error.status}: {_message(error)}",
-                    hint="launch/manifest.yaml in the bundle is what was applied",
-                    cause="launch.rejected",
-                ) from None
+            made = apply(surroundings.kube, document)
         metadata = made["metadata"]
         return Handle(metadata["name"], metadata["uid"])
 
@@ -259,9 +252,14 @@ class PlainWorkload(ABC):
         """Clean nothing: this kind leaves nothing on this machine."""
 
 
-def _message(error: ApiException) -> str:
-    """Return the API server's own sentence."""
+def apply(kube: Kube, document: Object) -> Object:
+    """Apply an object of a launch. Raises HarnessError, cause launch.rejected."""
+    name = f"{document['kind']} {document['metadata']['name']}"
     try:
-        return str(yaml.safe_load(error.body or "")["message"])
-    except (yaml.YAMLError, TypeError, KeyError):
-        return str(error.reason)
+        return kube.apply(document)
+    except ApiException as error:
+        raise HarnessError(
+            f"The API server refused {name} with {reason_of(error)}",
+            hint="launch/ in the bundle has what was applied",
+            cause="launch.rejected",
+        ) from None

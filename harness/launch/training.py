@@ -24,7 +24,7 @@ from harness.evidence.lookup import opened
 from harness.launch import claims
 from harness.launch.indexed_job import IndexedJobWorkload
 from harness.launch.names import LOCAL_IMAGE, RESTARTS
-from harness.launch.plain import PlainWorkload
+from harness.launch.plain import PlainWorkload, apply
 from harness.launch.statefulset import StatefulSetWorkload
 from harness.launch.workload import Handle, Record, Surroundings
 from harness.provision.cluster import SharedFolder
@@ -59,7 +59,9 @@ class Asked:
     smoke: bool = False
     """train.py, the guide's smoke test, in place of train_framework.py."""
     trainer: tuple[str, ...] = ("training.train_framework",)
-    """The module that is run, and words before its options. Tests run a faulty one."""
+    """The module that is run, and words before its options. Tests run a faulty one
+    (harness/workers/training/faulty.py).
+    """
     options: tuple[str, ...] = ()
     """More options of the trainer."""
     image: str = LOCAL_IMAGE
@@ -157,7 +159,7 @@ class Training:
                 if path.is_file():
                     shutil.copy(path, there)
         for document in made:
-            surroundings.kube.apply(document)
+            apply(surroundings.kube, document)
         return super().submit(surroundings, record)  # type: ignore[misc,no-any-return] # of PlainWorkload
 
     def clean(self, surroundings: Surroundings) -> None:

@@ -9,11 +9,13 @@ import json
 
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 from urllib3.exceptions import HTTPError
 
-from harness.core.errors import HarnessError, WaitError
+from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
 from harness.core.progress import Progress
+from harness.core.retries import reason_of
 from harness.launch import training
 from harness.launch.workload import Surroundings
 
@@ -21,6 +23,7 @@ FILE = "training-audit.json"
 NAME = "training-audit"
 SECONDS = 240.0
 """Longest time of an audit, its image there."""
+SERVED_SECONDS = 60.0
 
 
 def audit(asked: training.Asked, surroundings: Surroundings, progress: Progress) -> str:
@@ -28,10 +31,12 @@ def audit(asked: training.Asked, surroundings: Surroundings, progress: Progress)
     kube, namespace = surroundings.kube, surroundings.namespace
     progress("auditing the checkpoints")
     try:
-        kube.apply(pod(asked, surroundings))
+        _made(kube, pod(asked, surroundings))
         phase = _ended(kube, namespace)
         text = str(client.CoreV1Api(kube.dynamic.client).read_namespaced_pod_log(NAME, namespace))
-    except (ApiException, HTTPError, WaitError, HarnessError) as error:
+    except (ApiException, HTTPError) as error:
+        return _failed(reason_of(error), progress)
+    except HarnessError as error:
         return _failed(f"{error}", progress)
     document = next((line for line in reversed(text.splitlines()) if line.startswith("{")), "")
     try:
@@ -39,6 +44,17 @@ def audit(asked: training.Asked, surroundings: Surroundings, progress: Progress)
     except ValueError:
         return _failed(f"its pod has {phase.lower()} and printed {text.strip()[-300:]!r}", progress)
     return document + "\n"
+
+
+@retry(
+    retry=retry_if_exception(lambda error: isinstance(error, ApiException) and error.status in (500, 503)),
+    stop=stop_after_delay(SERVED_SECONDS),
+    wait=wait_fixed(1),
+    reraise=True,
+)
+def _made(kube: Kube, document: Object) -> None:
+    """Create the pod. What struck the training may have struck a webhook of pods too, which then restarts."""
+    kube.apply(document)
 
 
 def pod(asked: training.Asked, surroundings: Surroundings) -> Object:

@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
+from fault_matrix import each, faults_of, is_right, started
 
 from harness.evidence.reader import Bundle
-from harness.faults import commands
-from harness.faults.fault import Job, catalogue
-from harness.faults.inject import Injector
+from harness.faults.fault import Job
 from harness.faults.matrix import CONTROL, Matrix
 from harness.fixtures.plugin import Launch
 from harness.launch import acceptance
 from harness.launch.acceptance import Asked
-from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.acceptance]
-FAULTS = {name: fault for name, fault in catalogue().items() if fault.target == "acceptance" and fault.expect}
+FAULTS = faults_of("acceptance")
 HEALTHY = CONTROL.model_copy(update={"job": Job(manifest="accept-ddp")})
 CPU = Asked(device="cpu")
 WAIT_SECONDS = 400.0
 
 
-def progress(text: str) -> None:
-    print(f"  {text}", file=sys.stderr, flush=True)
-
-
 @pytest.fixture(scope="module")
 def matrix(request: pytest.FixtureRequest, cluster: Ready, harness_settings: Settings) -> Iterator[Matrix]:
     """The faults of the selected tests, all started at once."""
-    items = [item for item in request.session.items if item.path == request.path]
-    names = [item.callspec.params["name"] for item in items if hasattr(item, "callspec")]
-    job = JobFile.load(Path("jobs/multinode.yaml"))
-    injector = Injector(cluster, job, harness_settings, commands.folder(harness_settings))
-    started = Matrix(injector, [FAULTS[name] for name in names], 2, progress, control=HEALTHY).start()
-    yield started
-    started.stop()
+    with started(request, cluster, harness_settings, control=HEALTHY) as matrix:
+        yield matrix
 
 
 def test_every_node_is_tested(launch: Launch, cluster: Ready) -> None:
@@ -59,18 +46,9 @@ def test_every_node_is_tested(launch: Launch, cluster: Ready) -> None:
     assert cluster.kube.objects("apps/v1", "DaemonSet", bundle.manifest.launch.namespace) == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.nightly] if fault.nightly else [])
-        for name, fault in FAULTS.items()
-    ],
-)
+@each(FAULTS)
 def test_a_fault_is_named_with_its_place(
     matrix: Matrix, name: str, record_property: Callable[[str, object], None]
 ) -> None:
     """Contract: verdict, cause and ranks are those of its file, and healthy collectives pass afterwards."""
-    row = matrix.row(name)
-    for key in ("got", "bundle", "control"):
-        record_property(f"harness.{key}", str(getattr(row, key)))
-    assert row.right, f"{row.wrong}: expected {row.expected}, got {row.got}: {row.explanation} [{row.bundle}]"
+    is_right(matrix, name, record_property)

@@ -17,15 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fault_matrix import each, faults_of, is_right, progress, started
 from kubernetes import client
 
 from harness import run as running
 from harness.context import RunContext
 from harness.core.errors import WaitError
 from harness.evidence.reader import Bundle
-from harness.faults import commands
-from harness.faults.fault import Job, catalogue
-from harness.faults.inject import Injector
+from harness.faults.fault import Job
 from harness.faults.matrix import CONTROL, Matrix
 from harness.faults.variant import variant
 from harness.fixtures.plugin import Launch
@@ -36,7 +35,7 @@ from harness.report.finalize import Outcome
 from harness.settings import Settings
 
 pytestmark = pytest.mark.netcheck
-FAULTS = {name: fault for name, fault in catalogue().items() if fault.target == "network" and fault.expect}
+FAULTS = faults_of("network")
 HEALTHY = CONTROL.model_copy(update={"job": Job(manifest="netcheck.yaml")})
 MAIN = JobFile.load(Path("jobs/multinode.yaml"))
 HARNESS = Path(sys.executable).with_name("harness")
@@ -44,37 +43,19 @@ PARALLEL = 3
 """The jobs are cheap: four pods without PyTorch. Most of their time is waiting."""
 
 
-def progress(text: str) -> None:
-    print(f"  {text}", file=sys.stderr, flush=True)
-
-
 @pytest.fixture(scope="module")
 def matrix(request: pytest.FixtureRequest, cluster: Ready, harness_settings: Settings) -> Iterator[Matrix]:
     """The faults of the selected tests, all started at once."""
-    items = [item for item in request.session.items if item.path == request.path]
-    names = [item.callspec.params["name"] for item in items if hasattr(item, "callspec")]
-    injector = Injector(cluster, MAIN, harness_settings, commands.folder(harness_settings))
-    chosen = [FAULTS[name] for name in names]
-    started = Matrix(injector, chosen, PARALLEL, progress, control=HEALTHY).start()
-    yield started
-    started.stop()
+    with started(request, cluster, harness_settings, PARALLEL, control=HEALTHY) as matrix:
+        yield matrix
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.nightly] if fault.nightly else [])
-        for name, fault in FAULTS.items()
-    ],
-)
+@each(FAULTS)
 def test_a_fault_of_the_network_is_named_with_its_ranks(
     matrix: Matrix, name: str, record_property: Callable[[str, object], None]
 ) -> None:
     """Contract: verdict, cause and ranks are those of its file, and a healthy job passes afterwards."""
-    row = matrix.row(name)
-    for key in ("got", "bundle", "control"):
-        record_property(f"harness.{key}", str(getattr(row, key)))
-    assert row.right, f"{row.wrong}: expected {row.expected}, got {row.got}: {row.explanation} [{row.bundle}]"
+    is_right(matrix, name, record_property)
 
 
 def test_the_manifests_of_the_guide_train(launch: Launch) -> None:

@@ -213,7 +213,7 @@ def test_a_scaled_training_is_said(train: Train, replicas: int) -> None:
     """Contract: `kubectl scale` of a running one is in the verdict, whether the job survives it or not."""
     outcome = train(f"scale:{replicas}@named:1")
     said = f"{outcome.verdict.explanation} {[check.explanation for check in outcome.verdict.checks]}"
-    assert "StatefulSet train-llm was edited by somebody (spec.replicas)" in said
+    assert "StatefulSet train-llm was edited by kubectl (spec.replicas)" in said
     if replicas < NODES:
         assert outcome.verdict.verdict == "FAIL"
 

@@ -8,7 +8,6 @@ webhooks block pods in every namespace until Kueue serves.
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from harness.core.deadlines import Deadline
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object, condition
 from harness.core.progress import Progress
+from harness.core.retries import reason_of
 from harness.evidence.messages import PULL_REASONS
 from harness.provision.controllers.readiness import CONTROLLERS, serves, standing
 
@@ -171,18 +171,10 @@ def prove(kube: Kube, seconds: float = 60) -> None:
             seen = error.last_attempt.exception()
             raise WaitError(
                 f"a dry-run create of a {probe['kind']} to pass its webhooks",
-                _said(seen),
+                reason_of(seen) if isinstance(seen, ApiException) else str(seen),
                 seconds,
                 cause="controllers.webhook_not_serving",
             ) from None
-
-
-def _said(error: BaseException | None) -> str:
-    """Return the API server's own sentence."""
-    try:
-        return str(json.loads(getattr(error, "body", ""))["message"])
-    except (ValueError, TypeError, KeyError):
-        return str(error)[:300]
 
 
 def _webhook_not_serving(error: BaseException) -> bool:

@@ -37,6 +37,7 @@ KINDS: dict[str, tuple[Callable[[int], None], int]] = {
     "repeated-data": (steps.repeated_data, 18),
     "half-resumed": (steps.half_resumed, 18),
     "nan": (steps.nan, 20),
+    "killed": (steps.killed, 18),
 }
 """Kind → what injects it, and its number where none is given: a step, an epoch or a rank."""
 

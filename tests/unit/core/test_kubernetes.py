@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from kubernetes.client.exceptions import ApiException
 from loopback import OK, Server
 from urllib3.exceptions import HTTPError
 
 from harness.core import retries as module
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, events, reached
+from harness.core.retries import reason_of
 from harness.observe.heartbeat import Heartbeat
 
 Serve = Callable[[Callable[[int], bytes | str]], tuple[Server, Kube]]
@@ -131,3 +133,19 @@ def test_a_watch_line_that_was_cut_is_a_connection_that_broke() -> None:
     assert next(seen)["type"] == "ADDED"
     with pytest.raises(HTTPError):
         next(seen)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ('{"message": "pods \\"x\\" is forbidden: no budget"}', 'HTTP 403: pods "x" is forbidden: no budget'),
+        ("<html>", "HTTP 403: Forbidden"),
+        ("[]", "HTTP 403: Forbidden"),
+        (None, "HTTP 403: Forbidden"),
+    ],
+)
+def test_an_answer_is_told_by_its_own_sentence(body: str | None, said: str) -> None:
+    """Contract: no headers and no traceback of the client, whatever the body is."""
+    error = ApiException(status=403, reason="Forbidden")
+    error.body = body
+    assert reason_of(error) == said
