@@ -176,7 +176,7 @@ CauseId = Literal[
     "rank.exited_early",
     "rank.hung",
     "rank.oom_killed",
-    "rank.disk_full",
+    "rank.write_failed",
     "rank.killed",
     "rank.evicted",
     "rank.pod_deleted",

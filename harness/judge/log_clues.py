@@ -40,9 +40,11 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
     ),
     ("training.loss_not_finite", r"FloatingPointError: the loss of step"),
     (
-        "rank.disk_full",
-        r"OSError: \[Errno (28|122)\]|No space left on device|Disk quota exceeded"
-        r"|PytorchStreamWriter failed writing file",
+        "rank.write_failed",
+        r"(Error|IOException).*\[Errno (5|27|28|30|116|122)\]"
+        r"|No space left on device|Disk quota exceeded|Input/output error|Read-only file system"
+        # torch.save does not tell the reason, and closing the file then fails too.
+        r"|PytorchStreamWriter failed writing file|inline_container\.cc:\d+\] \. unexpected pos",
     ),
     ("tracker.key_rejected", r"authentication failed \(HTTP 401\)"),
     ("launch.run_id_resumes", r"Failed to create run: Run not found"),
@@ -51,7 +53,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"Failed to create (or resume )?run|(httpx\.|pluto.*)(Connect|Read)(Error|Timeout)",
     ),
 )
-AT_ANY_TIME: tuple[CauseId, ...] = ("training.loss_not_finite", "rank.disk_full")
+AT_ANY_TIME: tuple[CauseId, ...] = ("training.loss_not_finite", "rank.write_failed")
 """Causes that are so also of a rank that has logged, where its last own error says so. The others are of its
 start.
 """

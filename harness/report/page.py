@@ -12,7 +12,7 @@ from harness.evidence.files import replace_file
 from harness.evidence.objects import mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Manifest, Verdict
-from harness.report import acceptance
+from harness.report import acceptance, training
 from harness.report.acceptance_pairs import told
 from harness.report.attempts import HEADINGS, attempts
 from harness.report.netcheck import matrix
@@ -71,6 +71,7 @@ def render(bundle: Bundle, verdict: Verdict) -> str:
         headings=HEADINGS,
         netcheck=matrix(bundle),
         acceptance=acceptance.view(bundle),
+        training=training.view(bundle, found),
         marks=acceptance.MARKS,
         told=told,
         plots=plots,

@@ -115,7 +115,7 @@ def plot(metric: Metric, width: int = 360, height: int = 120) -> Plot | None:
         return round(6 + x * (width - 12), 1), round(height - 6 - y * (height - 12), 1)
 
     def path(rows: Series) -> str:
-        places = [place(*row) for row in _thin(rows)]
+        places = [place(*row) for row in thinned(rows)]
         return "M" + " L".join(f"{x} {y}" for x, y in places) if places else ""
 
     lost = [
@@ -138,7 +138,7 @@ def plot(metric: Metric, width: int = 360, height: int = 120) -> Plot | None:
     )
 
 
-def _thin(rows: Series) -> Series:
+def thinned(rows: Series) -> Series:
     """Return at most MAX_DRAWN rows: the lowest and the highest of each stretch."""
     if len(rows) <= MAX_DRAWN:
         return rows

@@ -153,9 +153,9 @@ def test_a_full_disk_that_is_emptied_changes_nothing(
 
 @pytest.mark.nightly
 def test_a_disk_that_stays_full_is_named(train: Train, small_disk: str) -> None:
-    """Contract: the verdict says that a disk is full, and in which pod it was seen."""
+    """Contract: the verdict says what could not be written, and by which rank."""
     outcome = train(volumes=small_disk, options=(*SMALL, "--width", "256"), restarts=0)
-    assert (outcome.verdict.verdict, outcome.verdict.cause) == ("FAIL", "rank.disk_full")
+    assert (outcome.verdict.verdict, outcome.verdict.cause) == ("FAIL", "rank.write_failed")
 
 
 @pytest.fixture

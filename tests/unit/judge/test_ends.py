@@ -220,24 +220,29 @@ def test_the_last_error_is_told_not_what_the_client_says_after_it(judged):
 
 
 FULL = "OSError: [Errno 28] No space left on device: '/out/train/.epoch-1'"
-TORCH = "RuntimeError: PytorchStreamWriter failed writing file data/7: file write failed"
+TORCH = (
+    "RuntimeError: [enforce fail at inline_container.cc:8] . PytorchStreamWriter failed writing file a/7"
+)
+CLOSING = "RuntimeError: [enforce fail at inline_container.cc:626] . unexpected pos 5943232 vs 5943124"
 LOST = "RuntimeError: [./gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:5"
 
 
 @pytest.mark.parametrize(
     ("lines", "cause"),
     [
-        ([f"[rank1]: {FULL}"], "rank.disk_full"),
-        ([TORCH], "rank.disk_full"),
-        (["OSError: [Errno 122] Disk quota exceeded"], "rank.disk_full"),
-        ([FULL, f"[rank1]: {LOST}"], "rank.disk_full"),
+        ([f"[rank1]: {FULL}"], "rank.write_failed"),
+        ([TORCH], "rank.write_failed"),
+        ([TORCH, "", CLOSING], "rank.write_failed"),
+        (["OSError: [Errno 5] Input/output error: '/out/x'"], "rank.write_failed"),
+        (["OSError: [Errno 122] Disk quota exceeded"], "rank.write_failed"),
+        ([FULL, f"[rank1]: {LOST}"], "rank.write_failed"),
         ([FULL, "ValueError: boom"], "rank.crashed"),
         ([f"could not write a cache: {FULL}", "ValueError: boom"], "rank.crashed"),
         ([f"could not write a cache: {FULL}", "on it goes"], "rank.crashed"),
-        (["cp: error writing '/out/x': No space left on device"], "rank.disk_full"),
+        (["cp: error writing '/out/x': No space left on device"], "rank.write_failed"),
     ],
 )
-def test_a_full_disk_is_named_where_it_ended_the_rank(judged, lines, cause):
+def test_a_write_that_failed_is_named_where_it_ended_the_rank(judged, lines, cause):
     """Contract: also after many steps; a full disk that the rank lived with is no cause."""
     job = failing()
     says(job, 1, lines)

@@ -1,0 +1,131 @@
+"""Show a training in the report: its losses over the steps, its restarts, its checkpoints."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from harness.evidence.reader import Bundle
+from harness.evidence.training_records import AUDIT, TrainedCheckpoint, TrainingAudit
+from harness.judge.training import VAL_LOSS
+from harness.report.attempts import truths
+from harness.report.points import Metric, Series, thinned
+
+TRAIN_LOSS = "train/loss"
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 960, 320, 52, 26, 14
+"""Of the picture, and what the axes' words need, in its own units."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point, or a line at `x` or `y`, in the picture's units. `text` says what it is."""
+
+    x: float
+    y: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The run's losses in a box of `width` × `height`."""
+
+    width: int
+    height: int
+    left: int
+    bottom: int
+    trained: str
+    """The path of the training loss."""
+    evaluated: str
+    """The path of the validation loss."""
+    points: list[Mark]
+    """Each evaluation."""
+    resumed: list[Mark]
+    """The first step of each later attempt."""
+    floor: Mark | None
+    """The entropy of the texts, where it is known."""
+    rows: list[Mark]
+    columns: list[Mark]
+
+
+@dataclass(frozen=True)
+class View:
+    """What the page shows of a training."""
+
+    curves: Curves | None
+    checkpoints: list[tuple[TrainedCheckpoint, bool]]
+    """Each with whether `best` leads to it."""
+    error: str | None
+    """Why its disk was not read."""
+
+
+def view(bundle: Bundle, found: Mapping[str, Metric]) -> View | None:
+    """Return the training of a bundle, or None where there was none. `found` is that of points.metrics."""
+    try:
+        audit = TrainingAudit(**json.loads((bundle.path / AUDIT).read_text()))
+    except (OSError, ValueError, TypeError, ValidationError):
+        return None
+    target = audit.best.target if audit.best else ""
+    known = [(one, one.name == target) for one in audit.checkpoints]
+    floor = audit.entropy.val if audit.entropy else None
+    return View(_curves(found, _resumed(bundle), floor), known, audit.error)
+
+
+def _resumed(bundle: Bundle) -> list[int]:
+    """Return the first step that each later attempt of rank 0 logged."""
+    logged = next((truth for truth in truths(bundle)[1] if truth.rank == 0), None)
+    if logged is None:
+        return []
+    return [attempt.steps[TRAIN_LOSS][0] for attempt in logged.attempts[1:] if TRAIN_LOSS in attempt.steps]
+
+
+def _curves(found: Mapping[str, Metric], resumed: list[int], floor: float | None) -> Curves | None:
+    trained, evaluated = (_finite(found.get(name)) for name in (TRAIN_LOSS, VAL_LOSS))
+    drawn = trained + evaluated
+    if not drawn:
+        return None
+    last = max(step for step, _ in drawn)
+    values = [value for _, value in drawn] + ([floor] if floor is not None else [])
+    low, high = min(values), max(values)
+    margin = (high - low) * 0.05 or 0.5
+    low, high = low - margin, high + margin
+
+    def x(step: float) -> float:
+        return round(LEFT + (WIDTH - LEFT - 10) * step / max(last, 1), 1)
+
+    def y(value: float) -> float:
+        return round(TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low), 1)
+
+    def path(rows: Series) -> str:
+        return "M" + " L".join(f"{x(step)} {y(value)}" for step, value in thinned(rows)) if rows else ""
+
+    return Curves(
+        WIDTH,
+        HEIGHT,
+        LEFT,
+        HEIGHT - BOTTOM,
+        path(trained),
+        path(evaluated),
+        [Mark(x(step), y(loss), f"step {step}: validation loss {loss:.6g}") for step, loss in evaluated],
+        [Mark(x(step), TOP, f"went on at step {step}") for step in resumed],
+        None if floor is None else Mark(LEFT, y(floor), f"entropy of the texts {floor:.4g}"),
+        [Mark(LEFT, y(value), f"{value:g}") for value in _round(low, high)],
+        [Mark(x(step), HEIGHT, f"{step:g}") for step in _round(0, last)],
+    )
+
+
+def _finite(metric: Metric | None) -> Series:
+    """Return what the run has of a metric, by step, without what cannot be drawn."""
+    return sorted(row for row in metric.recorded.items() if math.isfinite(row[1])) if metric else []
+
+
+def _round(low: float, high: float) -> list[float]:
+    """Return at most eight round values from `low` to `high`."""
+    span = max(high - low, 1e-12)
+    power = 10.0 ** math.floor(math.log10(span / 5))
+    step = next(power * factor for factor in (1, 2, 5, 10) if span / (power * factor) <= 7)
+    first, last = math.ceil(low / step), math.floor(high / step)
+    return [round(number * step, 12) for number in range(first, last + 1)]
