@@ -159,7 +159,8 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext) -> None:
     writer.update(expected=expected, versions=_versions(ready, workload), cluster=_identity(ready))
     with ExitStack() as undo:
         with writer.stage(workload.launcher):
-            workload.provide(context)
+            for image in workload.provide(context):
+                ready.cluster.provide_image(image, context)
         if not workload.takes_ours or workload.purpose == "nodes":
             with writer.stage("own image"):
                 image = preflight.image(workload, ready.worker.tag)

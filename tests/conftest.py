@@ -32,6 +32,7 @@ LAST = (
         "test_training.py",
         "test_training_faults.py",
         "test_training_container.py",
+        "test_training_volumes.py",
     ),
 )
 """Tests on a cluster that can run beside the others, because each process has a cluster of its own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -32,6 +32,12 @@ def train(
         str | None, typer.Option(metavar="QUANTITY", help="most memory of each pod (8Gi on CPUs)")
     ] = None,
     restarts: Annotated[int, typer.Option(min=0, help="how often each rank may run again")] = 3,
+    rdzv: Annotated[
+        str, typer.Option(help="c10d: nodes meet in node 0; etcd: in an etcd of this launch")
+    ] = "c10d",
+    rdzv_endpoint: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="with --rdzv etcd: one that is there (API v2)")
+    ] = None,
     run_name: Annotated[str, typer.Option("--run", help="folder below /out; it is resumed")] = "train",
     smoke: Annotated[bool, typer.Option("--smoke", help="train.py, the guide's smoke test")] = False,
     trainer: Annotated[
@@ -86,17 +92,20 @@ def train(
     """
     from harness import run as running
     from harness.launch import training
+    from harness.launch.asked_training import Asked
     from harness.launch.names import LOCAL_IMAGE
 
     if same_as is not None and smoke:
         raise UsageError("--same-as compares checkpoints, and the smoke test writes none")
-    asked = training.Asked(
-        kind=_kind(kind),
+    asked = Asked(
+        kind=_one_of("--kind", kind, "statefulset", "job"),
         replicas=replicas,
         processes=processes or gpus or 1,
         gpus=gpus,
         memory=memory,
         restarts=restarts,
+        rdzv=_one_of("--rdzv", rdzv, "c10d", "etcd"),
+        rdzv_endpoint=rdzv_endpoint,
         run=run_name,
         smoke=smoke,
         trainer=_words(trainer),
@@ -144,7 +153,7 @@ def _words(trainer: str) -> tuple[str, ...]:
     return words
 
 
-def _kind(word: str) -> Literal["statefulset", "job"]:
-    if word not in ("statefulset", "job"):
-        raise UsageError(f"--kind: statefulset or job is expected; seen {word!r}")
-    return word  # type: ignore[return-value] # mypy does not narrow a str by `in`
+def _one_of(option: str, word: str, *known: str) -> Any:
+    if word not in known:
+        raise UsageError(f"{option}: {' or '.join(known)} is expected; seen {word!r}")
+    return word

@@ -174,8 +174,10 @@ class PlainWorkload(ABC):
                 hint="node selectors and tolerations go into the manifest itself; unset it",
             )
 
-    def provide(self, context: RunContext) -> None:  # noqa: B027 - not every kind needs it
+    def provide(self, context: RunContext) -> Iterable[str]:
         """Provide nothing: the harness itself applies the manifest."""
+        del context
+        return ()
 
     # -- what a launch does -------------------------------------------------------------------------------
     def render(self, surroundings: Surroundings) -> list[Object]:

@@ -11,124 +11,37 @@ import json
 import shlex
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import yaml
-from kubernetes.utils.quantity import parse_quantity
 
+from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Object
 from harness.evidence.lookup import opened
 from harness.launch import claims
+from harness.launch.asked_training import PORT, Asked
 from harness.launch.indexed_job import IndexedJobWorkload
-from harness.launch.names import LOCAL_IMAGE, RESTARTS
+from harness.launch.names import RESTARTS
 from harness.launch.plain import PlainWorkload, apply
 from harness.launch.statefulset import StatefulSetWorkload
 from harness.launch.workload import Handle, Record, Surroundings
 from harness.provision.cluster import SharedFolder
 from harness.provision.images import scripts
+from harness.provision.images.etcd import etcd_image
+from harness.provision.source.programs import pinned
 from harness.settings import Settings
 
 GPU = "nvidia.com/gpu"
-PORT = 29500
-SMOKE = "--epochs 2 --batch 256 --samples 4096 --features 128 --classes 4 --lr 3e-3 --seed 42"
-"""The guide's own flags of train.py."""
-TEXTS = ("train.jsonl", "val.jsonl")
 _FILES = Path(__file__).parent / "files"
-_OWN = {"--run", "--data-dir", "--out-dir", "--device"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What to train, and on how many pods."""
-
-    kind: Literal["statefulset", "job"] = "statefulset"
-    replicas: int = 4
-    processes: int = 1
-    """Ranks of each pod."""
-    gpus: int | None = None
-    """GPUs of each pod. None: it trains on CPUs."""
-    memory: str | None = None
-    """Most memory of each pod, as Kubernetes writes it. None: 8Gi on CPUs, no limit with GPUs."""
-    restarts: int = 3
-    """How often each rank may run again, whatever ended it."""
-    run: str = "train"
-    """The folder of the run below /out."""
-    smoke: bool = False
-    """train.py, the guide's smoke test, in place of train_framework.py."""
-    trainer: tuple[str, ...] = ("training.train_framework",)
-    """The module that is run, and words before its options. Tests run a faulty one
-    (harness/workers/training/faulty.py).
-    """
-    options: tuple[str, ...] = ()
-    """More options of the trainer."""
-    image: str = LOCAL_IMAGE
-    data: Path | None = None
-    """A folder here with train.jsonl and val.jsonl. None: texts of a known entropy are made."""
-    volumes: str | None = None
-    """A folder of a kind cluster that stays, for later launches. None: one of this launch alone."""
-    storage_class: str | None = None
-    claims_namespace: str | None = None
-    reach: float | None = None
-    """How far above the known entropy of the texts the loss may end, as a fraction. None: any."""
-    same_as: tuple[str, str] | None = None
-    """A bundle, and the digest of the weights that this training must end with, which are that one's."""
-
-    def __post_init__(self) -> None:
-        claims.check(self.volumes, self.storage_class, self.claims_namespace, existing=False)
-        for name in ("run", "volumes"):
-            value = getattr(self, name)
-            if value is not None and (not value or "/" in value or value.startswith(".")):
-                raise UsageError(f"--{name}: the name of one folder is expected; seen {value!r}")
-        if self.memory is not None and not _positive(self.memory):
-            raise UsageError(f"--memory: a quantity such as 8Gi is expected; seen {self.memory!r}")
-        taken = sorted({option.partition("=")[0] for option in self.options} & _OWN)
-        if taken:
-            raise UsageError(
-                f"{', '.join(taken)}: the launch sets it",
-                hint="--run and --gpus-per-pod come before `--`; /data and /out are volumes",
-            )
-        if self.data is not None:
-            missing = [name for name in TEXTS if not (self.data / name).is_file()]
-            if missing:
-                raise UsageError(
-                    f"--data {self.data}: {' and '.join(TEXTS)} are expected; {missing[0]} is not there"
-                )
-        if self.data is not None and (self.storage_class or self.claims_namespace):
-            raise UsageError("--data is for kind: put the texts into datasets-pvc of the cluster yourself")
-
-    def words(self) -> list[str]:
-        """Return what runs in each pod: training.sh with options of torchrun, the trainer and its options."""
-        head = ["sh", "/workspace/training/training.sh", f"--nproc-per-node={self.processes}", "-m"]
-        if self.smoke:
-            return [*head, "training.train", *SMOKE.split(), *self.options]
-        own = ["--run", self.run, "--data-dir", "/data", "--out-dir", "/out"]
-        device = ["--device", "cuda" if self.gpus else "cpu"]
-        return [*head, *self.trainer, *own, *device, *self.options]
-
-    def environment(self) -> dict[str, str]:
-        """Return the variables of training.sh and of NCCL."""
-        first = "train-llm-0.train-rdzv"
-        nccl = {"NCCL_DEBUG": "WARN", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"} if self.gpus else {}
-        return {
-            "NNODES": f"{self.replicas}",
-            "NPROC_PER_NODE": f"{self.processes}",
-            "MASTER_ADDR": first,
-            "MASTER_PORT": f"{PORT}",
-            "RUN_ID": self.run,
-            "RESTARTS": f"{self.restarts}",
-            "TRAINING_SOURCE": "0" if self.data or self.smoke else "1",
-            **nccl,
-        }
 
 
 @dataclass(frozen=True)
 class Training:
     """What both kinds share: their volumes come before them, and go after them."""
 
-    asked: Asked = Asked()
+    asked: Asked = field(default_factory=Asked)
 
     def check(self, settings: Settings) -> None:
         """Refuse what this cluster cannot have. Raises UsageError."""
@@ -137,6 +50,10 @@ class Training:
         claims.check(asked.volumes, asked.storage_class, asked.claims_namespace, existing)
         if existing and asked.data is not None:
             raise UsageError("--data is for kind: put the texts into datasets-pvc of the cluster yourself")
+
+    def provide(self, context: RunContext) -> Iterable[str]:
+        """Return the image of etcd where the launch brings its own."""
+        return [etcd_image(context)] if self.asked.brings_etcd else []
 
     def volumes(self, surroundings: Surroundings) -> Iterable[Object]:
         """Return the claims of this launch, and volumes where the harness makes them."""
@@ -158,6 +75,8 @@ class Training:
             for path in sorted(self.asked.data.glob("*")):
                 if path.is_file():
                     shutil.copy(path, there)
+        if self.asked.brings_etcd:
+            made += etcd(etcd_image(surroundings.context), surroundings.namespace)
         for document in made:
             apply(surroundings.kube, document)
         return super().submit(surroundings, record)  # type: ignore[misc,no-any-return] # of PlainWorkload
@@ -204,6 +123,15 @@ def workload(asked: Asked) -> PlainWorkload:
     return made(document=document, beside=(service,), source=f"train-{asked.kind}.yaml", asked=asked)
 
 
+def etcd(image: str, namespace: str | None = None) -> list[Object]:
+    """Return a Service and a pod of etcd, which is none of the ranks'. Its data lives as long as the pod."""
+    service, pod = yaml.safe_load_all((_FILES / "train-etcd.yaml").read_text())
+    pod["spec"]["containers"][0]["image"] = image
+    for document in (service, pod):
+        document["metadata"] |= {"namespace": namespace} if namespace else {}
+    return [service, pod]
+
+
 def weights_of(run: Path, runs_dir: Path) -> tuple[str, str]:
     """Return a bundle's name, and the digest of the weights that it ended with. Raises UsageError."""
     bundle = opened(run, runs_dir)
@@ -228,7 +156,10 @@ def manifests(asked: Asked) -> str:
     document["metadata"].pop("annotations")
     hold = {"name": "TRAINING_HOLD", "value": "1" if asked.kind == "statefulset" else "0"}
     document["spec"]["template"]["spec"]["containers"][0]["env"].append(hold)
-    return yaml.safe_dump_all([*made.beside, document], sort_keys=False, width=110)
+    beside = [*made.beside]
+    if asked.brings_etcd:
+        beside += etcd(pinned("rendezvous", "image"))
+    return yaml.safe_dump_all([*beside, document], sort_keys=False, width=110)
 
 
 def _complete(pod: Object, asked: Asked, labels: Object) -> None:
@@ -262,13 +193,6 @@ def _complete(pod: Object, asked: Asked, labels: Object) -> None:
             "labelSelector": {"matchLabels": dict(labels)},
         }
     ]
-
-
-def _positive(quantity: str) -> bool:
-    try:
-        return bool(parse_quantity(quantity) > 0)
-    except ValueError:
-        return False
 
 
 def script_volumes(surroundings: Surroundings) -> list[Object]:

@@ -17,6 +17,7 @@ from harness.core.kubernetes import Kube, Object
 from harness.core.progress import Progress
 from harness.core.retries import reason_of
 from harness.launch import training
+from harness.launch.asked_training import Asked
 from harness.launch.workload import Surroundings
 
 FILE = "training-audit.json"
@@ -26,7 +27,7 @@ SECONDS = 240.0
 SERVED_SECONDS = 60.0
 
 
-def audit(asked: training.Asked, surroundings: Surroundings, progress: Progress) -> str:
+def audit(asked: Asked, surroundings: Surroundings, progress: Progress) -> str:
     """Return what the audit printed: one JSON document. Where it failed, that says so: {"error": …}."""
     kube, namespace = surroundings.kube, surroundings.namespace
     progress("auditing the checkpoints")
@@ -57,7 +58,7 @@ def _made(kube: Kube, document: Object) -> None:
     kube.apply(document)
 
 
-def pod(asked: training.Asked, surroundings: Surroundings) -> Object:
+def pod(asked: Asked, surroundings: Surroundings) -> Object:
     """Return the pod. It has no label of the launch and is none of its ranks."""
     words = ["python3", "-m", "training.audit", "--run-dir", f"/out/{asked.run}", "--data-dir", "/data"]
     mounts = [{**mount, "readOnly": True} for mount in training.mounts()]

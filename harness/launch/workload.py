@@ -7,7 +7,7 @@ evidence, judges, report, faults) is the same for all kinds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -145,8 +145,11 @@ class Workload(Protocol):
     def check(self, settings: Settings) -> None:
         """Check that the settings can work with it, before anything is created. Raises UsageError."""
 
-    def provide(self, context: RunContext) -> None:
-        """Get what the launch needs on this machine. Raises HarnessError."""
+    def provide(self, context: RunContext) -> Iterable[str]:
+        """Get what the launch needs on this machine. Return images that nodes need besides its own.
+
+        Raises HarnessError.
+        """
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
         """Launch it and return its object. Raises HarnessError, cause launch.*."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
 import pytest
 import yaml
 from kubernetes import client
@@ -27,16 +24,6 @@ ACCOUNT = "looks-only"
 
 def progress(text: str) -> None:
     print(f"  {text}", flush=True)
-
-
-@pytest.fixture
-def theirs(cluster: Ready, harness_settings: Settings, tmp_path: Path) -> Settings:
-    """Settings of a user who has a kubeconfig of their own, and an image that the nodes have."""
-    kubeconfig = tmp_path / "theirs" / "kubeconfig"
-    kubeconfig.parent.mkdir()
-    shutil.copy(cluster.kind.kubeconfig, kubeconfig)
-    changes = {"kubeconfig": kubeconfig, "worker_image": cluster.worker.tag, "keep_cluster": False}
-    return harness_settings.model_copy(update=changes)
 
 
 def test_a_launch_leaves_nothing_there(cluster: Ready, theirs: Settings, job: JobFile) -> None:

@@ -21,6 +21,7 @@ from harness.core import processes
 from harness.evidence.reader import Bundle
 from harness.fixtures.plugin import record
 from harness.launch import claims, training
+from harness.launch.asked_training import Asked
 from harness.provision.cluster import Ready
 from harness.report.finalize import Outcome
 from harness.settings import Settings
@@ -42,7 +43,7 @@ def train(cluster: Ready, harness_settings: Settings) -> Train:
     def trained(*strikes: str, volumes: str = "", **asked: Any) -> Outcome:
         settings = harness_settings.model_copy(update={"wait_seconds": WAIT_SECONDS})
         more = {"replicas": NODES, "options": SMALL, "run": RUN, **asked}
-        workload = training.workload(training.Asked(volumes=volumes or None, **more))
+        workload = training.workload(Asked(volumes=volumes or None, **more))
         context = RunContext(settings=settings, progress=lambda text: print(f"  {text}", file=sys.stderr))
         with Striker(cluster, settings, [Strike.of(one) for one in strikes], volumes) as striker:
             outcome = running.launch(workload, context, cluster)
@@ -117,6 +118,15 @@ def test_no_strike_changes_a_bit(
 ) -> None:
     """Contract: whatever is killed when, weights and points are those of the undisturbed run."""
     outcome = train(*strikes, kind=kind)
+    assert "ran again" in passed(outcome)["restarts"]
+    assert weights(outcome) == weights(undisturbed)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("strike", ["rank:2@named:2", "torchrun:0@named:2", "pod:0@named:2"])
+def test_a_rendezvous_in_etcd(train: Train, undisturbed: Outcome, strike: str) -> None:
+    """Contract: an Indexed Job whose nodes meet in etcd: the same weights, whatever is lost."""
+    outcome = train(strike, kind="job", rdzv="etcd")
     assert "ran again" in passed(outcome)["restarts"]
     assert weights(outcome) == weights(undisturbed)
 

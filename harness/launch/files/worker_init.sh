@@ -14,8 +14,12 @@ run() {
   pid=$!
   wait $pid
   code=$?
-  # A signal ends `wait`, not the command: go on until the command and what it started have ended.
+  # A signal ends `wait`, not the command: go on until the command has ended. When both come at once, the shell knows
+  # the command's own code still; one that was told already is 127.
   while kill -0 $pid 2>/dev/null; do wait $pid; code=$?; done
+  wait $pid
+  again=$?
+  [ $again = 127 ] || code=$again
 }
 # netcheck first, where it is asked for (harness/launch/netcheck.py): when it failed, the command does not run.
 code=0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -91,9 +92,10 @@ class KonduktorWorkload:
         self.job.ranks  # noqa: B018 - raises UsageError
         users_config(settings.konduktor_config)
 
-    def provide(self, context: RunContext) -> None:
+    def provide(self, context: RunContext) -> Iterable[str]:
         """Install konduktor in an environment of its own."""
         konduktor_bin(context)
+        return ()
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
         """Run `konduktor launch`. See KonduktorLauncher.submit."""

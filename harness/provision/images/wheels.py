@@ -14,6 +14,8 @@ from harness.core import processes
 from harness.core.locks import locked
 from harness.provision.images.docker import CAUSE
 
+SOURCES = ("python-etcd",)
+"""Packages without a wheel. Theirs is made here, of the source that the lock names."""
 PLATFORMS = ["manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014", "manylinux_2_5"]
 _SECONDS = 600
 
@@ -32,7 +34,7 @@ def pinned(lock: str, package: str) -> str:
 
 def wheels(lock: Path, python: str, context: RunContext) -> Path:
     """Return a folder with every wheel of `lock` for `python` (as "3.13") on x86-64 Linux, and the lock as
-    lock.txt.
+    lock.txt, with the hashes of wheels that were made here.
 
     Raises ToolError (cause image.build_failed) when one cannot be downloaded or has another hash.
     """
@@ -51,7 +53,11 @@ def wheels(lock: Path, python: str, context: RunContext) -> Path:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
         _download(lock, python, unfinished)
-        shutil.copyfile(lock, unfinished / "lock.txt")
+        made = [_made(source, unfinished) for source in sorted(unfinished.glob("*.tar.gz"))]
+        text = lock.read_text()
+        for source, wheel in made:
+            text = text.replace(source, wheel)
+        (unfinished / "lock.txt").write_text(text)
         unfinished.rename(target)
     return target
 
@@ -68,6 +74,7 @@ def _download(lock: Path, python: str, into: Path) -> None:
             "--disable-pip-version-check",
             "--require-hashes",
             "--only-binary=:all:",
+            *(f"--no-binary={name}" for name in SOURCES),
             "--no-deps",
             "--python-version",
             python,
@@ -81,3 +88,16 @@ def _download(lock: Path, python: str, into: Path) -> None:
         hint="this needs a package index; pip reads PIP_INDEX_URL and PIP_CERT",
         cause=CAUSE,
     )
+
+
+def _made(source: Path, into: Path) -> tuple[str, str]:
+    """Make a wheel of a source distribution, for any Python, and remove the source. Returns the SHA-256 of
+    both.
+    """
+    words = ["wheel", "--quiet", "--disable-pip-version-check", "--no-deps", "--wheel-dir", str(into)]
+    before = set(into.glob("*.whl"))
+    processes.run([sys.executable, "-m", "pip", *words, str(source)], timeout=_SECONDS, cause=CAUSE)
+    [wheel] = set(into.glob("*.whl")) - before
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (source, wheel)]
+    source.unlink()
+    return digests[0], digests[1]

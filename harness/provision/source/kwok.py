@@ -1,24 +1,17 @@
-"""Build KWOK's controller, which keeps simulated nodes and their pods alive in an API server.
-
-What the cluster itself is made of is not touched by it: it has a lock and a key of its own.
-"""
+"""Build KWOK's controller, which keeps simulated nodes and their pods alive in an API server."""
 
 from __future__ import annotations
 
-import time
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.context import RunContext
-from harness.core.errors import UsageError
-from harness.core.locks import locked
-from harness.provision.source import golang, versions
+from harness.provision.source import versions
 from harness.provision.source.golang import Go, Module
-from harness.provision.source.shell import Shell
-from harness.provision.source.store import Store, code_input, key
-from harness.provision.source.versions import LOCK
+from harness.provision.source.programs import building, pinned, program
+from harness.provision.source.store import Store, key
 
+PATH = "sigs.k8s.io/kwok"
 STAGES = (
     "node/fast/node-initialize.yaml",
     "node/heartbeat-with-lease/node-heartbeat-with-lease.yaml",
@@ -43,34 +36,15 @@ def kwok(context: RunContext) -> Kwok:
     Raises ToolError or HarnessError with cause cluster.node_image. Raises UsageError where the lock has no
     version.
     """
-    module = _module()
-    oldest = versions.load(context.settings).go
+    version = pinned("simulation", "kwok")
+    controller = program(Module("kwok", PATH, version, {"kwok": f"{PATH}/cmd/kwok"}), context)
     store = Store(context.settings.cache_dir / "source")
-    made_by = code_input(golang.__file__)
-    built = store.path(module.name, module.version, key("kwok", repr(module), oldest, made_by))
-    stages = store.path("kwok-stages", module.version, key("kwok-stages", *STAGES))
-    logs = store.root / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    with locked(store.root / "kwok-lock", lambda: context.progress("kwok: waiting for another build to end")):
-        shell = Shell(logs / time.strftime("kwok-%Y%m%d-%H%M%S.log", time.gmtime()))
-        if not built.is_dir():
-            context.progress(f"kwok {module.version}: building …")
-            with store.work() as work, store.making(built) as made:
-                go = Go(shell, oldest, work / "go-build")
-                go.check()
-                (work / "module").mkdir()
-                go.build(module, work / "module", made)
+    stages = store.path("kwok-stages", version, key("kwok-stages", *STAGES))
+    with building("kwok", store, context) as shell:
         if not stages.is_dir():
             with store.work() as work, store.making(stages) as made:
-                source = Go(shell, oldest, work).download(module.path, module.version, work)
+                oldest = versions.load(context.settings).go
+                source = Go(shell, oldest, work).download(PATH, version, work)
                 texts = [(source / "kustomize/stage" / name).read_text() for name in STAGES]
                 (made / "stages.yaml").write_text("\n---\n".join(texts))
-    return Kwok(built / module.name, stages / "stages.yaml")
-
-
-def _module() -> Module:
-    try:
-        version = str(tomllib.loads(LOCK.read_text())["simulation"]["kwok"])
-    except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{LOCK}: [simulation] names no version of kwok: {error!r}") from None
-    return Module("kwok", "sigs.k8s.io/kwok", version, {"kwok": "sigs.k8s.io/kwok/cmd/kwok"})
+    return Kwok(controller, stages / "stages.yaml")

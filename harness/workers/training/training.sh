@@ -27,6 +27,10 @@ while [ "${TRAINING_SOURCE:-0}" = 1 ] && [ ! -f "$DATA_DIR/source.json" ]; do sl
 # Ranks follow the order of the nodes' addresses as texts, in which 10 comes before 2. Node 0's address is the only one
 # that is dialled; the others are that with a number of six digits.
 [ "$NODE_RANK" = 0 ] && host=true address=$MASTER_ADDR || host=false address=$(printf '%s-%06d' "$MASTER_ADDR" "$NODE_RANK")
+# With c10d the nodes meet in node 0, with etcd-v2 in a server that outlives each of them.
+: "${RDZV_BACKEND:=c10d}"
+: "${RDZV_ENDPOINT:=$MASTER_ADDR:$MASTER_PORT}"
+[ "$RDZV_BACKEND" = c10d ] && conf="is_host=$host," || conf=
 met() { wc -l <"$TRAINING_MET"; }
 since=$(date +%s)
 while :; do
@@ -37,8 +41,8 @@ while :; do
   fi
   before=$(met)
   torchrun --nnodes="$NNODES" --local-addr="$address" --max-restarts="$RESTARTS" --rdzv-id="$RUN_ID-$id" \
-    --rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \
-    --rdzv-conf="is_host=$host,join_timeout=${TRAINING_JOIN:-300},read_timeout=30" "$@" &
+    --rdzv-backend="$RDZV_BACKEND" --rdzv-endpoint="$RDZV_ENDPOINT" \
+    --rdzv-conf="${conf}join_timeout=${TRAINING_JOIN:-300},read_timeout=30" "$@" &
   pid=$!
   # Who waits for others that have ended would wait until torchrun's own limit.
   (while sleep 2; do [ -e "$TRAINING_ENDED" ] && [ "$(met)" = "$before" ] && sleep 5 && kill $pid; done) 2>/dev/null &

@@ -220,9 +220,7 @@ def test_the_last_error_is_told_not_what_the_client_says_after_it(judged):
 
 
 FULL = "OSError: [Errno 28] No space left on device: '/out/train/.epoch-1'"
-TORCH = (
-    "RuntimeError: [enforce fail at inline_container.cc:8] . PytorchStreamWriter failed writing file a/7"
-)
+TORCH = "RuntimeError: [enforce fail at inline_container.cc:8] . PytorchStreamWriter failed writing file a/7"
 CLOSING = "RuntimeError: [enforce fail at inline_container.cc:626] . unexpected pos 5943232 vs 5943124"
 LOST = "RuntimeError: [./gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:5"
 

@@ -11,9 +11,9 @@ import yaml
 
 from harness.cli.main import main
 from harness.core.errors import HarnessError, UsageError
-from harness.launch import claims, training
+from harness.launch import asked_training, claims, training
+from harness.launch.asked_training import Asked
 from harness.launch.names import RESTARTS
-from harness.launch.training import Asked
 from harness.provision.cluster import SharedFolder
 from harness.settings import load
 
@@ -75,7 +75,33 @@ def test_gpus_are_asked_for_and_used() -> None:
 
 
 def test_the_smoke_test_has_the_guides_flags() -> None:
-    assert training.SMOKE in container(training.workload(Asked(smoke=True)))["args"][0]
+    assert asked_training.SMOKE in container(training.workload(Asked(smoke=True)))["args"][0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "backend", "endpoint", "brings"),
+    [
+        ({}, "c10d", "", False),
+        ({"rdzv": "etcd"}, "etcd-v2", "train-etcd:2379", True),
+        ({"rdzv": "etcd", "rdzv_endpoint": "etcd.infra:2379"}, "etcd-v2", "etcd.infra:2379", False),
+    ],
+)
+def test_where_the_nodes_meet(asked: dict[str, Any], backend: str, endpoint: str, brings: bool) -> None:
+    """Contract: in node 0, in an etcd that comes with the manifests, or in one that is there."""
+    given = Asked(**asked)
+    variables = {one["name"]: one.get("value") for one in container(training.workload(given))["env"]}
+    assert (variables["RDZV_BACKEND"], variables["RDZV_ENDPOINT"]) == (backend, endpoint)
+    names = {each["metadata"]["name"] for each in yaml.safe_load_all(training.manifests(given))}
+    assert ("train-etcd" in names) == brings
+
+
+def test_memory_limits_a_pod() -> None:
+    """Contract: the limit is what was asked for, with GPUs beside it; without a word 8Gi on CPUs alone."""
+    limits = container(training.workload(Asked(memory="1536Mi")))["resources"]["limits"]
+    assert limits == {"memory": "1536Mi"}
+    limits = container(training.workload(Asked(memory="64Gi", gpus=8, processes=8)))["resources"]["limits"]
+    assert limits == {"memory": "64Gi", "nvidia.com/gpu": 8}
+    assert container(training.workload(Asked()))["resources"]["limits"] == {"memory": "8Gi"}
 
 
 @pytest.mark.parametrize(
@@ -87,6 +113,10 @@ def test_the_smoke_test_has_the_guides_flags() -> None:
         ({"options": ("--out-dir=/x",)}, "--out-dir: the launch sets it"),
         ({"storage_class": "a", "claims_namespace": "b"}, "one is expected"),
         ({"storage_class": "a", "volumes": "b"}, "--volumes keeps a folder"),
+        ({"memory": "much"}, "--memory: a quantity such as 8Gi"),
+        ({"memory": "0"}, "--memory: a quantity such as 8Gi"),
+        ({"rdzv": "etcd", "rdzv_endpoint": "etcd"}, "HOST:PORT of an etcd is expected"),
+        ({"rdzv_endpoint": "etcd:2379"}, "with --rdzv c10d"),
     ],
 )
 def test_what_makes_no_sense_is_refused(asked: dict[str, Any], message: str) -> None:

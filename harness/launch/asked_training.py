@@ -1,0 +1,128 @@
+"""What `harness train` was asked for, and what follows for the command of its pods."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from kubernetes.utils.quantity import parse_quantity
+
+from harness.core.errors import UsageError
+from harness.launch import claims
+from harness.launch.names import LOCAL_IMAGE
+
+PORT = 29500
+SMOKE = "--epochs 2 --batch 256 --samples 4096 --features 128 --classes 4 --lr 3e-3 --seed 42"
+"""The guide's own flags of train.py."""
+TEXTS = ("train.jsonl", "val.jsonl")
+_OWN = {"--run", "--data-dir", "--out-dir", "--device"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What to train, and on how many pods."""
+
+    kind: Literal["statefulset", "job"] = "statefulset"
+    replicas: int = 4
+    processes: int = 1
+    """Ranks of each pod."""
+    gpus: int | None = None
+    """GPUs of each pod. None: it trains on CPUs."""
+    memory: str | None = None
+    """Most memory of each pod, as Kubernetes writes it. None: 8Gi on CPUs, no limit with GPUs."""
+    restarts: int = 3
+    """How often each rank may run again, whatever ended it."""
+    rdzv: Literal["c10d", "etcd"] = "c10d"
+    """Where torchrun's nodes meet: in node 0, or in an etcd that outlives each of them."""
+    rdzv_endpoint: str | None = None
+    """HOST:PORT of an etcd that is there, with its API v2. None: one of this launch alone."""
+    run: str = "train"
+    """The folder of the run below /out."""
+    smoke: bool = False
+    """train.py, the guide's smoke test, in place of train_framework.py."""
+    trainer: tuple[str, ...] = ("training.train_framework",)
+    """The module that is run, and words before its options. Tests run a faulty one
+    (harness/workers/training/faulty.py).
+    """
+    options: tuple[str, ...] = ()
+    """More options of the trainer."""
+    image: str = LOCAL_IMAGE
+    data: Path | None = None
+    """A folder here with train.jsonl and val.jsonl. None: texts of a known entropy are made."""
+    volumes: str | None = None
+    """A folder of a kind cluster that stays, for later launches. None: one of this launch alone."""
+    storage_class: str | None = None
+    claims_namespace: str | None = None
+    reach: float | None = None
+    """How far above the known entropy of the texts the loss may end, as a fraction. None: any."""
+    same_as: tuple[str, str] | None = None
+    """A bundle, and the digest of the weights that this training must end with, which are that one's."""
+
+    def __post_init__(self) -> None:
+        claims.check(self.volumes, self.storage_class, self.claims_namespace, existing=False)
+        for name in ("run", "volumes"):
+            value = getattr(self, name)
+            if value is not None and (not value or "/" in value or value.startswith(".")):
+                raise UsageError(f"--{name}: the name of one folder is expected; seen {value!r}")
+        if self.rdzv_endpoint is not None:
+            host, _, port = self.rdzv_endpoint.rpartition(":")
+            if self.rdzv != "etcd" or not host or not port.isdecimal():
+                raise UsageError(
+                    f"--rdzv-endpoint: HOST:PORT of an etcd is expected, with --rdzv etcd; seen "
+                    f"{self.rdzv_endpoint!r} with --rdzv {self.rdzv}"
+                )
+        if self.memory is not None and not _positive(self.memory):
+            raise UsageError(f"--memory: a quantity such as 8Gi is expected; seen {self.memory!r}")
+        taken = sorted({option.partition("=")[0] for option in self.options} & _OWN)
+        if taken:
+            raise UsageError(
+                f"{', '.join(taken)}: the launch sets it",
+                hint="--run and --gpus-per-pod come before `--`; /data and /out are volumes",
+            )
+        if self.data is not None:
+            missing = [name for name in TEXTS if not (self.data / name).is_file()]
+            if missing:
+                raise UsageError(
+                    f"--data {self.data}: {' and '.join(TEXTS)} are expected; {missing[0]} is not there"
+                )
+        if self.data is not None and (self.storage_class or self.claims_namespace):
+            raise UsageError("--data is for kind: put the texts into datasets-pvc of the cluster yourself")
+
+    @property
+    def brings_etcd(self) -> bool:
+        """Return whether the launch has an etcd of its own."""
+        return self.rdzv == "etcd" and self.rdzv_endpoint is None
+
+    def words(self) -> list[str]:
+        """Return what runs in each pod: training.sh with options of torchrun, the trainer and its options."""
+        head = ["sh", "/workspace/training/training.sh", f"--nproc-per-node={self.processes}", "-m"]
+        if self.smoke:
+            return [*head, "training.train", *SMOKE.split(), *self.options]
+        own = ["--run", self.run, "--data-dir", "/data", "--out-dir", "/out"]
+        device = ["--device", "cuda" if self.gpus else "cpu"]
+        return [*head, *self.trainer, *own, *device, *self.options]
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables of training.sh and of NCCL."""
+        first = "train-llm-0.train-rdzv"
+        nccl = {"NCCL_DEBUG": "WARN", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"} if self.gpus else {}
+        return {
+            "NNODES": f"{self.replicas}",
+            "NPROC_PER_NODE": f"{self.processes}",
+            "MASTER_ADDR": first,
+            "MASTER_PORT": f"{PORT}",
+            "RDZV_BACKEND": "etcd-v2" if self.rdzv == "etcd" else "c10d",
+            "RDZV_ENDPOINT": self.rdzv_endpoint or ("train-etcd:2379" if self.rdzv == "etcd" else ""),
+            "RUN_ID": self.run,
+            "RESTARTS": f"{self.restarts}",
+            "TRAINING_SOURCE": "0" if self.data or self.smoke else "1",
+            **nccl,
+        }
+
+
+def _positive(quantity: str) -> bool:
+    try:
+        return bool(parse_quantity(quantity) > 0)
+    except ValueError:
+        return False

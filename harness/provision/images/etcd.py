@@ -1,0 +1,43 @@
+"""The image of etcd for torchrun's backend etcd-v2: built from its Go module, or a published one."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from harness.context import RunContext
+from harness.core.errors import HarnessError
+from harness.provision.images import reach, versions
+from harness.provision.images.docker import BUILD, CAUSE, image_id, making
+from harness.provision.source.golang import Module
+from harness.provision.source.programs import pinned, program
+from harness.provision.source.store import key
+
+PATH = "go.etcd.io/etcd/server/v3"
+DOCKERFILE = "FROM scratch\nCOPY etcd /usr/local/bin/etcd\nUSER 65532:65532\n"
+
+
+def etcd_image(context: RunContext) -> str:
+    """Return the tag of a local image, or the reference of a published one where registries are reached.
+
+    Raises ToolError or HarnessError, cause image.build_failed or cluster.node_image.
+    """
+    settings = context.settings
+    published = settings.images == "registry"
+    if settings.images == "auto":
+        published = not reach.unreached(versions.load(settings).registry)
+    if published or settings.kubeconfig is not None:
+        return pinned("rendezvous", "image")
+    version = pinned("rendezvous", "etcd")
+    built = program(Module("etcd-v2", PATH, version, {"etcd": PATH}), context)
+    tag = f"harness/etcd:{version}-{key(DOCKERFILE, built.parent.name)}"
+    with making(tag, context) as shell:
+        if shell is not None:
+            with tempfile.TemporaryDirectory() as folder:
+                (Path(folder) / "Dockerfile").write_text(DOCKERFILE)
+                shutil.copy2(built, Path(folder) / "etcd")
+                shell.run([*BUILD, "-t", tag, folder])
+    if image_id(tag) is None:
+        raise HarnessError(f"{tag} was built, but is not in Docker", hint="try again", cause=CAUSE)
+    return tag

@@ -1,0 +1,58 @@
+"""Build one program from its Go module, beside what the cluster itself is made of.
+
+It has a lock and a key of its own: nothing else is built again because of it.
+"""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.context import RunContext
+from harness.core.errors import UsageError
+from harness.core.locks import locked
+from harness.provision.source import golang, versions
+from harness.provision.source.golang import Go, Module
+from harness.provision.source.shell import Shell
+from harness.provision.source.store import Store, code_input, key
+from harness.provision.source.versions import LOCK
+
+
+def pinned(section: str, name: str) -> str:
+    """Return a version of the lock. Raises UsageError where it has none."""
+    try:
+        return str(tomllib.loads(LOCK.read_text())[section][name])
+    except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{LOCK}: [{section}] names no version of {name}: {error!r}") from None
+
+
+def program(module: Module, context: RunContext) -> Path:
+    """Return a program, built unless it is in the cache.
+
+    Raises ToolError or HarnessError with cause cluster.node_image.
+    """
+    oldest = versions.load(context.settings).go
+    store = Store(context.settings.cache_dir / "source")
+    made_by = code_input(golang.__file__)
+    built = store.path(module.name, module.version, key(module.name, repr(module), oldest, made_by))
+    with building(module.name, store, context) as shell:
+        if not built.is_dir():
+            context.progress(f"{module.name} {module.version}: building …")
+            with store.work() as work, store.making(built) as made:
+                go = Go(shell, oldest, work / "go-build")
+                go.check()
+                (work / "module").mkdir()
+                go.build(module, work / "module", made)
+    return built / module.programs[0]
+
+
+@contextmanager
+def building(name: str, store: Store, context: RunContext) -> Iterator[Shell]:
+    """Yield a shell whose output goes to a log of this name. One process at a time builds it."""
+    logs = store.root / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    with locked(store.root / f"{name}-lock", lambda: context.progress(f"{name}: waiting for another build")):
+        yield Shell(logs / time.strftime(f"{name}-%Y%m%d-%H%M%S.log", time.gmtime()))
