@@ -22,19 +22,6 @@ from harness.settings import Settings
 pytestmark = [pytest.mark.e2e, pytest.mark.training, pytest.mark.nightly]
 CLASS, THEIRS = "by-hand", "their-data"
 MODEL = ("--width", "32", "--layers", "1", "--context", "64", "--batch", "64", "--micro-batch", "16")
-    "--width",
-    "32",
-    "--layers",
-    "1",
-    "--context",
-    "64",
-    "--batch",
-    "64",
-    "--micro-batch",
-    "16",
-    "--save-every",
-    "12",
-]
 
 
 @pytest.fixture
