@@ -45,6 +45,7 @@ PICTURES = (
     Picture("report-dark", "rank-hang-at-step", 1080, 1180, dark=True),
     Picture("report-logs", "rank-hang-at-step", 1080, 760, open_at="#logs"),
     Picture("report-phone", "client-drop-point", 390, 1180),
+    Picture("training", "training-rank-killed", 1080, 700, open_at="#training"),
     Picture("acceptance", "acceptance-node-slow", 1080, 840),
 )
 SVG = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)

@@ -87,6 +87,7 @@ ELSEWHERE = {
     "harness train --kind job --replicas 2 -- --epochs 5": "test_training.py launches an Indexed Job",
     "harness train --print-manifests": "tests/unit/launch/test_training.py prints it",
     "harness train --smoke": "tests/k8s/test_training.py launches it",
+    "harness train --kind job --rdzv etcd": "tests/k8s/test_training.py launches it in the nightly set",
     "harness train --replicas 64 --gpus-per-pod 8 --storage-class CLASS --kubeconfig F": "it needs 512 GPUs",
     "harness mark-nodes runs/latest": "tests/k8s/test_node_marks.py marks the nodes of a cluster",
     "harness mark-nodes runs/latest --taint": "tests/k8s/test_node_marks.py marks the nodes of a cluster",

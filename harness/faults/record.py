@@ -1,8 +1,8 @@
 """Make small copies of bundles to keep beside the code: what a fault left becomes a test of the judges.
 
 Everything that no judge reads is left out (reports, kind's export, the launcher's own files, a node's list of
-images), and so is the middle of a long log. Folders of this machine get placeholder names, and so do the ids
-of its boots.
+images, frames of ground truth in logs), and so is the middle of a long log. Folders of this machine get
+placeholder names, and so do the ids of its boots.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import lzma
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from harness.workers.truth_frames import MARK
 
 KEPT = (
     *("manifest.json", "verdict.json", "training-audit.json", "*.jsonl"),
@@ -53,9 +55,11 @@ def _lines(path: Path) -> Iterator[bytes]:
     lines = path.read_bytes().splitlines(keepends=True)
     if path.parent.name == "objects" or path.name == "events.jsonl":
         yield from map(_slim, lines)
-    elif path.suffix == ".log" and len(lines) > 2 * LOG_LINES:
+    elif path.suffix == ".log":
+        # truth/ has the rows of its frames, and they are most of a log.
+        lines = [line for line in lines if MARK.encode() not in line]
         yield from lines[:LOG_LINES]
-        yield from lines[-LOG_LINES:]
+        yield from lines[max(LOG_LINES, len(lines) - LOG_LINES) :]
     else:
         yield from lines
 

@@ -9,6 +9,9 @@ from harness.evidence.objects import ObjectState, Pod, items, mapping
 from harness.judge.case import Case, condition
 from harness.judge.finding import LATE
 
+WHOLE_SECONDS = 1.0
+"""Kubernetes writes times without their fractions."""
+
 
 def leaving(seen: ObjectState) -> bool:
     """Return whether the object was being deleted in this state, or was gone."""
@@ -57,6 +60,19 @@ def asked(removed: ObjectState) -> float:
     if limit is not None and isinstance(grace, int):
         return limit - grace
     return limit or seconds(removed.received_at) or LATE
+
+
+def at_the_deadline(case: Case, removed: ObjectState) -> float | None:
+    """Return when the Job had run for too long, where its controller deleted the pod because of that.
+
+    It deletes the pods first, and then writes why, so the versions do not show it.
+    """
+    job = case.jobset
+    ended = (condition(job, "FailureTarget") or condition(job, "Failed")) if job is not None else {}
+    at = seconds(ended.get("lastTransitionTime"))
+    if ended.get("reason") != "DeadlineExceeded" or at is None:
+        return None
+    return at if asked(removed) >= at - WHOLE_SECONDS else None
 
 
 def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:

@@ -91,6 +91,8 @@ def _deleted(case: Case, pod: Pod) -> End:
         return evicted
     if deletion.with_the_job(case, seen):
         return _gone_with_the_job(case, pod, end)
+    if (deadline := deletion.at_the_deadline(case, seen)) is not None:
+        return _out_of_time(case, pod, end, deadline)
     text = f"{case.place(pod.index)} was deleted while it ran"
     return replace(
         end, cause="rank.pod_deleted", text=text, follows=not deletion.by_somebody(case, pod, seen)
@@ -108,6 +110,12 @@ def _evicted(case: Case, pod: Pod, end: End) -> End | None:
 def _gone_with_the_job(case: Case, pod: Pod, end: End) -> End:
     text = f"{case.place(pod.index)} was taken down with its {case.launch.kind}"
     return replace(end, cause="run.deleted", text=text, said="", follows=True)
+
+
+def _out_of_time(case: Case, pod: Pod, end: End, deadline: float) -> End:
+    """Return the end of a pod that its Job's controller deleted at the deadline. It comes after that."""
+    text = f"{case.place(pod.index)} was taken down at the deadline of its {case.launch.kind}"
+    return replace(end, at=max(end.at, deadline + 0.001), cause="run.timed_out", text=text, follows=True)
 
 
 def _terminated(case: Case, pod: Pod, seen: ObjectState, terminated: dict[str, object]) -> End:
@@ -186,6 +194,8 @@ def _taken_down(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
         return evicted
     if deletion.with_the_job(case, removed):
         return _gone_with_the_job(case, pod, end)
+    if (deadline := deletion.at_the_deadline(case, removed)) is not None:
+        return _out_of_time(case, pod, end, deadline)
     if deletion.by_somebody(case, pod, removed):
         text = f"{place} was deleted while it ran, and {how}"
         return replace(end, cause="rank.pod_deleted", text=text, follows=False)

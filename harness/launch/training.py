@@ -34,6 +34,7 @@ from harness.provision.source.programs import pinned
 from harness.settings import Settings
 
 GPU = "nvidia.com/gpu"
+ETCD = "train-etcd"
 _FILES = Path(__file__).parent / "files"
 
 
@@ -82,7 +83,9 @@ class Training:
         return super().submit(surroundings, record)  # type: ignore[misc,no-any-return] # of PlainWorkload
 
     def clean(self, surroundings: Surroundings) -> None:
-        """Delete the volumes' objects. Folders of kind go with Cluster.free_disk."""
+        """Delete etcd and the volumes' objects. Folders of kind go with Cluster.free_disk."""
+        if self.asked.brings_etcd:
+            surroundings.kube.delete("v1", "Pod", ETCD, surroundings.namespace)
         claims.remove(surroundings.kube, surroundings.nonce)
 
 

@@ -89,7 +89,7 @@ def test_claims_of_a_namespace_are_resumed(volumes: Kube, theirs: Settings) -> N
     train(theirs, 12, claims_namespace=THEIRS)
     second = train(theirs, 24, claims_namespace=THEIRS)
     logs = b"".join(path.read_bytes() for path in second.bundle.glob("logs/*"))
-    assert b"resumed from" in logs
+    assert b"resumed at step 12 of 24" in logs
     volumes.wait("their claims to be bound", *kind, unbound, seconds=5, namespace=THEIRS)
     own = [each["metadata"]["name"] for each in volumes.objects("v1", "PersistentVolume")]
     assert sorted(own) == sorted(f"{CLASS}-{claim}" for claim in claims.CLAIMS)

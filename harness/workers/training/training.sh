@@ -32,6 +32,11 @@ while [ "${TRAINING_SOURCE:-0}" = 1 ] && [ ! -f "$DATA_DIR/source.json" ]; do sl
 : "${RDZV_ENDPOINT:=$MASTER_ADDR:$MASTER_PORT}"
 [ "$RDZV_BACKEND" = c10d ] && conf="is_host=$host," || conf=
 met() { wc -l <"$TRAINING_MET"; }
+# A torchrun that gets SIGTERM twice closes its rendezvous, and etcd keeps that for ever: then all go on in the next one.
+# Which it is, folders on the shared disk say.
+closed="$OUT_DIR/.closed-$RUN_ID-$id"
+meeting() { set -- "$closed"-*; [ -d "$1" ] && echo $# || echo 0; }
+error=/tmp/torchrun-error.json
 since=$(date +%s)
 while :; do
   if [ -e "$TRAINING_ENDED" ]; then
@@ -39,8 +44,10 @@ while :; do
     code=0
     break
   fi
-  before=$(met)
-  torchrun --nnodes="$NNODES" --local-addr="$address" --max-restarts="$RESTARTS" --rdzv-id="$RUN_ID-$id" \
+  before=$(met) meeting=$(meeting)
+  rm -f "$error"
+  TORCHELASTIC_ERROR_FILE=$error \
+    torchrun --nnodes="$NNODES" --local-addr="$address" --max-restarts="$RESTARTS" --rdzv-id="$RUN_ID-$id-$meeting" \
     --rdzv-backend="$RDZV_BACKEND" --rdzv-endpoint="$RDZV_ENDPOINT" \
     --rdzv-conf="${conf}join_timeout=${TRAINING_JOIN:-300},read_timeout=30" "$@" &
   pid=$!
@@ -58,6 +65,9 @@ while :; do
     one=${one#/proc/}
     grep -qz '^LOCAL_RANK=' "/proc/$one" 2>/dev/null && kill -9 "${one%/environ}" 2>/dev/null
   done
+  if [ "$RDZV_BACKEND" != c10d ] && grep -qs RendezvousClosedError "$error"; then
+    mkdir -p "$closed-$meeting"
+  fi
   now=$(date +%s)
   [ "$(met)" -gt "$before" ] && since=$now
   if [ "$(met)" -gt "$RESTARTS" ]; then
@@ -71,6 +81,7 @@ while :; do
   say "torchrun ended with $code: once more"
   sleep 1
 done
+[ "$NODE_RANK" = 0 ] && [ "$code" = 0 ] && rmdir "$closed"-* 2>/dev/null
 # A StatefulSet starts again what ends. The harness holds its containers itself.
 if [ "${TRAINING_HOLD:-0}" = 1 ] && [ "$code" = 0 ]; then
   say "done; the pod stays until it is deleted"

@@ -48,7 +48,17 @@ def workload(job: bundles.Job, kind: str, when: float, conditions: list[dict[str
     job.see("workload", when, {"metadata": metadata, "spec": spec, "status": {"conditions": conditions}})
 
 
-def pods(job: bundles.Job, when: float, labels: dict[str, str], phase: str = "Pending", **spec: Any) -> None:
+def pods(
+    job: bundles.Job,
+    when: float,
+    labels: dict[str, str],
+    phase: str = "Pending",
+    deleted: float | None = None,
+    **spec: Any,
+) -> None:
+    gone = (
+        {} if deleted is None else {"deletionTimestamp": at(deleted + 30), "deletionGracePeriodSeconds": 30}
+    )
     for index in range(job.nodes):
         metadata = {
             "name": f"{NAME}-{index}",
@@ -56,8 +66,9 @@ def pods(job: bundles.Job, when: float, labels: dict[str, str], phase: str = "Pe
             "creationTimestamp": at(1),
             "labels": {"apps.kubernetes.io/pod-index": str(index), **labels},
             "ownerReferences": [{"uid": bundles.UID}],
+            **gone,
         }
-        ended = {"exitCode": 1, "reason": "Error", "startedAt": at(5), "finishedAt": at(when)}
+        ended = {"exitCode": 143 if gone else 1, "reason": "Error", "finishedAt": at(when)}
         states: dict[str, dict[str, Any]] = {"Running": {"running": {"startedAt": at(5)}}}
         state = (states | {"Failed": {"terminated": ended}}).get(phase, {"waiting": {}})
         gated = cond("PodScheduled", "False", "SchedulingGated", "Scheduling is blocked")
@@ -147,13 +158,19 @@ def test_pods_whose_gate_stays(tmp_path: Path) -> None:
     assert "behind a scheduling gate" in checks["rank-pods"].explanation
 
 
+@pytest.mark.parametrize("deleted", [None, 24.2, 25])
 @pytest.mark.parametrize(
     ("limit", "advice"),
     [(int(Budget(150).job), "what --wait 150 leaves for the job"), (20, "activeDeadlineSeconds (20 s)")],
 )
-def test_a_job_that_reaches_its_own_deadline(tmp_path: Path, limit: int, advice: str) -> None:
-    """Contract: the ranks that Kubernetes then ends did not crash. Seen on a cluster that was too slow: the
-    verdict was rank.crashed, with a line of torchrun's stack."""
+def test_a_job_that_reaches_its_own_deadline(
+    tmp_path: Path, limit: int, advice: str, deleted: float | None
+) -> None:
+    """Contract: the ranks that Kubernetes then ends did not crash, and nobody deleted their pods.
+
+    Seen on a cluster that was too slow: the verdict was rank.crashed, with a line of torchrun's stack. And
+    the Job's controller deletes the pods before it writes why: the verdict was rank.pod_deleted.
+    """
     job = queued("Job")
     assert job.manifest.expected is not None
     expected = job.manifest.expected.model_copy(update={"queue": None})
@@ -162,10 +179,28 @@ def test_a_job_that_reaches_its_own_deadline(tmp_path: Path, limit: int, advice:
     target = cond("FailureTarget", "True", "DeadlineExceeded", said, 25)
     launched(job, "Job", 1, activeDeadlineSeconds=limit)
     pods(job, 3, {}, "Running", nodeName="e2e-worker")
+    if deleted is not None:
+        pods(job, deleted, {}, "Running", deleted, nodeName="e2e-worker")
     launched(job, "Job", 25, [target], activeDeadlineSeconds=limit)
-    pods(job, 28, {}, "Failed", nodeName="e2e-worker")
+    pods(job, 28, {}, "Failed", deleted, nodeName="e2e-worker")
     failed = cond("Failed", "True", "DeadlineExceeded", said, 30)
     launched(job, "Job", 30, [target, failed], activeDeadlineSeconds=limit)
     verdict, _ = judged(job, tmp_path)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "run.timed_out", [0, 1])
     assert advice in verdict.explanation
+
+
+def test_a_pod_that_somebody_deletes_well_before_the_deadline(tmp_path: Path) -> None:
+    """Contract: the deletion is named, although the Job then ends at its deadline."""
+    job = queued("Job")
+    assert job.manifest.expected is not None
+    expected = job.manifest.expected.model_copy(update={"queue": None})
+    job.manifest = job.manifest.model_copy(update={"expected": expected, "deadline_seconds": 150.0})
+    launched(job, "Job", 1, activeDeadlineSeconds=20)
+    pods(job, 3, {}, "Running", nodeName="e2e-worker")
+    pods(job, 9, {}, "Running", 9, nodeName="e2e-worker")
+    pods(job, 10, {}, "Failed", 9, nodeName="e2e-worker")
+    target = cond("FailureTarget", "True", "DeadlineExceeded", "Job was active longer", 25)
+    launched(job, "Job", 25, [target], activeDeadlineSeconds=20)
+    _, checks = judged(job, tmp_path)
+    assert checks["rank-exit"].cause == "rank.pod_deleted"
