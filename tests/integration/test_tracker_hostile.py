@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import sqlite3
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from kubernetes.utils.quantity import parse_quantity
 from tracker_server import KEY, Server, create, log_metrics
 
+from harness.provision.controllers.tracker import MEMORY
 from harness.tracker.audit import EmbeddedAudit
 from harness.tracker.connections import HEAD_SECONDS
 
@@ -280,3 +285,22 @@ def settled(holds: Any, seconds: float = 20) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.mark.nightly
+def test_large_requests_at_once_stay_within_the_limit(server: Server, run_id: int) -> None:
+    """Contract: what they take together is bounded, and far below the memory limit of the Deployment."""
+    rows = "\n".join(json.dumps({"time": 1, "step": step, "data": {"a": step}}) for step in range(300_000))
+    with ThreadPoolExecutor(8) as pool:
+        codes = list(pool.map(lambda rank: _sent(server, run_id, rows, rank), range(8)))
+    assert set(codes) <= {200, 429}
+    assert 200 in codes
+    peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{server.pid}/status").read_text())
+    assert peak is not None
+    assert int(peak[1]) * 1024 < float(parse_quantity(MEMORY)) / 2
+
+
+def _sent(server: Server, run_id: int, rows: str, rank: int) -> int:
+    with server.client() as client:
+        client.timeout = httpx.Timeout(120)
+        return log_metrics(client, run_id, rows, f"rank{rank}").status_code

@@ -61,7 +61,7 @@ def test_a_checkpoint_that_is_torn_is_marked(tmp_path: Path) -> None:
     bundle = Bundle.open(extract(RECORDED / "training-checkpoint-torn.tar.xz", tmp_path / "b"))
     torn = [one.name for one, _ in seen(bundle).checkpoints if not one.whole]
     assert torn == ["epoch-0000-step-00000024"]
-    assert 'rank-0/model.safetensors has' in render(bundle, judge(bundle))
+    assert "rank-0/model.safetensors has" in render(bundle, judge(bundle))
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"checkpoints": 1}', '{"error": "no pod"}'])
