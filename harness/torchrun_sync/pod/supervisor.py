@@ -5,9 +5,9 @@
 The command runs in the mount, above ROOT, and sees TORCHRUN_GENERATION and TORCHRUN_TREE. A generation is
 one number in all pods of a job: put it into the id of the rendezvous, so that ranks with other code never
 meet. A hold stops the command and every process it started, also those of another session, as torchrun's
-ranks are. The supervisor ends
-with the command's exit code, 128 and the signal's number when a signal ended it. While somebody waits to send
-new code (patience), a command that failed does not end the pod: its next code may be right.
+ranks are. The supervisor ends with the command's exit code, 128 and the signal's number when a signal ended
+it. While somebody waits to send new code (patience), a command that failed does not end the pod: its next code
+may be right.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ LOOK_SECONDS = 0.05
 GRACE_SECONDS = 5.0
 """Between SIGTERM and SIGKILL, when new code is to run. At the pod's own end its grace period counts."""
 NO_TREE, NOT_FOUND, NOT_RUN = 75, 127, 126
+RUN_ID = "TORCHRUN_RUN_ID"
+"""The id of the rendezvous, where the pod has one: that of each generation is another one."""
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -102,6 +104,8 @@ class Supervisor:
         tree = str(self._recorded().get("tree", tree))  # a shared volume may have a newer one than was told
         folder = os.path.dirname(self.root)
         told = {"TORCHRUN_GENERATION": str(generation), "TORCHRUN_TREE": tree, "PWD": folder}
+        if RUN_ID in os.environ:
+            told[RUN_ID] = f"{os.environ[RUN_ID]}-{generation}"
         _tell(f"generation {generation}, tree {tree[:12]}: starting {self.command[0]}")
         try:
             self.process = subprocess.Popen(
