@@ -106,7 +106,7 @@ def job(cluster: Ready) -> Iterator[Callable[[str], Job]]:
 
     def start(command: str) -> Job:
         name = f"sync-{secrets.token_hex(3)}"
-        for document in manifests(name, namespace, cluster.worker.ref, command):
+        for document in manifests(name, namespace, cluster.worker.tag, command):
             kube.apply(document)
         targets = wait(kube, namespace, f"job-name={name}", PODS, SECONDS, lambda: None)
         return Job(kube, namespace, name, targets)
@@ -174,7 +174,7 @@ def here(tmp_path: Path) -> Path:
 
 
 def test_ranks_meet_again_with_new_code_in_the_same_pods(job: Callable[[str], Job], here: Path) -> None:
-    """Contract: edit, sync: all ranks meet with the new code and none with the old one, the pods are the same,
+    """Contract: edit, sync: all ranks meet with the new code, none with the old one. The pods are the same,
     and the exit code of the last code is the pods'."""
     write(here, "one", stay=True)
     running = job(TORCHRUN)
@@ -275,7 +275,7 @@ def test_what_cannot_be_synced_is_said(job: Callable[[str], Job], here: Path) ->
     with Fleet(gone) as fleet, pytest.raises(PodRefused, match="HTTP 404"):
         fleet.sync(Walker(here))
     other = {pod: opening(kube, namespace, pod, "sidecar", f"{MOUNT}/{STORE}", CONTROL)}
-    with Fleet(other) as fleet, pytest.raises(PodRefused, match="HTTP 400.*sidecar"):
+    with Fleet(other) as fleet, pytest.raises(PodRefused, match=r"HTTP 400.*sidecar"):
         fleet.sync(Walker(here))
     nowhere = {pod: opening(kube, namespace, pod, "trainer", "/proc/none/.torchrun", CONTROL)}
     with Fleet(nowhere) as fleet, pytest.raises(PodRefused, match="/proc/none"):

@@ -6,8 +6,8 @@ The command runs in the mount, above ROOT, and sees TORCHRUN_GENERATION and TORC
 one number in all pods of a job: put it into the id of the rendezvous, so that ranks with other code never
 meet. A hold stops the command and every process it started, also those of another session, as torchrun's
 ranks are. The supervisor ends with the command's exit code, 128 and the signal's number when a signal ended
-it. While somebody waits to send new code (patience), a command that failed does not end the pod: its next code
-may be right.
+it. While somebody waits to send new code (patience), a command that failed does not end the pod: its next
+code may be right.
 """
 
 from __future__ import annotations
