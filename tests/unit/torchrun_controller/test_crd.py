@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
 from harness.torchrun_controller import crd
 from harness.torchrun_controller.models import JobSpec, QueueSpec
@@ -37,7 +38,7 @@ def test_manifest_is_of_these_models() -> None:
 
 @pytest.mark.parametrize("definition", [QUEUE, JOB], ids=["queue", "job"])
 def test_structural(definition: dict[str, Any]) -> None:
-    """Contract: no reference, no null, no additionalProperties beside properties: the server refuses these."""
+    """Contract: nothing that the API server refuses: references, null, additionalProperties."""
     for part in walk(schema(definition)):
         assert "$ref" not in part
         assert part.get("type") != "null"
@@ -103,7 +104,7 @@ def test_status_is_a_subresource_with_generation_and_conditions() -> None:
 def test_readme_examples_are_valid() -> None:
     """Contract: the YAML of the original's README is accepted by the models as it is written."""
     examples = Path(__file__).parent / "readme.yaml"
-    kinds = {"TorchrunQueue": QueueSpec, "TorchrunJob": JobSpec}
+    kinds: dict[str, type[BaseModel]] = {"TorchrunQueue": QueueSpec, "TorchrunJob": JobSpec}
     found = list(yaml.safe_load_all(examples.read_text()))
     assert len(found) == 6
     for document in found:
