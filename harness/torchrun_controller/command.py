@@ -24,6 +24,13 @@ RESERVED = re.compile(r"PET_\w+|TORCHRUN_\w+|JOB_COMPLETION_INDEX")
 """Variables that torchrun reads as its options, or that the controller sets."""
 
 
+PYTHON = """if ! command -v python >/dev/null && command -v python3 >/dev/null; then
+  # Debian's Python is python3 alone.
+  mkdir -p "${TMPDIR:-/tmp}/torchrun" && ln -sf "$(command -v python3)" "${TMPDIR:-/tmp}/torchrun/python"
+  export PATH="$PATH:${TMPDIR:-/tmp}/torchrun"
+fi"""
+
+
 def torchrun(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
     """Return the torchrun command as a line of shell. Raises Refused."""
     parts = ["torchrun", *_group(job, plan, distributed), f"--nproc-per-node={plan.processes}"]
@@ -93,7 +100,7 @@ def _program(command: str) -> list[str]:
 
 def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
     """Return the script of `bash -c`. The setup runs in the same shell, so that its `cd` counts."""
-    lines = ["set -e"]
+    lines = ["set -e", PYTHON]
     if spec.setup_command:
         lines += ["# setupCommand", spec.setup_command.rstrip("\n")]
     if plan.nodes > 1 and not distributed.rdzv_endpoint and distributed.rdzv_backend != "etcd-v2":

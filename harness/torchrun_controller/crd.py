@@ -92,7 +92,7 @@ QUEUE_COLUMNS = [
     _column("Age", "date", ".metadata.creationTimestamp"),
 ]
 JOB_COLUMNS = [
-    _column("Queue", "string", ".metadata.labels.torchrun-queue-name", 1),
+    _column("Queue", "string", ".status.queue"),
     _column("Nodes", "integer", ".status.numNodes"),
     _column("Phase", "string", ".status.phase"),
     _column("Workers", "string", ".status.workersStatus"),

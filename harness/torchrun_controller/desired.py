@@ -59,6 +59,7 @@ class _Job:
             self.spec = JobSpec.model_validate(self.job["spec"])
         except ValidationError as error:
             return self._refuse("InvalidSpec", _first(error))
+        self.status.queue = self.spec.queue_name
         return self._ended() or (self._suspend() if self.spec.suspend else self._go_on())
 
     def _ended(self) -> Decision | None:

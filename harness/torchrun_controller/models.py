@@ -338,6 +338,7 @@ class JobStatus(Status):
     observed_generation: int | None = None
     phase: Phase | None = None
     conditions: Annotated[list[Condition], Field(max_length=16)] = Field(default_factory=list)
+    queue: Word | None = None
     job_name: Word | None = None
     job_id: Annotated[Word | None, Field(alias="jobID")] = None
     """UID of its JobSet."""

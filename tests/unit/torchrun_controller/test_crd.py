@@ -91,6 +91,7 @@ def test_names_and_columns() -> None:
     columns = {c["name"]: c["jsonPath"] for c in JOB["spec"]["versions"][0]["additionalPrinterColumns"]}
     assert columns["Phase"] == ".status.phase"
     assert columns["Nodes"] == ".status.numNodes"
+    assert columns["Queue"] == ".status.queue"  # jobQueue or queue, whichever the job says
 
 
 def test_status_is_a_subresource_with_generation_and_conditions() -> None:
