@@ -13,6 +13,8 @@ from harness.core.kubernetes import Object
 from harness.torchrun_controller import command, names, storage
 from harness.torchrun_controller.models import Distributed, JobSpec, QueueSpec, Scheduling, Storage
 from harness.torchrun_controller.nodes import Plan, Refused, distribute
+from harness.torchrun_sync.bundle import supervised
+from harness.torchrun_sync.pods import CONTROL, STORE
 
 GPU = "nvidia.com/gpu"
 READY = ".torchrun/ready"
@@ -181,13 +183,21 @@ def _container(job: Resolved) -> Object:
         "name": names.TRAINER,
         "image": job.image,
         "imagePullPolicy": trainer.get("imagePullPolicy") or job.queue.image_pull_policy,
-        "command": ["bash", "-c", command.script(job.name, job.spec, job.plan, job.distributed)],
+        "command": _command(job, code),
         "args": [],
         "env": _named([*(trainer.get("env") or []), *job.queue.env, *job.spec.env, *ours]),
         "resources": _resources(trainer.get("resources") or {}, job),
         "volumeMounts": [*(trainer.get("volumeMounts") or []), *mounts, *further],
         **({"workingDir": folder} if folder else {}),
     }
+
+
+def _command(job: Resolved, code: storage.Volume | None) -> list[str]:
+    """Return the trainer's command. With a synced workspace it runs again when new code is switched in."""
+    words = ["bash", "-c", command.script(job.name, job.spec, job.plan, job.distributed)]
+    if code is None or not job.workspace_digest:
+        return words
+    return supervised(words, f"{code.path.rstrip('/')}/{STORE}", CONTROL)
 
 
 def _named(found: Iterable[Object]) -> list[Object]:

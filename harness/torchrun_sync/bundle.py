@@ -64,7 +64,8 @@ def supervised(command: Sequence[str], root: str, control: str, *, start_seconds
 
     `start_seconds`: how long a pod waits for its first tree. The exit code is the command's.
     """
-    packed = base64.b85encode(_packed(SUPERVISOR)).decode()
+    # No `$` may be in it: Kubernetes makes one of two in a container's command.
+    packed = base64.b64encode(_packed(SUPERVISOR)).decode()
     text = f"{_RUN}\nimport base64, json, zlib\n"
-    text += f"run(json.loads(zlib.decompress(base64.b85decode({packed!r}))), sys.argv[1:])"
+    text += f"run(json.loads(zlib.decompress(base64.b64decode({packed!r}))), sys.argv[1:])"
     return ["python3", "-c", text, root, control, f"{start_seconds:g}", *command]

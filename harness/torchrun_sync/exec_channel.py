@@ -107,7 +107,7 @@ def _socket(
     query += [(stream, "true") for stream in ("stdin", "stdout", "stderr")]
     url = get_websocket_url(f"{kube.configuration.host}{path}", query)
     headers: dict[str, str] = {}
-    kube.api.update_params_for_auth(headers, [], ["BearerToken"])
+    kube.api.update_params_for_auth(headers, [], ["BearerToken"], path, "GET", None)
     options: dict[str, Any] = {"header": headers, "subprotocols": PROTOCOLS, "timeout": deadline.left}
     if kube.configuration.proxy or kube.configuration.proxy_headers:
         options = websocket_proxycare(options, kube.configuration, url, headers)
@@ -138,7 +138,8 @@ def _tls(configuration: client.Configuration) -> dict[str, Any]:
 
 
 def _message(error: WebSocketBadStatusException) -> str:
+    body = bytes(error.resp_body or b"").decode(errors="replace")
     try:
-        return str(json.loads(error.resp_body or b"{}").get("message", ""))
-    except ValueError:
-        return ""
+        return str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        return body[:SAID_BYTES] or str(error)

@@ -256,3 +256,10 @@ def test_a_program_that_is_not_there_is_named(pods: Pods, here: Path) -> None:
     with pods.fleet() as job:
         job.sync(Walker(here))
     assert running.process.wait(SECONDS) == 127
+
+
+def test_a_container_s_command_comes_as_it_is() -> None:
+    """Contract: Kubernetes makes `$` of `$$` and a variable of `$(NAME)`; the program has neither."""
+    words = bundle.supervised([], "/app/.torchrun", "/dev/shm/sync")
+    assert not any("$" in word for word in words)
+    assert sum(map(len, words)) < 16_000
