@@ -214,7 +214,7 @@ class Team:
 
 def _established(found: dict[str, Object]) -> str | None:
     for definition in crd.definitions():
-        name = definition["metadata"]["name"]
+        name = str(definition["metadata"]["name"])
         if condition(found.get(name, {}), "Established").get("status") != "True":
             return name
     return None
