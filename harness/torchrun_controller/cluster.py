@@ -90,13 +90,14 @@ class Cluster:
         return SeenQueue(local_queue=local, resources=resources, kai_queue=kai)
 
     # -- write -----------------------------------------------------------------------------------------
-    def write_status(self, found: Object, status: BaseModel) -> bool:
+    def write_status(self, found: Object, status: BaseModel, *, acting: bool) -> bool:
         """Write a status that differs from the one in `found`. Return whether `found` is still the newest.
 
-        False means that it changed meanwhile: look again. An object that is gone needs no status.
+        False means that it changed meanwhile: look again. An object that is gone needs no status. Before an
+        action (`acting`) the same status is written too: that asks whether `found` is old.
         """
         document = status.model_dump(by_alias=True, exclude_none=True, mode="json")
-        if document == (found.get("status") or {}):
+        if document == (found.get("status") or {}) and not acting:
             return True
         metadata = found["metadata"]
         body = {

@@ -17,6 +17,8 @@ ETCD = "etcd.etcd-system.svc.cluster.local:2379"
 RUN_ID = "TORCHRUN_RUN_ID"
 """The UID of the Kubernetes Job: the same in all pods of an attempt, another one after a restart. So an
 attempt never meets what the one before left in etcd."""
+POD_IP = "TORCHRUN_POD_IP"
+"""Ranks meet at rank 0's address: its name may still lead to the pod before it."""
 NAMES_SECONDS = 300
 JOIN_SECONDS = 600
 SHELL = re.compile(r"[;&|<>$`\n()*?\[\]{}~#!]")
@@ -56,7 +58,7 @@ def _group(job: str, plan: Plan, distributed: Distributed) -> list[str]:
             f"--master-addr={shlex.quote(host)}",
             f"--master-port={given or port}",
         ]
-    shared.append(f'--rdzv-id="${RUN_ID}"')
+    shared += [f'--rdzv-id="${RUN_ID}"', f'--local-addr="${POD_IP}"']
     if backend == "etcd-v2":
         return [*shared, "--rdzv-backend=etcd-v2", f"--rdzv-endpoint={shlex.quote(endpoint or ETCD)}"]
     if endpoint:
@@ -104,18 +106,31 @@ def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str
     if spec.setup_command:
         lines += ["# setupCommand", spec.setup_command.rstrip("\n")]
     if plan.nodes > 1 and not distributed.rdzv_endpoint and distributed.rdzv_backend != "etcd-v2":
-        lines += _wait_for(names.host(job, 0))
+        lines += _wait_for(names.host(job, 0), distributed.port or PORT)
     lines.append(f"exec {torchrun(job, spec, plan, distributed)}")
     return "\n".join(lines) + "\n"
 
 
-def _wait_for(host: str) -> list[str]:
-    """Return lines that wait until the first pod has its name in DNS: torchrun does not, and ends."""
+def _wait_for(host: str, port: int) -> list[str]:
+    """Return lines that wait for the first pod: it for its own address in DNS, the others until it listens.
+
+    After a restart DNS may have the address of the pod before for half a minute, and torchrun ends when it
+    does not find its host.
+    """
     return [
-        f"waited=0; until getent hosts {host} >/dev/null; do",
-        f"  if [ $waited -ge {NAMES_SECONDS} ]; then",
-        f'    echo "expected {host} in DNS within {NAMES_SECONDS} s: is its Service there?" >&2; exit 1',
+        "found() {",
+        '  if [ "$JOB_COMPLETION_INDEX" = 0 ]; then',
+        f'    getent hosts {host} | grep -qF "${POD_IP} "',
+        "  else",
+        f"    (exec 3<>/dev/tcp/{host}/{port}) 2>/dev/null",
         "  fi",
-        "  sleep 1; waited=$((waited + 1))",
+        "}",
+        f"end=$((SECONDS + {NAMES_SECONDS}))",
+        "until found; do",
+        "  if [ $SECONDS -ge $end ]; then",
+        f'    echo "expected {host}:{port} within {NAMES_SECONDS} s: seen $(getent hosts {host})" >&2',
+        "    exit 1",
+        "  fi",
+        "  sleep 0.5",
         "done",
     ]

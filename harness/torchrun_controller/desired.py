@@ -226,9 +226,10 @@ class _Job:
             self._condition("PodsReady", False, "RankFailed", why)
             if counts.running + counts.succeeded < need or self._least() == self.status.num_nodes:
                 return self._say("Pending", f"{why}; the JobSet ends this attempt", wake=self._deadline())
-        if counts.running and counts.running + counts.succeeded >= need:
+        if counts.running + counts.succeeded >= need:
             ready = counts.ready + counts.succeeded >= need
             self._condition("PodsReady", ready, "PodsReady" if ready else "PodsNotReady")
+            # All may have succeeded: it is over when the JobSet says so.
             return self._say("Running", None, wake=self._deadline())
         self._condition("PodsReady", False, "PodsNotReady")
         if syncing(pods):

@@ -45,7 +45,7 @@ class Reconciler:
         now = self.now()
         decision = desired.desired(job, self.cluster.see(job), now, kai=self.cluster.kai)
         self._note(key, job, decision.status.phase, decision.status.message)
-        if not self.cluster.write_status(job, decision.status):
+        if not self.cluster.write_status(job, decision.status, acting=bool(decision.actions)):
             return 0
         for action in decision.actions:
             log.info("%s/%s: %s", key.namespace, key.name, _named(action))
@@ -58,7 +58,7 @@ class Reconciler:
             return None
         seen = self.cluster.see_queue(queue)
         decision = queues.desired(queue, seen, self.now(), self.cluster_queue, kai=self.cluster.kai)
-        if not self.cluster.write_status(queue, decision.status):
+        if not self.cluster.write_status(queue, decision.status, acting=bool(decision.actions)):
             return 0
         for action in decision.actions:
             log.info("%s/%s: %s", key.namespace, key.name, _named(action))

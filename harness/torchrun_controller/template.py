@@ -172,6 +172,7 @@ def _container(job: Resolved) -> Object:
     run_id = {"fieldRef": {"fieldPath": "metadata.labels['batch.kubernetes.io/controller-uid']"}}
     ours: list[Object] = [
         {"name": command.RUN_ID, "valueFrom": run_id},
+        {"name": command.POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": "TORCHRUN_JOB", "value": job.name},
         {
             "name": "TORCHRUN_BACKEND",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import socket
 import subprocess
 from pathlib import Path
 
@@ -25,23 +27,27 @@ def spec(text: str, **fields: object) -> JobSpec:
 
 def shown(tmp_path: Path, script: str, index: int = 0) -> list[str]:
     """Return the arguments that torchrun gets when a pod runs the script."""
-    for name, text in (("torchrun", SHOW), ("getent", "#!/bin/sh\nexit 0\n")):
+    for name, text in (("torchrun", SHOW), ("getent", "#!/bin/sh\necho 10.0.0.1 $2\n")):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     environment = {
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "JOB_COMPLETION_INDEX": str(index),
         command.RUN_ID: "uid-1",
+        command.POD_IP: "10.0.0.1" if index == 0 else "10.0.0.2",
     }
-    ended = subprocess.run(
-        ["bash", "-c", script],
-        check=False,
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=tmp_path,
-        timeout=30,
-    )
+    with socket.create_server(("127.0.0.1", 0)) as first:  # stands for pod 0, which listens
+        there = f"/dev/tcp/127.0.0.1/{first.getsockname()[1]}"
+        script = re.sub(r"/dev/tcp/demo-node-0-0\.demo/\d+", there, script)
+        ended = subprocess.run(
+            ["bash", "-c", script],
+            check=False,
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=tmp_path,
+            timeout=30,
+        )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.split("\0")
 
@@ -57,6 +63,7 @@ def test_c10d(tmp_path: Path) -> None:
         assert shown(tmp_path, text, index) == [
             "--nnodes=2",
             "--rdzv-id=uid-1",
+            f"--local-addr=10.0.0.{index + 1}",
             "--rdzv-backend=c10d",
             "--rdzv-endpoint=demo-node-0-0.demo:29500",
             f"--rdzv-conf=is_host={host},join_timeout=600",
@@ -65,6 +72,26 @@ def test_c10d(tmp_path: Path) -> None:
             "--epochs",
             "100",
         ]
+
+
+def test_first_pod_waits_for_its_own_address(tmp_path: Path) -> None:
+    """Contract: while DNS has the pod before it, torchrun does not start: its host would be that one."""
+    text = command.script("demo", spec("python train.py"), TWO, distributed())
+    short = text.replace(f"SECONDS + {command.NAMES_SECONDS}", "SECONDS + 1")
+    assert short != text
+    (tmp_path / "getent").write_text("#!/bin/sh\necho 10.0.0.11 $2\n")
+    (tmp_path / "getent").chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "JOB_COMPLETION_INDEX": "0",
+        command.POD_IP: "10.0.0.1",
+    }
+    ended = subprocess.run(
+        ["bash", "-c", short], check=False, capture_output=True, text=True, env=environment, timeout=30
+    )
+    assert ended.returncode == 1
+    assert "expected demo-node-0-0.demo:29500" in ended.stderr
+    assert "seen 10.0.0.11" in ended.stderr
 
 
 def test_static(tmp_path: Path) -> None:

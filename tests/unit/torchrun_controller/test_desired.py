@@ -132,7 +132,7 @@ def test_preempted_is_shown_as_such_and_comes_back() -> None:
         (["Running", "Running"], "Running", "2/2 ready"),
         (["Succeeded", "Running"], "Running", "2/2 ready"),
         (["Succeeded", "Failed"], "Pending", "1/2 ready"),
-        (["Succeeded", "Succeeded"], "Pending", "2/2 ready"),
+        (["Succeeded", "Succeeded"], "Running", "2/2 ready"),
     ],
 )
 def test_pods_decide_what_is_running_and_never_the_end(
