@@ -27,6 +27,8 @@ LOOK_SECONDS = 0.5
 PATIENCE_SECONDS = 60.0
 """How long a command that failed waits for new code after the last sign of `--watch`."""
 RENEW_SECONDS = 15.0
+LOG_SECONDS = 10.0
+"""The logs of a job that has ended come to their end within so long."""
 DETACHED = 130
 """The exit code after Ctrl-C, as a shell's: it is not the job's."""
 
@@ -52,17 +54,15 @@ class Attached:
         """Return the job's exit code once it has ended. Ctrl-C leaves it as it is."""
         try:
             while True:
-                job = self.jobs.find(self.name)
-                if job is None:
-                    raise HarnessError(f"TorchrunJob {self.name} was deleted")
-                self._say(job)
-                if finished(job):
-                    for thread in self._shown.values():
-                        thread.join(10)
-                    return self.jobs.exit_code(job)
-                pods = self.jobs.pods(self.name)
-                self._bring(job, pods)
-                self._follow(pods)
+                try:
+                    code = self._look()
+                except HarnessError as error:
+                    if error.cause != "cluster.unreachable":
+                        raise
+                    self.tell(f"{error.message}; the job goes on, trying again")
+                    code = None
+                if code is not None:
+                    return code
                 time.sleep(LOOK_SECONDS)
         except KeyboardInterrupt:
             self.tell(
@@ -73,6 +73,21 @@ class Attached:
         finally:
             if self._fleet is not None:
                 self._fleet.close()
+
+    def _look(self) -> int | None:
+        """Do what is to be done now. Return the exit code of a job that has ended."""
+        job = self.jobs.find(self.name)
+        if job is None:
+            raise HarnessError(f"TorchrunJob {self.name} was deleted")
+        self._say(job)
+        pods = self.jobs.pods(self.name)
+        self._follow(pods)
+        if finished(job):
+            for thread in self._shown.values():
+                thread.join(LOG_SECONDS)
+            return self.jobs.exit_code(job)
+        self._bring(job, pods)
+        return None
 
     def bring(self, seconds: float) -> Synced:
         """Bring the code once, into pods that run or wait for it within `seconds`. Raises WaitError."""

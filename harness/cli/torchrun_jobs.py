@@ -6,21 +6,24 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from kubernetes.client.exceptions import ApiException
-from kubernetes.dynamic.exceptions import DynamicApiError
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from harness.core.errors import HarnessError, UsageError
-from harness.core.kubernetes import NOT_SERVED, Kube, Object
+from harness.core.kubernetes import NOT_SERVED, Kube, Object, reached
+from harness.core.retries import RETRY_SECONDS
 from harness.settings import Settings
 from harness.torchrun_controller import names
 from harness.torchrun_controller.models import FINISHED
 
+LATER = (429, 503, 504)
+_Answer = TypeVar("_Answer")
 FAILED = 1
 """The exit code of a job that failed without one of its own: no pod is left that could say it."""
 
@@ -63,11 +66,11 @@ class Jobs:
         return found
 
     def find(self, name: str) -> Object | None:
-        return self.kube.get(names.API, names.JOB_KIND, name, self.namespace)
+        return answered(lambda: self.kube.get(names.API, names.JOB_KIND, name, self.namespace))
 
     def all(self) -> list[Object]:
         try:
-            found = self.kube.objects(names.API, names.JOB_KIND, self.namespace)
+            found = answered(lambda: self.kube.objects(names.API, names.JOB_KIND, self.namespace))
         except NOT_SERVED:
             raise UsageError(
                 "expected the TorchrunJob's definition in the cluster, and it has none",
@@ -103,11 +106,12 @@ class Jobs:
 
     def delete(self, name: str) -> None:
         self.get(name)
-        self.kube.delete(names.API, names.JOB_KIND, name, self.namespace)
+        answered(lambda: self.kube.delete(names.API, names.JOB_KIND, name, self.namespace))
 
     def pods(self, name: str) -> list[Object]:
         """Return the job's pods, in the order of their node ranks."""
-        found = self.kube.objects("v1", "Pod", self.namespace, f"{names.JOB_LABEL}={name}")
+        label = f"{names.JOB_LABEL}={name}"
+        found = answered(lambda: self.kube.objects("v1", "Pod", self.namespace, label))
         return sorted(found, key=lambda pod: (rank(pod), str(pod["metadata"]["creationTimestamp"])))
 
     def exit_code(self, job: Object) -> int:
@@ -127,11 +131,29 @@ class Jobs:
     def _said(self, write: Any) -> Object:
         """Return what a write returns. What the API server refuses is the user's to change."""
         try:
-            return dict(write())
-        except DynamicApiError as error:
-            raise UsageError(f"the cluster refuses the job: {_message(error)}") from None
+            return dict(_repeated(write))
         except ApiException as error:
+            if error.status in (400, 403, 404, 422):
+                raise UsageError(f"the cluster refuses the job: {_message(error)}") from None
             raise HarnessError(f"the API server answered HTTP {error.status}: {_message(error)}") from None
+
+
+def answered(asked: Callable[[], _Answer]) -> _Answer:
+    """Return the API server's answer. Raises HarnessError where it has none, or refuses."""
+    try:
+        with reached():
+            return _repeated(asked)
+    except NOT_SERVED:
+        raise
+    except ApiException as error:
+        raise HarnessError(f"the API server answered HTTP {error.status}: {_message(error)}") from None
+
+
+def _repeated(asked: Callable[[], _Answer]) -> _Answer:
+    """Ask again while the API server says that it will serve later: just after a CRD came, it says 429."""
+    later = retry_if_exception(lambda error: isinstance(error, ApiException) and error.status in LATER)
+    again = Retrying(retry=later, stop=stop_after_delay(RETRY_SECONDS), wait=wait_fixed(1), reraise=True)
+    return again(asked)
 
 
 def _message(error: Any) -> str:
