@@ -33,6 +33,16 @@ PYTHON = """if ! command -v python >/dev/null && command -v python3 >/dev/null; 
 fi"""
 
 
+UNTIL_ENDED = """child=$! stopped=
+trap 'stopped=1; kill -TERM "$child"' TERM INT
+code=0; wait "$child" || code=$?
+while [ -n "$stopped" ]; do stopped=; code=0; wait "$child" || code=$?; done
+exit $code
+"""
+"""As process 1 torchrun would not hear SIGTERM while it still imports torch: the pod took all of its grace
+period to end. A signal interrupts `wait`, so it is asked again, and the exit code is torchrun's."""
+
+
 def torchrun(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
     """Return the torchrun command as a line of shell. Raises Refused."""
     parts = ["torchrun", *_group(job, plan, distributed), f"--nproc-per-node={plan.processes}"]
@@ -107,8 +117,8 @@ def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str
         lines += ["# setupCommand", spec.setup_command.rstrip("\n")]
     if plan.nodes > 1 and not distributed.rdzv_endpoint and distributed.rdzv_backend != "etcd-v2":
         lines += _wait_for(names.host(job, 0), distributed.port or PORT)
-    lines.append(f"exec {torchrun(job, spec, plan, distributed)}")
-    return "\n".join(lines) + "\n"
+    lines.append(f"{torchrun(job, spec, plan, distributed)} &")
+    return "\n".join(lines) + f"\n{UNTIL_ENDED}"
 
 
 def _wait_for(host: str, port: int) -> list[str]:

@@ -53,17 +53,21 @@ class Operator:
         """Run until `stop` is set."""
         async with asyncio.TaskGroup() as group:
             own = [group.create_task(self.waking.run()), group.create_task(self._rounds())]
-            await kopf.operator(
-                registry=self.registry,
-                settings=settings(),
-                standalone=True,
-                clusterwide=self.namespace is None,
-                namespaces=[self.namespace] if self.namespace else [],
-                stop_flag=stop,
-                ready_flag=ready,
-            )
-            for task in own:
-                task.cancel()
+            try:
+                await kopf.operator(
+                    registry=self.registry,
+                    settings=settings(),
+                    standalone=True,
+                    clusterwide=self.namespace is None,
+                    namespaces=[self.namespace] if self.namespace else [],
+                    stop_flag=stop,
+                    ready_flag=ready,
+                )
+            finally:
+                # kopf hears signals itself, and leaves a thread that waits for the flag.
+                stop.set()
+                for task in own:
+                    task.cancel()
 
     async def _rounds(self) -> None:
         while True:

@@ -37,7 +37,7 @@ CODE = {
     "additionalVolumes": [{"name": "code", "configMap": {"name": "code"}}],
     "additionalMounts": [{"name": "code", "mountPath": "/code"}],
 }
-ENDED_SECONDS = 90.0
+ENDED_SECONDS = 150.0
 
 
 @dataclass
@@ -124,10 +124,8 @@ class Team:
 
     def queue(self, name: str = "cpu", **spec: Any) -> Object:
         """Apply a queue of small CPU nodes with the worker image, and these fields instead."""
-        small = {"cpus": "250m", "memory": "512Mi"}
-        return self._apply(
-            names.API, names.QUEUE_KIND, name, spec={"image": self.image, "nodeResources": small, **spec}
-        )
+        usual = {"image": self.image, "nodeResources": {"cpus": "250m", "memory": "512Mi"}}
+        return self._apply(names.API, names.QUEUE_KIND, name, spec={**usual, **spec})
 
     def job(self, name: str, **spec: Any) -> Object:
         """Apply a job of two ranks that add, and these fields instead."""

@@ -165,6 +165,34 @@ def test_setup_of_several_lines(tmp_path: Path) -> None:
     assert ended.stdout.strip() == str(tmp_path / "models"), ended.stderr
 
 
+@pytest.mark.parametrize(("ends", "code"), [("exit 3", 3), ("kill -KILL $$", 137), ("exit 0", 0)])
+def test_exit_code_is_torchruns(tmp_path: Path, ends: str, code: int) -> None:
+    """Contract: a failed rank is no success: what torchrun ends with, the pod ends with."""
+    (tmp_path / "torchrun").write_text(f"#!/bin/sh\n{ends}\n")
+    (tmp_path / "torchrun").chmod(0o755)
+    text = command.script("demo", spec("./x"), ONE, distributed())
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    assert subprocess.run(["bash", "-c", text], check=False, env=environment).returncode == code
+
+
+def test_sigterm_reaches_torchrun_and_its_exit_code_counts(tmp_path: Path) -> None:
+    """Contract: torchrun may end in its own way, e.g. write a checkpoint, and says with which code."""
+    (tmp_path / "torchrun").write_text(
+        "#!/bin/bash\ntrap 'echo saved; exit 5' TERM\necho ready\nwhile :; do sleep 0.05; done\n"
+    )
+    (tmp_path / "torchrun").chmod(0o755)
+    text = command.script("demo", spec("./x"), ONE, distributed())
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with subprocess.Popen(
+        ["bash", "-c", text], stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        running.terminate()
+        assert running.wait(timeout=30) == 5
+        assert running.stdout.read() == "saved\n"
+
+
 def test_setup_that_fails_ends_the_pod(tmp_path: Path) -> None:
     """Contract: ranks do not start after a setup that failed."""
     text = command.script("demo", spec("./x", setupCommand="false\necho later\n"), ONE, distributed())
