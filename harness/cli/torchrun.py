@@ -11,7 +11,6 @@ import typer
 from harness.cli import options
 from harness.cli.options import dump, progress
 from harness.core.errors import UsageError
-from harness.settings import load
 
 if TYPE_CHECKING:
     from harness.cli.torchrun_jobs import Jobs
@@ -30,9 +29,7 @@ def _jobs(namespace: str | None, kubeconfig: Path | None, context: str | None) -
     from harness.cli.torchrun_jobs import Jobs, cluster, namespace_of
     from harness.core.kubernetes import reached
 
-    kube = cluster(load(kubeconfig=kubeconfig, context=context if kubeconfig else None))
-    if context and not kubeconfig:
-        kube.context = context
+    kube = cluster(kubeconfig, context)
     with reached():
         kube.fetch("/version", seconds=10).read()
     return Jobs(kube, namespace_of(kube, namespace))

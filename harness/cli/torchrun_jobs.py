@@ -8,6 +8,7 @@ import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object, reached
 from harness.core.retries import RETRY_SECONDS
-from harness.settings import Settings
+from harness.settings import load
 from harness.torchrun_controller import names
 from harness.torchrun_controller.models import FINISHED
 
@@ -28,13 +29,17 @@ FAILED = 1
 """The exit code of a job that failed without one of its own: no pod is left that could say it."""
 
 
-def cluster(settings: Settings) -> Kube:
+def cluster(kubeconfig: Path | None, context: str | None) -> Kube:
     """Return the cluster that kubectl would use, unless another kubeconfig is named."""
-    path = settings.kubeconfig
-    if path is None:
-        named = (os.environ.get("KUBECONFIG") or "").split(os.pathsep)[0]
-        path = Path(named) if named else Path.home() / ".kube" / "config"
-    return Kube(path, settings.context, settings.state_dir / "torchrun" / "discovery.json")
+    named = (os.environ.get("KUBECONFIG") or "").split(os.pathsep)[0]
+    own = Path(named) if named else Path.home() / ".kube" / "config"
+    settings = load(kubeconfig=kubeconfig)
+    path = settings.kubeconfig or own
+    # A file for each cluster: what one of them serves, another may not.
+    cache = (
+        settings.state_dir / "torchrun" / f"{sha256(f'{path.resolve()} {context}'.encode()).hexdigest()}.json"
+    )
+    return Kube(path, context or settings.context, cache)
 
 
 def namespace_of(kube: Kube, named: str | None) -> str:
