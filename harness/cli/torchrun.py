@@ -45,6 +45,9 @@ def submit(
     processes: Annotated[int | None, typer.Option(min=1, help="ranks of each pod, without GPUs")] = None,
     image: Annotated[str | None, typer.Option("--image", help="in place of the queue's")] = None,
     env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for every rank; may be repeated")] = None,
+    max_restarts: Annotated[
+        int | None, typer.Option(min=0, help="how often a job that failed starts anew (3)")
+    ] = None,
     folder: Folder = Path(),
     sync: Annotated[bool, typer.Option("--sync/--no-sync", help="bring the code of this folder")] = True,
     watch: Watch = False,
@@ -67,6 +70,8 @@ def submit(
 
     spec: dict[str, Any] = {"jobQueue": queue, "command": command, "env": environment(env or [])}
     given = {"numGPUs": gpus, "numNodes": nodes, "processesPerNode": processes, "image": image}
+    if max_restarts is not None:
+        spec["reliability"] = {"maxRestarts": max_restarts}
     spec |= {field: value for field, value in given.items() if value is not None}
     walker = Walker(folder) if sync else None
     digest = walker.look().digest if walker else None

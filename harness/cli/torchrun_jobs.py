@@ -36,10 +36,8 @@ def cluster(kubeconfig: Path | None, context: str | None) -> Kube:
     settings = load(kubeconfig=kubeconfig)
     path = settings.kubeconfig or own
     # A file for each cluster: what one of them serves, another may not.
-    cache = (
-        settings.state_dir / "torchrun" / f"{sha256(f'{path.resolve()} {context}'.encode()).hexdigest()}.json"
-    )
-    return Kube(path, context or settings.context, cache)
+    one = sha256(f"{path.resolve()} {context}".encode()).hexdigest()
+    return Kube(path, context or settings.context, settings.state_dir / "torchrun" / f"{one}.json")
 
 
 def namespace_of(kube: Kube, named: str | None) -> str:
