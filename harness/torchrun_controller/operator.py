@@ -26,7 +26,7 @@ ROUND_SECONDS = 30
 def connection(kube: Kube) -> kopf.ConnectionInfo:
     """Return how kopf reaches the API server: the way that `kube` does."""
     found = kube.configuration
-    bearer = (found.api_key or {}).get("authorization") or ""
+    bearer = found.get_api_key_with_prefix("BearerToken", alias="authorization") or ""
     return kopf.ConnectionInfo(
         server=found.host,
         ca_path=found.ssl_ca_cert,
