@@ -68,49 +68,50 @@ def test_readme_is_accepted_as_written(team: Team) -> None:
         assert applied["metadata"]["name"] == document["metadata"]["name"]
 
 
-@pytest.mark.parametrize("job", ["training-job", "vit-training"])
-def test_readme_runs(team: Team, controller: Controller, job: str) -> None:
+def test_readme_runs(team: Team, controller: Controller) -> None:
     """Contract: the README's jobs run on CPUs: their ranks meet, by names, and the job has succeeded.
 
     Changed are what a machine without GPUs and without their images lacks: node resources, image, command,
     number of GPUs, and the rendezvous of etcd.
     """
     by_name = {document["metadata"]["name"]: document for document in documents()}
-    asked = by_name[job]["spec"]
-    queue = by_name[asked["jobQueue"]]["spec"]
-    queue["scheduling"].pop("nodeSelector", None)
-    queue["storage"].pop("checkpoints", None)
-    queue["nodeResources"].update(gpus=0, cpus="250m", memory="512Mi")
-    if "priorityClassName" in queue["scheduling"]:
-        priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 5}
-        team.kube.apply({**priority, "metadata": {"name": queue["scheduling"]["priorityClassName"]}})
-    team.queue(asked["jobQueue"], **{**queue, "image": team.image})
-    team.job(job, jobQueue=asked["jobQueue"], distributed={"backend": "gloo", "rdzvBackend": "c10d"})
-    ended = team.until(job, "Succeeded")
-    assert team.printed(job) == MET
-    assert ended["status"]["numNodes"] == 2
-    assert f"--rdzv-endpoint={names.host(job, 0)}:29500" in ended["status"]["torchrunCommand"]
+    jobs = ("training-job", "vit-training")
+    for job in jobs:
+        asked = by_name[job]["spec"]
+        queue = by_name[asked["jobQueue"]]["spec"]
+        queue["scheduling"].pop("nodeSelector", None)
+        queue["storage"].pop("checkpoints", None)
+        queue["nodeResources"].update(gpus=0, cpus="250m", memory="512Mi")
+        if "priorityClassName" in queue["scheduling"]:
+            priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 5}
+            team.kube.apply({**priority, "metadata": {"name": queue["scheduling"]["priorityClassName"]}})
+        team.queue(asked["jobQueue"], **{**queue, "image": team.image})
+        team.job(job, jobQueue=asked["jobQueue"], distributed={"backend": "gloo", "rdzvBackend": "c10d"})
+    for job in jobs:
+        ended = team.until(job, "Succeeded")
+        assert team.printed(job) == MET
+        assert ended["status"]["numNodes"] == 2
+        assert f"--rdzv-endpoint={names.host(job, 0)}:29500" in ended["status"]["torchrunCommand"]
 
 
-def test_static_rendezvous(team: Team, controller: Controller) -> None:
-    """Contract: a static rendezvous meets too, on a port of its own, after a setup of several lines."""
+def test_static_rendezvous_beside_a_job_before_its_queue(team: Team, controller: Controller) -> None:
+    """Contract: a job without its queue waits with a condition, makes nothing, and starts when it comes.
+
+    Beside it, a static rendezvous meets too, on a port of its own, after a setup of several lines.
+    """
+    team.job("early", jobQueue="later")
+    waiting = team.until("early", "Pending")
+    assert condition(waiting, "QueueReady")["reason"] == "QueueNotFound"
+    assert "early" not in {found["metadata"]["name"] for found in team.jobsets()}
     team.queue()
     setup = "cd /tmp && mkdir -p made\ncd made\n"
     command = "test $(basename $PWD) = made && python /code/add.py"
     static = {"rdzvBackend": "static", "port": 29600}
     team.job("static", distributed=static, setupCommand=setup, command=command)
-    team.until("static", "Succeeded")
-    assert team.printed("static") == MET
-
-
-def test_job_before_its_queue(team: Team, controller: Controller) -> None:
-    """Contract: the job waits with a condition, makes nothing, and starts when its queue comes."""
-    team.job("early", jobQueue="later")
-    waiting = team.until("early", "Pending")
-    assert condition(waiting, "QueueReady")["reason"] == "QueueNotFound"
-    assert "early" not in {found["metadata"]["name"] for found in team.jobsets()}
     team.queue("later")
     team.until("early", "Succeeded")
+    team.until("static", "Succeeded")
+    assert team.printed("static") == MET
 
 
 def test_suspend_and_resume(team: Team, controller: Controller) -> None:
@@ -137,7 +138,8 @@ def test_suspend_and_resume(team: Team, controller: Controller) -> None:
 
 def test_failed_rank_is_no_success(team: Team, controller: Controller) -> None:
     """Contract: one rank of two fails; all restart together, once; then the job is Failed."""
-    team.queue()
+    # A torchrun whose rank succeeded waits for the other nodes, and hears no signal meanwhile.
+    team.queue(podTemplate={"spec": {"terminationGracePeriodSeconds": 3}})
     team.job("failing", env=[{"name": "FAILING_RANK", "value": "1"}], reliability={"maxRestarts": 1})
     ended = team.until("failing", "Failed")
     assert ended["status"]["restarts"] == 1
@@ -230,6 +232,7 @@ def test_controller_killed_in_between(team: Team, controller: Controller, tmp_pa
     finally:
         assert other.stop() == 0
         controller.start()
+        team.until_led()
 
 
 @pytest.mark.parametrize(

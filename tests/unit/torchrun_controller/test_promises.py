@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from torchrun_objects import job, pod, queue
 
+from harness.torchrun_controller.conditions import parsed
 from harness.torchrun_controller.desired import desired
 from harness.torchrun_controller.models import FINISHED
 from harness.torchrun_controller.observed import Action, Create, Decision, Delete, Seen
@@ -23,13 +24,18 @@ Object = dict[str, Any]
 START = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 
 
+LAST = 5
+RARELY = st.integers(0, LAST)
+"""What ends a job happens seldom: most runs are to go on."""
+
+
 class Promises(RuleBasedStateMachine):
     """One job of two nodes, with a deadline of 100 s and a TTL of 50 s after its end."""
 
-    @initialize(suspended=st.booleans(), queue_there=st.booleans())
-    def begin(self, suspended: bool, queue_there: bool) -> None:
+    @initialize(suspended=RARELY, queue_there=st.booleans())
+    def begin(self, suspended: int, queue_there: bool) -> None:
         limits = {"activeDeadlineSeconds": 100, "ttlSecondsAfterFinished": 50, "maxRestarts": 1}
-        self.job = job(suspend=suspended, reliability=limits)
+        self.job = job(suspend=suspended == LAST, reliability=limits)
         self.queue = queue() if queue_there else None
         self.jobset: Object | None = None
         self.pods: list[Object] = []
@@ -65,8 +71,23 @@ class Promises(RuleBasedStateMachine):
             for action in decision.actions:
                 self._do(action)
             if (self.job["status"], self.jobset) == before:
+                self._quiet()
                 return
         raise AssertionError("the controller changes something at every look")
+
+    def _quiet(self) -> None:
+        """What was asked has been done, as far as it can be."""
+        status, asked = self.job["status"], self.job["spec"]
+        phase = status["phase"]
+        if phase in FINISHED:
+            assert not self._alive() or self._over(), "what ended still runs"
+            return
+        assert not asked.get("cancel")
+        if asked["suspend"]:
+            assert phase == "Suspended"
+            assert not self._alive()
+        elif "startTime" in status:
+            assert (self.now - parsed(status["startTime"])).total_seconds() < 100, "the deadline"
 
     @rule()
     def two_controllers(self) -> None:
@@ -139,23 +160,35 @@ class Promises(RuleBasedStateMachine):
     def garbage_collector(self) -> None:
         self.jobset, self.pods = None, []
 
-    @rule(seconds=st.sampled_from([1, 30, 120]))
+    @precondition(lambda self: self._alive() and (self.job.get("status") or {}).get("jobID"))
+    @rule(rarely=RARELY)
+    def somebody_deletes_the_jobset(self, rarely: int) -> None:
+        """One that the controller has seen. It ends the job: made again it could train twice."""
+        assert self.jobset is not None
+        if rarely == LAST and self.job["status"]["jobID"] == self.jobset["metadata"]["uid"]:
+            self.jobset["metadata"]["deletionTimestamp"] = "2026-11-23T12:00:00Z"
+            if not self.job["spec"]["suspend"]:
+                self._write(self._decide())
+                assert self.job["status"]["phase"] in FINISHED
+
+    @rule(seconds=st.sampled_from([1, 1, 1, 1, 30, 120]))
     def time_passes(self, seconds: int) -> None:
         self.now += timedelta(seconds=seconds)
 
     # -- the user --------------------------------------------------------------------------------------
-    @rule(suspend=st.booleans())
-    def suspend_or_resume(self, suspend: bool) -> None:
-        self.job["spec"]["suspend"] = suspend
+    @rule(rarely=RARELY)
+    def suspend_or_resume(self, rarely: int) -> None:
+        self.job["spec"]["suspend"] = rarely == LAST
 
     @rule()
     def queue_comes(self) -> None:
         self.queue = queue()
 
     @precondition(lambda self: self.job["spec"].get("cancel") is None)
-    @rule()
-    def cancel(self) -> None:
-        self.job["spec"]["cancel"] = True
+    @rule(rarely=RARELY)
+    def cancel(self, rarely: int) -> None:
+        if rarely == LAST:
+            self.job["spec"]["cancel"] = True
 
     # -- what was promised -----------------------------------------------------------------------------
     @invariant()
@@ -181,6 +214,8 @@ class Promises(RuleBasedStateMachine):
         if not hasattr(self, "job"):
             return
         said = self._decide().status
+        if said.phase == "Succeeded":
+            assert self.ran_ok
         phases = [one["status"]["phase"] for one in self.pods]
         if said.phase == "Running":
             assert set(phases) & {"Running", "Succeeded"}
@@ -193,5 +228,5 @@ class Promises(RuleBasedStateMachine):
             assert {c.type: c.status for c in said.conditions}["Suspended"] == "False"
 
 
-Promises.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Promises.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 TestPromises = Promises.TestCase
