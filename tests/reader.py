@@ -73,7 +73,17 @@ THEIRS = (
 )
 """Commands on the same cluster, used as if it were the reader's own, by their kubeconfig and names."""
 
+_TORCHRUN = "tests/k8s/test_torchrun_cli.py types it with its own names"
 ELSEWHERE = {
+    "harness torchrun submit --queue cpu --nodes 2 --name vit 'python train.py --epochs 10'": _TORCHRUN,
+    "harness torchrun submit --queue cpu --nodes 2 --watch 'python train.py'": _TORCHRUN,
+    "harness torchrun sync vit": _TORCHRUN,
+    "harness torchrun list": _TORCHRUN,
+    "harness torchrun status vit": _TORCHRUN,
+    "harness torchrun logs vit --follow": _TORCHRUN,
+    "harness torchrun suspend vit": _TORCHRUN,
+    "harness torchrun resume vit": _TORCHRUN,
+    "harness torchrun delete vit": _TORCHRUN,
     "harness netcheck": "tests/k8s/test_netcheck.py launches the same, healthy and with faults",
     "harness netcheck --image python:3.9-slim --nodes 8": "it needs an image that the cluster can pull",
     "harness run jobs/multinode.yaml --netcheck": "tests/k8s/test_netcheck.py launches with it",

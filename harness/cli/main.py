@@ -22,6 +22,7 @@ from harness.cli.live import watching
 from harness.cli.netcheck import netcheck
 from harness.cli.options import dump, progress
 from harness.cli.stdout import may_be_left
+from harness.cli.torchrun import torchrun_app
 from harness.cli.train import train
 from harness.cli.verdict import show as show_verdict
 from harness.context import RunContext
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 images_app = typer.Typer(help="The images of the stack.", no_args_is_help=True)
 app.add_typer(images_app, name="images")
+app.add_typer(torchrun_app, name="torchrun")
 
 
 @app.command()

@@ -29,6 +29,8 @@ WITH_PROGRESS = {
     "faults",
     "soak",
     "images build",
+    "torchrun submit",
+    "torchrun sync",
 }
 SHARED = (
     *("--quiet", "--json", "--cluster-name", "--workers", "--kubernetes", "--images", "--runs-dir"),

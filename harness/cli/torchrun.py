@@ -1,0 +1,245 @@
+"""`harness torchrun`, also `kubectl torchrun`: TorchrunJobs from the folder that you work in."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.cli import options
+from harness.cli.options import dump, progress
+from harness.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from harness.cli.torchrun_jobs import Jobs
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="of the TorchrunJob")]
+Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="of the job (the context's)")]
+Folder = Annotated[Path, typer.Option("--dir", help="the folder whose code the job runs")]
+Watch = Annotated[
+    bool, typer.Option("--watch", help="when a file changes, run the new code in the same pods")
+]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="until the job ends, with its exit code")]
+torchrun_app = typer.Typer(help="Train with the code of this folder on a cluster.", no_args_is_help=True)
+
+
+def _jobs(namespace: str | None, kubeconfig: Path | None, context: str | None) -> Jobs:
+    from harness.cli.torchrun_jobs import Jobs, cluster, namespace_of
+    from harness.core.kubernetes import reached
+
+    kube = cluster(kubeconfig, context)
+    with reached():
+        kube.fetch("/version", seconds=10).read()
+    return Jobs(kube, namespace_of(kube, namespace))
+
+
+@torchrun_app.command()
+def submit(
+    command: Annotated[str, typer.Argument(metavar="COMMAND", help="of one rank, e.g. 'python train.py'")],
+    queue: Annotated[str, typer.Option("--queue", help="the TorchrunQueue")],
+    name: Annotated[str | None, typer.Option(help="of the job (the folder's, and six letters)")] = None,
+    gpus: Annotated[int | None, typer.Option(min=0, help="GPUs of all nodes together")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="pods, one on each node")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="ranks of each pod, without GPUs")] = None,
+    image: Annotated[str | None, typer.Option("--image", help="in place of the queue's")] = None,
+    env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for every rank; may be repeated")] = None,
+    max_restarts: Annotated[
+        int | None, typer.Option(min=0, help="how often a job that failed starts anew (3)")
+    ] = None,
+    folder: Folder = Path(),
+    sync: Annotated[bool, typer.Option("--sync/--no-sync", help="bring the code of this folder")] = True,
+    watch: Watch = False,
+    detach: Annotated[bool, typer.Option("--detach", help="leave as soon as the code is there")] = False,
+    namespace: Namespace = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+    quiet: options.Quiet = False,
+) -> int:
+    """Run the code of this folder in a TorchrunJob, and stay with it until it ends.
+
+    The folder travels without what .gitignore and .torchrunignore name. The exit
+    code is the job's. Ctrl-C detaches: the job goes on, exit code 130.
+    """
+    if watch and (detach or not sync):
+        raise UsageError("--watch brings code while you stay: leave --detach and --no-sync out")
+    from harness.cli.torchrun_attached import Attached
+    from harness.cli.torchrun_jobs import environment, name_of
+    from harness.torchrun_sync.tree import Walker
+
+    spec: dict[str, Any] = {"jobQueue": queue, "command": command, "env": environment(env or [])}
+    given = {"numGPUs": gpus, "numNodes": nodes, "processesPerNode": processes, "image": image}
+    if max_restarts is not None:
+        spec["reliability"] = {"maxRestarts": max_restarts}
+    spec |= {field: value for field, value in given.items() if value is not None}
+    walker = Walker(folder) if sync else None
+    digest = walker.look().digest if walker else None
+    jobs = _jobs(namespace, kubeconfig, context)
+    made = jobs.create(name or name_of(folder), spec, digest)["metadata"]["name"]
+    tell = progress(quiet)
+    tell(f"TorchrunJob {made} in queue {queue}, namespace {jobs.namespace}")
+    attached = Attached(jobs, made, walker, tell, watch)
+    if not detach:
+        return attached.stay()
+    if walker:
+        attached.bring(SUBMIT_SECONDS)
+    print(made)
+    return 0
+
+
+SUBMIT_SECONDS = 3600.0
+"""How long `submit --detach` waits for pods to bring the code into: a queue may be long."""
+SYNC_SECONDS = 120.0
+
+
+@torchrun_app.command(name="list")
+def list_jobs(
+    namespace: Namespace = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+    as_json: options.Json = False,
+) -> int:
+    """List the jobs of a namespace with their phase."""
+    from harness.cli.torchrun_jobs import table
+
+    found = _jobs(namespace, kubeconfig, context).all()
+    dump(found) if as_json else print(table(found) if found else "no TorchrunJobs")
+    return 0
+
+
+@torchrun_app.command()
+def status(
+    name: Name,
+    namespace: Namespace = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+    as_json: options.Json = False,
+) -> int:
+    """Show a job's phase, command, conditions and pods. The exit code is that of a job that has ended."""
+    from harness.cli.torchrun_jobs import finished, rank, table
+
+    jobs = _jobs(namespace, kubeconfig, context)
+    job = jobs.get(name)
+    pods = jobs.pods(name)
+    code = jobs.exit_code(job) if finished(job) else 0
+    if as_json:
+        dump({"job": job, "pods": pods, "exitCode": code if finished(job) else None})
+        return code
+    print(table([job]))
+    said = job.get("status") or {}
+    print(f"\ncommand: {said.get('torchrunCommand') or 'not assembled yet'}")
+    for each in said.get("conditions") or []:
+        print(f"{each['type']}={each['status']} {each.get('reason', '')}: {each.get('message', '')}")
+    for pod in pods:
+        node = pod["spec"].get("nodeName") or "no node yet"
+        print(f"node rank {rank(pod)}: {pod['metadata']['name']} on {node}, {pod['status'].get('phase')}")
+    return code
+
+
+@torchrun_app.command()
+def logs(
+    name: Name,
+    rank: Annotated[int | None, typer.Option("--node-rank", min=0, help="of this pod alone")] = None,
+    follow: Follow = False,
+    namespace: Namespace = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+) -> int:
+    """Print the logs of a job's pods, each line with its node rank."""
+    from harness.cli.torchrun_attached import Attached, show
+    from harness.cli.torchrun_jobs import rank as rank_of
+
+    jobs = _jobs(namespace, kubeconfig, context)
+    jobs.get(name)
+    if follow and rank is None:
+        return Attached(jobs, name, None, progress(False)).stay()
+    pods = [pod for pod in jobs.pods(name) if rank is None or rank_of(pod) == rank]
+    if not pods:
+        raise UsageError(f"{name} has no such pod", hint=f"harness torchrun status {name}")
+    for pod in pods:
+        show(jobs, pod, follow)
+    return 0
+
+
+@torchrun_app.command()
+def suspend(
+    name: Name,
+    namespace: Namespace = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+) -> int:
+    """End the pods of a job, and give its GPUs back. What its claims hold stays."""
+    _jobs(namespace, kubeconfig, context).change(name, suspend=True)
+    print(f"{name} is to be suspended; harness torchrun resume {name}")
+    return 0
+
+
+@torchrun_app.command()
+def resume(
+    name: Name,
+    namespace: Namespace = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+) -> int:
+    """Queue a suspended job again. New pods without a volume of their own wait for their code."""
+    from harness.torchrun_controller import names
+
+    job = _jobs(namespace, kubeconfig, context).change(name, suspend=False)
+    print(f"{name} is queued again")
+    if names.WORKSPACE_ANNOTATION in (job["metadata"].get("annotations") or {}):
+        print(f"its new pods may wait for their code: harness torchrun sync {name}")
+    return 0
+
+
+@torchrun_app.command()
+def delete(
+    name: Name,
+    namespace: Namespace = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+) -> int:
+    """Delete a job with its pods and its workspace. Its checkpoints stay."""
+    _jobs(namespace, kubeconfig, context).delete(name)
+    print(f"{name} is deleted")
+    return 0
+
+
+@torchrun_app.command()
+def sync(
+    name: Name,
+    folder: Folder = Path(),
+    watch: Watch = False,
+    namespace: Namespace = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+    quiet: options.Quiet = False,
+) -> int:
+    """Bring the code of this folder into the pods of a job, and run it there.
+
+    Only what changed travels. All pods get it, or none does. With --watch, stay:
+    the exit code is the job's then.
+    """
+    from harness.cli.torchrun_attached import Attached
+    from harness.torchrun_controller import names
+    from harness.torchrun_sync.tree import Walker
+
+    walker = Walker(folder)
+    jobs = _jobs(namespace, kubeconfig, context)
+    job = jobs.get(name)
+    if names.WORKSPACE_ANNOTATION not in (job["metadata"].get("annotations") or {}):
+        raise UsageError(
+            f"{name} was made without a folder's code: its pods take none", hint="harness torchrun submit"
+        )
+    attached = Attached(jobs, name, walker, progress(quiet), watch)
+    if watch:
+        return attached.stay()
+    attached.bring(SYNC_SECONDS)
+    return 0
+
+
+def main() -> None:
+    """Run as `kubectl torchrun`: kubectl finds the program kubectl-torchrun on PATH."""
+    from harness.cli.main import main as harness
+
+    harness(["torchrun", *sys.argv[1:]])

@@ -1,0 +1,197 @@
+"""Stay with a job until it ends: bring its code, show its logs, and bring new code while somebody edits.
+
+Leaving never changes the job. Pods that are made again while nobody is attached wait for their code.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from harness.cli.torchrun_jobs import Jobs, finished, phase, rank, reason
+from harness.core.errors import HarnessError, WaitError
+from harness.core.kubernetes import Object
+from harness.core.progress import Progress
+from harness.torchrun_controller import names
+from harness.torchrun_sync.fleet import Fleet, Synced
+from harness.torchrun_sync.pods import Target, target
+from harness.torchrun_sync.tree import Stamp, Walker
+
+LOOK_SECONDS = 0.5
+PATIENCE_SECONDS = 60.0
+"""How long a command that failed waits for new code after the last sign of `--watch`."""
+RENEW_SECONDS = 15.0
+LOG_SECONDS = 10.0
+"""The logs of a job that has ended come to their end within so long."""
+DETACHED = 130
+"""The exit code after Ctrl-C, as a shell's: it is not the job's."""
+
+
+@dataclass
+class Attached:
+    """One job, and the folder whose code it runs; None where the code comes another way."""
+
+    jobs: Jobs
+    name: str
+    walker: Walker | None
+    tell: Progress
+    watch: bool = False
+    show_logs: bool = True
+    _synced: frozenset[str] = frozenset()
+    _fleet: Fleet | None = None
+    _stamps: dict[str, Stamp | str] | None = None
+    _renewed: float = 0.0
+    _shown: dict[str, threading.Thread] = field(default_factory=dict)
+    _phase: str = ""
+
+    def stay(self) -> int:
+        """Return the job's exit code once it has ended. Ctrl-C leaves it as it is."""
+        try:
+            while True:
+                try:
+                    code = self._look()
+                except HarnessError as error:
+                    if error.cause != "cluster.unreachable":
+                        raise
+                    self.tell(f"{error.message}; the job goes on, trying again")
+                    code = None
+                if code is not None:
+                    return code
+                time.sleep(LOOK_SECONDS)
+        except KeyboardInterrupt:
+            self.tell(
+                f"detached; {self.name} goes on. Come back: harness torchrun logs {self.name} --follow; "
+                f"new code: harness torchrun sync {self.name}; end it: harness torchrun delete {self.name}"
+            )
+            return DETACHED
+        finally:
+            if self._fleet is not None:
+                self._fleet.close()
+
+    def _look(self) -> int | None:
+        """Do what is to be done now. Return the exit code of a job that has ended."""
+        job = self.jobs.find(self.name)
+        if job is None:
+            raise HarnessError(f"TorchrunJob {self.name} was deleted")
+        self._say(job)
+        pods = self.jobs.pods(self.name)
+        self._follow(pods)
+        if finished(job):
+            for thread in self._shown.values():
+                thread.join(LOG_SECONDS)
+            return self.jobs.exit_code(job)
+        self._bring(job, pods)
+        return None
+
+    def bring(self, seconds: float) -> Synced:
+        """Bring the code once, into pods that run or wait for it within `seconds`. Raises WaitError."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            job = self.jobs.get(self.name)
+            if finished(job):
+                raise HarnessError(f"{self.name} has ended: {phase(job)} {reason(job)}")
+            targets = self._targets(job, self.jobs.pods(self.name))
+            if targets:
+                return self._sync(job, targets)
+            time.sleep(LOOK_SECONDS)
+        raise WaitError(f"the pods of {self.name}", f"{phase(job)}: {reason(job)}", seconds)
+
+    def _say(self, job: Object) -> None:
+        said = ": ".join(filter(None, [phase(job), reason(job)]))
+        if said != self._phase:
+            self._phase = said
+            self.tell(f"{self.name} {said}")
+
+    def _targets(self, job: Object, pods: Sequence[Object]) -> list[Target]:
+        """Return the containers of all pods, or none as long as one of them is missing."""
+        count = (job.get("status") or {}).get("numNodes")
+        found = [each for each in map(target, pods) if each]
+        return found if count and len(found) == count else []
+
+    def _bring(self, job: Object, pods: Sequence[Object]) -> None:
+        """Sync where there are new pods, or, with --watch, when a file was written and is not any more."""
+        if self.walker is None or names.WORKSPACE_ANNOTATION not in (
+            job["metadata"].get("annotations") or {}
+        ):
+            return
+        targets = self._targets(job, pods)
+        if not targets:
+            return
+        before, self._stamps = self._stamps, self.walker.stamps() if self.watch else None
+        new = frozenset(each.uid for each in targets) - self._synced
+        # A phase of the same pod: its trainer has what its init container got, and is another container.
+        if new:
+            self._sync(job, targets)
+        elif self.watch and before != self._stamps:
+            self._stamps_settled(job, targets)
+        elif self.watch and self._fleet is not None and time.monotonic() - self._renewed > RENEW_SECONDS:
+            self._renew()
+
+    def _stamps_settled(self, job: Object, targets: Sequence[Target]) -> None:
+        """Wait until two looks see the same: an editor writes several files, one after the other."""
+        assert self.walker is not None
+        while (now := self.walker.stamps()) != self._stamps:
+            self._stamps = now
+            time.sleep(0.1)
+        self._sync(job, targets)
+
+    def _renew(self) -> None:
+        """Tell supervisors that somebody still watches. A pod that has ended since is no error here."""
+        assert self._fleet is not None
+        self._renewed = time.monotonic()
+        try:
+            self._fleet.patience(PATIENCE_SECONDS)
+        except HarnessError as error:
+            self.tell(f"a pod does not answer: {error.message}")
+
+    def _sync(self, job: Object, targets: Sequence[Target]) -> Synced:
+        assert self.walker is not None
+        if self._fleet is not None:
+            self._fleet.close()
+        kube, namespace = self.jobs.kube, self.jobs.namespace
+        ready = (job["metadata"].get("annotations") or {}).get(names.WORKSPACE_ANNOTATION, "")
+        opened = {each.pod: each.open(kube, namespace) for each in targets}
+        self._fleet = Fleet(opened, tell=self.tell, ready=ready)
+        began = time.monotonic()
+        done = self._fleet.sync(self.walker, PATIENCE_SECONDS if self.watch else 0)
+        self._synced = frozenset(each.uid for each in targets)
+        self._renewed = time.monotonic()
+        self.tell(
+            f"code {done.tree[:12]} in {done.pods} pods, generation {done.generation}: {done.files} files, "
+            f"{done.sent / 1e6:.1f} MB sent in {time.monotonic() - began:.1f} s; {done.restarted} restarted"
+        )
+        for path in done.skipped:
+            self.tell(f"{path} has no content to send: left out")
+        return done
+
+    def _follow(self, pods: Sequence[Object]) -> None:
+        """Show the log of each trainer that has started."""
+        for pod in pods if self.show_logs else ():
+            uid = pod["metadata"]["uid"]
+            statuses = (pod.get("status") or {}).get("containerStatuses") or []
+            started = any(
+                each["name"] == names.TRAINER and "waiting" not in each["state"] for each in statuses
+            )
+            if started and uid not in self._shown:
+                thread = threading.Thread(target=show, args=(self.jobs, pod, True), daemon=True)
+                self._shown[uid] = thread
+                thread.start()
+
+
+def show(jobs: Jobs, pod: Object, follow: bool) -> None:
+    """Print the log of a trainer, each line with its node rank."""
+    query = {"container": names.TRAINER, **({"follow": "true"} if follow else {})}
+    path = f"/api/v1/namespaces/{jobs.namespace}/pods/{pod['metadata']['name']}/log"
+    try:
+        for line in jobs.kube.fetch(path, query):
+            text = line.decode(errors="replace").rstrip("\n")
+            sys.stdout.write(f"{rank(pod)} | {text}\n")
+            sys.stdout.flush()
+    except (ApiException, HTTPError) as error:
+        print(f"the log of {pod['metadata']['name']} ended: {type(error).__name__}", file=sys.stderr)

@@ -1,0 +1,214 @@
+"""TorchrunJobs on a cluster, as `harness torchrun` sees them: make, read, change, and their exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from kubernetes.client.exceptions import ApiException
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
+
+from harness.core.errors import HarnessError, UsageError
+from harness.core.kubernetes import NOT_SERVED, Kube, Object, reached
+from harness.core.retries import RETRY_SECONDS
+from harness.settings import load
+from harness.torchrun_controller import names
+from harness.torchrun_controller.models import FINISHED
+
+LATER = (429, 503, 504)
+_Answer = TypeVar("_Answer")
+FAILED = 1
+"""The exit code of a job that failed without one of its own: no pod is left that could say it."""
+
+
+def cluster(kubeconfig: Path | None, context: str | None) -> Kube:
+    """Return the cluster that kubectl would use, unless another kubeconfig is named."""
+    named = (os.environ.get("KUBECONFIG") or "").split(os.pathsep)[0]
+    own = Path(named) if named else Path.home() / ".kube" / "config"
+    settings = load(kubeconfig=kubeconfig)
+    path = settings.kubeconfig or own
+    # A file for each cluster: what one of them serves, another may not.
+    one = sha256(f"{path.resolve()} {context}".encode()).hexdigest()
+    return Kube(path, context or settings.context, settings.state_dir / "torchrun" / f"{one}.json")
+
+
+def namespace_of(kube: Kube, named: str | None) -> str:
+    """Return the namespace that is named, or that of the kubeconfig's context."""
+    if named:
+        return named
+    document = yaml.safe_load(kube.kubeconfig.read_text())
+    wanted = kube.context or document.get("current-context")
+    contexts = [each["context"] for each in document["contexts"] if each["name"] == wanted]
+    return str(contexts[0].get("namespace") or "default")
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """The TorchrunJobs of a namespace."""
+
+    kube: Kube
+    namespace: str
+
+    def get(self, name: str) -> Object:
+        """Raises UsageError when there is none of this name."""
+        found = self.find(name)
+        if found is None:
+            there = ", ".join(job["metadata"]["name"] for job in self.all()[:5]) or "none"
+            raise UsageError(
+                f"there is no TorchrunJob {name} in namespace {self.namespace}; there are: {there}",
+                hint="harness torchrun list; --namespace NAME",
+            )
+        return found
+
+    def find(self, name: str) -> Object | None:
+        return answered(lambda: self.kube.get(names.API, names.JOB_KIND, name, self.namespace))
+
+    def all(self) -> list[Object]:
+        try:
+            found = answered(lambda: self.kube.objects(names.API, names.JOB_KIND, self.namespace))
+        except NOT_SERVED:
+            raise UsageError(
+                "expected the TorchrunJob's definition in the cluster, and it has none",
+                hint="install the controller: docs/torchrun-controller.md",
+            ) from None
+        return sorted(found, key=lambda job: str(job["metadata"]["creationTimestamp"]))
+
+    def create(self, name: str, spec: Object, digest: str | None) -> Object:
+        """Make a job. `digest`: of the code that its pods are to wait for."""
+        self.all()
+        if self.find(name) is not None:
+            raise UsageError(
+                f"there is a TorchrunJob {name} already in namespace {self.namespace}",
+                hint=f"another --name, or `harness torchrun delete {name}`",
+            )
+        annotations = {names.WORKSPACE_ANNOTATION: digest} if digest else {}
+        metadata = {"name": name, "namespace": self.namespace, "annotations": annotations}
+        document = {"apiVersion": names.API, "kind": names.JOB_KIND, "metadata": metadata, "spec": spec}
+        return self._said(lambda: self.kube.apply(document))
+
+    def change(self, name: str, **spec: Any) -> Object:
+        """Change fields of a job's spec."""
+        self.get(name)
+        resource = self.kube.resource(names.API, names.JOB_KIND)
+        return self._said(
+            lambda: resource.patch(
+                name=name,
+                namespace=self.namespace,
+                body={"spec": spec},
+                content_type="application/merge-patch+json",
+            ).to_dict()
+        )
+
+    def delete(self, name: str) -> None:
+        self.get(name)
+        answered(lambda: self.kube.delete(names.API, names.JOB_KIND, name, self.namespace))
+
+    def pods(self, name: str) -> list[Object]:
+        """Return the job's pods, in the order of their node ranks."""
+        label = f"{names.JOB_LABEL}={name}"
+        found = answered(lambda: self.kube.objects("v1", "Pod", self.namespace, label))
+        return sorted(found, key=lambda pod: (rank(pod), str(pod["metadata"]["creationTimestamp"])))
+
+    def exit_code(self, job: Object) -> int:
+        """Return 0 for a job that succeeded, else the exit code of the first trainer that failed."""
+        if phase(job) == "Succeeded":
+            return 0
+        ended = [
+            state
+            for pod in self.pods(job["metadata"]["name"])
+            for each in (pod.get("status") or {}).get("containerStatuses") or []
+            if each["name"] == names.TRAINER and (state := each["state"].get("terminated"))
+        ]
+        failed = [state for state in ended if state["exitCode"]]
+        first = min(failed, key=lambda state: str(state.get("finishedAt")), default=None)
+        return int(first["exitCode"]) if first else FAILED
+
+    def _said(self, write: Any) -> Object:
+        """Return what a write returns. What the API server refuses is the user's to change."""
+        try:
+            return dict(_repeated(write))
+        except ApiException as error:
+            if error.status in (400, 403, 404, 422):
+                raise UsageError(f"the cluster refuses the job: {_message(error)}") from None
+            raise HarnessError(f"the API server answered HTTP {error.status}: {_message(error)}") from None
+
+
+def answered(asked: Callable[[], _Answer]) -> _Answer:
+    """Return the API server's answer. Raises HarnessError where it has none, or refuses."""
+    try:
+        with reached():
+            return _repeated(asked)
+    except NOT_SERVED:
+        raise
+    except ApiException as error:
+        raise HarnessError(f"the API server answered HTTP {error.status}: {_message(error)}") from None
+
+
+def _repeated(asked: Callable[[], _Answer]) -> _Answer:
+    """Ask again while the API server says that it will serve later: just after a CRD came, it says 429."""
+    later = retry_if_exception(lambda error: isinstance(error, ApiException) and error.status in LATER)
+    again = Retrying(retry=later, stop=stop_after_delay(RETRY_SECONDS), wait=wait_fixed(1), reraise=True)
+    return again(asked)
+
+
+def _message(error: Any) -> str:
+    try:
+        return str(json.loads(error.body)["message"])
+    except (TypeError, ValueError, KeyError):
+        return str(error.body or error)
+
+
+def rank(pod: Object) -> int:
+    """Return the node rank of a pod."""
+    annotations = pod["metadata"].get("annotations") or {}
+    return int(annotations.get("batch.kubernetes.io/job-completion-index", 0))
+
+
+def phase(job: Object) -> str:
+    return str((job.get("status") or {}).get("phase") or "Pending")
+
+
+def finished(job: Object) -> bool:
+    return phase(job) in FINISHED
+
+
+def reason(job: Object) -> str:
+    """Return what the controller says of the job's state; empty when nothing."""
+    return str((job.get("status") or {}).get("message") or "")
+
+
+def name_of(folder: Path) -> str:
+    """Return a name for a job that runs this folder's code."""
+    stem = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:30]
+    return f"{stem if stem and stem[0].isalpha() else 'job'}-{secrets.token_hex(3)}"
+
+
+def environment(given: Sequence[str]) -> list[dict[str, str]]:
+    """Return NAME=VALUE pairs as a container's variables. Raises UsageError."""
+    for pair in given:
+        if not re.match(r"[A-Za-z_][A-Za-z0-9_]*=", pair):
+            raise UsageError(f"expected NAME=VALUE, seen {pair!r}", hint="--env NAME=VALUE")
+    return [dict(zip(("name", "value"), pair.split("=", 1), strict=True)) for pair in given]
+
+
+def table(jobs: Sequence[Object]) -> str:
+    """Return a line for each job."""
+    rows = [("NAME", "QUEUE", "PHASE", "WORKERS", "RESTARTS", "MESSAGE")]
+    for job in jobs:
+        status = job.get("status") or {}
+        queue = job["spec"].get("jobQueue") or job["spec"].get("queue") or ""
+        workers, restarts = status.get("workersStatus") or "", str(status.get("restarts") or 0)
+        rows.append((job["metadata"]["name"], queue, phase(job), workers, restarts, reason(job)[:80]))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
+        for row in rows
+    )

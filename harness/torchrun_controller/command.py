@@ -1,0 +1,146 @@
+"""The command of the container `trainer`: set up, wait for names, torchrun. Assembled here alone.
+
+It is shown in the job's status as it runs. The variables in it are those of each pod.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from harness.torchrun_controller import names
+from harness.torchrun_controller.models import Distributed, JobSpec
+from harness.torchrun_controller.nodes import Plan, Refused
+
+PORT = 29500
+ETCD = "etcd.etcd-system.svc.cluster.local:2379"
+RUN_ID = "TORCHRUN_RUN_ID"
+"""The UID of the Kubernetes Job: the same in all pods of an attempt, another one after a restart. So an
+attempt never meets what the one before left in etcd."""
+POD_IP = "TORCHRUN_POD_IP"
+"""Ranks meet at rank 0's address: its name may still lead to the pod before it."""
+NAMES_SECONDS = 300
+JOIN_SECONDS = 600
+SHELL = re.compile(r"[;&|<>$`\n()*?\[\]{}~#!]")
+RESERVED = re.compile(r"PET_\w+|TORCHRUN_\w+|JOB_COMPLETION_INDEX")
+"""Variables that torchrun reads as its options, or that the controller sets."""
+
+
+PYTHON = """if ! command -v python >/dev/null && command -v python3 >/dev/null; then
+  # Debian's Python is python3 alone.
+  mkdir -p "${TMPDIR:-/tmp}/torchrun" && ln -sf "$(command -v python3)" "${TMPDIR:-/tmp}/torchrun/python"
+  export PATH="$PATH:${TMPDIR:-/tmp}/torchrun"
+fi"""
+
+
+UNTIL_ENDED = """child=$! stopped=
+trap 'stopped=1; kill -TERM "$child"' TERM INT
+code=0; wait "$child" || code=$?
+while [ -n "$stopped" ]; do stopped=; code=0; wait "$child" || code=$?; done
+exit $code
+"""
+"""As process 1 torchrun would not hear SIGTERM while it still imports torch: the pod took all of its grace
+period to end. A signal interrupts `wait`, so it is asked again, and the exit code is torchrun's."""
+
+
+def torchrun(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
+    """Return the torchrun command as a line of shell. Raises Refused."""
+    parts = ["torchrun", *_group(job, plan, distributed), f"--nproc-per-node={plan.processes}"]
+    # The JobSet restarts a job of fixed size as a whole; an elastic one goes on in the pods that are left.
+    if plan.elastic and spec.reliability.restart_policy != "Never":
+        parts.append(f"--max-restarts={spec.reliability.max_restarts}")
+    return " ".join([*parts, *_program(spec.command)])
+
+
+def _group(job: str, plan: Plan, distributed: Distributed) -> list[str]:
+    backend = distributed.rdzv_backend or "c10d"
+    endpoint, port = distributed.rdzv_endpoint, distributed.port or PORT
+    if plan.elastic and backend == "static":
+        raise Refused("StaticElastic", "a static rendezvous has a fixed size: expected c10d or etcd-v2")
+    nnodes = f"{plan.least}:{plan.nodes}" if plan.elastic else str(plan.nodes)
+    shared = [f"--nnodes={nnodes}"]
+    if backend == "static":
+        host, _, given = (endpoint or names.host(job, 0)).partition(":")
+        return [
+            *shared,
+            "--rdzv-backend=static",
+            '--node-rank="$JOB_COMPLETION_INDEX"',
+            f"--master-addr={shlex.quote(host)}",
+            f"--master-port={given or port}",
+        ]
+    shared += [f'--rdzv-id="${RUN_ID}"', f'--local-addr="${POD_IP}"']
+    if backend == "etcd-v2":
+        return [*shared, "--rdzv-backend=etcd-v2", f"--rdzv-endpoint={shlex.quote(endpoint or ETCD)}"]
+    if endpoint:
+        return [*shared, "--rdzv-backend=c10d", f"--rdzv-endpoint={shlex.quote(endpoint)}"]
+    if plan.nodes == 1:
+        return ["--standalone", "--nnodes=1"]
+    # torchrun guesses from names whether it is the host of the store; the index knows.
+    first = '$([ "$JOB_COMPLETION_INDEX" = 0 ] && echo true || echo false)'
+    return [
+        *shared,
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={names.host(job, 0)}:{port}",
+        f'--rdzv-conf="is_host={first},join_timeout={JOIN_SECONDS}"',
+    ]
+
+
+def _program(command: str) -> list[str]:
+    """Return the user's command after torchrun's options. torchrun starts Python itself, and other programs
+    with --no-python. What needs a shell gets one, in each rank.
+    """
+    text = command.strip()
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise Refused("CommandSyntax", f"expected a shell command, seen {text!r}: {error}") from None
+    if not words:
+        raise Refused("CommandSyntax", "expected a command, seen blanks")
+    if words[0] == "torchrun":
+        raise Refused(
+            "NestedTorchrun",
+            "the controller starts torchrun: expected the command of one rank, e.g. python x.py",
+        )
+    if SHELL.search(text) or "=" in words[0]:
+        return ["--no-python", "bash", "-c", shlex.quote(text)]
+    if words[0] in ("python", "python3") and len(words) > 1 and not words[1].startswith("-"):
+        return [shlex.quote(word) for word in words[1:]]
+    if words[0] in ("python", "python3") and len(words) > 2 and words[1] == "-m":
+        return ["-m", *(shlex.quote(word) for word in words[2:])]
+    return ["--no-python", *(shlex.quote(word) for word in words)]
+
+
+def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
+    """Return the script of `bash -c`. The setup runs in the same shell, so that its `cd` counts."""
+    lines = ["set -e", PYTHON]
+    if spec.setup_command:
+        lines += ["# setupCommand", spec.setup_command.rstrip("\n")]
+    if plan.nodes > 1 and not distributed.rdzv_endpoint and distributed.rdzv_backend != "etcd-v2":
+        lines += _wait_for(names.host(job, 0), distributed.port or PORT)
+    lines.append(f"{torchrun(job, spec, plan, distributed)} &")
+    return "\n".join(lines) + f"\n{UNTIL_ENDED}"
+
+
+def _wait_for(host: str, port: int) -> list[str]:
+    """Return lines that wait for the first pod: it for its own address in DNS, the others until it listens.
+
+    After a restart DNS may have the address of the pod before for half a minute, and torchrun ends when it
+    does not find its host.
+    """
+    return [
+        "found() {",
+        '  if [ "$JOB_COMPLETION_INDEX" = 0 ]; then',
+        f'    getent hosts {host} | grep -qF "${POD_IP} "',
+        "  else",
+        f"    (exec 3<>/dev/tcp/{host}/{port}) 2>/dev/null",
+        "  fi",
+        "}",
+        f"end=$((SECONDS + {NAMES_SECONDS}))",
+        "until found; do",
+        "  if [ $SECONDS -ge $end ]; then",
+        f'    echo "expected {host}:{port} within {NAMES_SECONDS} s: seen $(getent hosts {host})" >&2',
+        "    exit 1",
+        "  fi",
+        "  sleep 0.5",
+        "done",
+    ]

@@ -1,0 +1,309 @@
+"""What is to become of a TorchrunJob: a pure function of the job, what the cluster has of it, and the time.
+
+Level-based: it asks what is, never what changed. So a missed event, a restart of the controller and a second
+look at the same state decide the same. The status is written before the actions are done: it holds what must
+not be forgotten (that the job is over; that its JobSet is to go), and the actions can be repeated.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from pydantic import ValidationError
+
+from harness.core.kubernetes import Object, condition
+from harness.torchrun_controller import jobset as make
+from harness.torchrun_controller.conditions import Condition, found, parsed, stamp, true, with_condition
+from harness.torchrun_controller.models import FINISHED, JobSpec, JobStatus, Phase, QueueSpec, Workers
+from harness.torchrun_controller.nodes import Refused
+from harness.torchrun_controller.observed import (
+    Action,
+    Create,
+    Decision,
+    Delete,
+    Seen,
+    attempt,
+    counted,
+    ending,
+    failure,
+    hindrance,
+    owned,
+    syncing,
+)
+from harness.torchrun_controller.template import Resolved, resolve
+
+
+def desired(job: Object, seen: Seen, now: datetime, *, kai: bool = False) -> Decision:
+    """Return the job's status, what is to be done, and when to look again."""
+    return _Job(job, seen, now, kai).decide()
+
+
+class _Job:
+    """One look at one job. Its status is built step by step; nothing else changes."""
+
+    def __init__(self, job: Object, seen: Seen, now: datetime, kai: bool) -> None:
+        self.job, self.seen, self.now, self.kai = job, seen, now, kai
+        self.uid = job["metadata"]["uid"]
+        self.old = JobStatus.model_validate(job.get("status") or {})
+        self.status = self.old.model_copy(
+            update={"observed_generation": job["metadata"].get("generation"), "message": None}
+        )
+        self.ours = seen.jobset if seen.jobset is not None and owned(seen.jobset, self.uid) else None
+
+    def decide(self) -> Decision:
+        if ending(self.job):
+            return self._say("Deleted", "the garbage collector deletes what the job owns")
+        if self.old.phase in FINISHED:
+            return self._after_the_end()
+        try:
+            self.spec = JobSpec.model_validate(self.job["spec"])
+        except ValidationError as error:
+            return self._refuse("InvalidSpec", _first(error))
+        self.status.queue = self.spec.queue_name
+        return self._ended() or (self._suspend() if self.spec.suspend else self._go_on())
+
+    def _ended(self) -> Decision | None:
+        """Return the end that the job has come to, or None. What the ranks did comes before what is asked."""
+        if self.ours is not None and not ending(self.ours):
+            over = self._over(self.ours)
+            if over is not None:
+                return over
+        if self.spec.cancel:
+            return self._finish("Cancelled", "Cancelled", "spec.cancel was set")
+        deadline = self._deadline()
+        if deadline is not None and deadline <= self.now and not self.spec.suspend:
+            seconds = self.spec.reliability.active_deadline_seconds
+            return self._finish(
+                "TimedOut", "DeadlineExceeded", f"it ran for {seconds} s, its active deadline"
+            )
+        return None
+
+    def _go_on(self) -> Decision:
+        self._condition("Suspended", False, "Resumed" if self._resumed() else "NotSuspended")
+        return self._start() if self.ours is None or ending(self.ours) else self._watch(self.ours)
+
+    # -- the end -----------------------------------------------------------------------------------------
+    def _over(self, jobset: Object) -> Decision | None:
+        """Return the end that the JobSet has come to. Pods alone decide nothing: one rank is not the job."""
+        pods = attempt(self.seen.pods, jobset)
+        self.status.restarts = int((jobset.get("status") or {}).get("restarts") or 0)
+        if condition(jobset, "Completed").get("status") == "True":
+            self._count(pods)
+            return self._finish("Succeeded", "AllRanksSucceeded", "every rank ended with exit code 0")
+        failed = condition(jobset, "Failed")
+        if failed.get("status") != "True":
+            return None
+        self._count(pods)
+        reason, message = str(failed.get("reason")), str(failed.get("message", ""))
+        if "DeadlineExceeded" in message or reason == "DeadlineExceeded":
+            return self._finish("TimedOut", "DeadlineExceeded", message)
+        why = failure(pods)
+        return self._finish("Failed", "RankFailed" if why else reason, f"{why or message}")
+
+    def _finish(self, phase: Phase, reason: str, message: str) -> Decision:
+        """Write the end down. What is done about it is decided by the next look, which reads it there."""
+        self.status.completion_time = stamp(self.now)
+        succeeded = phase == "Succeeded"
+        self._condition("Complete", succeeded, reason, message)
+        self._condition("Failed", not succeeded, reason, message)
+        self._condition("PodsReady", False, "Finished")
+        if self._was("Suspended"):
+            self._condition("Suspended", False, "Finished")
+        return self._say(phase, message, wake=self.now)
+
+    def _refuse(self, reason: str, message: str) -> Decision:
+        return self._finish("Failed", reason, message)
+
+    def _after_the_end(self) -> Decision:
+        """Never start again. Stop what still runs at once, and delete what is left after the TTL, once."""
+        self.status.message = self.old.message
+        ended = parsed(self.old.completion_time) if self.old.completion_time else self.now
+        reliability = (self.job["spec"].get("reliability")) or {}
+        expires = ended + timedelta(seconds=int(reliability.get("ttlSecondsAfterFinished", 3600)))
+        jobset = self.ours
+        expired = expires <= self.now
+        actions: list[Action] = []
+        at_work = jobset is not None and self._runs(jobset)
+        if jobset is not None and (expired or at_work) and not ending(jobset):
+            actions.append(_delete(jobset))
+        if expired:
+            left = [claim for claim in self.seen.claims if owned(claim, self.uid)]
+            actions += [_delete(claim) for claim in left if not ending(claim)]
+            if jobset is None and not left:
+                self._condition("CleanedUp", True, "TTLExpired", "the JobSet and the workspace are deleted")
+        return Decision(self.status, actions, None if expired else expires)
+
+    def _runs(self, jobset: Object) -> bool:
+        return not any(condition(jobset, kind).get("status") == "True" for kind in ("Completed", "Failed"))
+
+    # -- not yet, and not now ----------------------------------------------------------------------------
+    def _suspend(self) -> Decision:
+        """Delete the JobSet; claims and place in history stay. A JobSet that ended meanwhile has changed, so
+        that its deletion is refused and the next look finds the end."""
+        self.status.job_id, self.status.start_time = None, None
+        self.status.workers, self.status.workers_status = Workers(), None
+        self._condition("PodsReady", False, "Suspended")
+        gone = self.ours is None
+        message = "no pod runs; set suspend: false to go on" if gone else "its pods are ending"
+        self._condition("Suspended", True, "Suspended" if gone else "Suspending", message)
+        actions: list[Action] = []
+        if self.ours is not None and not ending(self.ours):
+            actions.append(_delete(self.ours, unchanged=True))
+        return self._say("Suspended", message, actions)
+
+    def _start(self) -> Decision:
+        self.status.workers = Workers()
+        if self.ours is not None:
+            if self.old.job_id == self.ours["metadata"]["uid"]:
+                return self._finish(
+                    "Failed", "JobSetDeleted", "its JobSet was deleted: make a new TorchrunJob"
+                )
+            return self._say("Pending", "the pods of the time before are ending")
+        if self.old.job_id is not None:
+            # Made again it might train twice into the same checkpoints.
+            return self._finish("Failed", "JobSetDeleted", "its JobSet was deleted: make a new TorchrunJob")
+        if self.seen.jobset is not None:
+            message = f"there is another JobSet {self.job['metadata']['name']}: delete it, or rename the job"
+            return self._say("Pending", message)
+        if self.seen.queue is None or ending(self.seen.queue):
+            message = f"TorchrunQueue {self.spec.queue_name} is not there: the job starts when it comes"
+            self._condition("QueueReady", False, "QueueNotFound", message)
+            return self._say("Pending", message)
+        return self._make(self.seen.queue)
+
+    def _make(self, queue: Object) -> Decision:
+        try:
+            asked = QueueSpec.model_validate(queue["spec"])
+        except ValidationError as error:
+            message = f"TorchrunQueue {self.spec.queue_name} is not valid: {_first(error)}"
+            self._condition("QueueReady", False, "QueueInvalid", message)
+            return self._say("Pending", message)
+        self._condition("QueueReady", True, "QueueFound")
+        metadata = self.job["metadata"]
+        try:
+            resolved = resolve(metadata["name"], self.spec, metadata.get("annotations") or {}, asked)
+            document = make.jobset(self.job, resolved, self._local_queue(asked), kai=self.kai)
+        except Refused as refused:
+            return self._refuse(refused.reason, str(refused))
+        priority = resolved.scheduling.priority_class_name
+        if priority and self.seen.priority_classes is not None and priority not in self.seen.priority_classes:
+            # Without it the API server refuses every pod, and only an event of the Job says so.
+            message = f"PriorityClass {priority} is not there: the job starts when it comes"
+            self._condition("QueueReady", False, "PriorityClassNotFound", message)
+            return self._say("Pending", message)
+        self._describe(resolved)
+        there = {claim["metadata"]["name"] for claim in self.seen.claims}
+        missing = [
+            claim for claim in make.claims(self.job, resolved) if claim["metadata"]["name"] not in there
+        ]
+        actions: list[Action] = [Create(claim) for claim in missing]
+        return self._say("Pending", "its pods are being made", [*actions, Create(document)])
+
+    def _local_queue(self, queue: QueueSpec) -> str | None:
+        return None if self.kai else queue.local_queue or self.spec.queue_name
+
+    def _describe(self, resolved: Resolved) -> None:
+        self.status.job_name = resolved.name
+        self.status.num_nodes = resolved.plan.nodes
+        self.status.processes_per_node = resolved.plan.processes
+        self.status.torchrun_command = resolved.torchrun
+
+    # -- it is there -------------------------------------------------------------------------------------
+    def _watch(self, jobset: Object) -> Decision:
+        self.status.job_id = jobset["metadata"]["uid"]
+        pods = attempt(self.seen.pods, jobset)
+        self._count(pods)
+        if jobset["spec"].get("suspend"):
+            return self._queued()
+        admitted = not self.kai
+        if admitted:
+            self._condition("Admitted", True, "Admitted")
+        if self.status.start_time is None:
+            self.status.start_time = stamp(self.now)
+        counts, need = self.status.workers, self._least()
+        if counts.failed:
+            why = failure(pods)
+            self._condition("PodsReady", False, "RankFailed", why)
+            if counts.running + counts.succeeded < need or self._least() == self.status.num_nodes:
+                return self._say("Pending", f"{why}; the JobSet ends this attempt", wake=self._deadline())
+        if counts.running + counts.succeeded >= need:
+            ready = counts.ready + counts.succeeded >= need
+            self._condition("PodsReady", ready, "PodsReady" if ready else "PodsNotReady")
+            # All may have succeeded: it is over when the JobSet says so.
+            return self._say("Running", None, wake=self._deadline())
+        self._condition("PodsReady", False, "PodsNotReady")
+        if syncing(pods):
+            return self._say("Syncing", "pods wait for their workspace", wake=self._deadline())
+        up = f"{counts.running + counts.succeeded} of {self.status.num_nodes} pods run"
+        why = hindrance(pods)
+        return self._say("Pending", f"{up}: {why}" if why else up, wake=self._deadline())
+
+    def _queued(self) -> Decision:
+        """Say what Kueue says. It sets the JobSet's suspend, also when it takes admitted pods back."""
+        self.status.start_time = None
+        workload = self.seen.workload or {}
+        evicted = condition(workload, "Evicted")
+        if evicted.get("status") == "True" and evicted.get("reason") == "Preempted":
+            message = str(evicted.get("message", "")) or "a workload before it took its place"
+            self._condition("Admitted", False, "Preempted", message)
+            return self._say("Preempted", message)
+        reserved = condition(workload, "QuotaReserved")
+        message = str(reserved.get("message", "")) or "waits for Kueue to admit it"
+        self._condition("Admitted", False, str(reserved.get("reason") or "Pending"), message)
+        return self._say("Queued", message)
+
+    def _count(self, pods: list[Object]) -> None:
+        self.status.workers = counts = counted(pods)
+        self.status.workers_status = f"{counts.ready + counts.succeeded}/{self.status.num_nodes or 0} ready"
+
+    def _least(self) -> int:
+        return self.spec.min_nodes or self.status.num_nodes or 1
+
+    def _deadline(self) -> datetime | None:
+        """Return when its time is over. It counts from the admission after the last suspension."""
+        seconds = self.spec.reliability.active_deadline_seconds
+        if seconds is None or self.status.start_time is None:
+            return None
+        return parsed(self.status.start_time) + timedelta(seconds=seconds)
+
+    # -- words -------------------------------------------------------------------------------------------
+    def _resumed(self) -> bool:
+        before = found(self.old.conditions, "Suspended")
+        return before is not None and (before.status == "True" or before.reason == "Resumed")
+
+    def _was(self, kind: str) -> bool:
+        return true(self.old.conditions, kind)
+
+    def _condition(self, kind: str, holds: bool, reason: str, message: str = "") -> None:
+        self.status.conditions = with_condition(
+            self.status.conditions,
+            Condition(
+                type=kind,
+                status="True" if holds else "False",
+                reason=reason,
+                message=message,
+                observed_generation=self.job["metadata"].get("generation"),
+            ),
+            self.now,
+        )
+
+    def _say(
+        self,
+        phase: Phase,
+        message: str | None,
+        actions: list[Action] | None = None,
+        wake: datetime | None = None,
+    ) -> Decision:
+        self.status.phase, self.status.message = phase, message
+        return Decision(self.status, actions or [], wake)
+
+
+def _delete(item: Object, *, unchanged: bool = False) -> Delete:
+    metadata = item["metadata"]
+    version = metadata.get("resourceVersion") if unchanged else None
+    return Delete(item["apiVersion"], item["kind"], metadata["name"], metadata["uid"], version)
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}; seen {first['input']!r}"

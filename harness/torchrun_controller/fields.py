@@ -1,0 +1,112 @@
+"""What all models share: names in camelCase, kinds of fields that a CRD knows, CEL rules as data."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic.alias_generators import to_camel
+
+from harness.core.kubernetes import Object
+
+Json = dict[str, Any]
+
+
+class Spec(BaseModel):
+    """Part of a spec. A field that is not known is refused: the API server has removed those that are not
+    in the CRD, so another one means that CRD and controller are of different versions.
+    """
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
+
+
+class Status(BaseModel):
+    """Part of a status. It may have been written by another version, whose fields are left out."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
+
+
+Free = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+Name = Annotated[str, Field(min_length=1, max_length=253)]
+Text = Annotated[str, Field(min_length=1, max_length=65536)]
+Word = Annotated[str, Field(max_length=1024)]
+Quantity = Annotated[
+    str | int,
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "x-kubernetes-int-or-string": True,
+            "pattern": r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$",
+        }
+    ),
+]
+"""A Kubernetes quantity that is not negative."""
+Count = Annotated[int, Field(ge=1, le=10000)]
+Gpus = Annotated[int, Field(ge=0, le=100000)]
+Seconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Anything = Annotated[Object, WithJsonSchema(Free)]
+"""An object of Kubernetes, e.g. a pod's spec: the API server checks it when the pod is made."""
+Labels = Annotated[dict[str, str], Field(max_length=256)]
+PodSpec = Annotated[
+    Object,
+    WithJsonSchema(
+        {
+            **Free,
+            "properties": {
+                "containers": {
+                    "type": "array",
+                    "maxItems": 32,
+                    "items": {
+                        **Free,
+                        "required": ["name"],
+                        "properties": {"name": {"type": "string", "maxLength": 63}},
+                    },
+                }
+            },
+            "x-kubernetes-validations": [
+                {
+                    "rule": "!has(self.containers) || size(self.containers) == 0 || "
+                    "self.containers[0].name == 'trainer'",
+                    "message": "the first container must have the name trainer: torchrun runs in it",
+                },
+                {
+                    "rule": "!has(self.containers) || "
+                    "self.containers.filter(c, c.name == 'trainer').size() <= 1",
+                    "message": "only one container can have the name trainer",
+                },
+            ],
+        }
+    ),
+]
+"""A pod's spec, of which the CRD knows that its first container is `trainer`."""
+Named = Annotated[
+    Object,
+    WithJsonSchema(
+        {**Free, "required": ["name"], "properties": {"name": {"type": "string", "minLength": 1}}}
+    ),
+]
+"""An object of Kubernetes in a list that is keyed by name: a variable, a volume."""
+Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
+
+
+def rule(expression: str, message: str) -> Json:
+    """Return a CEL rule (x-kubernetes-validations)."""
+    return {"rule": expression, "message": message}
+
+
+def immutable(*fields: str) -> list[Json]:
+    """Return rules by which these fields of an object keep what they had when it was created."""
+    return [
+        rule(
+            f"has(self.{name}) == has(oldSelf.{name}) && "
+            f"(!has(self.{name}) || self.{name} == oldSelf.{name})",
+            f"{name} cannot be changed: make a new object",
+        )
+        for name in fields
+    ]
+
+
+def rules(*found: Json) -> ConfigDict:
+    """Return a model's configuration with these CEL rules."""
+    return ConfigDict(json_schema_extra={"x-kubernetes-validations": list(found)})

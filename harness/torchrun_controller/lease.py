@@ -1,0 +1,114 @@
+"""Leadership: one controller acts at a time. It is a courtesy, not what correctness rests on (cluster.py)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from kubernetes.client.exceptions import ApiException
+from kubernetes.dynamic.exceptions import DynamicApiError
+from urllib3.exceptions import HTTPError
+
+from harness.core.kubernetes import Kube, Object
+
+log = logging.getLogger(__name__)
+API = "coordination.k8s.io/v1"
+LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS = 15, 10, 2
+"""As client-go has them: others wait so long, the leader gives up after, and asks every so often."""
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+@dataclass
+class Lease:
+    """A Lease object, held by `identity`. Another's time counts from when its change was seen here:
+    the clocks of two machines may differ.
+    """
+
+    kube: Kube
+    namespace: str
+    name: str
+    identity: str
+    monotonic: Callable[[], float] = time.monotonic
+    _seen: tuple[str, float] = field(default=("", 0.0), init=False)
+
+    def acquire(self, stop: threading.Event) -> bool:
+        """Wait until it is ours. Return False when stopped before."""
+        while not stop.is_set():
+            if self.take():
+                log.info("%s leads", self.identity)
+                return True
+            stop.wait(RETRY_SECONDS)
+        return False
+
+    def keep(self, stop: threading.Event) -> None:
+        """Renew it until stopped, or until it is lost. The caller acts no longer than this runs."""
+        last = self.monotonic()
+        while not stop.wait(RETRY_SECONDS):
+            if self.take():
+                last = self.monotonic()
+            elif self.monotonic() - last > RENEW_SECONDS:
+                log.error("%s has lost the Lease %s", self.identity, self.name)
+                return
+        self.release()
+
+    def take(self) -> bool:
+        """Take or renew it. Return whether it is ours now; an API server that does not answer says no."""
+        try:
+            found = self.kube.get(API, "Lease", self.name, self.namespace)
+            if found is None:
+                self._write({"metadata": {}}, 0, create=True)
+                return True
+            spec = found["spec"]
+            holder = spec.get("holderIdentity") or ""
+            version = found["metadata"]["resourceVersion"]
+            if version != self._seen[0]:
+                self._seen = (version, self.monotonic())
+            lasts = float(spec.get("leaseDurationSeconds") or LEASE_SECONDS)
+            if holder not in ("", self.identity) and self.monotonic() - self._seen[1] < lasts:
+                return False
+            self._write(found, int(spec.get("leaseTransitions") or 0) + (holder != self.identity))
+        except (ApiException, DynamicApiError, HTTPError) as error:
+            log.warning("Lease %s: %s", self.name, str(error)[:200])
+            return False
+        return True
+
+    def release(self) -> None:
+        """Give it back, so that the next one need not wait."""
+        try:
+            found = self.kube.get(API, "Lease", self.name, self.namespace)
+            if found is not None and found["spec"].get("holderIdentity") == self.identity:
+                self._write(found, int(found["spec"].get("leaseTransitions") or 0), holder="")
+        except (ApiException, DynamicApiError, HTTPError) as error:
+            log.warning("Lease %s: %s", self.name, str(error)[:200])
+
+    def _write(
+        self, found: Object, transitions: int, *, holder: str | None = None, create: bool = False
+    ) -> None:
+        version = found["metadata"].get("resourceVersion")
+        body = {
+            "apiVersion": API,
+            "kind": "Lease",
+            "metadata": {
+                "name": self.name,
+                "namespace": self.namespace,
+                **({"resourceVersion": version} if version else {}),
+            },
+            "spec": {
+                "holderIdentity": self.identity if holder is None else holder,
+                "leaseDurationSeconds": LEASE_SECONDS,
+                "renewTime": _now(),
+                "leaseTransitions": transitions,
+            },
+        }
+        resource = self.kube.resource(API, "Lease")
+        if create:
+            resource.create(body=body, namespace=self.namespace)
+        else:
+            resource.replace(body=body, name=self.name, namespace=self.namespace)

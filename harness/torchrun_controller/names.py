@@ -1,0 +1,46 @@
+"""Names that the controller, the command line and the tests agree on."""
+
+from __future__ import annotations
+
+GROUP = "torchrun.ai"
+VERSION = "v1alpha1"
+API = f"{GROUP}/{VERSION}"
+JOB_KIND = "TorchrunJob"
+QUEUE_KIND = "TorchrunQueue"
+JOBSET_API = "jobset.x-k8s.io/v1alpha2"
+KUEUE_API = "kueue.x-k8s.io/v1beta2"
+KAI_API = "scheduling.run.ai/v2"
+
+TRAINER = "trainer"
+"""The container that torchrun runs in. It is the first one of a pod template."""
+NODES = "node"
+"""The name of the replicated job: pod 0 has the host name `<job>-node-0-0.<job>`."""
+LONGEST_JOB_NAME = 50
+"""Pod 9999 has the host name `<job>-node-0-9999`, which is a DNS label of at most 63 characters."""
+
+JOB_LABEL = "torchrun-job-name"
+"""On pods, JobSets and claims, as the original has it: `kubectl get pods -l torchrun-job-name=NAME`."""
+QUEUE_LABEL = "torchrun-queue-name"
+GPU_TYPE_LABEL = f"{GROUP}/gpu-type"
+TEMPLATE_ANNOTATION = f"{GROUP}/template"
+"""On a JobSet: the digest of what it was made from."""
+WORKSPACE_ANNOTATION = f"{GROUP}/workspace"
+"""On a TorchrunJob: the digest of the workspace that the command line uploads. Its pods wait for it."""
+FINALIZER = f"{GROUP}/kai-queue"
+"""On a TorchrunQueue: its kai-scheduler Queue is cluster-scoped, so no owner reference deletes it."""
+FIELD_MANAGER = "torchrun-controller"
+JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
+ATTEMPT_LABEL = "jobset.sigs.k8s.io/restart-attempt"
+KUEUE_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+KUEUE_PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
+KAI_QUEUE_LABEL = "kai.scheduler/queue"
+
+
+def workspace_claim(job: str) -> str:
+    """Return the name of a job's workspace claim."""
+    return f"{job}-workspace"
+
+
+def host(job: str, rank: int) -> str:
+    """Return the name by which the pods of a job reach the one of this node rank."""
+    return f"{job}-{NODES}-0-{rank}.{job}"

@@ -1,0 +1,76 @@
+"""Which object is looked at when: an event, a time that comes, a failure, or the round of all that is open.
+
+The same object is never looked at twice at once. Events that come while it waits count as one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from harness.torchrun_controller.reconcile import Key
+
+log = logging.getLogger(__name__)
+Look = Callable[[Key], float | None]
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
+
+
+class Waking:
+    """Calls `look` in threads, at most `workers` at once."""
+
+    def __init__(self, look: Look, workers: int = 5) -> None:
+        self.look, self.workers = look, workers
+        self._queue: asyncio.Queue[Key] = asyncio.Queue()
+        self._waiting: set[Key] = set()
+        self._busy: set[Key] = set()
+        self._again: set[Key] = set()
+        self._failures: dict[Key, int] = {}
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+
+    def wake(self, key: Key) -> None:
+        """Have an object looked at, soon."""
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        if key in self._busy:
+            self._again.add(key)
+        elif key not in self._waiting:
+            self._waiting.add(key)
+            self._queue.put_nowait(key)
+
+    async def run(self) -> None:
+        """Look at what is woken, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self.workers):
+                group.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.get()
+            self._waiting.discard(key)
+            self._busy.add(key)
+            try:
+                after = await asyncio.to_thread(self.look, key)
+                self._failures.pop(key, None)
+            except Exception as error:
+                failed = self._failures[key] = self._failures.get(key, 0) + 1
+                after = min(FIRST_PAUSE * 2**failed, LONGEST_PAUSE)
+                log.warning("%s/%s: %s; again in %.1f s", key.namespace, key.name, _short(error), after)
+            finally:
+                self._busy.discard(key)
+            if key in self._again:
+                self._again.discard(key)
+                self.wake(key)
+            elif after is not None:
+                self._later(key, after)
+
+    def _later(self, key: Key, seconds: float) -> None:
+        before = self._timers.pop(key, None)
+        if before is not None:
+            before.cancel()
+        self._timers[key] = asyncio.get_running_loop().call_later(seconds, self.wake, key)
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[:300]}"

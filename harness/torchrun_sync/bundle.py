@@ -1,0 +1,71 @@
+"""The modules of pod/ as one text that any python3 runs: what an exec or a container's command brings."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Sequence
+from hashlib import sha256
+from importlib.resources import files
+
+PACKAGE = "harness.torchrun_sync.pod"
+RECEIVER = ("frames", "entries", "files", "incoming", "store", "control", "receiver")
+SUPERVISOR = ("entries", "files", "control", "supervisor")
+_RUN = """
+import sys, types
+def run(sources, arguments):
+    names = "harness harness.torchrun_sync harness.torchrun_sync.pod".split()
+    for name in names:
+        sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].__path__ = []
+    for name, source in sources:
+        module = sys.modules[name] = types.ModuleType(name)
+        exec(compile(source, name, "exec"), module.__dict__)
+    sys.exit(module.main(arguments))
+"""
+_FROM_STDIN = (
+    _RUN
+    + """
+import hashlib, json, os, signal, zlib
+signal.alarm(60)
+length, digest, came = int(sys.argv[1]), sys.argv[2], b""
+while len(came) < length:
+    piece = os.read(0, length - len(came))
+    if not piece:
+        sys.exit("the program was cut after %d of %d bytes" % (len(came), length))
+    came += piece
+if hashlib.sha256(came).hexdigest() != digest:
+    sys.exit("the program came with another hash than it was sent with")
+signal.alarm(0)
+run(json.loads(zlib.decompress(came)), sys.argv[3:])
+"""
+)
+
+
+def _packed(modules: Sequence[str]) -> bytes:
+    sources = [(f"{PACKAGE}.{name}", files(PACKAGE).joinpath(f"{name}.py").read_text()) for name in modules]
+    return zlib.compress(json.dumps(sources).encode(), 9)
+
+
+def receiver(session: str, root: str, control: str) -> tuple[list[str], bytes]:
+    """Return the command of a receiver, and what must come first on its stdin: its own program.
+
+    The program's length and hash are in the command. So no end of the stream is needed, and a program that
+    was cut does not run.
+    """
+    program = _packed(RECEIVER)
+    told = [str(len(program)), sha256(program).hexdigest(), session, root, control]
+    return ["python3", "-c", _FROM_STDIN, *told], program
+
+
+def supervised(command: Sequence[str], root: str, control: str, *, start_seconds: float = 900) -> list[str]:
+    """Return a container's command: `command`, in the tree that is switched in, and again in the next one.
+
+    `start_seconds`: how long a pod waits for its first tree. The exit code is the command's.
+    """
+    # No `$` may be in it: Kubernetes makes one of two in a container's command.
+    packed = base64.b64encode(_packed(SUPERVISOR)).decode()
+    text = f"{_RUN}\nimport base64, json, zlib\n"
+    text += f"run(json.loads(zlib.decompress(base64.b64decode({packed!r}))), sys.argv[1:])"
+    return ["python3", "-c", text, root, control, f"{start_seconds:g}", *command]

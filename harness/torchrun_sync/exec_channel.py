@@ -1,0 +1,145 @@
+"""A conversation with a container through the API server's exec, over a WebSocket."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from typing import Any
+from urllib.parse import quote
+
+from kubernetes import client
+from kubernetes.stream.ws_client import get_websocket_url, websocket_proxycare
+from websocket import (
+    WebSocket,
+    WebSocketBadStatusException,
+    WebSocketException,
+    WebSocketTimeoutException,
+)
+
+from harness.core.deadlines import Deadline
+from harness.core.kubernetes import Kube
+from harness.torchrun_sync import bundle
+from harness.torchrun_sync.channel import Cut, Open, PodRefused
+
+STDIN, STDOUT, STDERR, ERROR = range(4)
+PROTOCOLS = ["v5.channel.k8s.io", "v4.channel.k8s.io"]
+SAID_BYTES = 4000
+"""Of the container's stderr that are kept: its end says why the receiver ended."""
+NO_PYTHON = "the container needs python3, 3.9 or later, on its PATH"
+
+
+class ExecChannel:
+    """stdin and stdout of one command in a container."""
+
+    def __init__(self, name: str, socket: WebSocket) -> None:
+        self._name, self._socket = name, socket
+        self._stderr = b""
+
+    def send(self, data: bytes, deadline: Deadline) -> None:
+        try:
+            self._socket.settimeout(max(deadline.left, 0.001))
+            self._socket.send_binary(bytes([STDIN]) + data)
+        except (WebSocketException, OSError) as error:
+            raise self._cut(error) from None
+
+    def receive(self, deadline: Deadline) -> bytes:
+        while True:
+            try:
+                self._socket.settimeout(max(deadline.left, 0.001))
+                _, data = self._socket.recv_data()
+            except (WebSocketException, OSError) as error:
+                raise self._cut(error) from None
+            channel, piece = data[:1], data[1:]
+            if channel == bytes([STDOUT]) and piece:
+                return bytes(piece)
+            if channel == bytes([STDERR]):
+                self._stderr = (self._stderr + piece)[-SAID_BYTES:]
+            elif channel == bytes([ERROR]) and piece:
+                self._ended(piece)
+
+    def close(self) -> None:
+        """Leave at once. A WebSocket's own farewell would wait for the other side's."""
+        self._socket.shutdown()  # type: ignore[no-untyped-call]
+
+    def _cut(self, error: Exception) -> Cut:
+        why = (
+            "nothing moved before the deadline"
+            if isinstance(error, WebSocketTimeoutException | TimeoutError)
+            else f"the exec stream ended: {error or type(error).__name__}"
+        )
+        return Cut(f"{why}{self._said()}")
+
+    def _ended(self, status: bytes) -> None:
+        """Raise what the API server says of the command's end."""
+        try:
+            message = str(json.loads(status).get("message", ""))
+        except ValueError:
+            message = status.decode(errors="replace")
+        if "executable file not found" in message or "no such file" in message:
+            raise PodRefused(f"{self._name}: there is no python3 in the container", hint=NO_PYTHON)
+        said = f"{message or 'ended'}{self._said()}"
+        if "exit code 1" in message and "Traceback" in said:
+            raise PodRefused(f"{self._name}: the receiver did not start: {said}", hint=NO_PYTHON)
+        raise Cut(f"the receiver ended: {said}")
+
+    def _said(self) -> str:
+        lines = self._stderr.decode(errors="replace").strip().splitlines()[-3:]
+        return f"; it said: {' / '.join(lines)}" if lines else ""
+
+
+def opening(kube: Kube, namespace: str, pod: str, container: str, root: str, control: str) -> Open:
+    """Return what starts a receiver in this container."""
+
+    def start(session: str, deadline: Deadline) -> ExecChannel:
+        command, program = bundle.receiver(session, root, control)
+        channel = ExecChannel(pod, _socket(kube, namespace, pod, container, command, deadline))
+        channel.send(program, deadline)
+        return channel
+
+    return start
+
+
+def _socket(
+    kube: Kube, namespace: str, pod: str, container: str, command: list[str], deadline: Deadline
+) -> WebSocket:
+    path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(pod)}/exec"
+    query: list[tuple[str, Any]] = [("container", container), ("command", command)]
+    query += [(stream, "true") for stream in ("stdin", "stdout", "stderr")]
+    url = get_websocket_url(f"{kube.configuration.host}{path}", query)
+    headers: dict[str, str] = {}
+    kube.api.update_params_for_auth(headers, [], ["BearerToken"], path, "GET", None)
+    options: dict[str, Any] = {"header": headers, "subprotocols": PROTOCOLS, "timeout": deadline.left}
+    if kube.configuration.proxy or kube.configuration.proxy_headers:
+        options = websocket_proxycare(options, kube.configuration, url, headers)
+    socket = WebSocket(sslopt=_tls(kube.configuration), skip_utf8_validation=True)
+    try:
+        socket.connect(url, **options)  # type: ignore[no-untyped-call]
+    except WebSocketBadStatusException as error:
+        text = f"{pod}: the API server refuses an exec: HTTP {error.status_code} {_message(error)}"
+        if error.status_code >= 500:
+            raise Cut(text) from None
+        raise PodRefused(text, hint="may you `create` pods/exec? does the pod run?") from None
+    except (WebSocketException, OSError) as error:
+        raise Cut(f"{pod}: no exec stream: {error or type(error).__name__}") from None
+    return socket
+
+
+def _tls(configuration: client.Configuration) -> dict[str, Any]:
+    """Return the kubeconfig's TLS. The client's own create_websocket would wait without a limit."""
+    told = {
+        "cert_reqs": ssl.CERT_REQUIRED if configuration.verify_ssl else ssl.CERT_NONE,
+        "check_hostname": configuration.verify_ssl and configuration.assert_hostname is not False,
+        "ca_certs": configuration.ssl_ca_cert,
+        "certfile": configuration.cert_file,
+        "keyfile": configuration.key_file,
+        "server_hostname": configuration.tls_server_name,
+    }
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _message(error: WebSocketBadStatusException) -> str:
+    body = bytes(error.resp_body or b"").decode(errors="replace")
+    try:
+        return str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        return body[:SAID_BYTES] or str(error)

@@ -1,0 +1,182 @@
+"""One tree in all pods of a job, switched in with one generation: all of them, or none.
+
+First every pod gets the tree beside the one that runs. When each has confirmed its hash, the commands are
+stopped everywhere. When all have stopped, the tree is switched in and they start. So no rank meets one with
+other code. Pods that mount one volume get it once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from harness.core.errors import HarnessError
+from harness.core.progress import Progress
+from harness.torchrun_sync.channel import Open, PodRefused
+from harness.torchrun_sync.ignored import OWN
+from harness.torchrun_sync.sender import Changed, Limits, Sender, State
+from harness.torchrun_sync.tree import Tree, Walker
+
+LOOKS = 5
+STOPPING_SECONDS = 60.0
+"""While the commands are stopped one after the other, a rank whose peer is gone must not end its pod."""
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True)
+class Synced:
+    """What a sync did. Seconds from its start."""
+
+    tree: str
+    generation: int
+    pods: int
+    restarted: int
+    """Pods whose command was started, or started again."""
+    unsupervised: int
+    """Pods whose command goes on as it is: it does not run below the supervisor."""
+    files: int
+    sent: int
+    """Contents that were sent to all pods, and their bytes."""
+    reconnects: int
+    skipped: tuple[str, ...]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Fleet:
+    """The pods of one job. Connections stay open between two syncs, for as long as the pods keep them."""
+
+    def __init__(
+        self,
+        pods: Mapping[str, Open],
+        limits: Limits | None = None,
+        tell: Progress = lambda _: None,
+        ready: str = "",
+    ) -> None:
+        """`ready`: what an init container waits for; without one, the tree's digest."""
+        self._senders = {name: Sender(name, pods[name], limits or Limits()) for name in sorted(pods)}
+        self._tell, self._ready = tell, ready
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for sender in self._senders.values():
+            sender.close()
+
+    def sync(self, walker: Walker, patience: float = 0) -> Synced:
+        """Bring the folder into all pods. Does nothing where it is already.
+
+        `patience`: seconds that a command which fails is to wait for the next sync. Raises HarnessError.
+        """
+        began = time.monotonic()
+        seconds: dict[str, float] = {}
+
+        def passed(phase: str) -> None:
+            seconds[phase] = round(time.monotonic() - began, 3)
+
+        before = [(s.files, s.sent, s.reconnects) for s in self._senders.values()]
+        states = self._each(list(self._senders), lambda sender: sender.state())
+        passed("asked")
+        tree = self._staged(walker, states)
+        passed("staged")
+        generation = _generation(states, tree.digest)
+        late = [name for name, state in states.items() if not _runs(state, tree.digest, generation)]
+        if late:
+            self._switch(tree.digest, generation, late, states, patience)
+        passed("switched")
+        after = [(s.files, s.sent, s.reconnects) for s in self._senders.values()]
+        files, sent, cuts = (
+            sum(new[i] - old[i] for new, old in zip(after, before, strict=True)) for i in range(3)
+        )
+        return Synced(
+            tree=tree.digest,
+            generation=generation,
+            pods=len(states),
+            restarted=sum(states[name].supervised for name in late),
+            unsupervised=sum(not state.supervised for state in states.values()),
+            files=files,
+            sent=sent,
+            reconnects=cuts,
+            skipped=tree.skipped,
+            seconds=seconds,
+        )
+
+    def patience(self, seconds: float) -> dict[str, str]:
+        """Have commands that fail wait so long for new code. Return the state of each pod's supervisor."""
+        said = self._each(list(self._senders), lambda sender: sender.patience(seconds))
+        return {name: str(status.get("state", "")) for name, status in said.items()}
+
+    def _staged(self, walker: Walker, states: Mapping[str, State]) -> Tree:
+        """Bring one tree into each store, all the same. A file that is written to meanwhile: look again."""
+        changed = ""
+        for _ in range(LOOKS):
+            tree = walker.look()
+            try:
+                staged = self._each(_writers(states, tree.digest), partial(Sender.send, tree=tree))
+            except Changed as change:
+                changed = change.path
+                self._tell(f"{changed} was written to while it was read: looking again")
+                continue
+            if wrong := {name: digest for name, digest in staged.items() if digest != tree.digest}:
+                raise PodRefused(f"expected the tree {tree.digest} in every pod, seen {wrong}")
+            return tree
+        raise HarnessError(
+            f"{changed} was written to while it was read, {LOOKS} times",
+            hint=f"a file that always changes is no code: name it in {OWN}",
+        )
+
+    def _switch(
+        self, tree: str, generation: int, late: Sequence[str], states: Mapping[str, State], patience: float
+    ) -> None:
+        try:
+            self._each(late, lambda sender: sender.patience(max(STOPPING_SECONDS, patience)))
+            self._each(late, lambda sender: sender.hold())
+        except BaseException:
+            with suppress(HarnessError):
+                self._each(late, lambda sender: sender.release())
+            raise
+        writers = {state.store: name for name, state in reversed(list(states.items())) if name in late}
+        first = [name for name in late if name in writers.values()]
+        rest = [name for name in late if name not in first]
+        switch = partial(
+            Sender.switch, tree=tree, generation=generation, patience=patience, ready=self._ready
+        )
+        self._each(first, switch)
+        self._each(rest, switch)
+
+    def _each(self, names: Sequence[str], act: Callable[[Sender], _Answer]) -> dict[str, _Answer]:
+        """Do it in all these pods at once. Raises the first pod's error, when all have come to an end."""
+        if not names:
+            return {}
+        with ThreadPoolExecutor(len(names)) as pool:
+            futures = {name: pool.submit(act, self._senders[name]) for name in names}
+        return {name: future.result() for name, future in futures.items()}
+
+
+def _writers(states: Mapping[str, State], tree: str) -> list[str]:
+    """Return one pod of each store that has not got this tree, whole."""
+    lacking: dict[str, str] = {}
+    for name, state in states.items():
+        if state.tree != tree or not state.intact:
+            lacking.setdefault(state.store, name)
+    return list(lacking.values())
+
+
+def _runs(state: State, tree: str, generation: int) -> bool:
+    here = (state.tree, state.generation, state.intact) == (tree, generation, True)
+    return here and state.started == generation
+
+
+def _generation(states: Mapping[str, State], tree: str) -> int:
+    """Return the generation to run: a new one, or that of the others when only new pods lack the tree."""
+    newest = max(max(state.generation, state.started) for state in states.values())
+    old = [state for state in states.values() if state.started]
+    return newest if newest and old and all(_runs(state, tree, newest) for state in old) else newest + 1

@@ -1,0 +1,64 @@
+"""The entries of a tree: what both sides agree a tree is, and its digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+Entry = dict[str, Any]
+"""path, kind (file, dir, link), and mode (file, dir), size and sha256 (file), target (link)."""
+KINDS = {"file": ("mode", "size", "sha256"), "dir": ("mode",), "link": ("target",)}
+
+
+class Refused(Exception):
+    """What was asked cannot be done. The text goes to the sender."""
+
+
+class Dropped(Refused):
+    """What came was not what it was said to be, and is gone: it can be sent again."""
+
+
+def tree_digest(entries: Sequence[Entry]) -> str:
+    """Return the digest of a tree: of all its entries, whatever their order."""
+    rows = sorted([e["path"], e["kind"], *(e[name] for name in KINDS[e["kind"]])] for e in entries)
+    return hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
+
+
+def check(entries: Sequence[Entry]) -> None:
+    """Raise Refused for entries that would leave the tree, or that make none."""
+    kinds: dict[str, str] = {}
+    for entry in entries:
+        path, kind = entry["path"], entry["kind"]
+        if kind not in KINDS:
+            raise Refused(f"{path!r} is a {kind!r}; expected one of {', '.join(KINDS)}")
+        if "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
+            raise Refused(f"the path {path!r} leaves the tree")
+        if path in kinds:
+            raise Refused(f"the path {path!r} comes twice")
+        kinds[path] = kind
+        if kind == "link" and leaves(path, entry["target"]):
+            raise Refused(f"the link {path!r} leaves the tree: {entry['target']!r}")
+        if kind == "file" and not (is_sha256(entry["sha256"]) and entry["size"] >= 0):
+            raise Refused(f"the file {path!r} has no digest and size: {entry['sha256']!r}, {entry['size']!r}")
+    for path in kinds:
+        parent = path.rpartition("/")[0]
+        if parent and kinds.get(parent) != "dir":
+            raise Refused(f"{path!r} lies in {parent!r}, which is no folder of the tree")
+
+
+def leaves(path: str, target: str) -> bool:
+    """Return whether a link at `path` leads out of the tree. An absolute or an empty target does."""
+    if not target or target.startswith("/") or "\0" in target:
+        return True
+    depth = path.count("/")
+    for part in target.split("/"):
+        depth += -1 if part == ".." else 0 if part in ("", ".") else 1
+        if depth < 0:
+            return True
+    return False
+
+
+def is_sha256(text: object) -> bool:
+    return isinstance(text, str) and len(text) == 64 and not set(text) - set("0123456789abcdef")

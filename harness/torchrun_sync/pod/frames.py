@@ -1,0 +1,52 @@
+"""Frames on a pair of streams: each says its length and its SHA-256 first.
+
+The end of an exec stream is not reliable: it may never come, or come too early. So nothing here waits for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+
+HEADER = struct.Struct(">4s8sQ32s")
+"""Of a frame: magic, kind, length of the payload in bytes, its SHA-256."""
+MAGIC = b"TRS1"
+MAX_PAYLOAD = 16 << 20
+"""Bytes of one frame at most, so that a wrong length cannot fill the memory."""
+
+
+class BadFrame(ValueError):
+    """What came is no frame of ours, or not the one that was sent."""
+
+
+def pack(kind: str, payload: bytes = b"") -> bytes:
+    """Return one frame."""
+    return HEADER.pack(MAGIC, kind.encode(), len(payload), hashlib.sha256(payload).digest()) + payload
+
+
+class Frames:
+    """Frames out of a stream that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._seen = bytearray()
+
+    def feed(self, piece: bytes) -> None:
+        self._seen += piece
+
+    def take(self) -> tuple[str, bytes] | None:
+        """Return kind and payload, or None when no whole frame has come. Raises BadFrame."""
+        if not (self._seen.startswith(MAGIC) or MAGIC.startswith(bytes(self._seen[: len(MAGIC)]))):
+            raise BadFrame(f"expected a frame, seen {bytes(self._seen[:80])!r}")
+        if len(self._seen) < HEADER.size:
+            return None
+        _, kind, length, digest = HEADER.unpack_from(self._seen)
+        if length > MAX_PAYLOAD:
+            raise BadFrame(f"a frame says it has {length} bytes; at most {MAX_PAYLOAD} are allowed")
+        end = HEADER.size + length
+        if len(self._seen) < end:
+            return None
+        payload = bytes(self._seen[HEADER.size : end])
+        del self._seen[:end]
+        if hashlib.sha256(payload).digest() != digest:
+            raise BadFrame(f"a frame {kind.rstrip(bytes(1))!r} came with another hash than it was sent with")
+        return kind.rstrip(b"\0").decode("ascii", "replace"), payload

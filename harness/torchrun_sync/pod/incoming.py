@@ -1,0 +1,49 @@
+"""One content on its way into the pod: kept when the connection is cut, and named by its own digest."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from harness.torchrun_sync.pod.entries import Dropped, Refused
+
+PIECE = 1 << 20
+
+
+class Incoming:
+    """What came before a cut is read again, so that the digest is of every byte that is here."""
+
+    def __init__(self, path: str, sha: str, size: int, offset: int) -> None:
+        self.path, self.part, self.sha, self.size = path, f"{path}.part", sha, size
+        self._hash = hashlib.sha256()
+        self.came = 0
+        self._file = open(self.part, "a+b", buffering=0)  # noqa: SIM115
+        self._file.truncate(offset)
+        self._file.seek(0)
+        while self.came < offset:
+            piece = self._file.read(min(PIECE, offset - self.came))
+            if not piece:
+                raise Refused(f"{sha[:12]} has {self.came} bytes here; expected {offset}")
+            self._hash.update(piece)
+            self.came += len(piece)
+
+    def write(self, piece: bytes) -> None:
+        if self.came + len(piece) > self.size:
+            raise Refused(f"{self.sha[:12]} is longer than the {self.size} bytes it was said to have")
+        left = memoryview(piece)
+        while left:
+            left = left[self._file.write(left) :]
+        self._hash.update(piece)
+        self.came += len(piece)
+
+    def finish(self) -> None:
+        """Keep the content under its digest. Raises Dropped, and drops it, when it has another one."""
+        self._file.close()
+        if self._hash.hexdigest() != self.sha:
+            os.unlink(self.part)
+            raise Dropped(f"what came as {self.sha[:12]} has another digest, and was dropped")
+        os.rename(self.part, self.path)
+
+    def drop(self) -> None:
+        self._file.close()
+        os.unlink(self.part)

@@ -1,0 +1,176 @@
+"""Answer the frames of one sender on stdin and stdout: the pod's side of a sync.
+
+    hello → state     entries* manifest → need     (file data*)* → ack*     stage → staged
+    patience → patient     hold → held     switch → switched     release → released
+    anything else → error, and the end
+
+A receiver whose sender is silent for a while ends by itself: the end of an exec stream may never come.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from harness.torchrun_sync.pod.control import Control
+from harness.torchrun_sync.pod.entries import Dropped, Refused
+from harness.torchrun_sync.pod.frames import Frames, pack
+from harness.torchrun_sync.pod.incoming import Incoming
+from harness.torchrun_sync.pod.store import Store
+
+ACK_BYTES = 4 << 20
+"""The receiver says how much came, each time so many more bytes came."""
+IDLE_SECONDS = 90.0
+MAX_ENTRIES = 1 << 30
+"""Bytes of a tree's entries, unpacked."""
+
+
+class Receiver:
+    """One conversation. Every answer is of what is on this pod's disk."""
+
+    def __init__(self, root: str, control: str, session: str) -> None:
+        self.session = session
+        self.control = Control(control)
+        self.store = Store(root)
+        self._packed = b""
+        self._content: Incoming | None = None
+        self._came = self._said = 0
+        self._answers: dict[str, Callable[[dict[str, Any]], bytes]] = {
+            "hello": self._hello,
+            "manifest": self._manifest,
+            "file": self._file,
+            "drop": self._drop,
+            "stage": self._stage,
+            "patience": self._patience,
+            "hold": self._hold,
+            "switch": self._switch,
+            "release": self._release,
+        }
+
+    def answer(self, kind: str, payload: bytes) -> bytes:
+        """Return the frame that answers this one; empty when it needs no answer. Raises Refused."""
+        if kind == "data":
+            return self._data(payload)
+        if kind == "entries":
+            self._packed += payload
+            return b""
+        if kind not in self._answers:
+            raise Refused(f"a frame of an unknown kind came: {kind!r}")
+        return self._answers[kind](json.loads(payload))
+
+    def _hello(self, asked: dict[str, Any]) -> bytes:
+        current = self.store.current()
+        return _say(
+            "state",
+            session=asked["session"],
+            store=self.store.id,
+            tree=current.get("tree", ""),
+            generation=current.get("generation", 0),
+            started=self.control.wanted().get("generation", 0),
+            intact=self.store.intact(),
+            supervised=self.control.supervised(),
+            status=self.control.status(),
+        )
+
+    def _manifest(self, asked: dict[str, Any]) -> bytes:
+        self.store.lock(self.session, asked["seconds"])
+        unpacking = zlib.decompressobj()
+        text = unpacking.decompress(self._packed, MAX_ENTRIES)
+        self._packed = b""
+        if not unpacking.eof:
+            raise Refused("the entries of the tree were cut, or are too many")
+        return _say("need", need=self.store.expect(json.loads(text)))
+
+    def _file(self, asked: dict[str, Any]) -> bytes:
+        self._content = self.store.content(asked["sha256"], asked["size"], asked["offset"])
+        return self._data(b"")
+
+    def _data(self, payload: bytes) -> bytes:
+        if self._content is None:
+            raise Refused("data came that belongs to no file")
+        self._content.write(payload)
+        self._came += len(payload)
+        if self._content.came == self._content.size:
+            self._content.finish()
+            self._content = None
+        if self._came - self._said < ACK_BYTES:
+            return b""
+        self._said = self._came
+        return _say("ack", came=self._came)
+
+    def _drop(self, asked: dict[str, Any]) -> bytes:
+        """The file changed while the sender read it: what came of it is no content of the tree."""
+        del asked
+        if self._content is not None:
+            self._content.drop()
+            self._content = None
+        return b""
+
+    def _stage(self, asked: dict[str, Any]) -> bytes:
+        del asked
+        return _say("staged", tree=self.store.stage())
+
+    def _patience(self, asked: dict[str, Any]) -> bytes:
+        self.control.be_patient(asked["seconds"])
+        return _say("patient", status=self.control.status())
+
+    def _hold(self, asked: dict[str, Any]) -> bytes:
+        del asked
+        return _say("held", supervised=self.control.hold())
+
+    def _switch(self, asked: dict[str, Any]) -> bytes:
+        now = self.store.switch(asked["tree"], asked["generation"], asked["ready"])
+        self.control.be_patient(asked["patience"])
+        self.control.start(asked["generation"], asked["tree"])
+        return _say("switched", tree=now["tree"], generation=now["generation"])
+
+    def _release(self, asked: dict[str, Any]) -> bytes:
+        del asked
+        self.control.release()
+        return _say("released")
+
+
+def _say(kind: str, **said: Any) -> bytes:
+    return pack(kind, json.dumps(said).encode())
+
+
+def _write(frame: bytes) -> None:
+    left = memoryview(frame)
+    while left:
+        left = left[os.write(1, left) :]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve one sender: SESSION ROOT CONTROL. Returns the exit code: 0 when it left, 3 when it was silent."""
+    session, root, control = arguments
+    frames = Frames()
+    try:
+        receiver = Receiver(root, control, session)
+        while True:
+            while (frame := frames.take()) is None:
+                if not select.select([0], [], [], IDLE_SECONDS)[0]:
+                    return 3
+                piece = os.read(0, 1 << 20)
+                if not piece:
+                    return 0
+                frames.feed(piece)
+            if answer := receiver.answer(*frame):
+                _write(answer)
+    except BrokenPipeError:
+        return 0
+    except Dropped as dropped:
+        _write(pack("dropped", str(dropped).encode()))
+    except Refused as refused:
+        _write(pack("error", str(refused).encode("utf-8", "replace")))
+    except Exception as error:
+        _write(pack("error", f"{type(error).__name__}: {error}".encode("utf-8", "replace")))
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,290 @@
+"""The trees in a pod, and the one that is switched in. Nothing is written outside of the store's folder.
+
+The store lies in the folder MOUNT in which the command runs, as MOUNT/.torchrun = ROOT.
+
+    MOUNT/NAME            a link to ROOT/current/NAME for each name at the top of the tree. What the command
+                          itself writes beside them stays where it is
+    ROOT/current          a link to the tree that is switched in: changed in one atomic step
+    ROOT/ready            written last, at every switch: an init container waits for it
+    ROOT/trees/NAME/      a whole tree; it shares no file with another one
+    ROOT/trees/NAME.json  its record: digest, generation, and what was written, to know it again
+    ROOT/incoming/SHA     a content that came and has no tree yet; SHA.part came in part
+    ROOT/id, ROOT/lock    tell this folder from another one, also where several pods mount it; one writer
+
+A connection can be cut at any moment. What came is kept, and the next connection goes on from there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import stat
+import time
+from collections.abc import Sequence
+from typing import IO, Any
+
+from harness.torchrun_sync.pod.entries import Entry, Refused, check, tree_digest
+from harness.torchrun_sync.pod.files import read_json, write_json, write_text
+from harness.torchrun_sync.pod.incoming import Incoming
+
+PIECE = 1 << 20
+
+
+class Store:
+    """The folder of the trees. Where several pods mount it, one of them writes."""
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.abspath(root)
+        self.trees, self.incoming = os.path.join(self.root, "trees"), os.path.join(self.root, "incoming")
+        for folder in (self.trees, self.incoming):
+            os.makedirs(folder, exist_ok=True)
+        self.id = self._id()
+        self._lock: IO[str] | None = None
+        self._entries: Sequence[Entry] = []
+        self._staged = ""
+
+    def _id(self) -> str:
+        """Return the folder's own name for itself. Of two pods that ask at the same time, one gives it."""
+        path = os.path.join(self.root, "id")
+        try:
+            with open(path, "x", encoding="ascii") as file:
+                file.write(os.urandom(16).hex())
+        except FileExistsError:
+            pass
+        until = time.monotonic() + 10
+        while time.monotonic() < until:
+            with open(path, encoding="ascii") as file:
+                found = file.read()
+            if len(found) == 32:
+                return found
+            time.sleep(0.01)
+        raise Refused(f"{path} says {found!r}; expected 32 characters: delete it")
+
+    # -- what is here ----------------------------------------------------------------------------------
+    def current(self) -> dict[str, Any]:
+        """Return the record of the tree that is switched in, with its name; empty when there is none."""
+        try:
+            name = os.path.basename(os.readlink(os.path.join(self.root, "current")))
+        except FileNotFoundError:
+            return {}
+        record = read_json(os.path.join(self.trees, f"{name}.json"))
+        return {**record, "name": name} if record else {}
+
+    def intact(self) -> bool:
+        """Return whether every file of the current tree is still as it was written."""
+        current = self.current()
+        return len(self._unchanged(current)) == len(current.get("files", {}))
+
+    def _unchanged(self, current: dict[str, Any]) -> dict[str, str]:
+        """Return path → digest of the files of a tree that nobody has written to since."""
+        found = {}
+        for path, (sha, *written) in current.get("files", {}).items():
+            there = os.path.join(self.trees, current["name"], path)
+            try:
+                seen = os.lstat(there)
+            except OSError:
+                continue
+            if [seen.st_size, seen.st_mtime_ns, seen.st_ino] == written and os.access(there, os.R_OK):
+                found[there] = sha
+        return found
+
+    def _known(self) -> dict[str, str]:
+        return {sha: path for path, sha in self._unchanged(self.current()).items()}
+
+    # -- one writer ------------------------------------------------------------------------------------
+    def lock(self, session: str, seconds: float) -> None:
+        """Keep other writers out. One of the same session is ended: its sender has lost it."""
+        if self._lock is not None:
+            return
+        file = open(os.path.join(self.root, "lock"), "a+", encoding="utf-8")  # noqa: SIM115
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                file.seek(0)
+                holder, _, pid = file.read().partition(" ")
+                if holder == session and pid.isdigit():
+                    _end(int(pid), session)
+                if time.monotonic() > until:
+                    file.close()
+                    raise Refused(f"another sync writes into {self.root}, for over {seconds:g} s") from None
+                time.sleep(0.05)
+        file.truncate(0)
+        file.write(f"{session} {os.getpid()}")
+        file.flush()
+        self._lock = file
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    # -- a tree that comes -----------------------------------------------------------------------------
+    def expect(self, entries: Sequence[Entry]) -> list[tuple[str, int]]:
+        """Take the entries of a tree. Return (sha256, bytes of it that are here) for each content to send."""
+        check(entries)
+        mount, inside = os.path.split(self.root)
+        for top in {str(entry["path"]).split("/")[0] for entry in entries}:
+            path = os.path.join(mount, top)
+            if top == inside:
+                raise Refused(f"{inside} is where the trees are kept, and cannot be in one")
+            if os.path.lexists(path) and not _is_ours(path, inside):
+                raise Refused(f"{path} is in the way of the workspace's {top}: remove it, or ignore {top}")
+        self._entries = entries
+        self._staged = self._built(tree_digest(entries))
+        if self._staged:
+            return []
+        known = self._known()
+        missing: dict[str, int] = {}
+        for entry in entries:
+            sha = entry.get("sha256")
+            if sha is None or sha in known or os.path.exists(os.path.join(self.incoming, sha)):
+                continue
+            part = os.path.join(self.incoming, f"{sha}.part")
+            missing[sha] = os.path.getsize(part) if os.path.exists(part) else 0
+            if missing[sha] > entry["size"]:
+                os.unlink(part)
+                missing[sha] = 0
+        return sorted(missing.items())
+
+    def content(self, sha: str, size: int, offset: int) -> Incoming:
+        """Return where a content of the expected tree is written. Raises Refused for any other."""
+        if not any(e.get("sha256") == sha and e["size"] == size for e in self._entries):
+            raise Refused(f"no file of the tree has {size!r} bytes and the digest {sha!r}")
+        return Incoming(os.path.join(self.incoming, sha), sha, size, offset)
+
+    def stage(self) -> str:
+        """Build the tree beside the current one. Return the digest of what was built."""
+        if self._staged:
+            return tree_digest(self._entries)
+        name = f"{tree_digest(self._entries)[:12]}-{os.urandom(4).hex()}"
+        top = os.path.join(self.trees, name)
+        os.mkdir(top)
+        known = self._known()
+        built: list[Entry] = []
+        files: dict[str, list[Any]] = {}
+        for entry in sorted(self._entries, key=lambda each: str(each["path"])):
+            path = os.path.join(top, entry["path"])
+            made = dict(entry)
+            if entry["kind"] == "dir":
+                os.mkdir(path)
+            elif entry["kind"] == "link":
+                os.symlink(entry["target"], path)
+            else:
+                self._place(entry, path, known)
+                os.chmod(path, entry["mode"] & 0o777)
+                seen = os.lstat(path)
+                made |= {"mode": stat.S_IMODE(seen.st_mode), "size": seen.st_size}
+                files[entry["path"]] = [entry["sha256"], seen.st_size, seen.st_mtime_ns, seen.st_ino]
+            built.append(made)
+        for entry in self._entries:
+            if entry["kind"] == "dir":  # at last, and never so that its own files cannot be removed
+                os.chmod(os.path.join(top, entry["path"]), entry["mode"] & 0o777 | 0o700)
+        digest = tree_digest(built)
+        write_json(f"{top}.json", {"tree": digest, "generation": 0, "files": files})
+        self._staged = name
+        return digest
+
+    def _built(self, tree: str) -> str:
+        """Return the name of this tree, when a connection that was cut had built it; empty when none had."""
+        for file in sorted(os.listdir(self.trees)):
+            if file.startswith(tree[:12]) and file.endswith(".json"):
+                record = {**read_json(os.path.join(self.trees, file)), "name": file[: -len(".json")]}
+                fresh = record.get("tree") == tree and record.get("generation") == 0
+                if fresh and len(self._unchanged(record)) == len(record["files"]):
+                    return str(record["name"])
+        return ""
+
+    def _place(self, entry: Entry, path: str, known: dict[str, str]) -> None:
+        """Put the file there: what came, or a copy of what is here."""
+        came = os.path.join(self.incoming, entry["sha256"])
+        if os.path.exists(came):
+            os.rename(came, path)
+        else:
+            old = os.open(known[entry["sha256"]], os.O_RDONLY | os.O_NOFOLLOW)
+            with os.fdopen(old, "rb") as source, open(path, "xb") as copy:
+                shutil.copyfileobj(source, copy, PIECE)
+        known[entry["sha256"]] = path
+
+    def switch(self, tree: str, generation: int, ready: str = "") -> dict[str, Any]:
+        """Make the staged tree the current one, or give the current one this generation. Return it."""
+        before = self.current()
+        name = self._staged or self._built(tree) or before.get("name", "")
+        record = read_json(os.path.join(self.trees, f"{name}.json")) if name else {}
+        if record.get("tree") != tree:
+            raise Refused(f"expected the tree {tree[:12]}, and {record.get('tree', 'none')[:12]} is here")
+        write_json(os.path.join(self.trees, f"{name}.json"), {**record, "generation": generation})
+        if name != before.get("name"):
+            link = os.path.join(self.root, f"current.{os.urandom(6).hex()}")
+            os.symlink(os.path.join("trees", name), link)
+            os.replace(link, os.path.join(self.root, "current"))
+        self._show(name)
+        if self._lock is not None:
+            self._tidy({name, before.get("name", "")})
+        self._staged = ""
+        self.unlock()
+        write_text(os.path.join(self.root, "ready"), ready or tree)
+        return self.current()
+
+    def _show(self, name: str) -> None:
+        """Have the names at the top of the tree in the mount, and no others that lead into a tree."""
+        mount, inside = os.path.split(self.root)
+        tops = os.listdir(os.path.join(self.trees, name))
+        for top in os.listdir(mount):
+            if _is_ours(os.path.join(mount, top), inside) and top not in tops:
+                os.unlink(os.path.join(mount, top))
+        for top in tops:
+            if not os.path.lexists(os.path.join(mount, top)):
+                os.symlink(os.path.join(inside, "current", top), os.path.join(mount, top))
+
+    def _tidy(self, kept: set[str]) -> None:
+        """Remove contents without a tree, and trees that are not current, not the last, and in no use."""
+        for name in os.listdir(self.incoming):
+            os.unlink(os.path.join(self.incoming, name))
+        for link in (name for name in os.listdir(self.root) if name.startswith("current.")):
+            os.unlink(os.path.join(self.root, link))
+        used = "\n".join(f"{folder}/" for folder in _working_folders())
+        for name in sorted(os.listdir(self.trees)):
+            path = os.path.join(self.trees, name)
+            tree = name.split(".")[0]
+            if tree in kept or f"{os.path.join(self.trees, tree)}/" in used:
+                continue
+            if os.path.isdir(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                os.unlink(path)
+
+
+def _is_ours(path: str, inside: str) -> bool:
+    """Return whether a name in the mount is a link to the same name of the current tree."""
+    try:
+        return os.readlink(path) == os.path.join(inside, "current", os.path.basename(path))
+    except OSError:
+        return False
+
+
+def _working_folders() -> list[str]:
+    """Return the working folder of each process that this one may look at."""
+    found = []
+    for pid in os.listdir("/proc"):
+        if pid.isdigit():
+            try:
+                found.append(os.readlink(f"/proc/{pid}/cwd"))
+            except OSError:
+                continue
+    return found
+
+
+def _end(pid: int, session: str) -> None:
+    """End a receiver of this session, and no other process that has its number by now."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            ours = session.encode() in file.read()
+        if ours and pid != os.getpid():
+            os.kill(pid, signal.SIGKILL)
+    except OSError:
+        return

@@ -1,0 +1,79 @@
+"""The pods of a job that can be synced into: which there are, which container, and how each is spoken to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from harness.core.errors import UsageError
+from harness.core.kubernetes import Kube, Object
+from harness.torchrun_sync.channel import Open
+from harness.torchrun_sync.exec_channel import opening
+
+WAITING, TRAINER = "workspace", "trainer"
+"""The container that waits for the code, and the one that runs it."""
+CONTROL = "/dev/shm/torchrun-sync"  # noqa: S108
+"""Of the pod alone, also where the volume is shared; and writable, also where the image is not."""
+STORE = ".torchrun"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A container of a pod that runs now."""
+
+    pod: str
+    uid: str
+    container: str
+    mount: str
+
+    def open(self, kube: Kube, namespace: str) -> Open:
+        return opening(kube, namespace, self.pod, self.container, f"{self.mount}/{STORE}", CONTROL)
+
+
+def target(pod: Object) -> Target | None:
+    """Return the container of this pod to sync into; None when none runs, or will not any more."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    if metadata.get("deletionTimestamp") or status.get("phase") in ("Succeeded", "Failed"):
+        return None
+    for kind, name in (("initContainers", WAITING), ("containers", TRAINER)):
+        container = next((each for each in pod["spec"].get(kind) or [] if each["name"] == name), None)
+        statuses = status.get(f"{kind[:-1]}Statuses") or []
+        running = any(each["name"] == name and "running" in each["state"] for each in statuses)
+        if container is not None and running:
+            return Target(metadata["name"], metadata["uid"], name, _mount(pod, container))
+    return None
+
+
+def _mount(pod: Object, container: Object) -> str:
+    mounts = container.get("volumeMounts") or []
+    found = [mount["mountPath"] for mount in mounts if mount["name"] == WAITING]
+    if not found:
+        raise UsageError(
+            f"pod {pod['metadata']['name']} has no volume `{WAITING}` in its container `{container['name']}`",
+            hint="submit the job with its code: `harness torchrun submit`",
+        )
+    return str(found[0]).rstrip("/")
+
+
+def wait(
+    kube: Kube, namespace: str, selector: str, count: int, seconds: float, over: Callable[[], str | None]
+) -> list[Target]:
+    """Return the containers of `count` pods, once all of them run. Raises WaitError, UsageError.
+
+    `over` returns why they never will, once that is known.
+    """
+
+    def done(pods: Mapping[str, Object]) -> str | None:
+        if why := over():
+            raise UsageError(f"no pod to sync into: {why}")
+        ready = [each for each in map(target, pods.values()) if each]
+        return None if len(ready) == count else f"{len(ready)} of {count} pods run: {_seen(pods)}"
+
+    awaited = f"{count} pods that take code"
+    pods = kube.wait(awaited, "v1", "Pod", done, seconds=seconds, namespace=namespace, selector=selector)
+    return [each for each in map(target, pods.values()) if each]
+
+
+def _seen(pods: Mapping[str, Object]) -> str:
+    phases = {name: (pod.get("status") or {}).get("phase") for name, pod in pods.items()}
+    return ", ".join(f"{name} {phase}" for name, phase in phases.items()) or "none"

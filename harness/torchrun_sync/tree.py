@@ -1,0 +1,161 @@
+"""A folder as it travels: its entries with their digests, without what it ignores."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+import zlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+
+from harness.core.errors import UsageError
+from harness.torchrun_sync.ignored import OWN, Ignored
+from harness.torchrun_sync.pod.entries import Entry, leaves, tree_digest
+
+PIECE = 1 << 20
+SHOWN = 5
+Stamp = tuple[int, int, int, int]
+"""Size, mtime and ctime in ns, inode: what a file has while nobody writes to it."""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """What a folder held when it was looked at."""
+
+    top: Path
+    entries: tuple[Entry, ...]
+    skipped: tuple[str, ...] = ()
+    """Sockets, pipes and devices: they have no content to send."""
+
+    @cached_property
+    def digest(self) -> str:
+        return tree_digest(self.entries)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(entry["size"] for entry in self.entries if entry["kind"] == "file")
+
+    def packed(self) -> bytes:
+        return zlib.compress(json.dumps(self.entries).encode(), 1)
+
+    def by_digest(self) -> dict[str, Entry]:
+        return {entry["sha256"]: entry for entry in self.entries if entry["kind"] == "file"}
+
+
+@dataclass
+class Walker:
+    """Looks at a folder, again and again. A file is read again when its stamp is another one."""
+
+    top: Path
+    _digests: dict[str, tuple[Stamp, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.top.is_dir():
+            seen = "is a file" if self.top.exists() else "is not there"
+            raise UsageError(f"expected a folder to sync, but {self.top} {seen}", hint="--dir FOLDER")
+
+    def look(self) -> Tree:
+        """Return the tree. Raises UsageError for links that leave it and files that cannot be read."""
+        entries: list[Entry] = []
+        skipped: list[str] = []
+        self._folder("", Ignored(self.top), entries, skipped)
+        self._forget({entry["path"] for entry in entries})
+        astray = [e for e in entries if e["kind"] == "link" and leaves(e["path"], e["target"])]
+        if astray:
+            named = ", ".join(f"{e['path']} → {e['target']}" for e in astray[:SHOWN])
+            more = f" and {len(astray) - SHOWN} more" if len(astray) > SHOWN else ""
+            raise UsageError(
+                f"expected links inside of {self.top}, but these lead out of it, where a pod has nothing: "
+                f"{named}{more}",
+                hint=f"name them in {OWN}, or copy what they lead to",
+            )
+        return Tree(self.top, tuple(sorted(entries, key=lambda e: str(e["path"]))), tuple(skipped))
+
+    def stamps(self) -> dict[str, Stamp | str]:
+        """Return what changes when the tree does, without reading a file."""
+        entries: list[Entry] = []
+        found: dict[str, Stamp | str] = {}
+        self._folder("", Ignored(self.top), entries, [], found)
+        return found
+
+    def _folder(
+        self,
+        folder: str,
+        ignored: Ignored,
+        entries: list[Entry],
+        skipped: list[str],
+        stamps: dict[str, Stamp | str] | None = None,
+    ) -> None:
+        ignored.enter(folder)
+        try:
+            inside = sorted(os.scandir(self.top / folder), key=lambda each: each.name)
+        except FileNotFoundError:  # removed while it was walked: the next look has no such folder
+            return
+        except OSError as error:
+            raise _unreadable(self.top / folder, error) from None
+        for there in inside:
+            path = f"{folder}/{there.name}" if folder else there.name
+            is_folder = there.is_dir(follow_symlinks=False)
+            if (f"{path}/" if is_folder else path) in ignored:
+                continue
+            try:
+                status = there.stat(follow_symlinks=False)
+                if stamps is not None:
+                    stamps[path] = f"{status.st_mode}" if is_folder else _stamp(status)
+                elif (entry := self._entry(path, status)) is not None:
+                    entries.append(entry)
+                else:
+                    skipped.append(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise _unreadable(self.top / path, error) from None
+            if is_folder:
+                self._folder(path, ignored, entries, skipped, stamps)
+
+    def _entry(self, path: str, status: os.stat_result) -> Entry | None:
+        mode = stat.S_IMODE(status.st_mode) & 0o777
+        if stat.S_ISDIR(status.st_mode):
+            return {"path": path, "kind": "dir", "mode": mode | 0o700}
+        if stat.S_ISLNK(status.st_mode):
+            return {"path": path, "kind": "link", "target": os.readlink(self.top / path)}
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        size, digest = self._digest(path)
+        return {"path": path, "kind": "file", "mode": mode, "size": size, "sha256": digest}
+
+    def _digest(self, path: str) -> tuple[int, str]:
+        """Return size and digest of one reading of a file. It may change meanwhile: the sender sees that."""
+        with (self.top / path).open("rb") as file:
+            stamp = _stamp(os.fstat(file.fileno()))
+            if (known := self._digests.get(path)) and known[0] == stamp:
+                return stamp[0], known[1]
+            found, size = sha256(), 0
+            while piece := file.read(PIECE):
+                found.update(piece)
+                size += len(piece)
+            # A write in the same tick of the clock leaves the stamp as it is: only an older file is known.
+            if _stamp(os.fstat(file.fileno())) == stamp and _settled(stamp):
+                self._digests[path] = (stamp, found.hexdigest())
+            return size, found.hexdigest()
+
+    def _forget(self, paths: set[str]) -> None:
+        for gone in self._digests.keys() - paths:
+            del self._digests[gone]
+
+
+def _stamp(status: os.stat_result) -> Stamp:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def _settled(stamp: Stamp) -> bool:
+    return time.time_ns() - max(stamp[1], stamp[2]) > 2_000_000_000
+
+
+def _unreadable(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"{path} cannot be read: {error.strerror}", hint=f"chmod it, or name it in {OWN}")

@@ -1,0 +1,262 @@
+"""The torchrun controller on a real cluster, with JobSet and Kueue: S4's promises, seen from outside.
+
+The controller runs beside the cluster, as a process that the tests can kill.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.client.exceptions import ApiException
+from kubernetes.dynamic.exceptions import DynamicApiError
+from torchrun_team import Controller, Team
+
+from harness.core.kubernetes import Object, condition
+from harness.provision.cluster import Ready
+from harness.provision.controllers import queues
+from harness.torchrun_controller import names
+
+pytestmark = [pytest.mark.e2e, pytest.mark.controller]
+README = Path("tests/unit/torchrun_controller/readme.yaml")
+MET = ["rank 0 of 2: sum 3", "rank 1 of 2: sum 3"]
+LONG = [{"name": "STEPS", "value": "3000"}]
+"""Ten minutes: longer than any test looks at it."""
+ENOUGH = [{"name": "STEPS", "value": "25"}]
+
+
+@pytest.fixture(scope="module")
+def team(cluster: Ready) -> Iterator[Team]:
+    """A namespace of its own, with the CRDs installed."""
+    found = Team(cluster.kube, f"torchrun-{secrets.token_hex(3)}", cluster.worker.tag)
+    found.prepare()
+    yield found
+    found.remove()
+
+
+@pytest.fixture(scope="module")
+def controller(team: Team, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
+    """A controller that runs with its own rights alone. It ends with code 0 when it is asked to, and in all
+    that time the API server refused it nothing.
+    """
+    folder = tmp_path_factory.mktemp("controller")
+    log = folder / "log"
+    found = Controller(team.account(folder), team.namespace, log)
+    found.start()
+    team.until_led()
+    yield found
+    ended = found.stop()
+    text = log.read_text()
+    print(text)
+    assert ended == 0
+    assert "orbidden" not in text
+
+
+def documents() -> list[Object]:
+    return list(yaml.safe_load_all(README.read_text()))
+
+
+def test_readme_is_accepted_as_written(team: Team) -> None:
+    """Contract: the API server takes every example of the original's README without a change."""
+    for document in documents():
+        placed = {**document, "metadata": {**document["metadata"], "namespace": team.namespace}}
+        applied = team.kube.apply(placed, dry_run=True)
+        assert applied["metadata"]["name"] == document["metadata"]["name"]
+
+
+def test_readme_runs(team: Team, controller: Controller) -> None:
+    """Contract: the README's jobs run on CPUs: their ranks meet, by names, and the job has succeeded.
+
+    Changed are what a machine without GPUs and without their images lacks: node resources, image, command,
+    number of GPUs, and the rendezvous of etcd.
+    """
+    by_name = {document["metadata"]["name"]: document for document in documents()}
+    jobs = ("training-job", "vit-training")
+    for job in jobs:
+        asked = by_name[job]["spec"]
+        queue = by_name[asked["jobQueue"]]["spec"]
+        queue["scheduling"].pop("nodeSelector", None)
+        queue["storage"].pop("checkpoints", None)
+        queue["nodeResources"].update(gpus=0, cpus="250m", memory="512Mi")
+        if "priorityClassName" in queue["scheduling"]:
+            priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 5}
+            team.kube.apply({**priority, "metadata": {"name": queue["scheduling"]["priorityClassName"]}})
+        team.queue(asked["jobQueue"], **{**queue, "image": team.image})
+        team.job(job, jobQueue=asked["jobQueue"], distributed={"backend": "gloo", "rdzvBackend": "c10d"})
+    for job in jobs:
+        ended = team.until(job, "Succeeded")
+        assert team.printed(job) == MET
+        assert ended["status"]["numNodes"] == 2
+        assert f"--rdzv-endpoint={names.host(job, 0)}:29500" in ended["status"]["torchrunCommand"]
+
+
+def test_static_rendezvous_beside_a_job_before_its_queue(team: Team, controller: Controller) -> None:
+    """Contract: a job without its queue waits with a condition, makes nothing, and starts when it comes.
+
+    Beside it, a static rendezvous meets too, on a port of its own, after a setup of several lines.
+    """
+    team.job("early", jobQueue="later")
+    waiting = team.until("early", "Pending")
+    assert condition(waiting, "QueueReady")["reason"] == "QueueNotFound"
+    assert "early" not in {found["metadata"]["name"] for found in team.jobsets()}
+    team.queue()
+    setup = "cd /tmp && mkdir -p made\ncd made\n"
+    command = "test $(basename $PWD) = made && python /code/add.py"
+    static = {"rdzvBackend": "static", "port": 29600}
+    team.job("static", distributed=static, setupCommand=setup, command=command)
+    team.queue("later")
+    team.until("early", "Succeeded")
+    team.until("static", "Succeeded")
+    assert team.printed("static") == MET
+
+
+def test_suspend_and_resume(team: Team, controller: Controller) -> None:
+    """Contract: suspend after creation stops the pods; resumed, the job runs again and is not Suspended."""
+    team.queue()
+    team.job("pausing", env=LONG)
+    first = team.until("pausing", "Running")
+    assert first["status"]["workersStatus"] == "2/2 ready"
+    team.change("pausing", suspend=True)
+    team.until_status(
+        "pausing",
+        "no pod of the suspended job",
+        lambda job: condition(job, "Suspended").get("reason") == "Suspended",
+    )
+    assert [pod for pod in team.pods("pausing") if pod["status"]["phase"] == "Running"] == []
+    team.change("pausing", suspend=False)
+    again = team.until("pausing", "Running")
+    assert condition(again, "Suspended")["status"] == "False"
+    assert again["status"]["jobID"] != first["status"]["jobID"]
+    team.change("pausing", cancel=True)
+    cancelled = team.until("pausing", "Cancelled")
+    assert condition(cancelled, "Failed")["reason"] == "Cancelled"
+
+
+def test_failed_rank_is_no_success(team: Team, controller: Controller) -> None:
+    """Contract: one rank of two fails; all restart together, once; then the job is Failed."""
+    # A torchrun whose rank succeeded waits for the other nodes, and hears no signal meanwhile.
+    team.queue(podTemplate={"spec": {"terminationGracePeriodSeconds": 3}})
+    team.job("failing", env=[{"name": "FAILING_RANK", "value": "1"}], reliability={"maxRestarts": 1})
+    ended = team.until("failing", "Failed")
+    assert ended["status"]["restarts"] == 1
+    assert condition(ended, "Failed")["reason"] == "RankFailed"
+    assert "exit code 1" in ended["status"]["message"]
+
+
+def test_deadline_and_ttl(team: Team, controller: Controller) -> None:
+    """Contract: a job over its deadline is TimedOut; the TTL deletes its JobSet, and it never runs again."""
+    team.queue()
+    team.job("long", env=LONG, reliability={"activeDeadlineSeconds": 5, "ttlSecondsAfterFinished": 0})
+    ended = team.until("long", "TimedOut")
+    team.until_status(
+        "long", "its JobSet to go", lambda job: condition(job, "CleanedUp").get("status") == "True"
+    )
+    # The controller has looked again when it has seen this change; a job that it made again would be there.
+    changed = team.change("long", reliability={"ttlSecondsAfterFinished": 1})
+    seen = team.until_status(
+        "long",
+        "the change to be seen",
+        lambda job: job["status"]["observedGeneration"] == changed["metadata"]["generation"],
+    )
+    assert seen["status"]["completionTime"] == ended["status"]["completionTime"]
+    assert "long" not in {found["metadata"]["name"] for found in team.jobsets()}
+
+
+def test_preempted_is_shown_and_comes_back(team: Team, controller: Controller) -> None:
+    """Contract: what Kueue takes back for a higher priority is Preempted, and runs again afterwards."""
+    name = f"{team.namespace}-small"
+    quota = [{"name": "cpu", "nominalQuota": "500m"}, {"name": "memory", "nominalQuota": "1Gi"}]
+    group = {
+        "coveredResources": ["cpu", "memory"],
+        "flavors": [{"name": queues.FLAVOR, "resources": quota}],
+    }
+    cluster_queue = {
+        "apiVersion": queues.API,
+        "kind": "ClusterQueue",
+        "metadata": {"name": name},
+        "spec": {
+            "namespaceSelector": {},
+            "resourceGroups": [group],
+            "preemption": {"withinClusterQueue": "LowerPriority"},
+        },
+    }
+    priority = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": name},
+        "value": 100,
+    }
+    try:
+        team.kube.apply(cluster_queue)
+        team.queue("small", clusterQueue=name)
+        team.job("low", jobQueue="small", env=ENOUGH)
+        team.until("low", "Running")
+        team.job("high", jobQueue="small", env=LONG, scheduling={"priorityClassName": name})
+        waiting = team.until("high", "Pending")
+        assert name in waiting["status"]["message"]  # the class is not there yet
+        team.kube.apply(priority)
+        team.until("low", "Preempted")
+        team.until("high", "Running")
+        team.change("high", cancel=True)
+        team.until("low", "Succeeded")
+    finally:
+        team.kube.delete(queues.API, "ClusterQueue", name)
+        team.kube.delete("scheduling.k8s.io/v1", "PriorityClass", name)
+
+
+def test_controller_killed_in_between(team: Team, controller: Controller, tmp_path: Path) -> None:
+    """Contract: a job goes on without a controller; the next one takes the Lease and finds how it ended."""
+    team.queue()
+    team.job("orphan", env=ENOUGH)
+    before = team.until("orphan", "Running")
+    other = Controller(controller.kubeconfig, team.namespace, tmp_path / "log")
+    other.start()  # it waits for the Lease
+    controller.kill()
+    try:
+        team.kube.wait(
+            "the JobSet to complete",
+            names.JOBSET_API,
+            "JobSet",
+            lambda found: None if condition(found["orphan"], "Completed") else "not Completed",
+            seconds=60,
+            namespace=team.namespace,
+        )
+        ended = team.until("orphan", "Succeeded")
+        assert ended["status"]["jobID"] == before["status"]["jobID"]  # one JobSet, made once
+        team.job("next")
+        team.until("next", "Succeeded")
+    finally:
+        assert other.stop() == 0
+        controller.start()
+        team.until_led()
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"queue": "cpu"}, "jobQueue or in queue"),
+        ({"minNodes": 1, "maxNodes": 2}, "not both"),
+        ({"numNodes": 0}, "greater than or equal to 1"),
+        ({"reliability": {"restartPolicy": "Always"}}, "Unsupported value"),
+        ({"workspaceStorage": {"source": "git"}}, "needs a url"),
+    ],
+)
+def test_api_server_refuses(team: Team, fields: dict[str, Any], says: str) -> None:
+    """Contract: what is wrong in the object is refused when it is applied, by its field."""
+    with pytest.raises((ApiException, DynamicApiError), match=says):
+        team.job("wrong", **fields)
+
+
+def test_api_server_keeps_what_cannot_change(team: Team) -> None:
+    """Contract: the command of a job is its own for ever; a name that gives no host name is refused."""
+    team.job("fixed", suspend=True)
+    with pytest.raises((ApiException, DynamicApiError), match="command cannot be changed"):
+        team.change("fixed", command="python other.py")
+    with pytest.raises((ApiException, DynamicApiError), match="host names"):
+        team.job("has.a.dot")
+    with pytest.raises((ApiException, DynamicApiError), match="trainer"):
+        team.queue("wrong", podTemplate={"spec": {"containers": [{"name": "worker"}]}})

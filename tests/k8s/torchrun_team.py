@@ -1,0 +1,218 @@
+"""A namespace for TorchrunJobs on a real cluster, and a controller as a process beside the cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.core.kubernetes import Kube, Object, condition
+from harness.torchrun_controller import crd, manifests, names
+
+PROGRAM = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+failing = os.environ.get("FAILING_RANK")
+for step in range(int(os.environ.get("STEPS", "1"))):
+    value = torch.tensor([rank + 1.0])
+    dist.all_reduce(value)
+    assert value.item() == size * (size + 1) / 2, value
+    if failing == str(rank):
+        sys.exit(3)
+    time.sleep(0.2)
+print(f"rank {rank} of {size}: sum {value.item():g}", flush=True)
+dist.destroy_process_group()
+"""
+"""Ranks that meet and add. STEPS is how long they take; the rank FAILING_RANK exits with code 3."""
+CODE = {
+    "additionalVolumes": [{"name": "code", "configMap": {"name": "code"}}],
+    "additionalMounts": [{"name": "code", "mountPath": "/code"}],
+}
+ENDED_SECONDS = 150.0
+
+
+@dataclass
+class Controller:
+    """A controller of this source tree, outside of the cluster, for one namespace."""
+
+    kubeconfig: Path
+    namespace: str
+    log: Path
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    def start(self) -> None:
+        command = [
+            *(sys.executable, "-m", "harness.torchrun_controller", "--kubeconfig", str(self.kubeconfig)),
+            *("--namespace", self.namespace),
+        ]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=dict(os.environ))
+
+    def kill(self) -> None:
+        """End it as a lost machine does: without a word."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(timeout=30)
+
+    def stop(self) -> int:
+        """Ask it to end, and return its exit code."""
+        assert self._process is not None
+        self._process.terminate()
+        return self._process.wait(timeout=60)
+
+
+@dataclass(frozen=True)
+class Team:
+    """One namespace of a cluster."""
+
+    kube: Kube
+    namespace: str
+    image: str
+
+    def prepare(self) -> None:
+        """Install the CRDs, and create the namespace with the program of its jobs."""
+        for definition in crd.definitions():
+            self.kube.apply(definition)
+        self.kube.wait(
+            "the CRDs", "apiextensions.k8s.io/v1", "CustomResourceDefinition", _established, seconds=30
+        )
+        self.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}})
+        self._apply("v1", "ConfigMap", "code", data={"add.py": PROGRAM})
+
+    def account(self, folder: Path) -> Path:
+        """Return a kubeconfig with the rights of the controller's manifests, and no others."""
+        for document in manifests.documents():
+            if document["kind"] != "Deployment":
+                self.kube.apply(document)
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        accounts = self.kube.resource("v1", "ServiceAccount")
+        made = accounts.subresources["token"].create(
+            body=asked, name=manifests.NAME, namespace=manifests.NAMESPACE
+        )
+        found = self.kube.configuration
+        server = {"server": found.host, "certificate-authority": str(found.ssl_ca_cert)}
+        document = {
+            "current-context": "own",
+            "contexts": [{"name": "own", "context": {"cluster": "kind", "user": manifests.NAME}}],
+            "clusters": [{"name": "kind", "cluster": server}],
+            "users": [{"name": manifests.NAME, "user": {"token": made.status.token}}],
+        }
+        path = folder / "kubeconfig"
+        path.write_text(yaml.safe_dump(document))
+        return path
+
+    def remove(self) -> None:
+        """Delete the namespace and the controller's, and wait until nothing of the first is left."""
+        self.kube.delete("v1", "Namespace", self.namespace)
+        for document in manifests.documents():
+            if document["kind"] in ("Namespace", "ClusterRole", "ClusterRoleBinding"):
+                self.kube.delete(document["apiVersion"], document["kind"], document["metadata"]["name"])
+
+        def done(found: dict[str, Object]) -> str | None:
+            return f"namespace {self.namespace}" if self.namespace in found else None
+
+        self.kube.wait("the namespace to go", "v1", "Namespace", done, seconds=120)
+
+    def queue(self, name: str = "cpu", **spec: Any) -> Object:
+        """Apply a queue of small CPU nodes with the worker image, and these fields instead."""
+        usual = {"image": self.image, "nodeResources": {"cpus": "250m", "memory": "512Mi"}}
+        return self._apply(names.API, names.QUEUE_KIND, name, spec={**usual, **spec})
+
+    def job(self, name: str, **spec: Any) -> Object:
+        """Apply a job of two ranks that add, and these fields instead."""
+        return self._apply(
+            names.API,
+            names.JOB_KIND,
+            name,
+            spec={
+                "jobQueue": "cpu",
+                "command": "python /code/add.py",
+                "numNodes": 2,
+                "volumes": CODE,
+                **spec,
+            },
+        )
+
+    def _apply(self, api: str, kind: str, name: str, **parts: Any) -> Object:
+        metadata = {"name": name, "namespace": self.namespace}
+        return self.kube.apply({"apiVersion": api, "kind": kind, "metadata": metadata, **parts})
+
+    def change(self, name: str, **spec: Any) -> Object:
+        """Merge these fields into a job's spec, and return the job."""
+        resource = self.kube.resource(names.API, names.JOB_KIND)
+        changed = resource.patch(
+            name=name,
+            namespace=self.namespace,
+            body={"spec": spec},
+            content_type="application/merge-patch+json",
+        )
+        return dict(changed.to_dict())
+
+    def until(self, name: str, phase: str, seconds: float = ENDED_SECONDS) -> Object:
+        """Wait until a job is in this phase, and return it. A job that ended otherwise ends the wait."""
+        over = {"Succeeded", "Failed", "TimedOut", "Cancelled"} - {phase}
+        last: Object = {}
+
+        def done(jobs: dict[str, Object]) -> str | None:
+            last.update(jobs.get(name) or {})
+            status = last.get("status") or {}
+            assert status.get("phase") not in over, status
+            return None if status.get("phase") == phase else f"{name}: {status}"
+
+        self.kube.wait(
+            f"{name} {phase}", names.API, names.JOB_KIND, done, seconds=seconds, namespace=self.namespace
+        )
+        return last
+
+    def until_status(self, name: str, awaited: str, holds: Any, seconds: float = ENDED_SECONDS) -> Object:
+        """Wait until `holds(job)`, and return the job."""
+        last: Object = {}
+
+        def done(jobs: dict[str, Object]) -> str | None:
+            last.update(jobs[name])
+            return None if holds(last) else str(last.get("status"))
+
+        self.kube.wait(awaited, names.API, names.JOB_KIND, done, seconds=seconds, namespace=self.namespace)
+        return last
+
+    def until_led(self) -> None:
+        """Wait until a controller leads. Before that a signal finds it without its handler."""
+
+        def done(leases: dict[str, Object]) -> str | None:
+            holders = [lease["spec"].get("holderIdentity") for lease in leases.values()]
+            return None if any(holders) else f"holders {holders}"
+
+        self.kube.wait(
+            "a leader", "coordination.k8s.io/v1", "Lease", done, seconds=60, namespace=manifests.NAMESPACE
+        )
+
+    def jobsets(self) -> list[Object]:
+        return self.kube.objects(names.JOBSET_API, "JobSet", self.namespace)
+
+    def pods(self, name: str) -> list[Object]:
+        return self.kube.objects("v1", "Pod", self.namespace, f"{names.JOB_LABEL}={name}")
+
+    def printed(self, name: str) -> list[str]:
+        """Return what the ranks of a job printed that met."""
+        lines = []
+        for pod in self.pods(name):
+            path = f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}/log"
+            lines += self.kube.fetch(path, {"container": names.TRAINER}).read().decode().splitlines()
+        return sorted(line for line in lines if line.startswith("rank "))
+
+
+def _established(found: dict[str, Object]) -> str | None:
+    for definition in crd.definitions():
+        name = str(definition["metadata"]["name"])
+        if condition(found.get(name, {}), "Established").get("status") != "True":
+            return name
+    return None

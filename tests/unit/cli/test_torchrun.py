@@ -1,0 +1,149 @@
+"""`harness torchrun`: what it makes of its options, and what it says where it can do nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli.main import main
+from harness.cli.torchrun_jobs import Jobs, environment, finished, name_of, namespace_of, table
+from harness.core.errors import UsageError
+from harness.core.kubernetes import Kube
+from harness.torchrun_controller.models import FINISHED
+
+KUBECONFIG = {
+    "apiVersion": "v1",
+    "kind": "Config",
+    "current-context": "one",
+    "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+    "users": [{"name": "u", "user": {}}],
+    "contexts": [
+        {"name": "one", "context": {"cluster": "c", "user": "u", "namespace": "team"}},
+        {"name": "two", "context": {"cluster": "c", "user": "u"}},
+    ],
+}
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path) -> Path:
+    """A kubeconfig of a cluster that is not there."""
+    path = tmp_path / "config"
+    path.write_text(json.dumps(KUBECONFIG))
+    return path
+
+
+def ended(phase: str) -> dict[str, Any]:
+    return {"metadata": {"name": "a"}, "spec": {"jobQueue": "cpu"}, "status": {"phase": phase}}
+
+
+def pod(*codes: int | None) -> dict[str, Any]:
+    """Return a pod whose containers ended with these codes, the later ones later. The first is trainer."""
+    states = [
+        {
+            "name": "trainer" if index == 0 else f"sidecar-{index}",
+            "state": {"running": {}}
+            if code is None
+            else {"terminated": {"exitCode": code, "finishedAt": f"2026-01-01T00:00:{code:02}Z"}},
+        }
+        for index, code in enumerate(codes)
+    ]
+    return {"metadata": {"name": "p"}, "status": {"containerStatuses": states}}
+
+
+@pytest.mark.parametrize(
+    ("phase", "pods", "code"),
+    [
+        ("Succeeded", [pod(0), pod(9)], 0),
+        ("Failed", [pod(0, 7), pod(5), pod(3)], 3),
+        ("Failed", [pod(None), pod(0)], 1),
+        ("TimedOut", [], 1),
+        ("Cancelled", [pod(0)], 1),
+    ],
+)
+def test_exit_code(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, phase: str, pods: list[dict[str, Any]], code: int
+) -> None:
+    """Contract: 0 for Succeeded alone; else the first trainer's that failed, and never 0."""
+    monkeypatch.setattr(Jobs, "pods", lambda self, name: pods)
+    assert Jobs(Kube(kubeconfig), "team").exit_code(ended(phase)) == code
+
+
+def test_every_end_of_a_job_ends_the_wait() -> None:
+    """Contract: the controller's own list of ends; a job without a status has not ended."""
+    assert all(finished(ended(phase)) for phase in FINISHED)
+    assert not any(finished(ended(phase)) for phase in ("Pending", "Running", "Preempted", "Suspended"))
+    assert not finished({"metadata": {"name": "a"}, "spec": {}})
+
+
+@pytest.mark.parametrize("folder", ["My Project", "2024_runs", "é", "a" * 80, "-"])
+def test_a_folder_s_name_is_a_job_s_name(tmp_path: Path, folder: str) -> None:
+    """Contract: a DNS label that begins with a letter, short enough for the host names of its pods."""
+    name = name_of(tmp_path / folder)
+    assert name[0].isalpha()
+    assert len(name) <= 40
+    assert all(part.isalnum() and part.isascii() and part == part.lower() for part in name.split("-"))
+    assert name != name_of(tmp_path / folder)
+
+
+def test_environment() -> None:
+    """Contract: a value may hold `=` and be empty; what is no pair is refused."""
+    assert environment(["A=b=c", "D="]) == [{"name": "A", "value": "b=c"}, {"name": "D", "value": ""}]
+    for wrong in ("A", "=b", "1A=b", "A B=c"):
+        with pytest.raises(UsageError, match="expected NAME=VALUE"):
+            environment([wrong])
+
+
+def test_the_namespace_is_the_context_s(kubeconfig: Path) -> None:
+    """Contract: as kubectl has it: the option, the context's own, `default`."""
+    assert namespace_of(Kube(kubeconfig), None) == "team"
+    assert namespace_of(Kube(kubeconfig, "two"), None) == "default"
+    assert namespace_of(Kube(kubeconfig), "other") == "other"
+
+
+def test_table() -> None:
+    """Contract: a column for each thing to know, also of a job that the controller has not seen."""
+    lines = table([ended("Failed"), {"metadata": {"name": "new"}, "spec": {"queue": "q"}}]).splitlines()
+    assert [line.split() for line in lines[1:]] == [["a", "cpu", "Failed", "0"], ["new", "q", "Pending", "0"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["list", "--kubeconfig", "none"], 64, "expected a kubeconfig, but none is not there"),
+        (["list", "--kubeconfig", "config", "--context", "x"], 64, "has the contexts: one, two"),
+        (["list", "--kubeconfig", "config"], 2, "expected the API server to answer"),
+        (["submit", "--queue", "cpu", "--watch", "--detach", "x"], 64, "--watch brings code while you stay"),
+        (["submit", "--queue", "cpu", "--dir", "none", "x"], 64, "expected a folder to sync"),
+        (["submit", "--queue", "cpu", "--env", "A", "x"], 64, "expected NAME=VALUE"),
+        (["sync", "job", "--dir", "config"], 64, "config is a file"),
+        (["submit", "x"], 64, "--queue"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    kubeconfig: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    code: int,
+    says: str,
+) -> None:
+    """Contract: expected, seen, an exit code that is not 0, and no traceback."""
+    monkeypatch.chdir(kubeconfig.parent)
+    with pytest.raises(SystemExit) as ended:
+        main(["torchrun", *words])
+    said = capsys.readouterr().err
+    assert (ended.value.code, says in " ".join(said.split())) == (code, True), said
+
+
+def test_the_context_of_kubectl_s_own_kubeconfig(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Contract: --context without --kubeconfig is of KUBECONFIG's file."""
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    with pytest.raises(SystemExit) as ended:
+        main(["torchrun", "list", "--context", "nowhere"])
+    assert ended.value.code == 64
+    assert "context nowhere is expected" in capsys.readouterr().err

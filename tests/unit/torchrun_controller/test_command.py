@@ -1,0 +1,220 @@
+"""The torchrun command, run by a real bash with a torchrun that shows its arguments."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.torchrun_controller import command
+from harness.torchrun_controller.models import Distributed, JobSpec, Reliability
+from harness.torchrun_controller.nodes import Plan, Refused
+
+ONE, TWO, ELASTIC = Plan(1, 1, 0, 2), Plan(2, 2, 8, 8), Plan(4, 2, 0, 1)
+SHOW = "#!/usr/bin/env python3\nimport sys\nprint('\\0'.join(sys.argv[1:]), end='')\n"
+
+
+def spec(text: str, **fields: object) -> JobSpec:
+    return JobSpec.model_validate({"jobQueue": "q", "command": text, **fields})
+
+
+def shown(tmp_path: Path, script: str, index: int = 0) -> list[str]:
+    """Return the arguments that torchrun gets when a pod runs the script."""
+    for name, text in (("torchrun", SHOW), ("getent", "#!/bin/sh\necho 10.0.0.1 $2\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "JOB_COMPLETION_INDEX": str(index),
+        command.RUN_ID: "uid-1",
+        command.POD_IP: "10.0.0.1" if index == 0 else "10.0.0.2",
+    }
+    with socket.create_server(("127.0.0.1", 0)) as first:  # stands for pod 0, which listens
+        there = f"/dev/tcp/127.0.0.1/{first.getsockname()[1]}"
+        script = re.sub(r"/dev/tcp/demo-node-0-0\.demo/\d+", there, script)
+        ended = subprocess.run(
+            ["bash", "-c", script],
+            check=False,
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=tmp_path,
+            timeout=30,
+        )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.split("\0")
+
+
+def distributed(**fields: object) -> Distributed:
+    return Distributed.model_validate(fields)
+
+
+def test_c10d(tmp_path: Path) -> None:
+    """Contract: the default endpoint is the first pod's name, not an etcd; only pod 0 is the host."""
+    text = command.script("demo", spec("python train.py --epochs 100"), TWO, distributed())
+    for index, host in ((0, "true"), (1, "false")):
+        assert shown(tmp_path, text, index) == [
+            "--nnodes=2",
+            "--rdzv-id=uid-1",
+            f"--local-addr=10.0.0.{index + 1}",
+            "--rdzv-backend=c10d",
+            "--rdzv-endpoint=demo-node-0-0.demo:29500",
+            f"--rdzv-conf=is_host={host},join_timeout=600",
+            "--nproc-per-node=8",
+            "train.py",
+            "--epochs",
+            "100",
+        ]
+
+
+def test_first_pod_waits_for_its_own_address(tmp_path: Path) -> None:
+    """Contract: while DNS has the pod before it, torchrun does not start: its host would be that one."""
+    text = command.script("demo", spec("python train.py"), TWO, distributed())
+    short = text.replace(f"SECONDS + {command.NAMES_SECONDS}", "SECONDS + 1")
+    assert short != text
+    (tmp_path / "getent").write_text("#!/bin/sh\necho 10.0.0.11 $2\n")
+    (tmp_path / "getent").chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "JOB_COMPLETION_INDEX": "0",
+        command.POD_IP: "10.0.0.1",
+    }
+    ended = subprocess.run(
+        ["bash", "-c", short], check=False, capture_output=True, text=True, env=environment, timeout=30
+    )
+    assert ended.returncode == 1
+    assert "expected demo-node-0-0.demo:29500" in ended.stderr
+    assert "seen 10.0.0.11" in ended.stderr
+
+
+def test_static(tmp_path: Path) -> None:
+    """Contract: each pod has its own node rank; all have the same master."""
+    text = command.script("demo", spec("python train.py"), TWO, distributed(rdzvBackend="static", port=3000))
+    arguments = shown(tmp_path, text, index=1)
+    assert arguments[:5] == [
+        "--nnodes=2",
+        "--rdzv-backend=static",
+        "--node-rank=1",
+        "--master-addr=demo-node-0-0.demo",
+        "--master-port=3000",
+    ]
+
+
+def test_etcd(tmp_path: Path) -> None:
+    """Contract: etcd-v2 goes to the endpoint that is given, or to the original's default."""
+    given_one = distributed(rdzvBackend="etcd-v2", rdzvEndpoint="etcd.other:2379")
+    text = command.script("demo", spec("python train.py"), TWO, given_one)
+    assert "--rdzv-endpoint=etcd.other:2379" in shown(tmp_path, text)
+    assert command.ETCD in command.script("demo", spec("x"), TWO, distributed(rdzvBackend="etcd-v2"))
+
+
+def test_one_node_is_standalone(tmp_path: Path) -> None:
+    """Contract: a job of one node needs no name and no other pod."""
+    assert shown(tmp_path, command.script("demo", spec("python -m pkg.train"), ONE, distributed())) == [
+        "--standalone",
+        "--nnodes=1",
+        "--nproc-per-node=2",
+        "-m",
+        "pkg.train",
+    ]
+
+
+def test_elastic(tmp_path: Path) -> None:
+    """Contract: minNodes and maxNodes are torchrun's own range; a static rendezvous has none."""
+    asked = spec("python train.py", minNodes=2, maxNodes=4)
+    arguments = shown(tmp_path, command.script("demo", asked, ELASTIC, distributed()))
+    assert arguments[0] == "--nnodes=2:4"
+    assert f"--max-restarts={Reliability().max_restarts}" in arguments
+    with pytest.raises(Refused, match="fixed size"):
+        command.script("demo", asked, ELASTIC, distributed(rdzvBackend="static"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("cd src && python train.py", ["--no-python", "bash", "-c", "cd src && python train.py"]),
+        ("LR=0.1 python train.py", ["--no-python", "bash", "-c", "LR=0.1 python train.py"]),
+        ("python -u train.py", ["--no-python", "python", "-u", "train.py"]),
+        ("./train --name 'a b'", ["--no-python", "./train", "--name", "a b"]),
+        ("python train.py --lr=$LR", ["--no-python", "bash", "-c", "python train.py --lr=$LR"]),
+    ],
+)
+def test_programs(tmp_path: Path, text: str, expected: list[str]) -> None:
+    """Contract: what needs a shell gets one in each rank; other programs run without Python."""
+    assert shown(tmp_path, command.script("demo", spec(text), ONE, distributed()))[3:] == expected
+
+
+def test_setup_of_several_lines(tmp_path: Path) -> None:
+    """Contract: the original's own example, with its line end, is no syntax error, and its cd counts."""
+    setup = "mkdir -p models && cd models\n# a comment at the end\n"
+    text = command.script("demo", spec("./where", setupCommand=setup), ONE, distributed())
+    assert "&&\n" not in text
+    (tmp_path / "torchrun").write_text("#!/bin/sh\npwd\n")
+    (tmp_path / "torchrun").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    ended = subprocess.run(
+        ["bash", "-c", text], check=False, capture_output=True, text=True, cwd=tmp_path, env=environment
+    )
+    assert ended.stdout.strip() == str(tmp_path / "models"), ended.stderr
+
+
+@pytest.mark.parametrize(("ends", "code"), [("exit 3", 3), ("kill -KILL $$", 137), ("exit 0", 0)])
+def test_exit_code_is_torchruns(tmp_path: Path, ends: str, code: int) -> None:
+    """Contract: a failed rank is no success: what torchrun ends with, the pod ends with."""
+    (tmp_path / "torchrun").write_text(f"#!/bin/sh\n{ends}\n")
+    (tmp_path / "torchrun").chmod(0o755)
+    text = command.script("demo", spec("./x"), ONE, distributed())
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    assert subprocess.run(["bash", "-c", text], check=False, env=environment).returncode == code
+
+
+def test_sigterm_reaches_torchrun_and_its_exit_code_counts(tmp_path: Path) -> None:
+    """Contract: torchrun may end in its own way, e.g. write a checkpoint, and says with which code."""
+    (tmp_path / "torchrun").write_text(
+        "#!/bin/bash\ntrap 'echo saved; exit 5' TERM\necho ready\nwhile :; do sleep 0.05; done\n"
+    )
+    (tmp_path / "torchrun").chmod(0o755)
+    text = command.script("demo", spec("./x"), ONE, distributed())
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with subprocess.Popen(
+        ["bash", "-c", text], stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        running.terminate()
+        assert running.wait(timeout=30) == 5
+        assert running.stdout.read() == "saved\n"
+
+
+def test_setup_that_fails_ends_the_pod(tmp_path: Path) -> None:
+    """Contract: ranks do not start after a setup that failed."""
+    text = command.script("demo", spec("./x", setupCommand="false\necho later\n"), ONE, distributed())
+    ended = subprocess.run(["bash", "-c", text], check=False, capture_output=True, text=True, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (1, "")
+
+
+@pytest.mark.parametrize("text", ["torchrun train.py", "python 'train.py", "   "])
+def test_refused(text: str) -> None:
+    """Contract: torchrun within torchrun, and what no shell reads, are refused before any pod."""
+    with pytest.raises(Refused, match="expected"):
+        command.torchrun("demo", spec(text), ONE, distributed())
+
+
+@given(words=st.lists(st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), min_size=1), max_size=4))
+def test_words_arrive_as_they_are(words: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Contract: an argument in quotes reaches the program unchanged, whatever is in it."""
+    text = shlex.join(["python", "train.py", *words])
+    line = command.torchrun("demo", spec(text), ONE, distributed())
+    parts = shlex.split(line)
+    program = parts[parts.index("--nproc-per-node=2") + 1 :]
+    if program[:3] == ["--no-python", "bash", "-c"]:
+        assert shlex.split(program[3])[2:] == words
+    else:
+        assert program == ["train.py", *words]

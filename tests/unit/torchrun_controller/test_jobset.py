@@ -1,0 +1,237 @@
+"""Queue + job → JobSet and claims."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from torchrun_objects import job, queue
+
+from harness.torchrun_controller import names
+from harness.torchrun_controller.jobset import claims, jobset
+from harness.torchrun_controller.models import JobSpec, QueueSpec
+from harness.torchrun_controller.nodes import Refused
+from harness.torchrun_controller.template import Resolved, resolve
+
+Object = dict[str, Any]
+GPU_NODES = {"gpus": 8, "cpus": 96, "memory": "512Gi", "gpuType": "h100-80gb"}
+
+
+def resolved(one: Object, of: Object) -> Resolved:
+    return resolve(
+        one["metadata"]["name"],
+        JobSpec.model_validate(one["spec"]),
+        one["metadata"]["annotations"],
+        QueueSpec.model_validate(of["spec"]),
+    )
+
+
+def made(one: Object, of: Object, local_queue: str | None = "cpu") -> Object:
+    return jobset(one, resolved(one, of), local_queue)
+
+
+def inner(document: Object) -> Object:
+    return dict(document["spec"]["replicatedJobs"][0]["template"]["spec"])
+
+
+def pod_of(document: Object) -> Object:
+    return dict(inner(document)["template"]["spec"])
+
+
+def trainer(document: Object) -> Object:
+    return dict(pod_of(document)["containers"][0])
+
+
+def test_ranks_have_names() -> None:
+    """Contract: a headless Service gives every rank a name before it is ready (the original had none)."""
+    document = made(job(), queue())
+    assert document["spec"]["network"] == {"enableDNSHostnames": True, "publishNotReadyAddresses": True}
+    assert (inner(document)["parallelism"], inner(document)["completions"]) == (2, 2)
+    assert f"--rdzv-endpoint={names.host('demo', 0)}:29500" in trainer(document)["command"][2]
+
+
+def test_kueue_starts_it() -> None:
+    """Contract: all pods are admitted together, or none: the JobSet is suspended and names its queue."""
+    document = made(job(), queue())
+    assert document["spec"]["suspend"] is True
+    assert document["metadata"]["labels"][names.KUEUE_QUEUE_LABEL] == "cpu"
+    assert made(job(), queue(), None)["spec"]["suspend"] is False
+
+
+def test_a_failed_rank_ends_its_attempt() -> None:
+    """Contract: no container and no Job repeats a rank alone; the JobSet restarts all, maxRestarts times."""
+    document = made(job(reliability={"maxRestarts": 5}), queue())
+    assert document["spec"]["failurePolicy"]["maxRestarts"] == 5
+    assert inner(document)["backoffLimit"] == 0
+    assert pod_of(document)["restartPolicy"] == "Never"
+    never = made(job(reliability={"restartPolicy": "Never"}), queue())
+    assert never["spec"]["failurePolicy"]["maxRestarts"] == 0
+
+
+def test_nothing_in_it_deletes_or_repeats_by_itself() -> None:
+    """Contract: no ttlSecondsAfterFinished below the job: what it deletes would be made again."""
+    assert "ttlSecondsAfterFinished" not in yaml.safe_dump(made(job(), queue()))
+
+
+def test_deadline_of_the_cluster_lies_behind_ours() -> None:
+    """Contract: when the controller is gone the cluster ends the job, and does not restart it."""
+    document = made(job(reliability={"activeDeadlineSeconds": 100}), queue())
+    assert inner(document)["activeDeadlineSeconds"] > 100
+    assert document["spec"]["failurePolicy"]["rules"][0] == {
+        "name": "deadline",
+        "action": "FailJobSet",
+        "onJobFailureReasons": ["DeadlineExceeded"],
+    }
+
+
+def test_resources_are_the_share_of_the_node() -> None:
+    """Contract: half of a node's GPUs come with half of its CPUs and memory, as requests and limits."""
+    document = made(job(numNodes=None, numGPUs=4), queue(nodeResources=GPU_NODES))
+    expected = {"cpu": "48000m", "memory": str(256 * 2**30), "nvidia.com/gpu": "4"}
+    assert trainer(document)["resources"] == {"requests": expected, "limits": expected}
+    assert document["metadata"]["labels"][names.GPU_TYPE_LABEL] == "h100-80gb"
+
+
+def test_a_job_on_cpus_asks_for_no_gpu() -> None:
+    """Contract: numGPUs: 0 runs on a GPU queue without one."""
+    document = made(job(numGPUs=0), queue(nodeResources=GPU_NODES))
+    assert "nvidia.com/gpu" not in trainer(document)["resources"]["requests"]
+
+
+def test_shared_memory_is_for_each_gpu() -> None:
+    """Contract: shmSizePerGPU times the GPUs of the pod."""
+    document = made(
+        job(numNodes=None, numGPUs=32), queue(nodeResources=GPU_NODES, storage={"shmSizePerGPU": "8Gi"})
+    )
+    assert {"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": "65536Mi"}} in pod_of(document)[
+        "volumes"
+    ]
+
+
+def test_kai_scheduler_of_an_example_is_not_waited_for() -> None:
+    """Contract: where Kueue admits, no pod waits for a scheduler that is not there; another one is kept."""
+    of = queue(scheduling={"scheduler": "kai-scheduler", "priorityClassName": "gpu-priority"})
+    assert "schedulerName" not in pod_of(made(job(), of))
+    assert pod_of(made(job(), of))["priorityClassName"] == "gpu-priority"
+    assert pod_of(made(job(), queue(scheduling={"scheduler": "mine"})))["schedulerName"] == "mine"
+    one = job()
+    kai = pod_of(jobset(one, resolved(one, of), None, kai=True))
+    assert kai["schedulerName"] == "kai-scheduler"
+
+
+def test_job_says_otherwise() -> None:
+    """Contract: the job's image, environment and scheduling replace the queue's, by name."""
+    of = queue(
+        env=[{"name": "A", "value": "1"}, {"name": "B", "value": "1"}],
+        scheduling={"nodeSelector": {"zone": "a"}, "priorityClassName": "low"},
+    )
+    one = job(image="torch:2", env=[{"name": "B", "value": "2"}], scheduling={"priorityClassName": "high"})
+    document = made(one, of)
+    values = {item["name"]: item.get("value") for item in trainer(document)["env"]}
+    assert (trainer(document)["image"], values["A"], values["B"]) == ("torch:2", "1", "2")
+    assert pod_of(document)["priorityClassName"] == "high"
+    assert pod_of(document)["nodeSelector"] == {"zone": "a"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "of", "reason"),
+    [
+        ({"image": "torch:2"}, {"overrides": {"allowed": ["env"]}}, "OverrideNotAllowed"),
+        ({"env": [{"name": "PET_NNODES", "value": "9"}]}, {}, "ReservedEnv"),
+        ({}, {"image": None}, "NoImage"),
+        (
+            {},
+            {"storage": {"checkpoints": {"enabled": True, "size": "1Gi", "accessMode": "ReadWriteOnce"}}},
+            "AccessMode",
+        ),
+        ({}, {"storage": {"datasets": {"enabled": True}}}, "ClaimSize"),
+        ({"workspaceStorage": {"source": "s3", "url": "s3://b/c"}}, {}, "WorkspaceSource"),
+    ],
+)
+def test_refused(fields: Object, of: Object, reason: str) -> None:
+    """Contract: what cannot run is refused by its reason, before anything is made."""
+    with pytest.raises(Refused) as refused:
+        made(job(**fields), queue(**of))
+    assert refused.value.reason == reason
+
+
+def test_template_keeps_its_sidecars_and_gives_gpus() -> None:
+    """Contract: the trainer's GPUs are the node's where nodeResources has none; other containers stay."""
+    gpus = {"nvidia.com/gpu": 4}
+    spec = {
+        "containers": [
+            {"name": "trainer", "image": "a", "resources": {"limits": gpus, "requests": gpus}},
+            {"name": "metrics", "image": "b"},
+        ],
+        "tolerations": [{"key": "gpu"}],
+    }
+    of = queue(podTemplate={"spec": spec}, nodeResources={})
+    document = made(job(numNodes=3), of)
+    assert [container["name"] for container in pod_of(document)["containers"]] == ["trainer", "metrics"]
+    assert trainer(document)["image"] == "a"
+    assert "--nproc-per-node=4" in trainer(document)["command"][2]
+    assert trainer(document)["resources"]["limits"] == {"nvidia.com/gpu": "4"}
+    assert pod_of(document)["tolerations"] == [{"key": "gpu"}]
+
+
+def test_claims_of_one_node() -> None:
+    """Contract: the workspace goes with the job; datasets and checkpoints have no owner, and stay."""
+    storage = {
+        "workspace": {"enabled": True, "sizePerGPU": "10Gi"},
+        "datasets": {"enabled": True, "size": "1Gi"},
+        "checkpoints": {"enabled": True, "sizePerGPU": "50Gi"},
+    }
+    one, of = job(numNodes=None, numGPUs=8), queue(nodeResources=GPU_NODES, storage=storage)
+    found = {claim["metadata"]["name"]: claim for claim in claims(one, resolved(one, of))}
+    assert found.keys() == {"demo-workspace", "cpu-datasets", "demo-checkpoints"}
+    sizes = {name: claim["spec"]["resources"]["requests"]["storage"] for name, claim in found.items()}
+    assert sizes == {"demo-workspace": "81920Mi", "cpu-datasets": "1024Mi", "demo-checkpoints": "409600Mi"}
+    owned = [name for name, claim in found.items() if "ownerReferences" in claim["metadata"]]
+    assert owned == ["demo-workspace"]
+    mounts = {mount["name"]: mount for mount in trainer(made(one, of))["volumeMounts"]}
+    assert mounts["datasets"].get("readOnly") is True
+    assert "readOnly" not in mounts["checkpoints"]
+    assert trainer(made(one, of))["workingDir"] == "/app"
+
+
+def test_workspace_of_several_nodes() -> None:
+    """Contract: no ReadWriteOnce claim holds several pods on one node: each pod has a folder of its own."""
+    one, of = job(), queue(storage={"workspace": {"enabled": True}})
+    assert claims(one, resolved(one, of)) == []
+    assert {"name": "workspace", "emptyDir": {}} in pod_of(made(one, of))["volumes"]
+    shared = queue(storage={"workspace": {"enabled": True, "accessMode": "ReadWriteMany"}})
+    [claim] = claims(one, resolved(one, shared))
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+
+
+def test_pods_wait_for_the_workspace_that_is_promised() -> None:
+    """Contract: a job whose command line uploads code waits for its digest; another one does not wait."""
+    digest = {names.WORKSPACE_ANNOTATION: "sha256:1"}
+    [waiting] = pod_of(made(job(annotations=digest), queue()))["initContainers"]
+    assert waiting["env"] == [{"name": "DIGEST", "value": "sha256:1"}]
+    assert "initContainers" not in pod_of(made(job(), queue()))
+
+
+def test_git_is_fetched_at_its_ref() -> None:
+    """Contract: the ref is the ref, not the URL (the original's mistake)."""
+    code = {"source": "git", "url": "https://git.example/a.git", "ref": "v1.2"}
+    [fetch] = pod_of(made(job(workspaceStorage=code), queue()))["initContainers"]
+    assert {item["name"]: item["value"] for item in fetch["env"]} == {"URL": code["url"], "REF": "v1.2"}
+
+
+def test_elastic_job_outlives_a_pod() -> None:
+    """Contract: a lost pod comes back alone, and min nodes decide success."""
+    document = made(job(numNodes=None, minNodes=2, maxNodes=4), queue())
+    assert inner(document)["backoffLimit"] > 0
+    assert inner(document)["successPolicy"] == {"rules": [{"succeededCount": 2}]}
+    assert document["spec"]["failurePolicy"]["maxRestarts"] == 0
+
+
+def test_everything_goes_with_the_job_and_is_found_by_its_label() -> None:
+    """Contract: `kubectl get pods -l torchrun-job-name=demo`, and an owner in the same namespace."""
+    document = made(job(labels={"team": "a"}), queue())
+    [reference] = document["metadata"]["ownerReferences"]
+    assert (reference["uid"], reference["controller"]) == ("job-uid", True)
+    labels = inner(document)["template"]["metadata"]["labels"]
+    assert (labels[names.JOB_LABEL], labels["team"]) == ("demo", "a")

@@ -1,0 +1,96 @@
+"""Which object is looked at when."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+
+from harness.torchrun_controller import waking
+from harness.torchrun_controller.reconcile import Key
+from harness.torchrun_controller.waking import Waking
+
+ONE, TWO = Key("job", "team", "one"), Key("job", "team", "two")
+LIMIT = 20.0
+
+
+async def during(found: Waking, until: threading.Event) -> None:
+    """Run it until the event is set. Raises TimeoutError after LIMIT seconds."""
+    task = asyncio.create_task(found.run())
+    assert await asyncio.to_thread(until.wait, LIMIT)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def test_event_that_comes_during_a_look_is_not_lost() -> None:
+    """Contract: the same object is looked at once at a time, and again for what came meanwhile."""
+    looks: list[Key] = []
+    first, go_on, done = threading.Event(), threading.Event(), threading.Event()
+
+    def look(key: Key) -> None:
+        looks.append(key)
+        if len(looks) == 1:
+            first.set()
+            assert go_on.wait(LIMIT)
+        else:
+            done.set()
+
+    async def run() -> None:
+        found = Waking(look)
+        found.wake(ONE)
+        task = asyncio.create_task(during(found, done))
+        assert await asyncio.to_thread(first.wait, LIMIT)
+        for _ in range(3):
+            found.wake(ONE)
+        assert looks == [ONE]  # still the first
+        go_on.set()
+        await task
+
+    asyncio.run(run())
+    assert looks == [ONE, ONE]
+
+
+def test_failure_is_repeated_and_holds_up_nobody() -> None:
+    """Contract: what fails is looked at again, later each time; other objects do not wait for it."""
+    failures, done, other = [0], threading.Event(), threading.Event()
+
+    def look(key: Key) -> None:
+        if key == TWO:
+            other.set()
+            return
+        failures[0] += 1
+        if failures[0] < 3:
+            raise RuntimeError("the API server does not answer")
+        done.set()
+
+    async def run() -> None:
+        found = Waking(look, workers=1)
+        found.wake(ONE)
+        found.wake(TWO)
+        await during(found, done)
+
+    asyncio.run(run())
+    assert other.is_set()
+    assert failures == [3]
+
+
+def test_time_that_comes() -> None:
+    """Contract: a look that asks for another one gets it without an event."""
+    looks, done = [0], threading.Event()
+
+    def look(_: Key) -> float | None:
+        looks[0] += 1
+        if looks[0] < 3:
+            return 0.01
+        done.set()
+        return None
+
+    async def run() -> None:
+        found = Waking(look)
+        found.wake(ONE)
+        await during(found, done)
+
+    asyncio.run(run())
+    assert looks == [3]
+    assert waking.LONGEST_PAUSE >= waking.FIRST_PAUSE

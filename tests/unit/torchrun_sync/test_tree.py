@@ -1,0 +1,125 @@
+"""What of a folder travels, next to git's own answer; and when a file is read again."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.core.errors import UsageError
+from harness.torchrun_sync.tree import Walker
+
+NAMES = ("a", "b.py", "c.log", "d")
+PATTERNS = st.lists(
+    st.sampled_from(
+        [
+            "a",
+            "a/",
+            "/a",
+            "*.log",
+            "!*.log",
+            "d/*",
+            "!d/b.py",
+            "**/b.py",
+            "a/**",
+            "!a/",
+            "# text",
+            "",
+            "d/a",
+            "[ab]*",
+        ]
+    ),
+    max_size=4,
+)
+
+
+def paths(top: Path) -> set[str]:
+    return {entry["path"] for entry in Walker(top).look().entries}
+
+
+@settings(max_examples=40)
+@given(outer=PATTERNS, inner=PATTERNS, deepest=PATTERNS)
+def test_what_gitignore_files_leave_out_is_what_git_leaves_out(
+    outer: list[str], inner: list[str], deepest: list[str]
+) -> None:
+    """Contract: .gitignore files mean what they mean to git, at each level."""
+    with tempfile.TemporaryDirectory() as folder:
+        top = Path(folder)
+        for where, rules in (("", outer), ("d", inner), ("d/a", deepest)):
+            (top / where / "a").mkdir(parents=True, exist_ok=True)
+            (top / where / "d").mkdir(exist_ok=True)
+            (top / where / ".gitignore").write_text("\n".join(rules) + "\n")
+            for name in NAMES[1:3]:
+                (top / where / name).write_text(name)
+        subprocess.run(["git", "init", "-q", folder], check=True)
+        said = subprocess.run(
+            ["git", "-C", folder, "ls-files", "-z", "--others", "--exclude-standard"],
+            capture_output=True,
+            check=True,
+            env={**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"},
+        ).stdout.decode()
+        files = {entry["path"] for entry in Walker(top).look().entries if entry["kind"] == "file"}
+        assert files == set(filter(None, said.split("\0")))
+
+
+def test_torchrunignore_wins_over_gitignore(tmp_path: Path) -> None:
+    """Contract: it leaves out more, and brings back what git leaves out and what nobody means to send."""
+    for name in ("weights.bin", "notes.md", "lib.pyc"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / ".gitignore").write_text("*.bin\n")
+    assert paths(tmp_path) == {".gitignore", "notes.md"}
+    (tmp_path / ".torchrunignore").write_text("!*.bin\n!*.pyc\n*.md\n.*ignore\n")
+    assert paths(tmp_path) == {"weights.bin", "lib.pyc"}
+
+
+def test_what_has_no_content_is_named_as_skipped(tmp_path: Path) -> None:
+    """Contract: a socket and a pipe stay here, and the user is told."""
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+        tree = Walker(tmp_path).look()
+    assert (tree.entries, tree.skipped) == ((), ("pipe", "socket"))
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+    """Contract: expected, seen, and the option to use."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="is a file"):
+        Walker(tmp_path / "file")
+    with pytest.raises(UsageError, match="is not there"):
+        Walker(tmp_path / "nothing")
+
+
+def test_a_write_that_keeps_size_and_time_is_seen(tmp_path: Path) -> None:
+    """Contract: a file that was written in the last two seconds is read again, whatever its stamp says."""
+    walker = Walker(tmp_path)
+    (tmp_path / "a").write_text("one")
+    when = (tmp_path / "a").stat()
+    first = walker.look().digest
+    (tmp_path / "a").write_text("two")
+    os.utime(tmp_path / "a", ns=(when.st_atime_ns, when.st_mtime_ns))
+    assert walker.look().digest != first
+
+
+def test_a_stamp_changes_with_anything_that_travels(tmp_path: Path) -> None:
+    """Contract: `--watch` sees content, mode, a new name and a lost one, without reading a file."""
+    walker = Walker(tmp_path)
+    seen = [walker.stamps()]
+    (tmp_path / "a").write_text("one")
+    seen.append(walker.stamps())
+    (tmp_path / "a").write_text("four")
+    seen.append(walker.stamps())
+    (tmp_path / "a").chmod(0o755)
+    seen.append(walker.stamps())
+    (tmp_path / "a").rename(tmp_path / "b")
+    seen.append(walker.stamps())
+    (tmp_path / "empty").mkdir()
+    seen.append(walker.stamps())
+    assert all(one != other for one, other in pairwise(seen))
