@@ -177,7 +177,8 @@ def _complete(pod: Object, asked: Asked, labels: Object) -> None:
     container |= {
         "image": asked.image,
         "command": ["sh", "-c"],
-        "args": [f"exec {shlex.join(asked.words())}\n"],
+        # The kubelet takes $(NAME) for a variable, and $$ for one dollar.
+        "args": [f"exec {shlex.join(asked.words())}\n".replace("$", "$$")],
         "resources": {"requests": requests, "limits": limits},
         "env": [
             *container["env"],

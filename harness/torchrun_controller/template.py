@@ -196,9 +196,14 @@ def _container(job: Resolved) -> Object:
 def _command(job: Resolved, code: storage.Volume | None) -> list[str]:
     """Return the trainer's command. With a synced workspace it runs again when new code is switched in."""
     words = ["bash", "-c", command.script(job.name, job.spec, job.plan, job.distributed)]
-    if code is None or not job.workspace_digest:
-        return words
-    return supervised(words, f"{code.path.rstrip('/')}/{STORE}", CONTROL)
+    if code is not None and job.workspace_digest:
+        words = supervised(words, f"{code.path.rstrip('/')}/{STORE}", CONTROL)
+    return _verbatim(words)
+
+
+def _verbatim(words: list[str]) -> list[str]:
+    """Return a command for the kubelet, which takes $(NAME) for a variable, and $$ for one dollar."""
+    return [word.replace("$", "$$") for word in words]
 
 
 def _named(found: Iterable[Object]) -> list[Object]:
@@ -250,7 +255,7 @@ def _initial(job: Resolved, trainer: Object) -> Object | None:
         "name": "workspace",
         "image": (asked and asked.image) or trainer["image"],
         "imagePullPolicy": asked.image_pull_policy if asked else trainer["imagePullPolicy"],
-        "command": ["bash", "-c", script],
+        "command": _verbatim(["bash", "-c", script]),
         "workingDir": code.path,
         "env": environment,
         **({"envFrom": [{"secretRef": {"name": secret}}]} if secret else {}),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 import yaml
 from torchrun_objects import job, queue
 
-from harness.torchrun_controller import names
+from harness.torchrun_controller import command, names
 from harness.torchrun_controller.jobset import claims, jobset
 from harness.torchrun_controller.models import JobSpec, QueueSpec
 from harness.torchrun_controller.nodes import Refused
@@ -49,6 +50,30 @@ def test_ranks_have_names() -> None:
     assert document["spec"]["network"] == {"enableDNSHostnames": True, "publishNotReadyAddresses": True}
     assert (inner(document)["parallelism"], inner(document)["completions"]) == (2, 2)
     assert f"--rdzv-endpoint={names.host('demo', 0)}:29500" in trainer(document)["command"][2]
+
+
+def as_the_kubelet_reads(text: str, variables: dict[str, str]) -> str:
+    """Return a word as Kubernetes expands it: $(NAME) where it is known, and $$ is one dollar."""
+
+    def one(found: re.Match[str]) -> str:
+        return "$" if found[1] is None else variables.get(found[1], found[0])
+
+    return re.sub(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)", one, text)
+
+
+@pytest.mark.parametrize("theirs", ["echo $$ $HOME", "echo $(TORCHRUN_JOB) $(date)", "echo $$(HOME) $"])
+@pytest.mark.parametrize("digest", ["", "d1"])
+def test_a_command_reaches_the_shell_as_it_was_written(theirs: str, digest: str) -> None:
+    """Contract: no dollar of it is lost to the kubelet, with a synced workspace too."""
+    annotations = {names.WORKSPACE_ANNOTATION: digest} if digest else {}
+    one = job(command=theirs, annotations=annotations)
+    of = queue(storage={"workspace": {"enabled": True}})
+    wanted = resolved(one, of)
+    container = trainer(made(one, of))
+    words = [as_the_kubelet_reads(word, {"TORCHRUN_JOB": "x", "HOME": "y"}) for word in container["command"]]
+    script = command.script(wanted.name, wanted.spec, wanted.plan, wanted.distributed)
+    assert words[-3:] == ["bash", "-c", script]
+    assert theirs in script
 
 
 def test_kueue_starts_it() -> None:
