@@ -144,3 +144,8 @@ def _wait_for(host: str, port: int) -> list[str]:
         "  sleep 0.5",
         "done",
     ]
+
+
+def verbatim(words: list[str]) -> list[str]:
+    """Return a command for the kubelet, which takes $(NAME) for a variable, and $$ for one dollar."""
+    return [word.replace("$", "$$") for word in words]

@@ -29,6 +29,7 @@ from harness.torchrun_controller.observed import (
     hindrance,
     owned,
     syncing,
+    workspaces,
 )
 from harness.torchrun_controller.template import Resolved, resolve
 
@@ -220,6 +221,11 @@ class _Job:
             self._condition("Admitted", True, "Admitted")
         if self.status.start_time is None:
             self.status.start_time = stamp(self.now)
+        brought = workspaces(pods)
+        if len(set(brought.values())) > 1:
+            each = ", ".join(f"{pod} has {what}" for pod, what in sorted(brought.items()))
+            message = f"the pods brought different code: {each}; name a tag or a commit, which do not move"
+            return self._refuse("WorkspaceDiffers", message)
         counts, need = self.status.workers, self._least()
         if counts.failed:
             why = failure(pods)

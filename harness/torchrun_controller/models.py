@@ -236,6 +236,10 @@ class WorkspaceStorage(Spec):
             "a workspace of source existing needs the claimName that holds it",
         ),
         rule("!has(self.ref) || self.source == 'git'", "ref is for source git alone"),
+        rule(
+            "self.source != 's3' || !has(self.url) || self.url.matches('^s3://[^/]+')",
+            "a workspace of source s3 needs a url of the form s3://bucket/prefix",
+        ),
     )
 
     source: Literal["zip", "git", "s3", "existing"] = "zip"
@@ -244,7 +248,8 @@ class WorkspaceStorage(Spec):
     """A branch, a tag or a commit. Without one, the repository's default branch."""
     claim_name: Name | None = None
     secret_name: Name | None = None
-    """A Secret whose keys are the environment of the download (AWS_ACCESS_KEY_ID, …)."""
+    """A Secret whose keys are the environment of the download: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
+    AWS_REGION, AWS_ENDPOINT_URL; GIT_USERNAME, GIT_PASSWORD."""
     size: Quantity = "10Gi"
     """Size for each GPU, or of all for a job without GPUs."""
     storage_class: Word | None = None

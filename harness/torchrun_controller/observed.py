@@ -119,6 +119,18 @@ def syncing(pods: list[Object]) -> bool:
     )
 
 
+def workspaces(pods: list[Object]) -> dict[str, str]:
+    """Return pod → what it fetched as its workspace: a commit or a digest."""
+    return {
+        pod["metadata"]["name"]: str(ended["message"]).strip()
+        for pod in pods
+        for initial in (pod.get("status") or {}).get("initContainerStatuses") or []
+        if initial["name"] == "workspace"
+        and (ended := (initial.get("state") or {}).get("terminated") or {}).get("exitCode") == 0
+        and ended.get("message")
+    }
+
+
 def hindrance(pods: list[Object]) -> str:
     """Return why a pod does not run yet, in the kubelet's or the scheduler's words; "" without a reason."""
     for pod in pods:
@@ -144,9 +156,17 @@ def failure(pods: list[Object]) -> str:
         status, name = pod.get("status") or {}, pod["metadata"]["name"]
         if status.get("phase") != "Failed":
             continue
-        for container in status.get("containerStatuses") or []:
-            ended = (container.get("state") or {}).get("terminated") or {}
-            if container["name"] == names.TRAINER and ended.get("exitCode"):
-                return f"{name}: {ended.get('reason', 'Error')}, exit code {ended['exitCode']}"
+        for kind, awaited in (("initContainerStatuses", "workspace"), ("containerStatuses", names.TRAINER)):
+            for container in status.get(kind) or []:
+                ended = (container.get("state") or {}).get("terminated") or {}
+                if container["name"] == awaited and ended.get("exitCode"):
+                    return f"{name}: {_exit(awaited, ended)}"
         return f"{name}: {status.get('reason', 'Failed')}: {status.get('message', '')}".rstrip(": ")
     return ""
+
+
+def _exit(container: str, ended: Object) -> str:
+    code = f"{ended.get('reason', 'Error')}, exit code {ended['exitCode']}"
+    # What brings the workspace leaves its last lines there; the trainer's are in its log.
+    said = str(ended.get("message") or "").strip() if container == "workspace" else ""
+    return f"{code}: {said}" if said else code

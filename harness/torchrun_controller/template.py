@@ -10,16 +10,13 @@ from decimal import Decimal
 from kubernetes.utils.quantity import parse_quantity
 
 from harness.core.kubernetes import Object
-from harness.torchrun_controller import command, names, storage
+from harness.torchrun_controller import command, names, storage, workspace
 from harness.torchrun_controller.models import Distributed, JobSpec, QueueSpec, Scheduling, Storage
 from harness.torchrun_controller.nodes import Plan, Refused, distribute
 from harness.torchrun_sync.bundle import supervised
 from harness.torchrun_sync.pods import CONTROL, STORE
 
 GPU = "nvidia.com/gpu"
-READY = ".torchrun/ready"
-"""In the workspace: the digest of what is there, written last."""
-WORKSPACE_SECONDS = 600
 
 
 @dataclass(frozen=True)
@@ -126,7 +123,8 @@ def pod(job: Resolved, *, kai: bool) -> Object:
     spec.setdefault("serviceAccountName", job.queue.service_account_name)
     added = [{"name": volume.name, **volume.source} for volume in job.volumes]
     spec["volumes"] = _named([*(spec.get("volumes") or []), *added, *job.spec.volumes.additional_volumes])
-    waiting = _initial(job, trainer)
+    code = next((volume for volume in job.volumes if volume.name == "workspace"), None)
+    waiting = workspace.container(job.spec.workspace_storage, job.workspace_digest, code, trainer)
     if waiting:
         spec["initContainers"] = [*(spec.get("initContainers") or []), waiting]
     _schedule(spec, job, kai=kai)
@@ -198,12 +196,7 @@ def _command(job: Resolved, code: storage.Volume | None) -> list[str]:
     words = ["bash", "-c", command.script(job.name, job.spec, job.plan, job.distributed)]
     if code is not None and job.workspace_digest:
         words = supervised(words, f"{code.path.rstrip('/')}/{STORE}", CONTROL)
-    return _verbatim(words)
-
-
-def _verbatim(words: list[str]) -> list[str]:
-    """Return a command for the kubelet, which takes $(NAME) for a variable, and $$ for one dollar."""
-    return [word.replace("$", "$$") for word in words]
+    return command.verbatim(words)
 
 
 def _named(found: Iterable[Object]) -> list[Object]:
@@ -229,57 +222,6 @@ def _resources(template: Object, job: Resolved) -> Object:
         if merged:
             result[kind] = merged
     return result
-
-
-def _initial(job: Resolved, trainer: Object) -> Object | None:
-    """Return the container that brings the workspace, or waits for it; None where it is there already."""
-    asked = job.spec.workspace_storage
-    code = next((volume for volume in job.volumes if volume.name == "workspace"), None)
-    if code is None:
-        return None
-    environment: list[Object] = []
-    if asked is not None and asked.source == "git":
-        script = GIT
-        environment = [{"name": "URL", "value": asked.url}, {"name": "REF", "value": asked.ref or "HEAD"}]
-    elif job.workspace_digest:
-        script = WAIT
-        environment = [{"name": "DIGEST", "value": job.workspace_digest}]
-    elif asked is not None and asked.source == "s3":
-        raise Refused(
-            "WorkspaceSource", "a workspace from s3 is not there yet: expected zip, git or existing"
-        )
-    else:
-        return None
-    secret = asked.secret_name if asked else None
-    return {
-        "name": "workspace",
-        "image": (asked and asked.image) or trainer["image"],
-        "imagePullPolicy": asked.image_pull_policy if asked else trainer["imagePullPolicy"],
-        "command": _verbatim(["bash", "-c", script]),
-        "workingDir": code.path,
-        "env": environment,
-        **({"envFrom": [{"secretRef": {"name": secret}}]} if secret else {}),
-        "volumeMounts": [{"name": code.name, "mountPath": code.path}],
-    }
-
-
-GIT = f"""set -e
-mkdir -p .torchrun
-if [ ! -f {READY} ]; then
-  git init -q . && git fetch -q --depth 1 "$URL" "$REF" && git checkout -q --detach FETCH_HEAD
-  git rev-parse HEAD >{READY}.new && mv {READY}.new {READY}
-fi
-echo "workspace: commit $(cat {READY})"
-"""
-WAIT = f"""waited=0
-until [ -f {READY} ] && [ "$(cat {READY})" = "$DIGEST" ]; do
-  if [ $waited -ge {WORKSPACE_SECONDS} ]; then
-    echo "expected workspace $DIGEST within {WORKSPACE_SECONDS} s: seen $(cat {READY} 2>/dev/null)" >&2
-    exit 1
-  fi
-  sleep 1; waited=$((waited + 1))
-done
-"""
 
 
 def _schedule(spec: Object, job: Resolved, *, kai: bool) -> None:

@@ -11,6 +11,7 @@ from importlib.resources import files
 
 PACKAGE = "harness.torchrun_sync.pod"
 RECEIVER = ("frames", "entries", "files", "incoming", "store", "control", "receiver")
+S3 = ("files", "s3")
 SUPERVISOR = ("entries", "files", "control", "supervisor")
 _RUN = """
 import sys, types
@@ -64,8 +65,17 @@ def supervised(command: Sequence[str], root: str, control: str, *, start_seconds
 
     `start_seconds`: how long a pod waits for its first tree. The exit code is the command's.
     """
+    return [*_carried(SUPERVISOR), root, control, f"{start_seconds:g}", *command]
+
+
+def s3_fetch(url: str, root: str, ready: str, seconds: int) -> list[str]:
+    """Return the command that brings a workspace from S3 to `root`, and prints the digest of what came."""
+    return [*_carried(S3), url, root, ready, str(seconds)]
+
+
+def _carried(modules: Sequence[str]) -> list[str]:
     # No `$` may be in it: Kubernetes makes one of two in a container's command.
-    packed = base64.b64encode(_packed(SUPERVISOR)).decode()
+    packed = base64.b64encode(_packed(modules)).decode()
     text = f"{_RUN}\nimport base64, json, zlib\n"
     text += f"run(json.loads(zlib.decompress(base64.b64decode({packed!r}))), sys.argv[1:])"
-    return ["python3", "-c", text, root, control, f"{start_seconds:g}", *command]
+    return ["python3", "-c", text]

@@ -314,6 +314,29 @@ def test_syncing() -> None:
     assert decision.status.phase == "Syncing"
 
 
+def brought(index: int, phase: str, message: str, code: int = 0) -> Object:
+    """Return a pod whose workspace was fetched, or was not."""
+    ended = {"exitCode": code, "reason": "Completed" if code == 0 else "Error", "message": message}
+    return pod(index, phase, initContainerStatuses=[{"name": "workspace", "state": {"terminated": ended}}])
+
+
+def test_pods_with_different_code() -> None:
+    """Contract: a branch that moved between two pods is no job: it fails, and says which pod has what."""
+    pods = [brought(0, "Running", "aaa\n"), brought(1, "Pending", "bbb\n")]
+    decision = look(job(status=CREATED), jobset=jobset(), pods=pods)
+    assert (decision.status.phase, reason(decision, "Failed")) == ("Failed", ("True", "WorkspaceDiffers"))
+    assert "demo-node-0-0-x0 has aaa, demo-node-0-1-x0 has bbb" in str(decision.status.message)
+    same = [brought(0, "Running", "aaa\n"), brought(1, "Running", "aaa")]
+    assert look(job(status=CREATED), jobset=jobset(), pods=same).status.phase == "Running"
+
+
+def test_workspace_that_cannot_be_brought() -> None:
+    """Contract: the message has the last words of what should have brought it."""
+    pods = [brought(0, "Failed", "workspace: s3://b/c: expected objects there, seen none", 1)]
+    message = str(look(job(status=CREATED), jobset=jobset(), pods=pods).status.message)
+    assert "exit code 1: workspace: s3://b/c: expected objects there" in message
+
+
 def test_elastic_job_goes_on_without_a_node() -> None:
     """Contract: with min nodes left an elastic job is Running, also beside a failed pod."""
     one = job(numNodes=None, minNodes=2, maxNodes=3, status={**CREATED, "numNodes": 3})

@@ -171,7 +171,6 @@ def test_job_says_otherwise() -> None:
             "AccessMode",
         ),
         ({}, {"storage": {"datasets": {"enabled": True}}}, "ClaimSize"),
-        ({"workspaceStorage": {"source": "s3", "url": "s3://b/c"}}, {}, "WorkspaceSource"),
     ],
 )
 def test_refused(fields: Object, of: Object, reason: str) -> None:
@@ -242,7 +241,19 @@ def test_git_is_fetched_at_its_ref() -> None:
     """Contract: the ref is the ref, not the URL (the original's mistake)."""
     code = {"source": "git", "url": "https://git.example/a.git", "ref": "v1.2"}
     [fetch] = pod_of(made(job(workspaceStorage=code), queue()))["initContainers"]
-    assert {item["name"]: item["value"] for item in fetch["env"]} == {"URL": code["url"], "REF": "v1.2"}
+    said = {item["name"]: item["value"] for item in fetch["env"]}
+    assert said == {"URL": code["url"], "REF": "v1.2", "SHARED": "false"}
+
+
+@pytest.mark.parametrize(
+    "source", [{"source": "git", "url": "https://a.example/a"}, {"source": "s3", "url": "s3://b/c"}]
+)
+def test_one_pod_brings_what_all_share(source: Object) -> None:
+    """Contract: pods with one volume for all do not fetch into it at once."""
+    shared = {**source, "accessMode": "ReadWriteMany", "secretName": "keys"}
+    [fetch] = pod_of(made(job(workspaceStorage=shared), queue()))["initContainers"]
+    assert {"name": "SHARED", "value": "true"} in fetch["env"]
+    assert fetch["envFrom"] == [{"secretRef": {"name": "keys"}}]
 
 
 def test_elastic_job_outlives_a_pod() -> None:
