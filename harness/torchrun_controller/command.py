@@ -22,8 +22,7 @@ POD_IP = "TORCHRUN_POD_IP"
 NAMES_SECONDS = 300
 JOIN_SECONDS = 600
 SHELL = re.compile(r"[;&|<>$`\n()*?\[\]{}~#!]")
-RESERVED = re.compile(r"PET_\w+|TORCHRUN_\w+|JOB_COMPLETION_INDEX")
-"""Variables that torchrun reads as its options, or that the controller sets."""
+RESERVED = re.compile(names.RESERVED)
 
 
 PYTHON = """if ! command -v python >/dev/null && command -v python3 >/dev/null; then

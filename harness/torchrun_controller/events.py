@@ -15,6 +15,7 @@ from harness.torchrun_controller.models import JobStatus, QueueStatus
 
 LONGEST = 1024
 """Characters of a message, as the API server takes them."""
+ANCIENT = "1970-01-01T00:00:00Z"
 OWN_WORK = ("its LocalQueue is being made", "Kueue has not seen its LocalQueue yet")
 """A queue is not ready for a moment: that is no warning."""
 
@@ -55,7 +56,7 @@ TOLD: dict[tuple[str, str, str], tuple[str, str]] = {
 def of_job(before: JobStatus, status: JobStatus) -> list[Event]:
     """Return the Events of a job's status, oldest first."""
     made = [_of_condition(condition, status) for condition in status.conditions]
-    at = sorted((event for event in made if event), key=lambda event: event.order)
+    at = sorted((event for event in made if event), key=lambda event: event.since or parsed(ANCIENT))
     return [*at, *_of_attempts(before, status)]
 
 
@@ -65,6 +66,10 @@ def _of_condition(now: Condition, status: JobStatus) -> Event | None:
         return None
     reason, message, warning = words
     since = parsed(now.last_transition_time)
+    if reason == "Started":
+        # Pods that end are not ready for a moment: an attempt starts once in each admission.
+        scope = f"{status.job_id} {status.start_time}"
+        return Event(reason, message, status.restarts + 1, since, scope=scope)
     return Event(reason, message[:LONGEST], int(since.timestamp()), since, warning)
 
 

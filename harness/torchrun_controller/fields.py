@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 from harness.core.kubernetes import Object
+from harness.torchrun_controller import names
 
 Json = dict[str, Any]
 
@@ -38,6 +39,7 @@ Quantity = Annotated[
             "anyOf": [{"type": "integer"}, {"type": "string"}],
             "x-kubernetes-int-or-string": True,
             "pattern": r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$",
+            "maxLength": 64,
         }
     ),
 ]
@@ -83,16 +85,53 @@ PodSpec = Annotated[
 Named = Annotated[
     Object,
     WithJsonSchema(
-        {**Free, "required": ["name"], "properties": {"name": {"type": "string", "minLength": 1}}}
+        {
+            **Free,
+            "required": ["name"],
+            "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 1024}},
+        }
     ),
 ]
 """An object of Kubernetes in a list that is keyed by name: a variable, a volume."""
+Permitted = Annotated[
+    Object,
+    WithJsonSchema(
+        {
+            **Free,
+            "required": ["apiVersion", "kind"],
+            "properties": {
+                "apiVersion": {"type": "string", "enum": sorted(set(names.PERMITTED.values()))},
+                "kind": {"type": "string", "enum": sorted(names.PERMITTED)},
+            },
+        }
+    ),
+]
+"""An object of a kind that the controller may make."""
 Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
 
 
 def rule(expression: str, message: str) -> Json:
     """Return a CEL rule (x-kubernetes-validations)."""
     return {"rule": expression, "message": message}
+
+
+def first(expression: str, message: str) -> Json:
+    """Return a rule for a new object alone. It is for fields that cannot change: with a rule that came after
+    an object, nobody could suspend or cancel it.
+    """
+    return {**rule(f"oldSelf.hasValue() || ({expression})", message), "optionalOldSelf": True}
+
+
+def positive(*fields: str) -> list[Json]:
+    """Return rules by which these quantities are more than nothing."""
+    return [
+        rule(
+            f"!has(self.{name}) || (type(self.{name}) == int ? self.{name} > 0 : "
+            rf"!self.{name}.matches(r'^0+(\.0+)?[A-Za-z]*$'))",
+            f"{name} is nothing: expected more",
+        )
+        for name in fields
+    ]
 
 
 def immutable(*fields: str) -> list[Json]:
@@ -107,6 +146,11 @@ def immutable(*fields: str) -> list[Json]:
     ]
 
 
+def validations(*found: Json) -> Json:
+    """Return these CEL rules as part of a schema."""
+    return {"x-kubernetes-validations": list(found)}
+
+
 def rules(*found: Json) -> ConfigDict:
     """Return a model's configuration with these CEL rules."""
-    return ConfigDict(json_schema_extra={"x-kubernetes-validations": list(found)})
+    return ConfigDict(json_schema_extra=validations(*found))

@@ -14,6 +14,7 @@ from kubernetes.dynamic.exceptions import DynamicApiError
 from urllib3.exceptions import HTTPError
 
 from harness.core.kubernetes import Kube, Object
+from harness.core.retries import reason_of
 
 log = logging.getLogger(__name__)
 API = "coordination.k8s.io/v1"
@@ -65,7 +66,7 @@ class Lease:
         try:
             ours = self._take()
         except (ApiException, DynamicApiError, HTTPError) as error:
-            log.warning("Lease %s: %s", self.name, str(error)[:200])
+            log.warning("Lease %s: %s", self.name, reason_of(error))
             self.tried(False)
             return False
         self.tried(True)
@@ -94,7 +95,7 @@ class Lease:
             if found is not None and found["spec"].get("holderIdentity") == self.identity:
                 self._write(found, int(found["spec"].get("leaseTransitions") or 0), holder="")
         except (ApiException, DynamicApiError, HTTPError) as error:
-            log.warning("Lease %s: %s", self.name, str(error)[:200])
+            log.warning("Lease %s: %s", self.name, reason_of(error))
 
     def _write(
         self, found: Object, transitions: int, *, holder: str | None = None, create: bool = False

@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import time
+from types import TracebackType
 from typing import Any, Literal
 
 Format = Literal["text", "json"]
@@ -50,4 +51,10 @@ def setup(form: Format) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Json() if form == "json" else Text())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    sys.excepthook = _crash
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # a line for each event says nothing
+
+
+def _crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Write the end of the process down as a line like the others."""
+    logging.getLogger(__name__).critical("the controller ends: %s", error, exc_info=(kind, error, trace))

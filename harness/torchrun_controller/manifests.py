@@ -42,9 +42,9 @@ RULES = [
     # An owner reference with blockOwnerDeletion needs this where that admission plugin is on.
     _rule(names.GROUP, ["torchrunjobs/finalizers", "torchrunqueues/finalizers"], ["update"]),
     _rule("jobset.x-k8s.io", ["jobsets"], [*READ, "create", "delete"]),
-    _rule("kueue.x-k8s.io", ["workloads"], READ),
+    _rule("kueue.x-k8s.io", ["workloads"], ["list", "watch"]),
     _rule("kueue.x-k8s.io", ["localqueues"], [*READ, "create"]),
-    _rule("", ["pods"], READ),
+    _rule("", ["pods"], ["list", "watch"]),
     _rule("", ["persistentvolumeclaims"], ["get", "list", "create", "delete"]),
     _rule("", ["configmaps"], ["get", "create"]),
     _rule("scheduling.k8s.io", ["priorityclasses"], ["list"]),

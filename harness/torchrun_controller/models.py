@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from harness.torchrun_controller import names
 from harness.torchrun_controller.conditions import Condition
 from harness.torchrun_controller.fields import (
     Anything,
@@ -19,6 +20,7 @@ from harness.torchrun_controller.fields import (
     Labels,
     Name,
     Named,
+    Permitted,
     PodSpec,
     Quantity,
     Seconds,
@@ -27,9 +29,12 @@ from harness.torchrun_controller.fields import (
     Text,
     Time,
     Word,
+    first,
     immutable,
+    positive,
     rule,
     rules,
+    validations,
 )
 
 Backend = Literal["nccl", "gloo", "mpi"]
@@ -77,6 +82,8 @@ class Scheduling(Spec):
 
 class Claim(Spec):
     """A volume for a job. `claimName` names a claim that is there already."""
+
+    model_config = rules(*positive("size", "sizePerGPU"))
 
     enabled: bool = False
     size_per_gpu: Annotated[Quantity | None, Field(alias="sizePerGPU")] = None
@@ -161,7 +168,7 @@ class ResourceTemplate(Spec):
 
     name: Name
     name_mode: Literal["exact", "prefix"] = "exact"
-    template: Anything
+    template: Permitted
     immutable: bool = False
 
 
@@ -240,6 +247,7 @@ class WorkspaceStorage(Spec):
             "self.source != 's3' || !has(self.url) || self.url.matches('^s3://[^/]+')",
             "a workspace of source s3 needs a url of the form s3://bucket/prefix",
         ),
+        *positive("size"),
     )
 
     source: Literal["zip", "git", "s3", "existing"] = "zip"
@@ -269,6 +277,20 @@ class Reliability(Spec):
     active_deadline_seconds: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
 
 
+Env = Annotated[
+    list[Named],
+    Field(
+        max_length=512,
+        json_schema_extra=validations(
+            rule(
+                f"self.all(it, !it.name.matches(r'^({names.RESERVED})$'))",
+                "the controller and torchrun use PET_…, TORCHRUN_… and JOB_COMPLETION_INDEX: leave them out",
+            )
+        ),
+    ),
+]
+
+
 class JobSpec(Spec):
     model_config = rules(
         rule("has(self.queue) != has(self.jobQueue)", "expected the TorchrunQueue in jobQueue or in queue"),
@@ -284,6 +306,24 @@ class JobSpec(Spec):
         rule(
             "!has(self.numGPUs) || self.numGPUs == 0 || !has(self.processesPerNode)",
             "a job with GPUs has a process for each: leave processesPerNode out",
+        ),
+        *(
+            first(
+                f"!has(self.numGPUs) || !has(self.{nodes}) || self.numGPUs % self.{nodes} == 0",
+                f"numGPUs do not split evenly over {nodes}: expected a multiple of it, or leave {nodes} out",
+            )
+            for nodes in ("numNodes", "maxNodes")
+        ),
+        first(
+            "!has(self.minNodes) || !has(self.maxNodes) || self.minNodes == self.maxNodes || "
+            "!has(self.distributed) || !has(self.distributed.rdzvBackend) || "
+            "self.distributed.rdzvBackend != 'static'",
+            "a static rendezvous has a fixed size: expected c10d or etcd-v2 for an elastic job",
+        ),
+        first(r"self.command.matches(r'\S')", "expected a command, seen blanks"),
+        first(
+            r"!self.command.matches(r'^\s*torchrun(\s|$)')",
+            "the controller starts torchrun: expected the command of one rank, e.g. python x.py",
         ),
         rule("!oldSelf.cancel || self.cancel", "a cancelled job stays cancelled: make a new one"),
         *immutable(
@@ -316,7 +356,7 @@ class JobSpec(Spec):
     storage: Storage = Field(default_factory=Storage)
     workspace_storage: WorkspaceStorage | None = None
     reliability: Reliability = Field(default_factory=Reliability)
-    env: Annotated[list[Named], Field(max_length=512)] = Field(default_factory=list)
+    env: Env = Field(default_factory=list)
     volumes: Volumes = Field(default_factory=Volumes)
     suspend: bool = False
     cancel: bool = False

@@ -21,6 +21,8 @@ SERVER_SECONDS, CLIENT_SECONDS = 600, 660
 """A watch ends by itself, first on the server's side. Without a limit a frozen one is never noticed."""
 ROUND_SECONDS = 30
 """Every job that is open is looked at so often, should an event be lost."""
+IDENTITY: Any = names.FIELD_MANAGER
+"""kopf would ask who runs it, and a user of a number alone has no name."""
 MOVE_SECONDS = 5
 LOGIN_SECONDS = 5
 """Between two logins: one that is refused again and again is not asked for without a pause."""
@@ -51,6 +53,7 @@ class Operator:
                     registry=self.registry,
                     settings=settings(),
                     standalone=True,
+                    identity=IDENTITY,
                     clusterwide=self.namespace is None,
                     namespaces=[self.namespace] if self.namespace else [],
                     stop_flag=stop,

@@ -16,6 +16,7 @@ from harness.torchrun_controller import names
 from harness.torchrun_controller.conditions import Condition, stamp, with_condition
 from harness.torchrun_controller.jobset import owner
 from harness.torchrun_controller.models import QueueSpec, QueueStatus, ResourceStatus, ResourceTemplate
+from harness.torchrun_controller.names import PERMITTED
 from harness.torchrun_controller.observed import (
     Action,
     Create,
@@ -26,9 +27,6 @@ from harness.torchrun_controller.observed import (
     ending,
 )
 from harness.torchrun_controller.template import kai_queue
-
-PERMITTED = {"PersistentVolumeClaim": "v1", "ConfigMap": "v1"}
-"""Kinds of resource templates. The controller's role allows it no others."""
 
 
 def desired(

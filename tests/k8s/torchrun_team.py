@@ -78,15 +78,19 @@ class Team:
     namespace: str
     image: str
 
-    def prepare(self) -> None:
+    def prepare(self, definitions: list[Object] | None = None) -> None:
         """Install the CRDs, and create the namespace with the program of its jobs."""
-        for definition in crd.definitions():
+        for definition in definitions or crd.definitions():
             self.kube.apply(definition)
+        self.until_established()
+        self.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}})
+        self._apply("v1", "ConfigMap", "code", data={"add.py": PROGRAM})
+
+    def until_established(self) -> None:
+        """Wait until the API server serves the CRDs as they are now."""
         self.kube.wait(
             "the CRDs", "apiextensions.k8s.io/v1", "CustomResourceDefinition", _established, seconds=30
         )
-        self.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}})
-        self._apply("v1", "ConfigMap", "code", data={"add.py": PROGRAM})
 
     def account(self, folder: Path) -> Path:
         """Return a kubeconfig with the rights of the controller's manifests, and no others."""
@@ -197,6 +201,32 @@ class Team:
 
     def jobsets(self) -> list[Object]:
         return self.kube.objects(names.JOBSET_API, "JobSet", self.namespace)
+
+    def uids(self, kind: str) -> dict[str, str]:
+        """Return name → UID of the jobs or queues, as soon as they are served: not while a CRD changes."""
+        found = self.kube.wait(
+            f"{kind} to be served", names.API, kind, lambda _: None, seconds=30, namespace=self.namespace
+        )
+        return {name: item["metadata"]["uid"] for name, item in found.items()}
+
+    def events(self, name: str, *, until: str) -> list[Object]:
+        """Return the Events of a job or queue, as soon as there is one of this reason."""
+
+        def ours(found: dict[str, Object]) -> list[Object]:
+            return [
+                event
+                for event in found.values()
+                if event["involvedObject"].get("apiVersion") == names.API
+                and event["involvedObject"]["name"] == name
+            ]
+
+        def done(found: dict[str, Object]) -> str | None:
+            reasons = [event["reason"] for event in ours(found)]
+            return None if until in reasons else f"{name}: {reasons}"
+
+        return ours(
+            self.kube.wait(f"Event {until}", "v1", "Event", done, seconds=60, namespace=self.namespace)
+        )
 
     def pods(self, name: str) -> list[Object]:
         return self.kube.objects("v1", "Pod", self.namespace, f"{names.JOB_LABEL}={name}")
