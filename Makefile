@@ -87,6 +87,7 @@ lock: $(MADE) ## resolve the newest versions that fit into the locks
 	$(COMPILE) locks/mlflow.in -o locks/mlflow.txt
 	$(COMPILE) harness/locks/konduktor.in -o harness/locks/konduktor.txt
 	$(WORKER) harness/locks/worker.in -o harness/locks/worker.txt
+	$(WORKER) -c locks/dev.txt harness/locks/controller.in -o harness/locks/controller.txt
 
 clean: ## delete the cluster that `harness` made, and everything built in this checkout
 	@if [ -x $(BIN)/harness ]; then $(BIN)/harness down; fi

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from harness.cli.launches import LaunchStatus, launches
 from harness.context import RunContext
 from harness.evidence import folder
-from harness.provision.images.build import build_tracker, build_worker
+from harness.provision.images.build import build_controller, build_tracker, build_worker
 from harness.provision.images.stack import resolve
 from harness.provision.kind.cluster import KindCluster
 from harness.report.runs import amount
@@ -123,8 +123,14 @@ def _disk(settings: Settings) -> dict[str, int]:
 
 
 def build_images(context: RunContext) -> dict[str, str]:
-    """Build every image that a cluster needs, without making a cluster."""
+    """Build every image that a cluster needs, and the torchrun controller's, without making a cluster."""
     stack = resolve(context)
     worker = build_worker(stack, context, exact=True)
     tracker = build_tracker(stack, context)
-    return {"node": stack.node_image, "worker": worker.tag, "tracker": tracker.tag}
+    controller = build_controller(stack, context)
+    return {
+        "node": stack.node_image,
+        "worker": worker.tag,
+        "tracker": tracker.tag,
+        "torchrun-controller": controller.tag,
+    }

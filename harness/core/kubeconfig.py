@@ -33,6 +33,17 @@ def context_of(kubeconfig: Path, wanted: str | None = None) -> str:
     )
 
 
+def token_file(kubeconfig: Path, context: str) -> Path | None:
+    """Return the file with the token of a context's user, or None where it has none."""
+    document = _read(kubeconfig)
+    named: dict[str, dict[str, Any]] = {"context": {}, "user": {}}
+    for kind, found in named.items():
+        each = [item for item in document.get(f"{kind}s") or [] if isinstance(item, dict)]
+        found.update({str(item.get("name")): item.get(kind) or {} for item in each})
+    user = named["user"].get(str(named["context"].get(context, {}).get("user")), {})
+    return kubeconfig.parent / str(user["tokenFile"]) if user.get("tokenFile") else None
+
+
 def _read(kubeconfig: Path) -> dict[str, Any]:
     try:
         document = yaml.safe_load(kubeconfig.read_text())

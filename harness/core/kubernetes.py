@@ -20,8 +20,8 @@ from urllib3.exceptions import HTTPError, ProtocolError
 from harness.core.causes import CauseId
 from harness.core.deadlines import Deadline
 from harness.core.errors import HarnessError, WaitError
-from harness.core.kubeconfig import CAUSE, context_of
-from harness.core.retries import Requests, Retried, pause, reason_of
+from harness.core.kubeconfig import CAUSE, context_of, token_file
+from harness.core.retries import Answered, Requests, Retried, pause, reason_of
 
 FIELD_MANAGER = "pluto-e2e-harness"
 Object = dict[str, Any]
@@ -37,7 +37,7 @@ class Kube:
 
         Raises HarnessError, cause cluster.kubeconfig. Nothing is asked of the cluster yet.
         """
-        context_of(kubeconfig, context)
+        name = context_of(kubeconfig, context)
         self.kubeconfig = kubeconfig
         self.context = context
         self._cache = cache or kubeconfig.with_name("discovery.json")
@@ -50,6 +50,9 @@ class Kube:
                 f"cannot use kubeconfig {kubeconfig} with context {context}: {error}", cause=CAUSE
             ) from None
         configuration.connection_pool_maxsize = 64
+        token = token_file(kubeconfig, name)
+        if token is not None:
+            configuration.refresh_api_key_hook = _reading(token)
         self.configuration = configuration
         self.api = client.ApiClient(configuration)
         self._requests = self.api.rest_client = Requests(configuration)
@@ -71,6 +74,15 @@ class Kube:
     @retried.setter
     def retried(self, told: Retried) -> None:
         self._requests.retried = told
+
+    @property
+    def answered(self) -> Answered:
+        """Called for every answer of the API server: method, URL, status."""
+        return self._requests.answered
+
+    @answered.setter
+    def answered(self, told: Answered) -> None:
+        self._requests.answered = told
 
     def silence(self, seconds: float = 5) -> str | None:
         """Return why the API server does not serve, asked once for at most `seconds`; None when it does."""
@@ -225,6 +237,21 @@ class Kube:
         self.wait(
             f"{count} nodes Ready", "v1", "Node", done, seconds=seconds, cause="cluster.nodes_not_ready"
         )
+
+
+def _reading(token: Path) -> Callable[[client.Configuration], None]:
+    """Return what reads the token for every request: the kubelet puts a new one there before it expires.
+
+    The client itself reads it once.
+    """
+
+    def read(configuration: client.Configuration) -> None:
+        try:
+            configuration.api_key["BearerToken"] = f"Bearer {token.read_text().strip()}"
+        except OSError:
+            return  # it is being replaced: the last one still serves
+
+    return read
 
 
 def events(resource: Any, *, timeout: int, watcher: watch.Watch | None = None, **query: Any) -> Iterator[Any]:

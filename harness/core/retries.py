@@ -21,10 +21,11 @@ RETRY_SECONDS = 20.0
 PAUSE_SECONDS = 0.5
 """How long to wait before the next try."""
 Retried = Callable[[str, str], None]
+Answered = Callable[[str, str, int], None]
 
 
-def _nobody(what: str, reason: str) -> None:
-    del what, reason
+def _nobody(*told: object) -> None:
+    del told
 
 
 class Requests(rest.RESTClientObject):  # type: ignore[misc]
@@ -36,6 +37,7 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
     def __init__(self, configuration: client.Configuration) -> None:
         super().__init__(configuration)
         self.retried: Retried = _nobody
+        self.answered: Answered = _nobody
 
     def request(
         self,
@@ -63,6 +65,7 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
             reraise=True,
         )
         answer = again(super().request, method, url, headers, body, post_params, timeout)
+        self.answered(method, url, int(answer.status))
         if lost:
             self.retried(f"{method} {url.partition('?')[0]}", f"{lost[0]}; answered at try {len(lost) + 1}")
         return answer

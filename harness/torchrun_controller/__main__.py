@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import os
 import signal
 import socket
@@ -16,15 +15,17 @@ from pathlib import Path
 
 import yaml
 
-from harness.core.errors import HarnessError
+from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube
+from harness.torchrun_controller import logs
 from harness.torchrun_controller.cluster import Cluster
 from harness.torchrun_controller.lease import Lease
+from harness.torchrun_controller.metrics import Metrics
 from harness.torchrun_controller.operator import Operator
 from harness.torchrun_controller.reconcile import Reconciler
+from harness.torchrun_controller.serving import Health, Server
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-log = logging.getLogger("harness.torchrun_controller")
 
 
 def own_kubeconfig(folder: Path) -> Path:
@@ -57,45 +58,84 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--kubeconfig", type=Path, help="reach the cluster by this file, from outside")
     parser.add_argument("--context", help="context in the kubeconfig")
     parser.add_argument("--namespace", help="watch this namespace alone")
-    parser.add_argument("--lease-namespace", default="torchrun-system", help="where its Lease is")
+    parser.add_argument("--lease-namespace", help="where its Lease is: its pod's, else torchrun-system")
     parser.add_argument("--cluster-queue", default="cluster-queue", help="of queues that name none")
     parser.add_argument("--gang", choices=["kueue", "kai"], default="kueue", help="who admits pods together")
+    parser.add_argument("--log-format", choices=["text", "json"], default="text")
+    parser.add_argument("--port", type=int, default=0, help="serve /metrics, /healthz and /readyz there")
     return parser.parse_args(arguments)
+
+
+def lease_namespace(asked: str | None) -> str:
+    """Return the namespace of the Lease: what is asked for, that of the pod, or the manifests'."""
+    own = ACCOUNT / "namespace"
+    return asked or (own.read_text().strip() if own.exists() else "torchrun-system")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run until a signal comes (0), or until leadership is lost (1)."""
     asked = options(sys.argv[1:] if arguments is None else arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # a line for each event says nothing
-    stop, lost = threading.Event(), threading.Event()
+    logs.setup(asked.log_format)
+    stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     with tempfile.TemporaryDirectory(prefix="torchrun-controller-") as folder:
         try:
             path = asked.kubeconfig or own_kubeconfig(Path(folder))
             kube = Kube(path, asked.context, cache=Path(folder) / "discovery.json")
+            health, metrics = Health(), Metrics()
+            if asked.port:
+                serve(asked.port, health, metrics)
         except HarnessError as error:
             print(f"torchrun-controller: {error}", file=sys.stderr)
             return 2
-        identity = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
-        lease = Lease(kube, asked.lease_namespace, "torchrun-controller", identity)
-        if not lease.acquire(stop):
-            return 0
+        kube.answered = metrics.answered
+        return _lead(asked, kube, stop, health, metrics)
 
-        def keep() -> None:
-            lease.keep(stop)
-            if not stop.is_set():
-                lost.set()
-                stop.set()
 
-        keeper = threading.Thread(target=keep, name="lease", daemon=True)
-        keeper.start()
-        cluster = Cluster(kube, kai=asked.gang == "kai")
-        operator = Operator(Reconciler(cluster, asked.cluster_queue), asked.namespace)
-        asyncio.run(operator.run(stop))
-        stop.set()
-        keeper.join(timeout=30)
+def serve(port: int, health: Health, metrics: Metrics) -> None:
+    """Serve metrics and probes. Raises UsageError for a port that cannot be had."""
+    try:
+        Server(port, health, metrics.registry).start()
+    except (OSError, OverflowError) as error:
+        raise UsageError(f"expected a free port, but {port} cannot be had: {error}", hint="--port") from None
+
+
+def _lead(
+    asked: argparse.Namespace, kube: Kube, stop: threading.Event, health: Health, metrics: Metrics
+) -> int:
+    """Wait for the Lease, and act while it is ours."""
+    lost, watching = threading.Event(), threading.Event()
+
+    def tried(answered: bool) -> None:
+        health.moves("lease")
+        # One that waits is of use as soon as it can take over; the leader, when it watches.
+        if answered and (not metrics.leads or watching.is_set()):
+            health.ready.set()
+
+    identity = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+    namespace = lease_namespace(asked.lease_namespace)
+    lease = Lease(kube, namespace, "torchrun-controller", identity, tried=tried)
+    if not lease.acquire(stop):
+        return 0
+    metrics.leads = True
+    health.ready.clear()
+
+    def keep() -> None:
+        lease.keep(stop)
+        metrics.leads = False
+        if not stop.is_set():
+            lost.set()
+            stop.set()
+
+    keeper = threading.Thread(target=keep, name="lease", daemon=True)
+    keeper.start()
+    cluster = Cluster(kube, kai=asked.gang == "kai")
+    reconciler = Reconciler(cluster, asked.cluster_queue, metrics=metrics)
+    operator = Operator(reconciler, asked.namespace, lambda: health.moves("event loop"))
+    asyncio.run(operator.run(stop, watching))
+    stop.set()
+    keeper.join(timeout=30)
     return 1 if lost.is_set() else 0
 
 

@@ -233,12 +233,15 @@ class _Job:
             if counts.running + counts.succeeded < need or self._least() == self.status.num_nodes:
                 return self._say("Pending", f"{why}; the JobSet ends this attempt", wake=self._deadline())
         if counts.running + counts.succeeded >= need:
+            if found(self.status.conditions, "WorkspaceReady"):
+                self._condition("WorkspaceReady", True, "Synced", _brought(brought))
             ready = counts.ready + counts.succeeded >= need
             self._condition("PodsReady", ready, "PodsReady" if ready else "PodsNotReady")
             # All may have succeeded: it is over when the JobSet says so.
             return self._say("Running", None, wake=self._deadline())
         self._condition("PodsReady", False, "PodsNotReady")
         if syncing(pods):
+            self._condition("WorkspaceReady", False, "Syncing", "pods wait for their workspace")
             return self._say("Syncing", "pods wait for their workspace", wake=self._deadline())
         up = f"{counts.running + counts.succeeded} of {self.status.num_nodes} pods run"
         why = hindrance(pods)
@@ -308,6 +311,10 @@ def _delete(item: Object, *, unchanged: bool = False) -> Delete:
     metadata = item["metadata"]
     version = metadata.get("resourceVersion") if unchanged else None
     return Delete(item["apiVersion"], item["kind"], metadata["name"], metadata["uid"], version)
+
+
+def _brought(found: dict[str, str]) -> str:
+    return next(iter(found.values()), "the workspace is in every pod")
 
 
 def _first(error: ValidationError) -> str:

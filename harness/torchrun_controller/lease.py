@@ -36,6 +36,8 @@ class Lease:
     name: str
     identity: str
     monotonic: Callable[[], float] = time.monotonic
+    tried: Callable[[bool], None] = lambda _: None
+    """Called after each try: whether the API server answered."""
     _seen: tuple[str, float] = field(default=("", 0.0), init=False)
 
     def acquire(self, stop: threading.Event) -> bool:
@@ -61,22 +63,28 @@ class Lease:
     def take(self) -> bool:
         """Take or renew it. Return whether it is ours now; an API server that does not answer says no."""
         try:
-            found = self.kube.get(API, "Lease", self.name, self.namespace)
-            if found is None:
-                self._write({"metadata": {}}, 0, create=True)
-                return True
-            spec = found["spec"]
-            holder = spec.get("holderIdentity") or ""
-            version = found["metadata"]["resourceVersion"]
-            if version != self._seen[0]:
-                self._seen = (version, self.monotonic())
-            lasts = float(spec.get("leaseDurationSeconds") or LEASE_SECONDS)
-            if holder not in ("", self.identity) and self.monotonic() - self._seen[1] < lasts:
-                return False
-            self._write(found, int(spec.get("leaseTransitions") or 0) + (holder != self.identity))
+            ours = self._take()
         except (ApiException, DynamicApiError, HTTPError) as error:
             log.warning("Lease %s: %s", self.name, str(error)[:200])
+            self.tried(False)
             return False
+        self.tried(True)
+        return ours
+
+    def _take(self) -> bool:
+        found = self.kube.get(API, "Lease", self.name, self.namespace)
+        if found is None:
+            self._write({"metadata": {}}, 0, create=True)
+            return True
+        spec = found["spec"]
+        holder = spec.get("holderIdentity") or ""
+        version = found["metadata"]["resourceVersion"]
+        if version != self._seen[0]:
+            self._seen = (version, self.monotonic())
+        lasts = float(spec.get("leaseDurationSeconds") or LEASE_SECONDS)
+        if holder not in ("", self.identity) and self.monotonic() - self._seen[1] < lasts:
+            return False
+        self._write(found, int(spec.get("leaseTransitions") or 0) + (holder != self.identity))
         return True
 
     def release(self) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import kopf
 
-from harness.core.kubernetes import Kube
 from harness.torchrun_controller import names
 from harness.torchrun_controller.models import FINISHED
 from harness.torchrun_controller.reconcile import Key, Reconciler
+from harness.torchrun_controller.session import connected
 from harness.torchrun_controller.waking import Waking
 
 log = logging.getLogger(__name__)
@@ -21,30 +21,22 @@ SERVER_SECONDS, CLIENT_SECONDS = 600, 660
 """A watch ends by itself, first on the server's side. Without a limit a frozen one is never noticed."""
 ROUND_SECONDS = 30
 """Every job that is open is looked at so often, should an event be lost."""
-
-
-def connection(kube: Kube) -> kopf.ConnectionInfo:
-    """Return how kopf reaches the API server: the way that `kube` does."""
-    found = kube.configuration
-    bearer = found.get_api_key_with_prefix("BearerToken", alias="authorization") or ""
-    return kopf.ConnectionInfo(
-        server=found.host,
-        ca_path=found.ssl_ca_cert,
-        insecure=not found.verify_ssl,
-        certificate_path=found.cert_file,
-        private_key_path=found.key_file,
-        scheme="Bearer" if bearer else None,
-        token=bearer.removeprefix("Bearer ") or None,
-        username=found.username or None,
-        password=found.password or None,
-    )
+MOVE_SECONDS = 5
+LOGIN_SECONDS = 5
+"""Between two logins: one that is refused again and again is not asked for without a pause."""
 
 
 class Operator:
     """Watches jobs, queues, and what is made for them."""
 
-    def __init__(self, reconciler: Reconciler, namespace: str | None = None) -> None:
-        self.reconciler, self.namespace = reconciler, namespace
+    def __init__(
+        self,
+        reconciler: Reconciler,
+        namespace: str | None = None,
+        moves: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`moves` is called every few seconds while the event loop turns."""
+        self.reconciler, self.namespace, self.moves = reconciler, namespace, moves
         self.waking = Waking(reconciler.look)
         self.registry = kopf.OperatorRegistry()
         self._register()
@@ -52,7 +44,8 @@ class Operator:
     async def run(self, stop: threading.Event, ready: threading.Event | None = None) -> None:
         """Run until `stop` is set."""
         async with asyncio.TaskGroup() as group:
-            own = [group.create_task(self.waking.run()), group.create_task(self._rounds())]
+            running = (self.waking.run(), self._rounds(), self._move())
+            own = [group.create_task(each) for each in running]
             try:
                 await kopf.operator(
                     registry=self.registry,
@@ -69,6 +62,11 @@ class Operator:
                 for task in own:
                     task.cancel()
 
+    async def _move(self) -> None:
+        while True:
+            self.moves()
+            await asyncio.sleep(MOVE_SECONDS)
+
     async def _rounds(self) -> None:
         while True:
             await asyncio.sleep(ROUND_SECONDS)
@@ -77,17 +75,36 @@ class Operator:
             except Exception as error:
                 log.warning("the round of all jobs: %s", str(error)[:200])
                 continue
+            self._phases({(job["metadata"]["namespace"], job["metadata"]["name"]): job for job in jobs})
             for job in jobs:
                 if (job.get("status") or {}).get("phase") not in FINISHED:
                     self.waking.wake(_key(job))
 
+    def _phases(self, jobs: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
+        """Count these jobs, and no others: a watch that was cut tells nothing of what went meanwhile."""
+        phases = self.reconciler.metrics.phases
+        for gone in phases.keys() - jobs.keys():
+            del phases[gone]
+        phases.update({key: _phase(job) for key, job in jobs.items()})
+
     def _register(self) -> None:
-        kube = self.reconciler.cluster.kube
+        kube, metrics = self.reconciler.cluster.kube, self.reconciler.metrics
+        last = 0.0
 
-        async def login(**_: Any) -> kopf.ConnectionInfo:
-            return connection(kube)
+        async def login(**_: Any) -> kopf.AiohttpSession:
+            nonlocal last
+            now = asyncio.get_running_loop().time()
+            if last:
+                await asyncio.sleep(max(0.0, last + LOGIN_SECONDS - now))
+            last = asyncio.get_running_loop().time()
+            return connected(kube, metrics.answered)
 
-        async def job(*, body: kopf.Body, **_: Any) -> None:
+        async def job(*, body: kopf.Body, type: str | None = None, **_: Any) -> None:
+            key = (body["metadata"]["namespace"], body["metadata"]["name"])
+            if type == "DELETED":
+                metrics.phases.pop(key, None)
+            else:
+                metrics.phases[key] = _phase(body)
             self.waking.wake(_key(body))
 
         async def queue(*, body: kopf.Body, **_: Any) -> None:
@@ -138,3 +155,7 @@ def settings() -> kopf.OperatorSettings:
 
 def _key(job: Mapping[str, Any]) -> Key:
     return Key("job", job["metadata"]["namespace"], job["metadata"]["name"])
+
+
+def _phase(job: Mapping[str, Any]) -> str:
+    return str((job.get("status") or {}).get("phase") or "Unknown")

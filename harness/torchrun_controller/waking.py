@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from harness.torchrun_controller.logs import about
 from harness.torchrun_controller.reconcile import Key
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class Waking:
             except Exception as error:
                 failed = self._failures[key] = self._failures.get(key, 0) + 1
                 after = min(FIRST_PAUSE * 2**failed, LONGEST_PAUSE)
-                log.warning("%s/%s: %s; again in %.1f s", key.namespace, key.name, _short(error), after)
+                log.warning("%s; again in %.1f s", _short(error), after, extra=about(*key))
             finally:
                 self._busy.discard(key)
             if key in self._again:

@@ -1,4 +1,4 @@
-"""Build the worker and the tracker image, each tagged with the hash of what it is made of."""
+"""Build the images of this project, each tagged with the hash of what it is made of."""
 
 from __future__ import annotations
 
@@ -70,6 +70,12 @@ TRACKER = Recipe(
     LOCKS / "tracker.txt",
     (PACKAGE / "__init__.py", PACKAGE / "tracker"),
 )
+CONTROLLER = Recipe(
+    "harness/torchrun-controller",
+    FILES / "controller.Dockerfile",
+    LOCKS / "controller.txt",
+    (PACKAGE / "__init__.py", *(PACKAGE / name for name in ("core", "torchrun_sync", "torchrun_controller"))),
+)
 
 
 def build_worker(stack: Stack, context: RunContext, exact: bool = False) -> ImageRef:
@@ -98,6 +104,12 @@ def build_tracker(stack: Stack, context: RunContext) -> ImageRef:
     """Return the image of the embedded tracker. Raises as `build_worker`."""
     python = versions.load(context.settings).worker.python
     return _build(TRACKER, {"BASE": stack.python_base}, python, context)
+
+
+def build_controller(stack: Stack, context: RunContext) -> ImageRef:
+    """Return the image of the torchrun controller. Raises as `build_worker`."""
+    python = versions.load(context.settings).worker.python
+    return _build(CONTROLLER, {"BASE": stack.python_base}, python, context)
 
 
 def _build(

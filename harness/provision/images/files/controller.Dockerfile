@@ -1,0 +1,19 @@
+# The torchrun controller (docs/torchrun-controller.md). Only what it imports is copied.
+# `harness images build` builds it, tagged with the hash of its inputs, and says its tag.
+ARG BASE
+FROM ${BASE}
+RUN --mount=type=bind,from=wheels,target=/wheels \
+    PYTHONPATH=$(echo /wheels/pip-*.whl) python3 -m pip install --quiet --require-hashes --no-index --find-links /wheels --no-deps \
+      --no-cache-dir --ignore-installed --break-system-packages --root-user-action=ignore -r /wheels/lock.txt
+COPY harness/__init__.py /app/harness/
+COPY harness/core/ /app/harness/core/
+COPY harness/torchrun_sync/ /app/harness/torchrun_sync/
+COPY harness/torchrun_controller/ /app/harness/torchrun_controller/
+# Its root is read-only in the cluster, so nothing can be compiled there.
+RUN python3 -m compileall -q --invalidation-mode unchecked-hash /app/harness
+ARG IMAGE=""
+ENV TORCHRUN_CONTROLLER_IMAGE=${IMAGE}
+WORKDIR /app
+ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER 65532:65532
+ENTRYPOINT ["python3", "-m", "harness.torchrun_controller"]

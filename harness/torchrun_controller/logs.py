@@ -1,0 +1,53 @@
+"""The log: text for people, or a JSON object on each line, with the object that the line is about."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any, Literal
+
+Format = Literal["text", "json"]
+
+
+def about(kind: str, namespace: str, name: str, uid: str | None = None) -> dict[str, Any]:
+    """Return `extra` of a log call: whose line it is. `kind` is job or queue."""
+    return {"about": {"namespace": namespace, kind: name, **({"uid": uid} if uid else {})}}
+
+
+class Text(logging.Formatter):
+    """`TIME LEVEL LOGGER NAMESPACE/NAME: MESSAGE`."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(whose)s%(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        found = getattr(record, "about", None)
+        record.whose = f"{found['namespace']}/{found.get('job') or found.get('queue')}: " if found else ""
+        return super().format(record)
+
+
+class Json(logging.Formatter):
+    """A JSON object on one line: time (UTC), level, logger, message; namespace, job or queue, uid; error."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = {
+            "time": f"{seconds}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "about", {}),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def setup(form: Format) -> None:
+    """Send all log lines to stderr in this form."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Json() if form == "json" else Text())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # a line for each event says nothing

@@ -1,0 +1,91 @@
+"""What others ask of the controller by HTTP: /metrics, /healthz (does it move?), /readyz (is it of use?)."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import CollectorRegistry
+
+LATE_SECONDS = 120.0
+"""A part that has not moved for so long is stuck. A request to an API server that does not answer, and its
+repetition, take less."""
+
+
+class Health:
+    """Parts of the process say that they move. A part counts from its first word on."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.monotonic = monotonic
+        self.ready = threading.Event()
+        self._last: dict[str, float] = {}
+
+    def moves(self, part: str) -> None:
+        self._last[part] = self.monotonic()
+
+    def ends(self, part: str) -> None:
+        """Await nothing more of this part."""
+        self._last.pop(part, None)
+
+    def stuck(self) -> list[str]:
+        """Return parts that have not moved for LATE_SECONDS."""
+        now = self.monotonic()
+        return [part for part, last in list(self._last.items()) if now - last > LATE_SECONDS]
+
+
+class Server(ThreadingHTTPServer):
+    """Listens on all addresses, IPv6 too, in threads of its own."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int, health: Health, registry: CollectorRegistry) -> None:
+        self.health, self.registry = health, registry
+        both = socket.has_dualstack_ipv6()
+        self.address_family = socket.AF_INET6 if both else socket.AF_INET
+        super().__init__(("", port), Handler)
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    def start(self) -> None:
+        threading.Thread(target=self.serve_forever, name="http", daemon=True).start()
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+    timeout = 10  # one that asks for nothing keeps no thread
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            encode, kind = choose_encoder(self.headers.get("Accept") or "")
+            self._answer(200, encode(self.server.registry), kind)
+        elif path == "/healthz":
+            stuck = self.server.health.stuck()
+            self._answer(503 if stuck else 200, f"stuck: {', '.join(stuck)}\n" if stuck else "ok\n")
+        elif path == "/readyz":
+            ready = self.server.health.ready.is_set()
+            self._answer(200 if ready else 503, "ok\n" if ready else "not yet\n")
+        else:
+            self._answer(404, "expected /metrics, /healthz or /readyz\n")
+
+    def _answer(self, code: int, body: str | bytes, kind: str = "text/plain; charset=utf-8") -> None:
+        content = body.encode() if isinstance(body, str) else body
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: a probe each few seconds is no news."""
