@@ -171,7 +171,7 @@ def test_s3_workspace(
         code = {"source": "s3", "url": "s3://code/team", "secretName": "keys"}
         once = {"command": "python train.py", "volumes": {}, "reliability": {"restartPolicy": "Never"}}
         team.job("bucket", workspaceStorage=code, **once)
-        team.job("keyless", workspaceStorage={**code, "secretName": None} | {"url": "s3://code/x"}, **once)
+        team.job("keyless", workspaceStorage={"source": "s3", "url": "s3://code/team"}, **once)
         team.until("bucket", "Succeeded", 300)
         assert team.printed("bucket") == MET
         refused = team.until("keyless", "Failed", 300)["status"]["message"]
