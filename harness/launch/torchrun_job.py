@@ -23,6 +23,7 @@ from harness.provision.controllers import torchrun
 from harness.provision.images import scripts
 from harness.provision.images.build import build_controller
 from harness.provision.images.stack import resolve as stack_of
+from harness.settings import Settings
 from harness.torchrun_controller import names
 from harness.torchrun_controller.command import RESERVED
 from harness.torchrun_controller.models import JobSpec, QueueSpec
@@ -111,8 +112,9 @@ class TorchrunJobWorkload(PlainWorkload):
         return self._resolved.plan.processes
 
     @property
-    def queue(self) -> str | None:
-        return self._resolved.queue.local_queue
+    def queue(self) -> str:
+        """Return the LocalQueue of its TorchrunQueue. Without one, that of every launch's namespace."""
+        return self._resolved.queue.local_queue or str(Settings.model_fields["queue"].default)
 
     @property
     def envs(self) -> dict[str, str]:
@@ -145,7 +147,7 @@ class TorchrunJobWorkload(PlainWorkload):
             int(reliability.get("activeDeadlineSeconds") or limit), limit
         )
         queue["spec"].pop("clusterQueue", None)
-        queue["spec"].setdefault("localQueue", surroundings.context.settings.queue)
+        queue["spec"]["localQueue"] = self.queue
         documents = [*rest, queue, job]
         for each in documents:
             each["metadata"]["namespace"] = surroundings.namespace

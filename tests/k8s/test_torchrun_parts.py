@@ -19,7 +19,6 @@ from torchrun_team import CODE, PROGRAM, Controller, Team
 from harness.context import RunContext
 from harness.core.kubernetes import Object, condition
 from harness.fixtures.plugin import progress
-from harness.launch import files
 from harness.provision.cluster import Ready
 from harness.provision.images.etcd import etcd_image
 from harness.provision.images.load import load_images
@@ -28,6 +27,7 @@ from harness.torchrun_controller import names
 from tests.s3_server import s3_server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controller, pytest.mark.nightly, pytest.mark.timeout(1200)]
+ETCD = Path("harness/launch/files/train-etcd.yaml")
 GIT_IMAGE = "harness-tests/git:1"
 ELASTIC = """
 import time
@@ -184,7 +184,7 @@ def etcd(team: Team, cluster: Ready, context: RunContext) -> str:
     """An etcd in the namespace: the endpoint."""
     image = etcd_image(context)
     load_images([image], cluster.kind.nodes(), context)
-    documents = yaml.safe_load_all((Path(files.__file__).parent / "train-etcd.yaml").read_text())
+    documents = yaml.safe_load_all(ETCD.read_text())
     for document in documents:
         document["metadata"]["namespace"] = team.namespace
         for container in document["spec"].get("containers") or []:
