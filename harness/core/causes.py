@@ -182,6 +182,7 @@ CauseId = Literal[
     "rank.pod_deleted",
     "rank.tracker_unreachable",
     "run.not_completed",
+    "run.status_wrong",
     "run.timed_out",
     "run.deleted",
     "run.namespace_deleted",

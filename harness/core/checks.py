@@ -26,6 +26,7 @@ CheckId = Literal[
     "reports",
     "acceptance",
     "completed",
+    "job-status",
     "node-spread",
     "logs",
     "tracker",

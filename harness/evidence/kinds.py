@@ -71,5 +71,6 @@ JOBSET = (
     WatchedKind("jobset-controller", "apps/v1", "Deployment", namespace="jobset-system"),
     *QUEUED,
 )
+TORCHRUN_JOB = WatchedKind("torchrunjob", "torchrun.ai/v1alpha1", "TorchrunJob", optional=True)
 FILES = {"JobSet": "jobset", "Job": "job", "StatefulSet": "statefulset", "DaemonSet": "daemonset"}
 """Kind of a launched object → its file below objects/."""

@@ -108,6 +108,11 @@ class Facts:
         launch = self.bundle.manifest.launch if self.bundle.manifest else None
         return launch is not None and launch.training
 
+    @property
+    def _torchrun(self) -> bool:
+        launch = self.bundle.manifest.launch if self.bundle.manifest else None
+        return launch is not None and launch.launcher == "torchrun"
+
     def applies(self, entry: Entry) -> bool:
         """Return whether a check is about launches like this one."""
         met = {
@@ -116,6 +121,7 @@ class Facts:
             "netcheck": self._netcheck is not None,
             "acceptance": self._acceptance is not None,
             "training": self._training,
+            "torchrun": self._torchrun,
         }
         return met[entry.applies]
 

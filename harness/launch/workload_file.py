@@ -17,12 +17,15 @@ from harness.launch.names import ACCEPT, NETCHECK
 from harness.launch.netcheck_job import NetcheckJob
 from harness.launch.plain import PlainWorkload
 from harness.launch.statefulset import StatefulSetWorkload
+from harness.launch.torchrun_job import TorchrunJobWorkload
 from harness.launch.workload import Workload
+from harness.torchrun_controller.names import API, JOB_KIND
 
 PLAIN: dict[tuple[str, str], type[PlainWorkload]] = {
     ("apps/v1", "StatefulSet"): StatefulSetWorkload,
     ("batch/v1", "Job"): IndexedJobWorkload,
     ("apps/v1", "DaemonSet"): DaemonSetWorkload,
+    (API, JOB_KIND): TorchrunJobWorkload,
 }
 
 SPECIAL: list[tuple[str, str, type[PlainWorkload]]] = [

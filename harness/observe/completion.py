@@ -24,6 +24,7 @@ GRACE = {
     "others": 20.0,
     "evicted": 2.0,
     "pods": 45.0,
+    "told": 10.0,
     "lingers": 3.0,
     "node": 4.0,
     "controller": 5.0,
@@ -108,9 +109,14 @@ class CompletionDetector(Seen):
             if state:
                 lost = self.out_of_reach()
                 running = [p for p in self.running() if p["metadata"]["name"] not in lost]
-                if not running or self._lasts(item, "pods", True):
+                if self._lasts(item, "pods", True) or not (running or self._untold(item)):
                     return f"the {self.kind} is {state}"
         return None
+
+    def _untold(self, item: Object) -> bool:
+        """Return whether a TorchrunJob may still say that its JobSet has ended: the verdict is about that."""
+        silent = [j for j in self.all("torchrunjob") if not (j.get("status") or {}).get("completionTime")]
+        return bool(silent) and not self._lasts(item, "told", True)
 
     def _every_command_ended(self) -> str | None:
         """Return that the command of every rank has ended, or that one failed.

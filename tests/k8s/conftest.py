@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from torchrun_team import Controller, Team
 
 from harness.provision.cluster import Ready
 from harness.settings import Settings
@@ -32,3 +35,30 @@ def theirs(cluster: Ready, harness_settings: Settings, tmp_path: Path) -> Settin
     shutil.copy(cluster.kind.kubeconfig, kubeconfig)
     changes = {"kubeconfig": kubeconfig, "worker_image": cluster.worker.tag, "keep_cluster": False}
     return harness_settings.model_copy(update=changes)
+
+
+@pytest.fixture(scope="module")
+def team(cluster: Ready) -> Iterator[Team]:
+    """A namespace of its own, with the CRDs installed."""
+    found = Team(cluster.kube, f"torchrun-{secrets.token_hex(3)}", cluster.worker.tag)
+    found.prepare()
+    yield found
+    found.remove()
+
+
+@pytest.fixture(scope="module")
+def controller(team: Team, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
+    """A controller that runs with its own rights alone. It ends with code 0 when it is asked to, and in all
+    that time the API server refused it nothing.
+    """
+    folder = tmp_path_factory.mktemp("controller")
+    log = folder / "log"
+    found = Controller(team.account(folder), team.namespace, log)
+    found.start()
+    team.until_led()
+    yield found
+    ended = found.stop()
+    text = log.read_text()
+    print(text)
+    assert ended == 0
+    assert "orbidden" not in text

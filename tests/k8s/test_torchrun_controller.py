@@ -5,8 +5,6 @@ The controller runs beside the cluster, as a process that the tests can kill.
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from kubernetes.dynamic.exceptions import DynamicApiError
 from torchrun_team import Controller, Team
 
 from harness.core.kubernetes import Object, condition
-from harness.provision.cluster import Ready
 from harness.provision.controllers import queues
 from harness.torchrun_controller import names
 
@@ -27,33 +24,6 @@ MET = ["rank 0 of 2: sum 3", "rank 1 of 2: sum 3"]
 LONG = [{"name": "STEPS", "value": "3000"}]
 """Ten minutes: longer than any test looks at it."""
 ENOUGH = [{"name": "STEPS", "value": "25"}]
-
-
-@pytest.fixture(scope="module")
-def team(cluster: Ready) -> Iterator[Team]:
-    """A namespace of its own, with the CRDs installed."""
-    found = Team(cluster.kube, f"torchrun-{secrets.token_hex(3)}", cluster.worker.tag)
-    found.prepare()
-    yield found
-    found.remove()
-
-
-@pytest.fixture(scope="module")
-def controller(team: Team, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
-    """A controller that runs with its own rights alone. It ends with code 0 when it is asked to, and in all
-    that time the API server refused it nothing.
-    """
-    folder = tmp_path_factory.mktemp("controller")
-    log = folder / "log"
-    found = Controller(team.account(folder), team.namespace, log)
-    found.start()
-    team.until_led()
-    yield found
-    ended = found.stop()
-    text = log.read_text()
-    print(text)
-    assert ended == 0
-    assert "orbidden" not in text
 
 
 def documents() -> list[Object]:

@@ -1,6 +1,6 @@
 """Check once what JobSet and Kueue need to serve: APIs, Deployments, endpoints of webhooks.
 
-Nothing is waited for, because what is missing here does not come back by itself.
+Nothing is waited for but in `is_transient`: what is missing here does not come back by itself.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from harness.core.causes import NOT_READY, Controller
+from harness.core.deadlines import Deadline
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
+from harness.core.retries import pause
 
 CONTROLLERS: dict[Controller, str] = {"jobset": "jobset-system", "kueue": "kueue-system"}
 """Name → namespace."""
@@ -24,6 +26,8 @@ APIS = {
     "resourceflavors.kueue.x-k8s.io": "v1beta2",
 }
 """CustomResourceDefinition → the version that the harness and its jobs use."""
+SERVING_SECONDS = 30.0
+"""In which a controller that restarts serves again."""
 _WEBHOOK = "failed calling webhook"
 _SERVICE = "kubernetes.io/service-name"
 
@@ -75,18 +79,27 @@ def explain(kube: Kube, error: Exception) -> HarnessError | None:
     return None
 
 
-def is_transient(kube: Kube, error: HarnessError) -> bool:
-    """Return whether a webhook failed although everything stands.
+def is_transient(kube: Kube, error: HarnessError, seconds: float = SERVING_SECONDS) -> bool:
+    """Return whether a webhook failed whose controller is about to serve again: within `seconds` all stands.
 
-    Its controller is then about to serve again.
+    One look does not tell. A controller that lost its lease ends, and its endpoint goes a moment later: the
+    same restart is seen with the endpoint, without it, and with it again.
     """
-    if _WEBHOOK not in error.message:
+    if error.cause != "controllers.webhook_not_serving":
         return False
-    try:
-        standing(kube)
-    except (HarnessError, ApiException, HTTPError, OSError):
-        return False
-    return True
+    deadline = Deadline.after(seconds)
+    while True:
+        try:
+            standing(kube)
+            return True
+        except HarnessError as problem:
+            if problem.cause != "controllers.webhook_not_serving":
+                return False
+        except (ApiException, HTTPError, OSError):
+            pass
+        if deadline.passed:
+            return False
+        pause(deadline)
 
 
 def _api(kube: Kube, name: str) -> None:

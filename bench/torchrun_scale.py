@@ -1,0 +1,336 @@
+"""500 TorchrunJobs of two pods on simulated nodes, beside Kubeflow Trainer v2 and JobSets alone, in one run.
+
+    python bench/torchrun_scale.py --kubeconfig F [--cluster NAME] [--jobs 500] [--check F.toml]
+
+A kind cluster of `harness up` is expected. Printed is one JSON document. With --check the exit code is 1 when
+a figure leaves its range, as in Kueue's own performance tests. Nodes and pods are KWOK's: a pod succeeds as
+soon as it runs, so what is measured is the control plane. Arms follow each other:
+
+  jobset-kueue   JobSets made directly, admitted by Kueue: the floor of the next one
+  torchrun       TorchrunJobs of our controller (a process beside the cluster, with its manifest's rights)
+  jobset         JobSets without Kueue: the floor of the last one
+  trainer        TrainJobs of Kubeflow Trainer v2.0.0, in a pod, without Kueue
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import secrets
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/k8s")]
+
+import kubeflow_trainer as trainer  # noqa: E402
+from simulated_nodes import MARK, TOLERATION, simulated  # noqa: E402
+from torchrun_team import Controller, Team  # noqa: E402
+
+from harness.context import RunContext  # noqa: E402
+from harness.core.kubernetes import Kube, Object, condition, events  # noqa: E402
+from harness.provision.kind.cluster import KindCluster  # noqa: E402
+from harness.provision.source.kwok import kwok  # noqa: E402
+from harness.settings import load  # noqa: E402
+from harness.torchrun_controller import names  # noqa: E402
+
+NODES, GPUS, SENDERS = 64, 8, 8
+QUEUE = "simulated"
+POD = {
+    "nodeSelector": {MARK: "fake"},
+    "tolerations": [TOLERATION],
+    "containers": [{"name": "trainer", "image": "simulated"}],
+}
+
+
+@dataclass
+class Times:
+    """Seconds of one monotonic clock, by the name of the job."""
+
+    made: dict[str, float] = field(default_factory=dict)
+    jobset: dict[str, float] = field(default_factory=dict)
+    completed: dict[str, float] = field(default_factory=dict)
+    """Since when its JobSet is Completed."""
+    told: dict[str, float] = field(default_factory=dict)
+    """Since when the job itself says so."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    name: str
+    document: Callable[[str, str], Object]
+    api: str
+    kind: str
+    over: Callable[[Object], bool]
+    process: str
+    """A word of its controller's command line; "" without one."""
+
+
+class Follower(threading.Thread):
+    """Notes when each object of a kind is first seen, and first over."""
+
+    def __init__(
+        self, kube: Kube, namespace: str, arm: tuple[str, str], note: Callable[[Object], None]
+    ) -> None:
+        super().__init__(daemon=True)
+        self.kube, self.namespace, self.note = Kube(kube.kubeconfig), namespace, note
+        self.resource = self.kube.resource(*arm)
+        self.stopped = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        while not self.stopped.is_set():
+            try:
+                listed = self.resource.get(namespace=self.namespace).to_dict()
+                for item in listed["items"]:
+                    self.note(item)
+                version = listed["metadata"]["resourceVersion"]
+                for event in events(
+                    self.resource, timeout=30, namespace=self.namespace, resource_version=version
+                ):
+                    self.note(event["object"])
+                    if self.stopped.is_set():
+                        return
+            except Exception as error:  # the connection, an expired version: list again
+                print(f"watch: {error!r}", file=sys.stderr)
+                time.sleep(0.2)
+
+
+def measured(kube: Kube, arm: Arm, jobs: int, team: Team) -> dict[str, Any]:
+    """Make all jobs as fast as the API server takes them, and wait until all of them say they are over."""
+    times, clock = Times(), time.monotonic
+
+    def jobset(item: Object) -> None:
+        name = item["metadata"]["name"]
+        times.jobset.setdefault(name, clock())
+        if condition(item, "Completed").get("status") == "True":
+            times.completed.setdefault(name, clock())
+
+    def told(item: Object) -> None:
+        if arm.over(item):
+            times.told.setdefault(item["metadata"]["name"], clock())
+
+    made = [f"{arm.name[:8].strip('-')}-{number:04}" for number in range(jobs)]
+    local = threading.local()
+
+    def make(name: str) -> None:
+        if not hasattr(local, "kube"):
+            local.kube = Kube(kube.kubeconfig)
+            local.resource = local.kube.resource(arm.api, arm.kind)
+        local.resource.create(body=arm.document(name, team.namespace), namespace=team.namespace)
+        times.made[name] = clock()
+
+    resident = Memory(arm.process)
+    before = requests(kube)
+    followers = [Follower(kube, team.namespace, (names.JOBSET_API, "JobSet"), jobset)]
+    followers.append(Follower(kube, team.namespace, (arm.api, arm.kind), told))
+    began = clock()
+    with ThreadPoolExecutor(SENDERS) as pool:
+        list(pool.map(make, made))
+    sent = clock() - began
+    until = clock() + 1800
+    while len(times.told) < jobs and clock() < until:
+        time.sleep(0.5)
+        resident.look()
+    took = clock() - began
+    for follower in followers:
+        follower.stopped.set()
+    if len(times.told) < jobs:
+        raise SystemExit(f"{arm.name}: {len(times.told)} of {jobs} are over after {took:.0f} s")
+    result = {
+        "jobs": jobs,
+        "seconds": round(took, 1),
+        "sending_seconds": round(sent, 1),
+        "jobs_per_second": round(jobs / took, 2),
+        "requests_per_job": round((requests(kube) - before) / jobs, 1),
+        "to_jobset_seconds": spread([times.jobset[name] - times.made[name] for name in made]),
+        "to_told_seconds": spread([max(0.0, times.told[name] - times.completed[name]) for name in made]),
+        "memory_mib": resident.peak,
+    }
+    for kind in {(arm.api, arm.kind), (names.JOBSET_API, "JobSet")}:
+        kube.resource(*kind).delete(namespace=team.namespace, body={"propagationPolicy": "Background"})
+    gone(kube, team.namespace)
+    return result
+
+
+def gone(kube: Kube, namespace: str) -> None:
+    """Wait until nothing of an arm is left, so that the next one has the cluster for itself."""
+    for _ in range(900):
+        if not any(
+            kube.objects(api, kind, namespace) for api, kind in (("v1", "Pod"), (names.JOBSET_API, "JobSet"))
+        ):
+            return
+        time.sleep(1)
+    raise SystemExit("the arm's objects do not go")
+
+
+class Memory:
+    """The most that a process of this machine held, in MiB. A container of a kind node is one too."""
+
+    def __init__(self, word: str) -> None:
+        self.peak: float | None = None
+        found = [process for process in psutil.process_iter() if word and _says(process, word)]
+        self.process = max(found, key=lambda process: process.memory_info().rss, default=None)
+        if word and self.process is None:
+            raise SystemExit(f"no process whose command line has {word!r}")
+
+    def look(self) -> None:
+        if self.process is not None:
+            now = self.process.memory_info().rss / 2**20
+            self.peak = round(max(self.peak or 0.0, now), 1)
+
+
+def _says(process: psutil.Process, word: str) -> bool:
+    try:
+        return word in " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def spread(seconds: list[float]) -> dict[str, float]:
+    ordered = sorted(seconds)
+    return {"p50": round(ordered[len(ordered) // 2], 3), "p99": round(ordered[int(len(ordered) * 0.99)], 3)}
+
+
+def requests(kube: Kube) -> float:
+    text = kube.fetch("/metrics", seconds=30).data.decode()
+    return sum(float(value) for value in re.findall(r"^apiserver_request_total\{.*\} (\S+)$", text, re.M))
+
+
+def bare(name: str, namespace: str, labels: dict[str, str]) -> Object:
+    """Return the JobSet that a controller makes of its job, less its own fields."""
+    inner = {
+        "parallelism": 2,
+        "completions": 2,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+        "template": {"spec": {**POD, "restartPolicy": "Never"}},
+    }
+    return {
+        "apiVersion": names.JOBSET_API,
+        "kind": "JobSet",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "spec": {"replicatedJobs": [{"name": "node", "replicas": 1, "template": {"spec": inner}}]},
+    }
+
+
+def torchrun_job(name: str, namespace: str) -> Object:
+    spec = {"jobQueue": QUEUE, "command": "python train.py", "numNodes": 2}
+    metadata = {"name": name, "namespace": namespace}
+    return {"apiVersion": names.API, "kind": names.JOB_KIND, "metadata": metadata, "spec": spec}
+
+
+def holds(kind: str) -> Callable[[Object], bool]:
+    return lambda item: condition(item, kind).get("status") == "True"
+
+
+ARMS = [
+    Arm(
+        "jobset-kueue",
+        lambda name, namespace: bare(name, namespace, {names.KUEUE_QUEUE_LABEL: QUEUE}),
+        names.JOBSET_API,
+        "JobSet",
+        holds("Completed"),
+        "",
+    ),
+    Arm(
+        "torchrun", torchrun_job, names.API, names.JOB_KIND, holds("Complete"), "harness.torchrun_controller"
+    ),
+    Arm(
+        "jobset",
+        lambda name, namespace: bare(name, namespace, {}),
+        names.JOBSET_API,
+        "JobSet",
+        holds("Completed"),
+        "",
+    ),
+    Arm(
+        "trainer",
+        lambda name, namespace: trainer.job(name, namespace, QUEUE),
+        trainer.API,
+        "TrainJob",
+        holds("Complete"),
+        "/manager --",
+    ),
+]
+
+
+def left(result: dict[str, Any], ranges: dict[str, Any]) -> list[str]:
+    """Return the figures that are out of their ranges. A range is [least, most]; its key is dotted."""
+    found = []
+    for path, (least, most) in ranges.items():
+        value: Any = result
+        for part in path.split("."):
+            value = value[part]
+        if not least <= value <= most:
+            found.append(f"{path} is {value}: expected {least} to {most}")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--kubeconfig", type=Path, required=True)
+    parser.add_argument("--cluster", default=load().cluster_name, help="the kind cluster, for its nodes")
+    parser.add_argument("--jobs", type=int, default=500)
+    parser.add_argument("--arms", default=",".join(arm.name for arm in ARMS))
+    parser.add_argument("--check", type=Path, help="a TOML file of ranges")
+    asked = parser.parse_args()
+    settings = load(cluster_name=asked.cluster)
+    context = RunContext(settings=settings, progress=lambda text: print(text, file=sys.stderr, flush=True))
+    kube = Kube(asked.kubeconfig)
+    wanted = [arm for arm in ARMS if arm.name in asked.arms.split(",")]
+    result: dict[str, Any] = {}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if any(arm.name == "trainer" for arm in wanted):
+            trainer.install(KindCluster(settings), kube, context, folder / "trainer")
+            kube.apply(
+                trainer.runtime(QUEUE, {**POD, "containers": [{"name": "node", "image": "simulated"}]})
+            )
+        team = Team(kube, f"scale-{secrets.token_hex(3)}", "simulated")
+        team.prepare()
+        stack.callback(team.remove)
+        nodes = [f"simulated-{number:02}" for number in range(NODES)]
+        stack.enter_context(simulated(kube, kwok(context), folder / "kwok.log", nodes, GPUS))
+        controller = Controller(team.account(folder), team.namespace, folder / "controller.log")
+        controller.start()
+        stack.callback(controller.stop)
+        team.until_led()
+        where = {"nodeSelector": {MARK: "fake"}, "tolerations": [TOLERATION]}
+        team.queue(QUEUE, nodeResources={}, scheduling=where)
+        for arm in wanted:
+            result[arm.name] = measured(kube, arm, asked.jobs, team)
+            print(json.dumps({arm.name: result[arm.name]}), file=sys.stderr, flush=True)
+    if {"torchrun", "jobset-kueue"} <= result.keys():
+        result["ratio_to_jobset"] = ratio(result, "torchrun", "jobset-kueue")
+    if {"trainer", "jobset"} <= result.keys():
+        result["trainer_ratio_to_jobset"] = ratio(result, "trainer", "jobset")
+    print(json.dumps(result, indent=2))
+    failed = left(result, tomllib.loads(asked.check.read_text())) if asked.check else []
+    for line in failed:
+        print(line, file=sys.stderr)
+    return 1 if failed else 0
+
+
+def ratio(result: dict[str, Any], one: str, floor: str) -> dict[str, float]:
+    more = result[one]["requests_per_job"] - result[floor]["requests_per_job"]
+    return {
+        "seconds": round(result[one]["seconds"] / result[floor]["seconds"], 2),
+        "requests_per_job_more": round(more, 1),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""A TorchrunJob: our controller makes a JobSet of it, which Kueue admits. The ranks are those of its pods."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from harness.context import RunContext
+from harness.core.errors import HarnessError, UsageError
+from harness.core.kubernetes import Kube, Object
+from harness.evidence import kinds
+from harness.launch import netcheck, recorder
+from harness.launch.names import NONCE_LABEL
+from harness.launch.plain import PlainWorkload, apply
+from harness.launch.workload import Handle, Record, Surroundings
+from harness.provision.controllers import torchrun
+from harness.provision.images import scripts
+from harness.provision.images.build import build_controller
+from harness.provision.images.stack import resolve as stack_of
+from harness.settings import Settings
+from harness.torchrun_controller import names
+from harness.torchrun_controller.command import RESERVED
+from harness.torchrun_controller.models import JobSpec, QueueSpec
+from harness.torchrun_controller.nodes import Refused
+from harness.torchrun_controller.template import Resolved, pod, resolve
+
+_Spec = TypeVar("_Spec", bound=BaseModel)
+BESIDE = {"Service", "ConfigMap", "ServiceAccount", "PersistentVolumeClaim", names.QUEUE_KIND}
+MADE_SECONDS = 60.0
+"""In which the controller makes the JobSet. It takes about one."""
+SETUP = """export KONDUKTOR_OUTPUT_DIR="${KONDUKTOR_OUTPUT_DIR:-/tmp/harness-output}"
+if [ -d /opt/harness/recorder ]; then
+  export PYTHONPATH="/opt/harness/recorder${PYTHONPATH:+:$PYTHONPATH}" HARNESS_LOG=/proc/1/fd/1
+fi
+if [ "$HARNESS_NETCHECK" = before ]; then
+  checked=0; sh /opt/harness/netcheck/netcheck.sh || checked=$?
+  case $checked in 0 | 3) ;; *) exit 90 ;; esac
+fi
+"""
+"""What files/worker_init.sh does for other workloads, in front of the job's own setupCommand."""
+
+
+@dataclass(frozen=True)
+class TorchrunJobWorkload(PlainWorkload):
+    """`document` is the TorchrunJob. Its TorchrunQueue is one of `beside`."""
+
+    kind: ClassVar[str] = "JobSet"
+    held: ClassVar[bool] = False
+    launcher: ClassVar[str] = "torchrun"
+
+    @property
+    def watched(self) -> tuple[kinds.WatchedKind, ...]:
+        return (*kinds.JOBSET, kinds.TORCHRUN_JOB)
+
+    def mistakes(self) -> Iterable[str]:
+        for each in self.beside:
+            if each.get("kind") not in BESIDE:
+                yield f"{each.get('kind')}: beside a TorchrunJob {', '.join(sorted(BESIDE))} are expected"
+
+    def __post_init__(self) -> None:
+        problems = [*self.mistakes()]
+        try:
+            self._resolved  # noqa: B018 - raises what is wrong
+        except (Refused, _Wrong) as error:
+            problems.append(f"{error}")
+        if problems:
+            raise UsageError(
+                f"manifest {self.source}: " + "; ".join(problems),
+                hint="manifests/torchrun-job.yaml is one that works",
+            )
+
+    @cached_property
+    def _spec(self) -> JobSpec:
+        return _valid(JobSpec, self.document)
+
+    @cached_property
+    def _queue(self) -> Object:
+        """Return the TorchrunQueue of the file that the job names."""
+        queues = {each["metadata"]["name"]: each for each in self.beside if each["kind"] == names.QUEUE_KIND}
+        if self._spec.queue_name not in queues:
+            seen = ", ".join(sorted(queues)) or "none"
+            raise _Wrong(f"TorchrunQueue {self._spec.queue_name} is expected in the same file; seen {seen}")
+        return queues[self._spec.queue_name]
+
+    @cached_property
+    def _resolved(self) -> Resolved:
+        asked = self._spec.workspace_storage
+        if asked is not None and asked.source == "zip":
+            raise _Wrong("spec.workspaceStorage.source: zip is brought by `harness torchrun submit` alone")
+        return resolve(self.name, self._spec, {}, _valid(QueueSpec, self._queue))
+
+    @cached_property
+    def template(self) -> Object:
+        """Return the pods that the controller will make."""
+        return pod(self._resolved, kai=False)
+
+    @property
+    def first_host(self) -> str:
+        return names.host(self.name, 0)
+
+    def members(self, _kube: Kube, /) -> int:
+        return self._resolved.plan.nodes
+
+    @property
+    def per_node(self) -> int:
+        return self._resolved.plan.processes
+
+    @property
+    def queue(self) -> str:
+        """Return the LocalQueue of its TorchrunQueue. Without one, that of every launch's namespace."""
+        return self._resolved.queue.local_queue or str(Settings.model_fields["queue"].default)
+
+    @property
+    def envs(self) -> dict[str, str]:
+        return {name: value for name, value in super().envs.items() if not RESERVED.fullmatch(name)}
+
+    def provide(self, context: RunContext) -> Iterable[str]:
+        """Build the controller's image, where the cluster is ours."""
+        return (_image(context),) if context.settings.kubeconfig is None else ()
+
+    def render(self, surroundings: Surroundings) -> list[Object]:
+        """Return what is applied: the file, with what the launch adds in the template of the queue."""
+        job, queue = copy.deepcopy(self.document), copy.deepcopy(self._queue)
+        rest = [copy.deepcopy(each) for each in self.beside if each is not self._queue]
+        added = self._env(surroundings)
+        given = {each["name"] for each in added}
+        template = queue["spec"].setdefault("podTemplate", {}).setdefault("spec", {})
+        [trainer, *_] = template.setdefault("containers", [{"name": names.TRAINER}])
+        trainer["env"] = added
+        trainer["image"] = surroundings.image
+        for spec in (queue["spec"], job["spec"]):
+            spec["env"] = [each for each in spec.get("env") or [] if each["name"] not in given]
+        job["spec"].pop("image", None)
+        self._mount(template, trainer, surroundings)
+        labels = job["spec"].setdefault("labels", {})
+        labels[NONCE_LABEL] = surroundings.nonce
+        job["spec"]["setupCommand"] = SETUP + (job["spec"].get("setupCommand") or "")
+        reliability = job["spec"].setdefault("reliability", {})
+        limit = int(surroundings.max_seconds)
+        reliability["activeDeadlineSeconds"] = min(
+            int(reliability.get("activeDeadlineSeconds") or limit), limit
+        )
+        queue["spec"].pop("clusterQueue", None)
+        queue["spec"]["localQueue"] = self.queue
+        documents = [*rest, queue, job]
+        for each in documents:
+            each["metadata"]["namespace"] = surroundings.namespace
+        return documents
+
+    def _mount(self, pod_spec: Object, trainer: Object, surroundings: Surroundings) -> None:
+        folders = [recorder.MOUNTED] if surroundings.recorder else []
+        folders += [netcheck.MOUNTED] if surroundings.netcheck else []
+        mounts = [*surroundings.scripts, *(folder.mount() for folder in folders)]
+        volumes = [*scripts.volumes(surroundings.scripts), *(folder.volume() for folder in folders)]
+        if mounts:
+            trainer["volumeMounts"] = [*(trainer.get("volumeMounts") or []), *mounts]
+            pod_spec["volumes"] = [*(pod_spec.get("volumes") or []), *volumes]
+        if surroundings.pull_secret is not None:
+            pod_spec["imagePullSecrets"] = [{"name": surroundings.pull_secret}]
+
+    def submit(self, surroundings: Surroundings, record: Record) -> Handle:
+        """Apply the file, and wait for the JobSet. Raises HarnessError, cause launch.*."""
+        kube, settings = surroundings.kube, surroundings.context.settings
+        if settings.kubeconfig is None:
+            torchrun.install(kube, _image(surroundings.context))
+        else:
+            torchrun.require(kube)
+        documents = self.render(surroundings)
+        record("launch/manifest.yaml", yaml.safe_dump_all(documents, sort_keys=False))
+        for document in documents:
+            apply(kube, document)
+        jobs = kube.wait(
+            f"the controller to make the JobSet of TorchrunJob {self.name}",
+            names.API,
+            names.JOB_KIND,
+            lambda found: _not_made(found.get(self.name, {})),
+            seconds=MADE_SECONDS,
+            namespace=surroundings.namespace,
+            cause="launch.jobset_not_found",
+        )
+        return Handle(self.name, str(jobs[self.name]["status"]["jobID"]))
+
+    def cancel(self, surroundings: Surroundings) -> None:
+        """Delete the job. The garbage collector deletes its JobSet and their pods."""
+        surroundings.kube.delete(names.API, names.JOB_KIND, self.name, surroundings.namespace)
+
+
+class _Wrong(Exception):
+    """What is wrong with a manifest."""
+
+
+def _valid(model: type[_Spec], document: Object) -> _Spec:
+    try:
+        return model.model_validate(document.get("spec"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise _Wrong(f"{document['kind']} spec.{field}: {first['msg']}; seen {first['input']!r}") from None
+
+
+def _not_made(job: Object) -> str | None:
+    status = job.get("status") or {}
+    if status.get("phase") == "Failed":
+        raise HarnessError(
+            f"the torchrun controller refused the job: {status.get('message')}",
+            hint="launch/manifest.yaml in the bundle has what was applied",
+            cause="launch.rejected",
+        )
+    return None if status.get("jobID") else f"{status.get('phase')}: {status.get('message')}"
+
+
+def _image(context: RunContext) -> str:
+    return build_controller(stack_of(context), context).tag

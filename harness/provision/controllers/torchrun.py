@@ -1,0 +1,57 @@
+"""The torchrun controller in a cluster, for launches of TorchrunJobs."""
+
+from __future__ import annotations
+
+from harness.core.errors import HarnessError
+from harness.core.kubernetes import Kube, Object, condition
+from harness.torchrun_controller import crd, manifests
+
+SECONDS = 180.0
+_API = "apiextensions.k8s.io/v1"
+
+
+def install(kube: Kube, image: str) -> None:
+    """Install CRDs and controller, or update them, and wait until it serves. Raises WaitError."""
+    for definition in crd.definitions():
+        kube.apply(definition)
+    kube.wait("the CRDs of TorchrunJobs", _API, "CustomResourceDefinition", _established, seconds=SECONDS)
+    for document in manifests.documents(image):
+        kube.apply(document)
+    kube.wait(
+        "the torchrun controller",
+        "apps/v1",
+        "Deployment",
+        lambda found: _unavailable(found.get(manifests.NAME, {})),
+        seconds=SECONDS,
+        namespace=manifests.NAMESPACE,
+    )
+
+
+def require(kube: Kube) -> None:
+    """Check that somebody else's cluster has the controller. Raises HarnessError."""
+    found = kube.get("apps/v1", "Deployment", manifests.NAME, manifests.NAMESPACE) or {}
+    missing = _unavailable(found)
+    if missing is not None:
+        raise HarnessError(
+            f"the cluster has no torchrun controller that serves: Deployment {manifests.NAMESPACE}/"
+            f"{manifests.NAME}: {missing}",
+            hint="`kubectl apply --server-side -k manifests/torchrun-controller`, with your image",
+        )
+
+
+def _established(found: dict[str, Object]) -> str | None:
+    names = [str(definition["metadata"]["name"]) for definition in crd.definitions()]
+    late = [n for n in names if condition(found.get(n, {}), "Established").get("status") != "True"]
+    return f"not established: {', '.join(late)}" if late else None
+
+
+def _unavailable(deployment: Object) -> str | None:
+    """Return what is missing of a Deployment that runs its newest pods; None when nothing is."""
+    if not deployment:
+        return "it is not there"
+    status = deployment.get("status") or {}
+    if status.get("observedGeneration") != deployment["metadata"].get("generation"):
+        return "its newest version was not looked at yet"
+    ready, updated = status.get("readyReplicas") or 0, status.get("updatedReplicas") or 0
+    asked = deployment["spec"].get("replicas", 1)
+    return None if ready >= asked <= updated else f"{ready} of {asked} pods are ready, {updated} are new"
