@@ -1,4 +1,4 @@
-"""manifests/torchrun-job.yaml on a real cluster, through the controller in its own pods, judged as the others."""
+"""manifests/torchrun-job.yaml on a real cluster: the controller in its pods, the job judged as others are."""
 
 from __future__ import annotations
 

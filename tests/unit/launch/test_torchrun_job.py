@@ -68,7 +68,9 @@ def test_what_is_applied(tmp_path: Path) -> None:
     assert trainer["image"] == "worker:1"
     assert env["PLUTO_RUN_ID"]["value"] == "ours"
     assert env["PLUTO_API_KEY"]["valueFrom"] == {"secretKeyRef": {"name": "keys", "key": "key"}}
-    assert (queue["spec"]["env"], job["spec"]["env"]) == ([], [{"name": "LR", "value": "0.1"}])
+    assert env["LR"]["value"] == "0.1"
+    assert (queue["spec"]["env"], job["spec"]["env"]) == ([], [])
+    assert not {name for name in env if name.startswith("TORCHRUN_")}  # the controller's own
     assert "typed in" not in yaml.safe_dump_all([queue, job])
     assert "clusterQueue" not in queue["spec"]
     assert queue["spec"]["localQueue"] == "user-queue"
