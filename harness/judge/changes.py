@@ -33,8 +33,8 @@ _CONTROLLERS = {
 """Field managers of Kubernetes, JobSet (`manager` in older versions), Kueue and the harness."""
 _OF_KUEUE = "kueue-"
 """How the other field managers of Kueue begin: kueue-admission, kueue-job-controller-PodsReady, …"""
-_MAKERS = {"OpenAPI-Generator"}
-"""Field managers of konduktor, which creates the objects of a launch and edits none of them."""
+_MAKERS = {"OpenAPI-Generator", "torchrun-controller"}
+"""Field managers of konduktor and of our controller. They create the objects of a launch, and edit none."""
 
 
 def changes(case: Case) -> list[Change]:

@@ -128,7 +128,7 @@ class TorchrunJobWorkload(PlainWorkload):
         """Return what is applied: the file, with what the launch adds in the template of the queue."""
         job, queue = copy.deepcopy(self.document), copy.deepcopy(self._queue)
         rest = [copy.deepcopy(each) for each in self.beside if each is not self._queue]
-        added = self._env(surroundings)
+        added = [each for each in self._env(surroundings) if not RESERVED.fullmatch(each["name"])]
         given = {each["name"] for each in added}
         template = queue["spec"].setdefault("podTemplate", {}).setdefault("spec", {})
         [trainer, *_] = template.setdefault("containers", [{"name": names.TRAINER}])

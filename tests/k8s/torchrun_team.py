@@ -175,10 +175,10 @@ class Team:
         return self._apply(names.API, names.QUEUE_KIND, name, spec={**usual, **spec})
 
     def job(self, name: str, **spec: Any) -> Object:
-        """Apply a job of two ranks that add, and these fields instead. None leaves one out."""
+        """Apply a job of two ranks that add, and these fields instead. None leaves a field out."""
         usual = {"jobQueue": "cpu", "command": "python /code/add.py", "numNodes": 2, "volumes": CODE}
-        asked = {field: value for field, value in {**usual, **spec}.items() if value is not None}
-        return self._apply(names.API, names.JOB_KIND, name, spec=asked)
+        said = {field: value for field, value in {**usual, **spec}.items() if value is not None}
+        return self._apply(names.API, names.JOB_KIND, name, spec=said)
 
     def _apply(self, api: str, kind: str, name: str, **parts: Any) -> Object:
         metadata = {"name": name, "namespace": self.namespace}

@@ -1,0 +1,43 @@
+"""manifests/torchrun-job.yaml on a real cluster: the controller in its pods, the job judged as others are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness.fixtures.plugin import Launch
+from harness.launch.workload_file import of_manifest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.controller]
+PATH = Path("manifests/torchrun-job.yaml")
+
+
+def test_a_healthy_torchrun_job_passes(launch: Launch) -> None:
+    """Contract: its ranks are judged as konduktor's are, and what it says of itself is judged too."""
+    outcome = launch(of_manifest(list(yaml.safe_load_all(PATH.read_text())), str(PATH)), wait_seconds=200)
+    assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
+    checks = {check.name: check for check in outcome.verdict.checks}
+    assert all(check.result == "PASS" for check in checks.values())
+    assert "The TorchrunJob said Succeeded" in checks["job-status"].explanation
+    assert checks["disturbances"].explanation == "Nobody else was seen to change the cluster"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("worker", "cause", "job"),
+    [
+        ("faulty.py exit3", "rank.crashed", "The TorchrunJob said Failed"),
+        ("faulty.py silent", "unification.rank_silent", "The TorchrunJob said Succeeded"),
+    ],
+)
+def test_a_rank_that_fails_is_named(launch: Launch, worker: str, cause: str, job: str) -> None:
+    """Contract: a rank that dies or is silent is named, and the job did not say otherwise."""
+    queue, document = yaml.safe_load_all(PATH.read_text())
+    document["spec"]["command"] = f"python /workspace/{worker} 1"
+    outcome = launch(of_manifest([queue, document], str(PATH)), wait_seconds=200)
+    assert (outcome.verdict.verdict, outcome.verdict.cause) == ("FAIL", cause), outcome.verdict.explanation
+    assert outcome.verdict.ranks == [1]
+    checks = {check.name: check for check in outcome.verdict.checks}
+    assert job in checks["job-status"].explanation

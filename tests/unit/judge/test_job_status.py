@@ -1,0 +1,96 @@
+"""A TorchrunJob that says another end, or another state, than its JobSet and its pods had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import bundles
+import pytest
+
+from harness.evidence.schema import Check
+from harness.judge import judge
+
+
+def told(
+    *phases: tuple[float, str], spec: dict[str, Any] | None = None, of: bundles.Job | None = None
+) -> bundles.Job:
+    """Return a launch (healthy, unless it is given) whose TorchrunJob said this, each at so many seconds."""
+    job = of or bundles.healthy()
+    assert job.manifest.launch is not None
+    launch = job.manifest.launch.model_copy(update={"launcher": "torchrun"})
+    job.manifest = job.manifest.model_copy(update={"launch": launch})
+    metadata = {"name": bundles.JOBSET, "namespace": bundles.NAMESPACE, "uid": "trj-uid"}
+    for when, phase in phases:
+        over = {"completionTime": bundles.at(when)} if phase in ("Succeeded", "Failed", "TimedOut") else {}
+        document = {"kind": "TorchrunJob", "metadata": metadata, "spec": spec or {"numNodes": 2}}
+        job.see("torchrunjob", when, {**document, "status": {"phase": phase, **over}})
+    return job
+
+
+def status(job: bundles.Job, folder: Path) -> tuple[Check, str]:
+    """Return the check and the whole verdict."""
+    verdict = judge(job.write(folder))
+    [found] = [check for check in verdict.checks if check.name == "job-status"]
+    return found, verdict.verdict
+
+
+USUAL = ((2, "Queued"), (4, "Pending"), (6, "Running"), (32, "Succeeded"))
+
+
+def test_the_truth(tmp_path: Path) -> None:
+    """Contract: a job that said what was so passes, and the check says how late it said its end."""
+    check, verdict = status(told(*USUAL), tmp_path)
+    assert (check.result, verdict) == ("PASS", "PASS"), check
+    assert check.explanation == "The TorchrunJob said Succeeded 0.0 s after its JobSet ended"
+
+
+@pytest.mark.parametrize(
+    ("phases", "says"),
+    [
+        ([*USUAL[:3], (32, "Failed")], "JobSet is Completed, and the TorchrunJob says Failed"),
+        ([*USUAL[:3], (20, "Succeeded")], "said Succeeded 12.0 s before its JobSet ended"),
+        ([(1, "Queued"), (1.5, "Running"), (32, "Succeeded")], "said Running when 0 of 2 pods had begun"),
+        ([*USUAL, (34, "Running")], "JobSet is Completed, and the TorchrunJob says Running"),
+    ],
+)
+def test_lies(tmp_path: Path, phases: list[tuple[float, str]], says: str) -> None:
+    """Contract: another end, an end too early, Running without pods: each is a FAIL with its cause."""
+    check, verdict = status(told(*phases), tmp_path)
+    assert (check.result, check.cause, verdict) == ("FAIL", "run.status_wrong", "FAIL"), check
+    assert says in check.explanation
+
+
+def test_success_of_a_job_whose_rank_failed(tmp_path: Path) -> None:
+    """Contract: the original's worst defect: one rank of two succeeds, and the job says Succeeded."""
+    job = bundles.healthy()
+    bundles.crash(job, 1)
+    check, verdict = status(told(*USUAL, of=job), tmp_path)
+    assert (check.result, check.cause, verdict) == ("FAIL", "run.status_wrong", "FAIL"), check
+    assert 1 in check.ranks
+
+
+def test_elastic_job_runs_with_its_fewest(tmp_path: Path) -> None:
+    """Contract: an elastic job of 1 to 2 nodes is Running with one."""
+    job = bundles.healthy()
+    job.objects = [
+        (kind, seen)
+        for kind, seen in job.objects
+        if kind != "pod" or seen.object["metadata"]["name"] != job.pod_name(1)
+    ]
+    check, _ = status(told(*USUAL, spec={"minNodes": 1, "maxNodes": 2}, of=job), tmp_path)
+    assert check.result == "PASS", check
+
+
+def test_an_end_that_was_not_said_in_time_is_unknown(tmp_path: Path) -> None:
+    """Contract: a controller that is slow, or gone, has told no lie; and nobody knows that it would not."""
+    check, verdict = status(told(*USUAL[:3]), tmp_path)
+    assert (check.result, verdict) == ("UNKNOWN", "UNKNOWN"), check
+    check, verdict = status(told(), tmp_path / "none")
+    assert (check.result, check.cause) == ("UNKNOWN", "run.evidence_missing"), check
+
+
+def test_other_launches_are_not_asked(tmp_path: Path) -> None:
+    """Contract: a JobSet of konduktor has no TorchrunJob, and its verdict does not list the check."""
+    verdict = judge(bundles.healthy().write(tmp_path))
+    assert "job-status" not in {check.name for check in verdict.checks}
