@@ -16,8 +16,9 @@ from pydantic import BaseModel, ValidationError
 from harness.core.kubernetes import Kube, Object
 from harness.torchrun_controller import names
 from harness.torchrun_controller.models import JobSpec, QueueSpec
+from harness.torchrun_controller.names import PERMITTED
 from harness.torchrun_controller.observed import Action, Create, Delete, Finalizers, Seen, SeenQueue
-from harness.torchrun_controller.queues import PERMITTED, resource_name
+from harness.torchrun_controller.queues import resource_name
 from harness.torchrun_controller.template import kai_queue
 
 GONE, CONFLICT = 404, 409

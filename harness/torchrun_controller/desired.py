@@ -7,27 +7,26 @@ not be forgotten (that the job is over; that its JobSet is to go), and the actio
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from pydantic import ValidationError
 
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller import jobset as make
-from harness.torchrun_controller.conditions import Condition, found, parsed, stamp, true, with_condition
-from harness.torchrun_controller.models import FINISHED, JobSpec, JobStatus, Phase, QueueSpec, Workers
+from harness.torchrun_controller.conditions import found, stamp
+from harness.torchrun_controller.ends import Ends
+from harness.torchrun_controller.look import delete, first_error
+from harness.torchrun_controller.models import FINISHED, JobSpec, QueueSpec, Workers
 from harness.torchrun_controller.nodes import Refused
 from harness.torchrun_controller.observed import (
     Action,
     Create,
     Decision,
-    Delete,
     Seen,
     attempt,
-    counted,
     ending,
     failure,
     hindrance,
-    owned,
     syncing,
     workspaces,
 )
@@ -39,17 +38,8 @@ def desired(job: Object, seen: Seen, now: datetime, *, kai: bool = False) -> Dec
     return _Job(job, seen, now, kai).decide()
 
 
-class _Job:
-    """One look at one job. Its status is built step by step; nothing else changes."""
-
-    def __init__(self, job: Object, seen: Seen, now: datetime, kai: bool) -> None:
-        self.job, self.seen, self.now, self.kai = job, seen, now, kai
-        self.uid = job["metadata"]["uid"]
-        self.old = JobStatus.model_validate(job.get("status") or {})
-        self.status = self.old.model_copy(
-            update={"observed_generation": job["metadata"].get("generation"), "message": None}
-        )
-        self.ours = seen.jobset if seen.jobset is not None and owned(seen.jobset, self.uid) else None
+class _Job(Ends):
+    """What is decided at one look."""
 
     def decide(self) -> Decision:
         if ending(self.job):
@@ -59,83 +49,13 @@ class _Job:
         try:
             self.spec = JobSpec.model_validate(self.job["spec"])
         except ValidationError as error:
-            return self._refuse("InvalidSpec", _first(error))
+            return self._refuse("InvalidSpec", first_error(error))
         self.status.queue = self.spec.queue_name
         return self._ended() or (self._suspend() if self.spec.suspend else self._go_on())
-
-    def _ended(self) -> Decision | None:
-        """Return the end that the job has come to, or None. What the ranks did comes before what is asked."""
-        if self.ours is not None and not ending(self.ours):
-            over = self._over(self.ours)
-            if over is not None:
-                return over
-        if self.spec.cancel:
-            return self._finish("Cancelled", "Cancelled", "spec.cancel was set")
-        deadline = self._deadline()
-        if deadline is not None and deadline <= self.now and not self.spec.suspend:
-            seconds = self.spec.reliability.active_deadline_seconds
-            return self._finish(
-                "TimedOut", "DeadlineExceeded", f"it ran for {seconds} s, its active deadline"
-            )
-        return None
 
     def _go_on(self) -> Decision:
         self._condition("Suspended", False, "Resumed" if self._resumed() else "NotSuspended")
         return self._start() if self.ours is None or ending(self.ours) else self._watch(self.ours)
-
-    # -- the end -----------------------------------------------------------------------------------------
-    def _over(self, jobset: Object) -> Decision | None:
-        """Return the end that the JobSet has come to. Pods alone decide nothing: one rank is not the job."""
-        pods = attempt(self.seen.pods, jobset)
-        self.status.restarts = int((jobset.get("status") or {}).get("restarts") or 0)
-        if condition(jobset, "Completed").get("status") == "True":
-            self._count(pods)
-            return self._finish("Succeeded", "AllRanksSucceeded", "every rank ended with exit code 0")
-        failed = condition(jobset, "Failed")
-        if failed.get("status") != "True":
-            return None
-        self._count(pods)
-        reason, message = str(failed.get("reason")), str(failed.get("message", ""))
-        if "DeadlineExceeded" in message or reason == "DeadlineExceeded":
-            return self._finish("TimedOut", "DeadlineExceeded", message)
-        why = failure(pods)
-        return self._finish("Failed", "RankFailed" if why else reason, f"{why or message}")
-
-    def _finish(self, phase: Phase, reason: str, message: str) -> Decision:
-        """Write the end down. What is done about it is decided by the next look, which reads it there."""
-        self.status.completion_time = stamp(self.now)
-        succeeded = phase == "Succeeded"
-        self._condition("Complete", succeeded, reason, message)
-        self._condition("Failed", not succeeded, reason, message)
-        self._condition("PodsReady", False, "Finished")
-        if self._was("Suspended"):
-            self._condition("Suspended", False, "Finished")
-        return self._say(phase, message, wake=self.now)
-
-    def _refuse(self, reason: str, message: str) -> Decision:
-        return self._finish("Failed", reason, message)
-
-    def _after_the_end(self) -> Decision:
-        """Never start again. Stop what still runs at once, and delete what is left after the TTL, once."""
-        self.status.message = self.old.message
-        ended = parsed(self.old.completion_time) if self.old.completion_time else self.now
-        reliability = (self.job["spec"].get("reliability")) or {}
-        expires = ended + timedelta(seconds=int(reliability.get("ttlSecondsAfterFinished", 3600)))
-        jobset = self.ours
-        expired = expires <= self.now
-        actions: list[Action] = []
-        at_work = jobset is not None and self._runs(jobset)
-        if jobset is not None and (expired or at_work) and not ending(jobset):
-            actions.append(_delete(jobset))
-        if expired:
-            left = [claim for claim in self.seen.claims if owned(claim, self.uid)]
-            actions += [_delete(claim) for claim in left if not ending(claim)]
-            if jobset is None and not left:
-                self._condition("CleanedUp", True, "TTLExpired", "the JobSet and the workspace are deleted")
-        return Decision(self.status, actions, None if expired else expires)
-
-    def _runs(self, jobset: Object) -> bool:
-        return not any(condition(jobset, kind).get("status") == "True" for kind in ("Completed", "Failed"))
 
     # -- not yet, and not now ----------------------------------------------------------------------------
     def _suspend(self) -> Decision:
@@ -149,7 +69,7 @@ class _Job:
         self._condition("Suspended", True, "Suspended" if gone else "Suspending", message)
         actions: list[Action] = []
         if self.ours is not None and not ending(self.ours):
-            actions.append(_delete(self.ours, unchanged=True))
+            actions.append(delete(self.ours, unchanged=True))
         return self._say("Suspended", message, actions)
 
     def _start(self) -> Decision:
@@ -176,7 +96,7 @@ class _Job:
         try:
             asked = QueueSpec.model_validate(queue["spec"])
         except ValidationError as error:
-            message = f"TorchrunQueue {self.spec.queue_name} is not valid: {_first(error)}"
+            message = f"TorchrunQueue {self.spec.queue_name} is not valid: {first_error(error)}"
             self._condition("QueueReady", False, "QueueInvalid", message)
             return self._say("Pending", message)
         self._condition("QueueReady", True, "QueueFound")
@@ -261,62 +181,6 @@ class _Job:
         self._condition("Admitted", False, str(reserved.get("reason") or "Pending"), message)
         return self._say("Queued", message)
 
-    def _count(self, pods: list[Object]) -> None:
-        self.status.workers = counts = counted(pods)
-        self.status.workers_status = f"{counts.ready + counts.succeeded}/{self.status.num_nodes or 0} ready"
-
-    def _least(self) -> int:
-        return self.spec.min_nodes or self.status.num_nodes or 1
-
-    def _deadline(self) -> datetime | None:
-        """Return when its time is over. It counts from the admission after the last suspension."""
-        seconds = self.spec.reliability.active_deadline_seconds
-        if seconds is None or self.status.start_time is None:
-            return None
-        return parsed(self.status.start_time) + timedelta(seconds=seconds)
-
-    # -- words -------------------------------------------------------------------------------------------
-    def _resumed(self) -> bool:
-        before = found(self.old.conditions, "Suspended")
-        return before is not None and (before.status == "True" or before.reason == "Resumed")
-
-    def _was(self, kind: str) -> bool:
-        return true(self.old.conditions, kind)
-
-    def _condition(self, kind: str, holds: bool, reason: str, message: str = "") -> None:
-        self.status.conditions = with_condition(
-            self.status.conditions,
-            Condition(
-                type=kind,
-                status="True" if holds else "False",
-                reason=reason,
-                message=message,
-                observed_generation=self.job["metadata"].get("generation"),
-            ),
-            self.now,
-        )
-
-    def _say(
-        self,
-        phase: Phase,
-        message: str | None,
-        actions: list[Action] | None = None,
-        wake: datetime | None = None,
-    ) -> Decision:
-        self.status.phase, self.status.message = phase, message
-        return Decision(self.status, actions or [], wake)
-
-
-def _delete(item: Object, *, unchanged: bool = False) -> Delete:
-    metadata = item["metadata"]
-    version = metadata.get("resourceVersion") if unchanged else None
-    return Delete(item["apiVersion"], item["kind"], metadata["name"], metadata["uid"], version)
-
 
 def _brought(found: dict[str, str]) -> str:
     return next(iter(found.values()), "the workspace is in every pod")
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}; seen {first['input']!r}"

@@ -36,26 +36,25 @@ class Metrics:
     """The metrics of one controller, in a registry of its own."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        inside = {"registry": self.registry}
+        own = self.registry = CollectorRegistry()
         self.looks = Histogram(
-            "torchrun_reconcile_seconds", "Duration of a look", ["kind"], buckets=LOOK_BUCKETS, **inside
+            "torchrun_reconcile_seconds", "Duration of a look", ["kind"], buckets=LOOK_BUCKETS, registry=own
         )
-        self.errors = Counter("torchrun_reconcile_errors", "Looks that failed", ["kind"], **inside)
+        self.errors = Counter("torchrun_reconcile_errors", "Looks that failed", ["kind"], registry=own)
         self.requests = Counter(
-            "torchrun_api_requests", "Answers of the API server", ["verb", "resource", "code"], **inside
+            "torchrun_api_requests", "Answers of the API server", ["verb", "resource", "code"], registry=own
         )
         self.waits = Histogram(
             "torchrun_queue_wait_seconds",
             "From the wish to run (created, resumed, queued, preempted) to Kueue's admission",
             ["namespace", "queue"],
             buckets=WAIT_BUCKETS,
-            **inside,
+            registry=own,
         )
         self.leads = False
-        Gauge("torchrun_leader", "1 while this process leads", **inside).set_function(lambda: self.leads)
-        self.events_failed = Counter("torchrun_events_failed", "Events that could not be posted", **inside)
-        Info("torchrun_build", "What runs", **inside).info(
+        Gauge("torchrun_leader", "1 while this process leads", registry=own).set_function(lambda: self.leads)
+        self.events_failed = Counter("torchrun_events_failed", "Events that were refused", registry=own)
+        Info("torchrun_build", "What runs", registry=own).info(
             {
                 "image": os.environ.get(IMAGE, ""),
                 "api": names.API,

@@ -205,6 +205,20 @@ def test_controller_killed_in_between(team: Team, controller: Controller, tmp_pa
         team.until_led()
 
 
+@pytest.mark.nightly
+def test_token_is_read_again(team: Team, controller: Controller) -> None:
+    """Contract: a token that ends is replaced in its file, as the kubelet does it: the same controller goes
+    on, and writes with the new one.
+    """
+    holder = team.holder()
+    team.renew_token(controller.kubeconfig.with_name("token"))
+    team.queue("renewed")
+    team.until_queue_ready("renewed")
+    team.job("after", jobQueue="renewed")
+    team.until("after", "Succeeded")
+    assert team.holder() == holder
+
+
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
@@ -213,6 +227,22 @@ def test_controller_killed_in_between(team: Team, controller: Controller, tmp_pa
         ({"numNodes": 0}, "greater than or equal to 1"),
         ({"reliability": {"restartPolicy": "Always"}}, "Unsupported value"),
         ({"workspaceStorage": {"source": "git"}}, "needs a url"),
+        ({"numGPUs": 9}, "do not split evenly over numNodes"),
+        ({"numNodes": None, "minNodes": 1, "maxNodes": 2, "numGPUs": 9}, "do not split evenly over maxNodes"),
+        (
+            {
+                "numNodes": None,
+                "minNodes": 1,
+                "maxNodes": 2,
+                "distributed": {"rdzvBackend": "static"},
+            },
+            "a static rendezvous has a fixed size",
+        ),
+        ({"command": " "}, "seen blanks"),
+        ({"command": "torchrun --nnodes=2 x.py"}, "the controller starts torchrun"),
+        ({"env": [{"name": "PET_NNODES", "value": "3"}]}, "leave them out"),
+        ({"storage": {"checkpoints": {"size": "0Gi"}}}, "size is nothing"),
+        ({"workspaceStorage": {"size": 0}}, "size is nothing"),
     ],
 )
 def test_api_server_refuses(team: Team, fields: dict[str, Any], says: str) -> None:
@@ -230,3 +260,6 @@ def test_api_server_keeps_what_cannot_change(team: Team) -> None:
         team.job("has.a.dot")
     with pytest.raises((ApiException, DynamicApiError), match="trainer"):
         team.queue("wrong", podTemplate={"spec": {"containers": [{"name": "worker"}]}})
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}}
+    with pytest.raises((ApiException, DynamicApiError), match="Unsupported value"):
+        team.queue("wrong", resources=[{"name": "s", "template": secret}])

@@ -56,7 +56,8 @@ class Installed:
     overlay: Path
     kubectl: list[str]
     before: list[Samples] = field(default_factory=list)
-    """Of the leader that was killed."""
+    """Of the leader that was killed; so is `lines`."""
+    lines: list[dict[str, Any]] = field(default_factory=list)
 
     def apply(self) -> str:
         command = [*self.kubectl, "apply", "--server-side", "--force-conflicts", "-k", str(self.overlay)]
@@ -102,6 +103,10 @@ class Installed:
 
     def log(self, pod: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.text(pod).splitlines()]
+
+    def all_lines(self) -> list[dict[str, Any]]:
+        """Return the log of all pods, those of the killed leader too."""
+        return [*self.lines, *(line for pod in self.pods() for line in self.log(pod))]
 
     def text(self, pod: str, **query: str) -> str:
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/log"
@@ -154,10 +159,19 @@ def installed(
     team.remove()
 
 
-def test_upgrade_keeps_objects(installed: Installed) -> None:
-    """Contract: newer CRDs over older ones, by server-side apply: every object is there, with its UID, and
-    one that a new rule would refuse can still be changed elsewhere.
-    """
+@dataclass(frozen=True)
+class Upgraded:
+    """What was there under the first CRDs, and what kubectl said when it applied the newer ones."""
+
+    installed: Installed
+    before: dict[str, dict[str, str]]
+    """Kind → name → UID."""
+    said: str
+
+
+@pytest.fixture(scope="module")
+def upgraded(installed: Installed) -> Upgraded:
+    """The newer CRDs and the controller, over jobs and queues of the first ones."""
     team = installed.team
     team.queue()
     setting = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "b"}}
@@ -167,9 +181,39 @@ def test_upgrade_keeps_objects(installed: Installed) -> None:
     team.job("old", suspend=True, env=[{"name": "PET_NNODES", "value": "3"}])
     before = {kind: team.uids(kind) for kind in (names.JOB_KIND, names.QUEUE_KIND)}
     said = installed.apply()
-    assert "customresourcedefinition.apiextensions.k8s.io/torchrunjobs.torchrun.ai serverside-applied" in said
     team.until_established()
-    assert {kind: team.uids(kind) for kind in before} == before
+    return Upgraded(installed, before, said)
+
+
+@pytest.fixture(scope="module")
+def ran(upgraded: Upgraded) -> Installed:
+    """A job has run. The pod that led was killed meanwhile; what it counted and wrote is kept."""
+    installed, team = upgraded.installed, upgraded.installed.team
+    installed.until_available()
+    killed = installed.leader()
+    assert set(installed.pods()) > {killed}
+    team.change("kept", suspend=False)
+    running = team.until("kept", "Running")
+    team.events("kept", until="Started")
+    installed.before.append(installed.scraped(killed))
+    installed.lines.extend(installed.log(killed))
+    now = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
+    team.kube.resource("v1", "Pod").delete(name=killed, namespace=installed.namespace, body=now)
+    installed.until_led(not_by=killed)
+    ended = team.until("kept", "Succeeded")
+    assert ended["status"]["jobID"] == running["status"]["jobID"]
+    team.events("kept", until="CleanedUp")
+    return installed
+
+
+def test_upgrade_keeps_objects(upgraded: Upgraded) -> None:
+    """Contract: newer CRDs over older ones, by server-side apply: every object is there, with its UID, and
+    one that a new rule would refuse can still be changed elsewhere.
+    """
+    installed, team = upgraded.installed, upgraded.installed.team
+    applied = "customresourcedefinition.apiextensions.k8s.io/torchrunjobs.torchrun.ai serverside-applied"
+    assert applied in upgraded.said
+    assert {kind: team.uids(kind) for kind in upgraded.before} == upgraded.before
     for definition in crd.definitions():
         there = team.kube.get(definition["apiVersion"], definition["kind"], definition["metadata"]["name"])
         assert there is not None
@@ -182,21 +226,9 @@ def test_upgrade_keeps_objects(installed: Installed) -> None:
     assert condition(team.until("old", "Cancelled"), "Failed")["reason"] == "Cancelled"
 
 
-def test_job_runs_though_the_leader_is_killed(installed: Installed) -> None:
-    """Contract: a job runs by the pods of the Deployment. One leads, the other waits and takes over when it
-    is killed; the job is made once, and each of its transitions has one Event.
-    """
-    team = installed.team
-    killed = installed.leader()
-    assert set(installed.pods()) > {killed}
-    team.change("kept", suspend=False)
-    running = team.until("kept", "Running")
-    installed.before.append(installed.scraped(killed))
-    now = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
-    team.kube.resource("v1", "Pod").delete(name=killed, namespace=installed.namespace, body=now)
-    installed.until_led(not_by=killed)
-    ended = team.until("kept", "Succeeded")
-    assert ended["status"]["jobID"] == running["status"]["jobID"]
+def test_each_transition_has_one_event(ran: Installed) -> None:
+    """Contract: a job that two controllers saw has each Event once; a refusal warns, with its cause."""
+    team = ran.team
     told = Counter(
         (event["type"], event["reason"])
         for event in team.events("kept", until="CleanedUp")
@@ -213,36 +245,40 @@ def test_job_runs_though_the_leader_is_killed(installed: Installed) -> None:
     assert {event["reason"] for event in team.events("cpu", until="Ready")} == {"Ready"}
 
 
-def test_metrics_logs_and_rights(installed: Installed) -> None:
-    """Contract: metrics say what happened, each line of the log is a JSON object, the role was enough, and
-    it has no right that nothing uses.
-    """
-    installed.until_available()
-    leader = installed.leader()
-    pods = list(installed.pods())
-    scraped = {pod: installed.scraped(pod) for pod in pods}
+def test_metrics_and_log(ran: Installed) -> None:
+    """Contract: metrics say what happened, and every line of the log is a JSON object."""
+    ran.until_available()
+    leader, pods = ran.leader(), list(ran.pods())
+    scraped = {pod: ran.scraped(pod) for pod in pods}
     assert [pod for pod in pods if scraped[pod]["torchrun_leader", ()]] == [leader]
     found = scraped[leader]
-    in_team = ("namespace", installed.team.namespace)
+    in_team = ("namespace", ran.team.namespace)
     assert found["torchrun_jobs", (in_team, ("phase", "Succeeded"))] == 1
-    assert found["torchrun_jobs", (in_team, ("phase", "Cancelled"))] == 1
     assert found["torchrun_reconcile_seconds_count", (("kind", "job"),)] > 0
-    assert found["process_resident_memory_bytes", ()] < 256 * 2**20
-    builds = [dict(labels) for name, labels in found if name == "torchrun_build_info"]
-    assert builds[0]["image"] == installed.image
-    lines = [line for pod in pods for line in installed.log(pod)]
-    of_the_job = [line for line in lines if line.get("job") == "kept"]
+    [before] = ran.before
+    assert before["torchrun_queue_wait_seconds_count", (in_team, ("queue", "cpu"))] == 1
+    assert max(each["process_resident_memory_bytes", ()] for each in (found, before)) < 256 * 2**20
+    [build] = [dict(labels) for name, labels in found if name == "torchrun_build_info"]
+    assert build["image"] == ran.image
+    uid = ran.team.uids(names.JOB_KIND)["kept"]
+    of_the_job = [line for line in ran.all_lines() if line.get("job") == "kept"]
     assert of_the_job
-    uid = installed.team.uids(names.JOB_KIND)["kept"]
-    assert all(line["uid"] == uid and line["namespace"] == installed.team.namespace for line in of_the_job)
-    assert not [line for line in lines if "orbidden" in line["message"]]
-    assert not [line for line in lines if line["level"] == "error"]
-    used = {
-        (dict(labels)["verb"], dict(labels)["resource"])
-        for samples in [*installed.before, *scraped.values()]
+    assert all(line["uid"] == uid and line["namespace"] == ran.team.namespace for line in of_the_job)
+
+
+def test_role_is_enough_and_least(ran: Installed) -> None:
+    """Contract: the API server refused nothing, and no right is there that nothing uses."""
+    lines = [line for line in ran.all_lines() if line["logger"].startswith("harness")]
+    assert lines
+    assert not [line for line in lines if "orbidden" in line["message"] or line["level"] == "error"]
+    asked = {
+        (dict(labels)["verb"], dict(labels)["resource"], dict(labels)["code"])
+        for samples in [*ran.before, *(ran.scraped(pod) for pod in ran.pods())]
         for name, labels in samples
         if name == "torchrun_api_requests_total"
     }
+    assert not [request for request in asked if request[2] in ("401", "403")]
+    used = {request[:2] for request in asked}
     granted = {
         (verb, resource)
         for rule in [*manifests.RULES, *manifests.LEASE_RULES]

@@ -12,7 +12,9 @@ from typing import Any
 
 import yaml
 
+from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Kube, Object, condition
+from harness.core.retries import pause
 from harness.torchrun_controller import crd, manifests, names
 
 PROGRAM = """
@@ -97,22 +99,63 @@ class Team:
         for document in manifests.documents():
             if document["kind"] != "Deployment":
                 self.kube.apply(document)
-        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        accounts = self.kube.resource("v1", "ServiceAccount")
-        made = accounts.subresources["token"].create(
-            body=asked, name=manifests.NAME, namespace=manifests.NAMESPACE
-        )
+        (folder / "token").write_text(self._token("first"))
         found = self.kube.configuration
         server = {"server": found.host, "certificate-authority": str(found.ssl_ca_cert)}
         document = {
             "current-context": "own",
             "contexts": [{"name": "own", "context": {"cluster": "kind", "user": manifests.NAME}}],
             "clusters": [{"name": "kind", "cluster": server}],
-            "users": [{"name": manifests.NAME, "user": {"token": made.status.token}}],
+            "users": [{"name": manifests.NAME, "user": {"tokenFile": "token"}}],
         }
         path = folder / "kubeconfig"
         path.write_text(yaml.safe_dump(document))
         return path
+
+    def _token(self, bound: str) -> str:
+        """Return a token of the controller's account that ends with the Secret it is bound to."""
+        there = {"name": bound, "namespace": manifests.NAMESPACE}
+        secret = self.kube.apply({"apiVersion": "v1", "kind": "Secret", "metadata": there})
+        reference = {"apiVersion": "v1", "kind": "Secret", "name": bound, "uid": secret["metadata"]["uid"]}
+        asked = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"boundObjectRef": reference},
+        }
+        accounts = self.kube.resource("v1", "ServiceAccount")
+        made = accounts.subresources["token"].create(
+            body=asked, name=manifests.NAME, namespace=manifests.NAMESPACE
+        )
+        return str(made.status.token)
+
+    def renew_token(self, path: Path) -> None:
+        """Put another token there, as the kubelet does, and wait until the API server refuses the old one."""
+        old = path.read_text()
+        new = path.with_name("token.new")
+        new.write_text(self._token("second"))
+        new.rename(path)
+        self.kube.delete("v1", "Secret", "first", manifests.NAMESPACE)
+        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": old}}
+        resource = self.kube.resource("authentication.k8s.io/v1", "TokenReview")
+        deadline = Deadline.after(60)
+        while resource.create(body=review).to_dict()["status"].get("authenticated"):
+            assert not deadline.passed, "the old token is still taken"
+            pause(deadline)
+
+    def holder(self) -> str:
+        """Return who has the Lease."""
+        lease = self.kube.get("coordination.k8s.io/v1", "Lease", manifests.NAME, manifests.NAMESPACE)
+        assert lease is not None
+        return str(lease["spec"]["holderIdentity"])
+
+    def until_queue_ready(self, name: str) -> None:
+        def done(found: dict[str, Object]) -> str | None:
+            ready = condition(found.get(name, {}), "Ready")
+            return None if ready.get("status") == "True" else str(ready)
+
+        self.kube.wait(
+            f"queue {name}", names.API, names.QUEUE_KIND, done, seconds=60, namespace=self.namespace
+        )
 
     def remove(self) -> None:
         """Delete the namespace and the controller's, and wait until nothing of the first is left."""

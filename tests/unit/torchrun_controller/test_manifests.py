@@ -5,14 +5,38 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.torchrun_controller import manifests
-from harness.torchrun_controller.queues import PERMITTED
+from harness.torchrun_controller.names import PERMITTED
 
-FILE = Path(__file__).parents[3] / "manifests/torchrun-controller/controller.yaml"
+FOLDER = Path(__file__).parents[3] / "manifests/torchrun-controller"
 
 
-def test_file_is_generated() -> None:
-    """Contract: the file that users apply is what the code says."""
-    assert FILE.read_text() == manifests.text()
+def test_files_are_generated() -> None:
+    """Contract: the files that users apply are what the code says, and the kustomization names them all."""
+    assert (FOLDER / "controller.yaml").read_text() == manifests.text()
+    assert (FOLDER / "kustomization.yaml").read_text() == manifests.kustomization_text()
+    assert {path.name for path in FOLDER.iterdir()} == {
+        "kustomization.yaml",
+        *manifests.kustomization()["resources"],
+    }
+
+
+def test_pod_is_restricted() -> None:
+    """Contract: no root, no writable root, no capability, the runtime's seccomp profile, limits and probes:
+    what the Pod Security Standard "restricted" asks for, and a kubelet that knows when to start it again.
+    """
+    [deployment] = [found for found in manifests.documents() if found["kind"] == "Deployment"]
+    pod = deployment["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert not container["securityContext"]["allowPrivilegeEscalation"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert {"requests", "limits"} <= container["resources"].keys()
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    [port] = container["ports"]
+    assert f"--port={port['containerPort']}" in container["args"]
 
 
 def test_no_wildcard() -> None:
@@ -26,6 +50,7 @@ def test_secrets_and_pods_are_not_its_business() -> None:
     writes = {"create", "update", "patch", "delete"}
     for rule in manifests.RULES:
         assert "secrets" not in rule["resources"]
+        assert rule["resources"] != ["events"] or rule["verbs"] == ["create", "get", "update"]
         assert not ("pods" in rule["resources"] and writes & set(rule["verbs"]))
         assert not {"pods/exec", "pods/log"} & set(rule["resources"])
 
