@@ -6,14 +6,16 @@ import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from harness.tracker.failures import Failures
-from harness.tracker.store import Store
+
+if TYPE_CHECKING:
+    from harness.tracker.store import Store  # which imports this module
 
 RETRY_SECONDS = 2
 WHOLE = re.compile(r"-?\d{1,19}", re.ASCII)

@@ -166,29 +166,3 @@ def test_rows_of_another_key(client: httpx.Client, server: Server, tmp_path: Pat
     check = alone(client, tmp_path / "again", run_id)
     assert check.cause == "unification.foreign_job"
     assert "1 row (loss step 0), by 'run' at 127.0.0.1" in check.explanation
-
-
-def test_a_database_of_the_earlier_version(tmp_path: Path) -> None:
-    """Contract: it is brought to this version with all that it holds."""
-    path = tmp_path / "tracker.db"
-    new = TABLES[TABLES.index("CREATE TABLE writers") : TABLES.index("CREATE VIEW series")]
-    old = TABLES.replace(new, "")
-    for column in (",\n    launch TEXT, sender TEXT", ", launch TEXT"):
-        old = old.replace(column, "")
-    db = sqlite3.connect(path)
-    db.executescript(old + "PRAGMA user_version=1;")
-    db.execute("INSERT INTO points (run_id, name, step, time_ms, value) VALUES (1, 'loss', 0, 1, 2.0)")
-    db.commit()
-    db.close()
-    Store(path).close()
-    db, made = sqlite3.connect(path), sqlite3.connect(":memory:")
-    made.executescript(TABLES)
-    for table in ("requests", "attachments", "status_events", "writers", "claims"):
-        assert _columns(db, table) == _columns(made, table) != set()
-    assert db.execute("SELECT value FROM points").fetchall() == [(2.0,)]
-    db.close()
-    made.close()
-
-
-def _columns(db: sqlite3.Connection, table: str) -> set[str]:
-    return {row[1] for row in db.execute(f"PRAGMA table_info({table})")}
