@@ -70,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             port=arguments.port,
             access_log=False,
             http=Connection,
+            ws="none",
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
