@@ -15,7 +15,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from harness.tracker import guard, http, routes_audit, routes_files, routes_ingest, routes_reads, routes_runs
+from harness.tracker import (
+    guard,
+    http,
+    openapi,
+    routes_audit,
+    routes_files,
+    routes_ingest,
+    routes_reads,
+    routes_runs,
+)
 from harness.tracker.failures import Failures
 from harness.tracker.http import Json
 from harness.tracker.store import Store
@@ -57,12 +66,13 @@ def build(options: Options) -> Starlette:
 
     app = Starlette(
         routes=[
+            *routes_ingest.routes,  # first: they are asked for most, and each route before costs time
             Route("/healthz", healthz),
             *routes_runs.routes,
-            *routes_ingest.routes,
             *routes_files.routes,
             *routes_reads.routes,
             *routes_audit.routes,
+            *openapi.routes,
         ],
         middleware=[Middleware(guard.Guard), Middleware(guard.KeyRequired, key=options.key)],
         exception_handlers={HTTPException: guard.on_refused},

@@ -17,8 +17,10 @@ from harness.tracker.store import QUERY_SECONDS, Full, Slow
 logger = logging.getLogger("uvicorn.error")
 WRITES = ("/ingest/", "/files", "/api/runs/create", "/api/runs/resume", "/api/runs/status")
 """Paths whose refusal may lose something of a run."""
-OPEN_PATHS = ("/healthz", "/files/put/", "/files/get/")
-"""Paths that need no key: the probe, and URLs that hold a secret themselves, as Pluto's presigned ones do."""
+OPEN_PATHS = ("/healthz", "/openapi.json", "/files/put/", "/files/get/")
+"""Paths that need no key: the probe, the API's description, and URLs that hold a secret themselves, as
+Pluto's presigned ones do.
+"""
 
 
 async def on_refused(request: Request, error: Exception) -> Response:

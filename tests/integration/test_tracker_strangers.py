@@ -5,7 +5,6 @@ Both are rank 0 of a job with the same name, on the same host and address, and l
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -22,8 +21,6 @@ from harness.judge import judge
 from harness.tracker.audit import EmbeddedAudit, collect
 from harness.tracker.claiming import claim, release
 from harness.tracker.keys import launch_key
-from harness.tracker.schema import TABLES
-from harness.tracker.store import Store
 
 OURS, THEIRS = bundles.NONCE, "0ther"
 IDS = count()
