@@ -339,9 +339,9 @@ def audit(folder: Path, millions: list[int]) -> list[dict[str, Any]]:
                 reader = EmbeddedAudit(client)
                 reader.runs(external_id="shared", project="e2e", job_name=None)
                 row: dict[str, Any] = {"load": os.getloadavg()[0], "size": size}
-                row["rows"], row["seconds"] = timed(lambda: count(reader.rows([run])))
+                row["rows"], row["seconds"] = timed(reader.rows([run]))
                 if million == 1:
-                    _, row["records_seconds"] = timed(lambda: count(reader.points([run])))
+                    _, row["records_seconds"] = timed(reader.points([run]))
                 assert row["rows"] == there, f"{there} rows were acknowledged, the audit has {row['rows']}"
             row["memory"] = memory(server)
             row["disk_bytes_per_point"] = round(
@@ -352,19 +352,17 @@ def audit(folder: Path, millions: list[int]) -> list[dict[str, Any]]:
     return found
 
 
-def count(rows: Iterator[Any]) -> int:
-    return sum(1 for _ in rows)
-
-
-def timed(work: Callable[[], int]) -> tuple[int, float]:
+def timed(rows: Iterator[Any]) -> tuple[int, float]:
+    """Return how many rows there are, and the seconds that it took to get them all."""
     began = time.perf_counter()
-    result = work()
-    return result, round(time.perf_counter() - began, 2)
+    number = sum(1 for _ in rows)
+    return number, round(time.perf_counter() - began, 2)
 
 
 def machine() -> str:
     model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    return f"{os.cpu_count()} cores of {model[1] if model else platform.machine()}, Python {platform.python_version()}"
+    processor = model[1] if model else platform.machine()
+    return f"{os.cpu_count()} cores of {processor}, Python {platform.python_version()}"
 
 
 def table(found: dict[str, Any]) -> str:
@@ -390,7 +388,8 @@ def table(found: dict[str, Any]) -> str:
         lines.append(_cells([*cells, f"{row['load']:.1f}"]))
     lines += [
         "",
-        "| points a request | senders | at 100 000 points/s: p50, p99 (ms) | the same while others read | a series of 2000 | list of runs | load |",
+        "| points a request | senders | at 100 000 points/s: p50, p99 (ms) | the same while others read "
+        "| a series of 2000 | list of runs | load |",
         "|---" * 7 + "|",
     ]
     for row in found["half"]:

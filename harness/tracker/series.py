@@ -7,6 +7,7 @@ import math
 import operator
 import sqlite3
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -46,6 +47,14 @@ class Columns:
     def __len__(self) -> int:
         return len(self.steps)
 
+    def ordered(self) -> bool:
+        """Return whether each step is higher than the one before."""
+        return all(map(operator.lt, self.steps, islice(self.steps, 1, None)))
+
+    def part(self, first: int, end: int) -> Columns:
+        """Return the points from place `first` up to `end`, which is not included."""
+        return Columns(self.steps[first:end], self.times[first:end], self.values[first:end])
+
     def at(self, places: Iterable[int]) -> Columns:
         """Return the points at these places."""
         found = list(places)
@@ -78,6 +87,8 @@ def sent(
     if first is None and last is None:
         return found
     low, high = _window(first, last)
+    if found.ordered():
+        return found.part(bisect_left(found.steps, low), bisect_right(found.steps, high))
     return found.at(at for at, step in enumerate(found.steps) if low <= step <= high)
 
 
@@ -88,9 +99,9 @@ def shown(
     ReplacingMergeTree(time); of equal times the one that came last.
     """
     found = sent(db, run, name, first, last)
-    steps, times = found.steps, found.times
-    if all(map(operator.lt, steps, islice(steps, 1, None))):
+    if found.ordered():
         return found
+    steps, times = found.steps, found.times
     best: dict[int, int] = {}
     for at, step in enumerate(steps):
         before = best.get(step)

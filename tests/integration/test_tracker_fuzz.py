@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +47,7 @@ GROWTH = 48 << 20
 PROJECT = "fuzz"
 HEADERS = {"X-Project-Name": PROJECT, "X-Run-Name": "rank0", "X-Api-Key": KEY}
 SHORT = settings(
-    max_examples=250, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True, database=None
+    max_examples=800, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True, database=None
 )
 LONG = settings(SHORT, max_examples=10_000)
 
@@ -60,10 +61,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def run_id(server: Server) -> int:
-    """A run with a point, which half of the requests are about."""
+    """A run with a point and a file, which half of the requests are about."""
+    entry = {"fileName": "a", "fileSize": 1, "time": 1, "logName": "a"}
     with server.client() as client:
-        found: int = create(client, "fuzzed", projectName=PROJECT)["runId"]
+        made = create(client, "fuzzed", projectName=PROJECT)
+        found: int = made["runId"]
         log_metrics(client, found, '{"time": 1, "step": 1, "data": {"loss": 1}}')
+        client.post(
+            "/files", json={"files": [entry]}, headers={"X-Run-Id": f"{found}", "X-Project-Name": "e2e"}
+        )
     return found
 
 
@@ -97,14 +103,22 @@ def lines(ctx: Any, value: Any) -> bytes:
     return b"\n".join(one if isinstance(one, bytes) else json.dumps(one).encode() for one in value)
 
 
-def aimed(case: Any, run_id: int) -> Any:
-    """Let a case be about a run that there is."""
+def there_is(server: Server, run_id: int) -> dict[str, Any]:
+    """Return values that name something that there is, by the parameters and fields that take them."""
+    with sqlite3.connect(server.db) as db:
+        query = "SELECT display_id, token FROM runs JOIN files ON run_id = runs.id WHERE runs.id = ?"
+        display_id, token = db.execute(query, (run_id,)).fetchone()
+    ids = dict.fromkeys(("runId", "runIds", "run_id", "forkRunId"), run_id)
+    names = {"projectName": PROJECT, "logName": "loss", "displayId": display_id, "display_id": display_id}
+    return {**ids, **names, "token": token}
+
+
+def aimed(case: Any, known: dict[str, Any]) -> Any:
+    """Let a case be about what there is."""
     for place in (case.query, case.path_parameters, case.body):
         if isinstance(place, dict):
-            for name in {"runId", "runIds", "run_id", "forkRunId"} & place.keys():
-                place[name] = run_id
-    if isinstance(case.headers, dict) or hasattr(case.headers, "update"):
-        case.headers.update({"X-Run-Id": f"{run_id}", **HEADERS})
+            place.update({name: known[name] for name in known.keys() & place.keys()})
+    case.headers.update({"X-Run-Id": f"{known['runId']}", **HEADERS})
     return case
 
 
@@ -117,7 +131,7 @@ def resident(server: Server) -> int:
 
 def of_document(server: Server, run_id: int, how: settings) -> None:
     """Send what the document allows and what it forbids."""
-    schema = schemathesis.openapi.from_dict(documented())
+    schema, known = schemathesis.openapi.from_dict(documented()), there_is(server, run_id)
     cases = [
         one.ok().as_strategy(generation_mode=mode)
         for one in schema.get_all_operations()
@@ -129,7 +143,7 @@ def of_document(server: Server, run_id: int, how: settings) -> None:
     @given(st.sampled_from(range(len(cases))).flatmap(lambda at: cases[at]), st.booleans())
     def sends(case: Any, about_the_run: bool) -> None:
         if about_the_run:
-            case = aimed(case, run_id)
+            case = aimed(case, known)
         start = time.monotonic()
         response = case.call(base_url=server.url, headers={"X-Api-Key": KEY}, timeout=SECONDS)
         assert time.monotonic() - start < SECONDS
