@@ -93,8 +93,5 @@ def _bucket(first: int, until: int, values: array[float]) -> Bucket:
     if not values:
         return Bucket(first, until, None, None, None, 0, odd)
     low, high = min(values), max(values)
-    try:
-        mean = math.fsum(values) / len(values)
-    except OverflowError:
-        mean = math.fsum(value / len(values) for value in values)
-    return Bucket(first, until, low, high, min(max(mean, low), high), len(values), odd)
+    mean = min(max(series.mean(values), low), high)
+    return Bucket(first, until, low, high, mean, len(values), odd)

@@ -17,6 +17,8 @@ from harness.tracker import blocks
 from harness.tracker.http import from_ms
 
 Found = dict[str, Any]
+LARGE = 1e150
+"""The square of a larger number may be too large for a float."""
 AGGREGATIONS = ("MIN", "MAX", "AVG", "LAST", "VARIANCE")
 
 
@@ -167,19 +169,35 @@ def statistics(db: sqlite3.Connection, run: int, name: str) -> Found | None:
     if not finite:
         return None
     values = [value for _, value in finite]
-    mean = math.fsum(values) / len(values)
-    variance = math.fsum((value - mean) ** 2 for value in values) / len(values)
+    middle = mean(values)
     return {
         "logName": name,
         "logGroup": name.rpartition("/")[0],
         "count": len(values),
         "min": min(values),
         "max": max(values),
-        "mean": mean,
-        "stddev": math.sqrt(variance),
+        "mean": middle,
+        "stddev": _spread(values, middle),
         "last": {"step": finite[-1][0], "value": finite[-1][1]},
         "first": {"step": finite[0][0], "value": finite[0][1]},
     }
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean of finite values, also where their sum is no float."""
+    try:
+        return math.fsum(values) / len(values)
+    except OverflowError:
+        return math.fsum(value / len(values) for value in values)
+
+
+def _spread(values: Sequence[float], middle: float) -> float:
+    """Return the standard deviation of finite values. It may be infinite, and raises nothing."""
+    scale = max(map(abs, values))
+    if scale < LARGE:
+        scale = 1.0
+    squares = math.fsum((value / scale - middle / scale) ** 2 for value in values)
+    return scale * math.sqrt(squares / len(values))
 
 
 def aggregate(found: Found, aggregation: str) -> float:
@@ -189,6 +207,6 @@ def aggregate(found: Found, aggregation: str) -> float:
         "MAX": found["max"],
         "AVG": found["mean"],
         "LAST": found["last"]["value"],
-        "VARIANCE": found["stddev"] ** 2,
+        "VARIANCE": found["stddev"] * found["stddev"],  # not **, which raises what is too large
     }[aggregation]
     return float(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import statistics
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -152,3 +153,24 @@ def test_many_requests_at_once_are_all_there(tmp_path: Path, names: int) -> None
     rows = asyncio.run(store.read(lambda db: audit_view.points(db, RUNS, 0, 9999)[0]))
     store.close()
     assert [row[6] for row in rows] == [f"rank{at}" for at in range(300) for _ in range(names)]
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=9))
+def test_statistics_of_any_finite_values(values: list[float]) -> None:
+    """Contract: an answer for each of them, and the same as statistics.pstdev's where squares are floats."""
+    lines = [(step, 1, {"a": value}) for step, value in enumerate(values)]
+
+    def read(db: Any) -> dict[str, Any]:
+        found = series.statistics(db, 1, "a")
+        assert found is not None
+        for aggregation in series.AGGREGATIONS:
+            series.aggregate(found, aggregation)
+        return found
+
+    with kept([Sent(sender(1, 0), ingest.read_points(body(lines)))]) as store:
+        found = asyncio.run(store.read(read))
+    assert (found["min"], found["max"], found["count"]) == (min(values), max(values), len(values))
+    if max(map(abs, values)) < 1e150:
+        assert found["mean"] == pytest.approx(statistics.fmean(values))
+        tolerance = 1e-9 * max(map(abs, values))
+        assert found["stddev"] == pytest.approx(statistics.pstdev(values), abs=tolerance + 1e-150)
