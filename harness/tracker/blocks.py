@@ -12,12 +12,14 @@ import json
 import sqlite3
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, cycle, islice
+from typing import TypeVar
 
 assert sys.byteorder == "little", "blocks are copied to the disk as they are in memory"
 assert array("I").itemsize == 4
+Number = TypeVar("Number", int, float)
 WORD = 8
 """Bytes of a step, of a time and of a value."""
 
@@ -127,16 +129,17 @@ def repeated(column: array[int], times: int) -> array[int]:
 def unpacked(names: Sequence[str], points: int, packed: bytes) -> Block:
     """Return the block of so many points that was packed."""
     steps, times, values = array("q"), array("q"), array("d")
-    for at, column in enumerate((steps, times, values)):
-        column.frombytes(packed[at * WORD * points : (at + 1) * WORD * points])
-    rest = packed[3 * WORD * points :]
+    end = WORD * points
+    steps.frombytes(packed[:end])
+    times.frombytes(packed[end : 2 * end])
+    values.frombytes(packed[2 * end : 3 * end])
+    rest = packed[3 * end :]
     return Block(tuple(names), steps, times, values, array("I", rest) if rest else None)
 
 
-def extend(into: tuple[array[int], array[int], array[float]], block: Block, places: Iterable[int]) -> None:
-    """Append the points at these places to steps, times and values."""
-    for column, more in zip(into, (block.steps, block.times, block.values), strict=True):
-        if isinstance(places, range):
-            column.extend(more[places.start :: places.step])
-        else:
-            column.extend(array(more.typecode, [more[at] for at in places]))
+def extend(into: array[Number], more: array[Number], places: Sequence[int]) -> None:
+    """Append the numbers at these places to a column."""
+    if isinstance(places, range):
+        into.extend(more[places.start :: places.step])
+    else:
+        into.extend(array(more.typecode, [more[at] for at in places]))

@@ -76,8 +76,9 @@ def _at_once(body: bytes) -> Points | None:
     """Return the points, or None where any line is not as most clients write it."""
     try:
         lines = [_decode(line) for line in body.split(b"\n") if line]
-        steps = array("q", [line.step for line in lines])  # type: ignore[misc]
-        times = array("q", [line.time for line in lines])  # type: ignore[misc]
+        # A float raises TypeError here, as it should.
+        steps: array[int] = array("q", [line.step for line in lines])  # type: ignore[misc]
+        times: array[int] = array("q", [line.time for line in lines])  # type: ignore[misc]
     except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError):
         return None
     if not lines or min(steps) < 0 or min(times) < 0:

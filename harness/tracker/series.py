@@ -59,10 +59,11 @@ class Columns:
 
     def at(self, places: Iterable[int]) -> Columns:
         """Return the points at these places."""
-        found = list(places)
-        return Columns(
-            *(array(c.typecode, [c[at] for at in found]) for c in (self.steps, self.times, self.values))
-        )
+        found, taken = list(places), Columns(array("q"), array("q"), array("d"))
+        blocks.extend(taken.steps, self.steps, found)
+        blocks.extend(taken.times, self.times, found)
+        blocks.extend(taken.values, self.values, found)
+        return taken
 
 
 def sent(
@@ -85,7 +86,10 @@ def sent(
     for shape, count, packed in rows:
         names = shapes[shape]
         block = blocks.unpacked(names, count, packed)
-        blocks.extend((found.steps, found.times, found.values), block, block.places(names.index(name)))
+        places = block.places(names.index(name))
+        blocks.extend(found.steps, block.steps, places)
+        blocks.extend(found.times, block.times, places)
+        blocks.extend(found.values, block.values, places)
     if first is None and last is None:
         return found
     low, high = _window(first, last)
