@@ -1,0 +1,81 @@
+"""Curves in buckets: against a plain reading of all points."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.tracker import curves
+from harness.tracker.schema import TABLES
+
+STEP = st.one_of(st.integers(0, 60), st.integers(0, 10**15))
+VALUE = st.one_of(st.none(), st.floats(allow_nan=False))
+ROWS = st.lists(st.tuples(STEP, st.integers(0, 3), VALUE), max_size=80)
+
+
+def filled(rows: list[tuple[int, int, float | None]]) -> sqlite3.Connection:
+    db = sqlite3.connect(":memory:")
+    db.row_factory = sqlite3.Row
+    db.executescript(TABLES)
+    db.executemany("INSERT INTO points (run_id, name, step, time_ms, value) VALUES (1, 'm', ?, ?, ?)", rows)
+    return db
+
+
+def shown(db: sqlite3.Connection) -> dict[int, float | None]:
+    """The deduplicated series, by the view that Pluto's reads have."""
+    return dict(map(tuple, db.execute("SELECT step, value FROM series WHERE run_id = 1 AND name = 'm'")))
+
+
+@given(ROWS, st.integers(1, 40))
+@settings(max_examples=300)
+def test_no_extreme_is_dropped(rows: list[tuple[int, int, float | None]], buckets: int) -> None:
+    """Contract: every value of the deduplicated series lies in its bucket's range, and each range's ends are
+    values of it; the counts are those of the series; buckets are in order and not more than asked for.
+    """
+    db = filled(rows)
+    expected = shown(db)
+    found = curves.curve(db, 1, "m", buckets)
+    assert len(found.buckets) <= buckets
+    assert found.points == len(expected) == sum(one.count + one.odd for one in found.buckets)
+    ends = [edge for one in found.buckets for edge in (one.first, one.last)]
+    assert ends == sorted(ends)
+    for one in found.buckets:
+        mine = [value for step, value in expected.items() if one.first <= step <= one.last]
+        finite = [value for value in mine if value is not None and math.isfinite(value)]
+        assert (one.count, one.odd) == (len(finite), len(mine) - len(finite))
+        assert (one.low, one.high) == (min(finite, default=None), max(finite, default=None))
+        if finite:
+            assert one.mean is not None
+            assert min(finite) <= one.mean <= max(finite) or one.mean == pytest.approx(finite[0])
+    last = [(step, v) for step, v in sorted(expected.items()) if v is not None and math.isfinite(v)]
+    assert curves.last(db, 1, "m") == (last[-1] if last else None)
+    assert curves.overwritten(db, 1, "m") == (len(rows), len(rows) - len(expected))
+
+
+@pytest.fixture(scope="module")
+def million() -> Iterator[sqlite3.Connection]:
+    rows: list[tuple[int, int, float | None]] = [
+        (step, step, math.sin(step / 9e4)) for step in range(1_000_000)
+    ]
+    rows[654_321] = (654_321, 0, 1e6)
+    rows[654_322] = (654_322, 0, -1e6)
+    db = filled(rows)
+    yield db
+    db.close()
+
+
+def test_a_peak_of_a_million_points_is_seen(million: sqlite3.Connection) -> None:
+    """Contract: one point of a million is in the picture; a window around it shows each of its steps."""
+    found = curves.curve(million, 1, "m", 400)
+    assert (found.points, found.exact, len(found.buckets)) == (1_000_000, False, 400)
+    assert max(one.high for one in found.buckets if one.high is not None) == 1e6
+    assert min(one.low for one in found.buckets if one.low is not None) == -1e6
+    window = curves.curve(million, 1, "m", 400, 654_300, 654_350)
+    assert window.exact
+    assert [one.first for one in window.buckets] == list(range(654_300, 654_351))
+    assert [one.high for one in window.buckets if one.high is not None and one.high > 10] == [1e6]
