@@ -18,8 +18,10 @@ from harness.tracker.store import QUERY_SECONDS, Full, Slow
 logger = logging.getLogger("uvicorn.error")
 WRITES = ("/ingest/", "/files", "/api/runs/create", "/api/runs/resume", "/api/runs/status")
 """Paths whose refusal may lose something of a run."""
-OPEN_PATHS = ("/healthz", "/files/put/", "/files/get/")
-"""Paths that need no key: the probe, and URLs that hold a secret themselves, as Pluto's presigned ones do."""
+OPEN_PATHS = ("/healthz", "/files/put/", "/files/get/", "/o/", "/pages/", "/login", "/logout")
+"""Paths that need no key: the probe, URLs that hold a secret themselves, as Pluto's presigned ones do, and
+pages, which a session guards (pages/routes.py).
+"""
 
 
 async def on_refused(request: Request, error: Exception) -> Response:
@@ -93,7 +95,7 @@ class KeyRequired:
         self.key = key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"].startswith(OPEN_PATHS):
+        if scope["type"] != "http" or scope["path"] == "/" or scope["path"].startswith(OPEN_PATHS):
             await self.app(scope, receive, send)
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
