@@ -45,7 +45,7 @@ def png(width: int, height: int, seed: int) -> bytes:
 
 
 def created(client: httpx.Client, name: str, external_id: str, rank: int, **fields: object) -> int:
-    konduktor = {"rank": str(rank), "job_name": "pretrain-x7", "num_nodes": str(RANKS), "node_name": f"gpu-{rank}"}
+    konduktor = {"rank": str(rank), "job_name": f"{external_id.removesuffix('-typo')}-x7", "num_nodes": str(RANKS), "node_name": f"gpu-{rank}"}
     system = {"os_info": {"hostname": f"pretrain-x7-{rank}"}, "konduktor": konduktor}
     body = {
         "runName": name,

@@ -95,7 +95,7 @@ def compared(
     found = []
     for path in dict.fromkeys(path for config in configs for path in config):
         values = [config.get(path) for config in configs]
-        found.append({"path": path, "values": values, "differs": len(set(values)) > 1})
+        found.append({"path": path, "texts": values, "differs": len(set(values)) > 1})
     return rows, sorted(found, key=lambda one: (not one["differs"], one["path"]))
 
 

@@ -5,6 +5,7 @@
   const PAD = { left: 54, right: 10, top: 10, bottom: 22 };
   const HEIGHT = 220;
   const SLOWEST = 15000;
+  const BUCKETS = 700; // a series of up to 700 points is drawn point by point
   const state = { log: false, smooth: 0, first: null, last: null };
   const charts = [];
   const byId = (id) => document.getElementById(id);
@@ -19,7 +20,7 @@
   function figure(value) {
     if (value === null || value === undefined) return "–";
     const size = Math.abs(value);
-    if (value !== 0 && (size >= 1e6 || size < 1e-3)) return value.toExponential(2).replace("e+", "e");
+    if (value !== 0 && (size >= 1e6 || size < 1e-3)) return Number(value.toPrecision(3)).toExponential().replace("e+", "e");
     return String(Number(value.toPrecision(5)));
   }
 
@@ -97,12 +98,11 @@
       this.loading = true;
       this.stale = false;
       const window_ = `${state.first}-${state.last}`;
-      const buckets = Math.max(60, Math.min(600, Math.round(this.canvas.clientWidth / 1.5)));
       try {
         for (let at = 0; at < this.series.length; at += 16) {
           const part = this.series.slice(at, at + 16);
           const pairs = part.map((one) => ["series", `${one.run}:${one.name}`]);
-          pairs.push(["buckets", buckets]);
+          pairs.push(["buckets", BUCKETS]);
           if (state.first !== null) pairs.push(["first", state.first]);
           if (state.last !== null) pairs.push(["last", state.last]);
           const found = await ask("/pages/curves", pairs);
