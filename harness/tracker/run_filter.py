@@ -173,7 +173,7 @@ def _time(name: str, how: str, what: Any) -> Test:
     moment = _moment(str(what))
     if moment is None:
         raise Refused(400, f"filter: {name}: expected a time such as 2026-01-31T12:00:00Z")
-    compare = ORDER.get(how, operator.eq)
+    compare: Callable[[Any, Any], bool] = ORDER.get(how, operator.eq)
 
     def test(run: Facts) -> bool:
         seen = _moment(run.column(name) or "")
@@ -226,7 +226,7 @@ def _metric(name: str, how: str, what: Any) -> Test:
     number = _number(what)
     if how not in {*ORDER, "$eq", "$ne"} or number is None:
         raise Refused(400, f"filter: summaryMetrics.{name[:80]}: expected a number to compare with")
-    compare = ORDER.get(how) or (operator.eq if how == "$eq" else operator.ne)
+    compare: Callable[[Any, Any], bool] = ORDER.get(how) or (operator.eq if how == "$eq" else operator.ne)
 
     def test(run: Facts) -> bool:
         seen = run.metric(name)

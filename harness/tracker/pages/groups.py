@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 RANK = re.compile(r"(?i)(?:(?<=^)|(?<=[/_.\-]))(node|rank|worker|gpu|replica|host)[_.\-]?(\d+)(?=$|[/_.\-])")
@@ -19,6 +19,8 @@ class Series:
     run: int
     name: str
     label: str
+    colour: int = 0
+    """Of several runs each has its own colour, of one run each rank."""
 
 
 @dataclass(frozen=True)
@@ -49,20 +51,25 @@ def split(name: str) -> tuple[str, str, int]:
 def charts(metrics: Iterable[tuple[int, str, str]]) -> list[Chart]:
     """Group (run, name of the run or "", metric) into charts, in order of their titles."""
     made: dict[str, list[tuple[int, Series]]] = {}
+    colours: dict[int, int] = {}
     for run, shown, name in metrics:
+        colours.setdefault(run, len(colours))
         title, label, rank = split(name)
         if shown:
             label = shown if label == name else f"{shown} · {label}"
         made.setdefault(title, []).append((rank, Series(run, name, label)))
-    return [
-        Chart(title, tuple(one for _, one in sorted(series, key=lambda pair: pair[0])))
-        for title, series in sorted(made.items())
-    ]
+    found = []
+    for title, series in sorted(made.items()):
+        ordered = [one for _, one in sorted(series, key=lambda pair: (colours[pair[1].run], pair[0]))]
+        several = len(colours) > 1
+        coloured = [replace(s, colour=colours[s.run] if several else at) for at, s in enumerate(ordered)]
+        found.append(Chart(title, tuple(coloured)))
+    return found
 
 
 def flat(value: Any) -> list[tuple[str, str]]:
     """Return (path, text) of each leaf. What looks like a secret is not shown."""
-    found = []
+    found: list[tuple[str, str]] = []
     for path, leaf in _leaves(value, ""):
         if len(found) == ROWS_MOST:
             found.append(("…", f"more than {ROWS_MOST} rows"))

@@ -66,7 +66,7 @@
       this.root = figureElement;
       this.canvas = figureElement.querySelector(".canvas");
       this.readout = figureElement.querySelector(".readout");
-      this.series = JSON.parse(figureElement.dataset.series).map(([run, name, label]) => ({ run, name, label, shown: true, data: null }));
+      this.series = JSON.parse(figureElement.dataset.series).map(([run, name, label, colour]) => ({ run, name, label, colour, shown: true, data: null }));
       this.visible = false;
       this.stale = true;
       this.loading = false;
@@ -136,7 +136,7 @@
 
     draw() {
       const width = Math.max(200, this.canvas.clientWidth);
-      const shown = this.series.map((one, index) => [one, index]).filter(([one]) => one.shown && one.data);
+      const shown = this.series.map((one) => [one]).filter(([one]) => one.shown && one.data);
       const up = state.log ? (v) => (v > 0 ? Math.log10(v) : null) : (v) => v;
       let low = Infinity, high = -Infinity, begin = Infinity, end = -Infinity, odd = 0, below = 0, points = 0, exact = true;
       for (const [one] of shown) {
@@ -176,12 +176,12 @@
         svg.append(element("line", { class: "grid", x1: PAD.left, x2: width - PAD.right, y1: y(mark), y2: y(mark) }));
         svg.append(element("text", { x: PAD.left - 6, y: y(mark) + 4, "text-anchor": "end" }, figure(state.log ? 10 ** mark : mark)));
       }
-      for (const mark of ticks(begin, end, Math.max(2, Math.floor(width / 110)))) {
+      for (const mark of ticks(begin, end, Math.max(2, Math.floor(width / 80)))) {
         if (mark % 1) continue;
         const anchor = x(mark) > width - 40 ? "end" : "middle";
         svg.append(element("text", { x: anchor === "end" ? width - 4 : x(mark), y: HEIGHT - 6, "text-anchor": anchor }, figure(mark)));
       }
-      for (const [one, index] of shown) this.line(svg, one, index);
+      for (const [one] of shown) this.line(svg, one);
       const told = [];
       if (!exact) told.push(`${points.toLocaleString("en")} points; the band goes from the lowest to the highest`);
       if (odd) told.push(`${odd} not finite (red marks)`);
@@ -191,8 +191,8 @@
       if (this.cursor === null) this.readout.textContent = this.note; else this.point(this.cursor);
     }
 
-    line(svg, one, index) {
-      const { x, y, up } = this.scale, colour = `s${index % 8}`, dash = `d${Math.floor(index / 8) % 3}`;
+    line(svg, one) {
+      const { x, y, up } = this.scale, colour = `s${one.colour % 8}`, dash = `d${Math.floor(one.colour / 8) % 3}`;
       const buckets = one.data.buckets;
       const placed = buckets.map((b) => (b[4] === null ? null : up(b[4])));
       const drawn = state.smooth ? smoothed(placed, state.smooth) : placed;
