@@ -247,9 +247,14 @@ def fill(server: Server, large: int = 1_000_000) -> Demo:
         send(client, hostile, "logs", [line], HOSTILE)
         cells = {"table": [[HOSTILE]]}
         strange = {"freq": [1, "x"], "bins": []}
+        huge = {"freq": [10**400, math.inf, -1], "bins": {"min": {}, "max": None}}
+        odd = {"freq": [0, 2], "bins": {"min": HOSTILE}}
         send(client, hostile, "data", [
             {"time": 1, "step": 0, "logName": HOSTILE, "dataType": "HISTOGRAM", "data": json.dumps(strange)},
             {"time": 1, "step": 0, "logName": "t", "dataType": "TABLE", "data": json.dumps(cells)},
+            {"time": 1, "step": 0, "logName": "h", "dataType": "HISTOGRAM", "data": json.dumps(huge)},
+            {"time": 1, "step": 0, "logName": "o", "dataType": "HISTOGRAM", "data": json.dumps(odd)},
+            {"time": 1, "step": 0, "logName": "n", "dataType": "HISTOGRAM", "data": "[" * 5000},
             {"time": 1, "step": 0, "logName": "w", "dataType": "string-series", "data": HOSTILE},
             {"time": 1, "step": 0, "logName": "g", "dataType": HOSTILE, "data": "{"},
         ])  # fmt: skip
@@ -257,6 +262,8 @@ def fill(server: Server, large: int = 1_000_000) -> Demo:
         upload(client, hostile, "page", f"{HOSTILE}.html", page, "text/html", 0)
         svg = b'<svg xmlns="http://www.w3.org/2000/svg"><script>document.title = "ran"</script></svg>'
         upload(client, hostile, "vector", "x.svg", svg, "image/svg+xml", 0)
-        client.post("/api/runs/alert", json={"runId": hostile, "alert": {"title": HOSTILE, "body": 3}})
+        client.post(
+            "/api/runs/alert", json={"runId": hostile, "alert": {"title": HOSTILE, "body": {"a": [3]}}}
+        )
         client.post("/api/runs/notes/update", json={"runId": hostile, "notes": HOSTILE})
     return Demo(run, other, long, hostile)

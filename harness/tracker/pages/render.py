@@ -54,7 +54,7 @@ def static(name: str) -> Response:
 
 def figure(value: object) -> str:
     """Return a number as people read it, anything else as it is."""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def moment(text: str | None) -> str:

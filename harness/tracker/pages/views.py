@@ -20,6 +20,8 @@ CHARTS_MOST = 400
 FILES_PAGE = 200
 IMAGES = ("png", "jpg", "jpeg", "gif", "webp", "mask")
 DATA_PAGE = 200
+COUNT_MOST = 1e18
+"""Largest count of a histogram that is drawn."""
 CELLS = (50, 20)
 """Most rows and columns of a table that are shown."""
 
@@ -122,7 +124,10 @@ def data(db: sqlite3.Connection, run: int) -> Found:
         **kinds,
         "strings": strings[-DATA_PAGE:],
         "total": total,
-        "alerts": [one["content"] for one in reads.notes(db, run, "alert")][-DATA_PAGE:],
+        "alerts": [
+            {name: str(one["content"].get(name, ""))[:2000] for name in ("level", "title", "body")}
+            for one in reads.notes(db, run, "alert")
+        ][-DATA_PAGE:],
         "graphs": [len(_mapping(one["content"].get("nodes"))) for one in reads.notes(db, run, "graph")],
     }
 
@@ -133,7 +138,7 @@ def histogram(text: str) -> Found | None:
     counts, bins = found.get("freq"), found.get("bins")
     if not isinstance(counts, list) or not counts or len(counts) > 1000:
         return None
-    numbers = [float(one) for one in counts if isinstance(one, (int, float)) and one >= 0]
+    numbers = [float(one) for one in counts if isinstance(one, (int, float)) and 0 <= one < COUNT_MOST]
     if len(numbers) != len(counts):
         return None
     ends = _mapping(bins) or ({"min": bins[0], "max": bins[-1]} if isinstance(bins, list) and bins else {})
