@@ -1,6 +1,6 @@
 """The pictures of tracker.md, of a tracker with made runs on loopback: `make pictures`.
 
-    python -m docs.make_tracker_screenshots        # docs/images/tracker-*.png; needs Chromium (`make browser`)
+    python -m docs.make_tracker_screenshots    # docs/images/tracker-*.png; needs Chromium (`make browser`)
 
 Run it again when the tracker's pages look different.
 """

@@ -12,6 +12,7 @@ from urllib.parse import quote, urlsplit
 import typer
 
 from harness.cli import options
+from harness.core import processes
 from harness.core.errors import HarnessError, UsageError
 from harness.settings import Settings, load
 
@@ -58,7 +59,7 @@ def open_(
     settings = load(cluster_name=cluster_name, kubeconfig=kubeconfig, context=context)
     cluster = cluster_of(settings)
     found = embedded.find(reached(cluster))
-    with forwarded(settings, cluster, port) as (process, address):
+    with processes.signals_as_interrupt(), forwarded(settings, cluster, port) as (process, address):
         try:
             headers = {"Authorization": f"Bearer {found.key}"}
             answer = httpx.post(f"{address}/api/pages/link", headers=headers, timeout=30, trust_env=False)
@@ -73,7 +74,10 @@ def open_(
                 cause="tracker.unreachable",
             )
         print(f"{address}/login?once={answer.json()['once']}&next={quote(path, safe='')}", flush=True)
-        code = process.wait()
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            return 0
     raise HarnessError(
         f"kubectl port-forward ended with exit code {code}",
         hint="did the tracker or the cluster go? `harness status`; then open it again",
@@ -157,6 +161,7 @@ def forwarded(settings: Settings, cluster: Cluster, port: int) -> Iterator[tuple
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             text=True,
+            start_new_session=True,  # Ctrl-C is ours: it ends this one below
         )
     except FileNotFoundError:
         raise HarnessError(f"there is no {settings.kubectl_bin}", hint="`harness doctor --fix`") from None

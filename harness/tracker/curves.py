@@ -71,6 +71,16 @@ def overwritten(db: sqlite3.Connection, run: int, name: str) -> tuple[int, int]:
     return rows, rows - steps
 
 
+def clashes(db: sqlite3.Connection, run: int, name: str) -> int:
+    """Return how many steps of a series have rows with different values. A row that came twice is none."""
+    found: int = db.execute(
+        "SELECT count(*) FROM (SELECT 1 FROM points WHERE run_id = ? AND name = ? GROUP BY step"
+        " HAVING count(*) > 1 AND (min(value) <> max(value) OR count(value) NOT IN (0, count(*))))",
+        (run, name),
+    ).fetchone()[0]
+    return found
+
+
 def curve(
     db: sqlite3.Connection, run: int, name: str, buckets: int, first: int = 0, until: int | None = None
 ) -> Curve:

@@ -84,7 +84,6 @@ def test_the_link_of_a_kept_cluster_opens_the_run(
         assert client.get("/api/audit/runs").status_code == 403
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
-    assert process.returncode == 2
-    assert "Traceback" not in said
+    assert (process.returncode, said) == (0, "")
     with pytest.raises(httpx.ConnectError):
         httpx.get(address, trust_env=False)

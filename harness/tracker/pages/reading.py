@@ -84,14 +84,13 @@ def ranks(db: sqlite3.Connection, run: sqlite3.Row, only: str | None) -> Found:
                 split.append({**other, "job": job, "attached": there})
     seen = sorted({one["rank"] for one in attached if one["rank"] is not None})
     world = max(_nodes(run), max(seen, default=-1) + 1)
-    names = series.of_run(db, run["id"])
+    names = [name for name in series.of_run(db, run["id"]) if not name.startswith("sys/")]
     hidden = []
     for name in names[:NAMES_MOST]:
-        if name.startswith("sys/"):
-            continue
         rows, under = curves.overwritten(db, run["id"], name)
         if under:
-            hidden.append({"name": name, "rows": rows, "hidden": under})
+            differ = curves.clashes(db, run["id"], name)
+            hidden.append({"name": name, "rows": rows, "hidden": under, "differ": differ})
     return {
         "attached": attached,
         "ranks": seen,
@@ -100,6 +99,9 @@ def ranks(db: sqlite3.Connection, run: sqlite3.Row, only: str | None) -> Found:
         "split": split,
         "writers": claims.writers(db, [run["id"]]),
         "hidden": hidden,
+        "clashes": sum(1 for one in hidden if one["differ"]),
+        "looked": min(len(names), NAMES_MOST),
+        "names": len(names),
         "events": reads.status_events(db, run["id"], applied_only=False),
     }
 

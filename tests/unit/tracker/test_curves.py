@@ -54,6 +54,8 @@ def test_no_extreme_is_dropped(rows: list[tuple[int, int, float | None]], bucket
             assert min(finite) <= one.mean <= max(finite) or one.mean == pytest.approx(finite[0])
     last = [(step, v) for step, v in sorted(expected.items()) if v is not None and math.isfinite(v)]
     assert curves.last(db, 1, "m") == (last[-1] if last else None)
+    clashing = {step for step, _, v in rows for other, _, w in rows if other == step and (v != w)}
+    assert curves.clashes(db, 1, "m") == len(clashing)
     assert curves.overwritten(db, 1, "m") == (len(rows), len(rows) - len(expected))
 
 
