@@ -71,8 +71,9 @@ doctor: $(MADE) ## see what the machine lacks, and install it on Debian as root
 browser: $(MADE) ## see that there is a Chromium for the tests of the report, and install it on Debian as root
 	$(BIN)/python -m tests.browser
 
-pictures: browser ## docs/images, of recorded bundles
+pictures: browser ## docs/images, of recorded bundles and of the tracker
 	$(BIN)/python -m docs.make_screenshots
+	$(BIN)/python -m docs.make_tracker_screenshots
 
 recording: doctor ## docs/images/live.svg, of a launch on a real cluster
 	$(BIN)/python -m docs.make_recording

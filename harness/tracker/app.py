@@ -27,6 +27,8 @@ from harness.tracker import (
 )
 from harness.tracker.failures import Failures
 from harness.tracker.http import Json
+from harness.tracker.pages import routes as pages
+from harness.tracker.pages.sessions import Links
 from harness.tracker.store import Store
 
 PARSERS = 2
@@ -73,13 +75,14 @@ def build(options: Options) -> Starlette:
             *routes_reads.routes,
             *routes_audit.routes,
             *openapi.routes,
+            *pages.routes,
         ],
         middleware=[Middleware(guard.Guard), Middleware(guard.KeyRequired, key=options.key)],
         exception_handlers={HTTPException: guard.on_refused},
         lifespan=lifespan,
     )
     app.state.failures, app.state.refused, app.state.hung_up = Failures(), Failures(), Failures()
-    app.state.held, app.state.key = 0, options.key
+    app.state.held, app.state.key, app.state.links = 0, options.key, Links()
     app.state.parsing = ThreadPoolExecutor(PARSERS, thread_name_prefix="parse")
     app.state.public_url = options.public_url.rstrip("/")
     app.state.file_limit = options.file_limit

@@ -61,6 +61,20 @@ def overwritten(db: sqlite3.Connection, run: int, name: str) -> tuple[int, int]:
     return len(steps), len(steps) - len(set(steps))
 
 
+def clashes(db: sqlite3.Connection, run: int, name: str) -> int:
+    """Return how many steps of a series have rows with different values. A row that came twice is none."""
+    found = series.sent(db, run, name)
+    if found.ordered():
+        return 0
+    seen: dict[int, float] = {}
+    clashing: set[int] = set()
+    for step, value in zip(found.steps, found.values, strict=True):
+        before = seen.setdefault(step, value)
+        if before != value and not (math.isnan(before) and math.isnan(value)):
+            clashing.add(step)
+    return len(clashing)
+
+
 def curve(
     db: sqlite3.Connection, run: int, name: str, buckets: int, first: int = 0, until: int | None = None
 ) -> Curve:

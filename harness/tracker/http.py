@@ -62,6 +62,8 @@ class Sender:
     peer: str | None
     launch: str | None = None
     """The launch that the request's key was made for. None for the tracker's own key."""
+    only: str | None = None
+    """The only project that the request's key opens. None: all of them."""
 
 
 def sender(request: Request) -> Sender:
@@ -74,6 +76,7 @@ def sender(request: Request) -> Sender:
         project=request.headers.get("x-project-name"),
         peer=request.client.host if request.client else None,
         launch=getattr(request.state, "launch", None),
+        only=getattr(request.state, "project", None),
     )
 
 

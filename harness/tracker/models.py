@@ -35,6 +35,13 @@ class Health(Struct):
     status: str
 
 
+class Link(Struct):
+    """`once` opens a session of the pages, once and for so many seconds."""
+
+    once: str
+    seconds: int
+
+
 class Create(Struct):
     runName: Word
     projectName: Word
@@ -97,6 +104,11 @@ class NewTags(Struct):
 class NewConfig(Struct):
     runId: Id
     config: Document | Object | None
+
+
+class NewNotes(Struct):
+    runId: Id
+    notes: Annotated[str, Meta(max_length=10_000)]
 
 
 class Alert(Struct):
@@ -187,10 +199,17 @@ class Listed(Struct):
     status: Status
     tags: list[str]
     createdAt: str
+    updatedAt: str
+    heartbeatAt: str | None
+    externalId: str | None
+
+
+class ListedRun(Listed):
+    url: str
 
 
 class Runs(Struct):
-    runs: list[Listed]
+    runs: list[ListedRun]
     total: int
 
 
@@ -205,9 +224,8 @@ class Details(Listed):
     systemMetadata: Any
     loggerSettings: Any
     statusMetadata: Any
-    updatedAt: str
     statusUpdated: str | None
-    externalId: str | None
+    notes: str | None
     forkedFromRunId: int | None
     forkStep: int | None
     logNames: list[LogName]
@@ -324,6 +342,29 @@ class StoredFile(Struct):
 
 class Files(Struct):
     files: list[StoredFile]
+
+
+class DataRow(Struct):
+    logName: str
+    dataType: str
+    step: int
+    time: str
+    data: str
+
+
+class DataRows(Struct):
+    data: list[DataRow]
+    total: int
+
+
+class Alerts(Struct):
+    runId: int
+    alerts: list[Object]
+
+
+class Graphs(Struct):
+    runId: int
+    graphs: list[Object]
 
 
 class Log(Struct):

@@ -19,10 +19,12 @@ BINARY: Any = bytes
 """A body of any bytes."""
 TEXT: Any = str
 """An answer in plain text."""
+CONVERTER = re.compile(r":\w+(?=})")
+"""What Starlette's routes say of a part of the path: {run_id:int}."""
 ERRORS = {
     400: "a field is missing or wrong; the text names it",
     401: "no key, or another one",
-    403: "a link that is not of this tracker, or whose time is over",
+    403: "the key opens another project, or a link is not of this tracker, or its time is over",
     404: "no such run, file or upload",
     405: "another method",
     408: "the body stopped in the middle",
@@ -33,8 +35,8 @@ ERRORS = {
     503: "not ready, or the query took too long",
     507: "no room for more files, or the disk is full",
 }
-READ, WRITE = (400, 401, 405, 503), (400, 401, 404, 405, 408, 413, 429, 507)
-INGEST = (400, 401, 405, 408, 413, 422, 429, 507)
+READ, WRITE = (400, 401, 403, 405, 503), (400, 401, 403, 404, 405, 408, 413, 429, 507)
+INGEST = (400, 401, 403, 404, 405, 408, 413, 422, 429, 507)
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("PUT", "/files/put/{token}"): Operation(None, BINARY, errors=(400, 404, 405, 408, 413, 429, 507)),
     ("GET", "/files/get/{token}/{until}/{seal}"): Operation(BINARY, errors=(400, 403, 404, 405, 503)),
     ("POST", "/api/slug"): Operation(models.Slug),
+    ("POST", "/api/pages/link"): Operation(models.Link),
     ("POST", "/api/runs/create"): Operation(models.Attached, models.Create, errors=WRITE),
     ("POST", "/api/runs/resume"): Operation(models.Attached, models.Resume, errors=(*WRITE, 409)),
     ("POST", "/api/runs/logName/add"): Operation(models.Success, models.LogNames, errors=WRITE),
@@ -71,11 +74,20 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/api/runs/status/update"): Operation(models.Success, models.StatusReport, errors=WRITE),
     ("POST", "/api/runs/tags/update"): Operation(models.Success, models.NewTags, errors=WRITE),
     ("POST", "/api/runs/config/update"): Operation(models.Success, models.NewConfig, errors=WRITE),
+    ("POST", "/api/runs/notes/update"): Operation(models.Success, models.NewNotes, errors=WRITE),
     ("POST", "/api/runs/alert"): Operation(models.AlertTaken, models.Alert, errors=WRITE),
     ("POST", "/api/runs/modelGraph/create"): Operation(models.Success, models.Graph, errors=WRITE),
     ("GET", "/api/runs/projects"): Operation(models.Projects),
-    ("GET", "/api/runs/list"): Operation(models.Runs, query="projectName! search tags sort limit# offset#"),
+    ("GET", "/api/runs/list"): Operation(
+        models.Runs, query="projectName! search tags sort filter limit# offset#"
+    ),
     ("GET", "/api/runs/details/{run_id}"): Operation(models.Details, errors=(*READ, 404)),
+    ("GET", "/api/runs/{run_id:int}"): Operation(models.Details, errors=(*READ, 404)),
+    ("GET", "/api/runs/data"): Operation(
+        models.DataRows, query="runId#! logName dataType limit# offset#", errors=(*READ, 404)
+    ),
+    ("GET", "/api/runs/alerts"): Operation(models.Alerts, query="runId#!", errors=(*READ, 404)),
+    ("GET", "/api/runs/modelGraphs"): Operation(models.Graphs, query="runId#!", errors=(*READ, 404)),
     ("GET", "/api/runs/details/by-display-id/{display_id}"): Operation(
         models.Details, query="projectName", errors=(*READ, 404, 409)
     ),
@@ -127,7 +139,8 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
         for method in sorted(route.methods or ()):
             operation = OPERATIONS.get((method, route.path))
             if operation is not None:
-                paths.setdefault(route.path, {})[method.lower()] = _described(route, operation, references)
+                path = CONVERTER.sub("", route.path)
+                paths.setdefault(path, {})[method.lower()] = _described(route, operation, references)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Pluto-compatible tracker", "version": "1"},
@@ -149,7 +162,7 @@ def _described(route: Route, operation: Operation, references: Mapping[Any, Any]
         "parameters": [
             *(
                 {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-                for name in re.findall(r"{(\w+)}", route.path)
+                for name in re.findall(r"{(\w+)", route.path)
             ),
             *_parameters(operation.query, "query"),
             *_parameters(operation.headers, "header"),

@@ -40,6 +40,10 @@ def shown(rows: list[tuple[int, int, float]]) -> dict[int, float]:
     return {step: value for step, (_, value) in found.items()}
 
 
+def same(one: float, other: float) -> bool:
+    return one == other or (math.isnan(one) and math.isnan(other))
+
+
 @given(ROWS, st.integers(1, 40))
 @settings(max_examples=300)
 def test_no_extreme_is_dropped(rows: list[tuple[int, int, float]], buckets: int) -> None:
@@ -63,6 +67,8 @@ def test_no_extreme_is_dropped(rows: list[tuple[int, int, float]], buckets: int)
             assert min(finite) <= one.mean <= max(finite)
     last = [(step, v) for step, v in sorted(expected.items()) if math.isfinite(v)]
     assert curves.last(db, 1, "m") == (last[-1] if last else None)
+    clashing = {step for step, _, v in rows for other, _, w in rows if other == step and not same(v, w)}
+    assert curves.clashes(db, 1, "m") == len(clashing)
     assert curves.overwritten(db, 1, "m") == (len(rows), len(rows) - len(expected))
 
 
