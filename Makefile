@@ -71,8 +71,9 @@ doctor: $(MADE) ## see what the machine lacks, and install it on Debian as root
 browser: $(MADE) ## see that there is a Chromium for the tests of the report, and install it on Debian as root
 	$(BIN)/python -m tests.browser
 
-pictures: browser ## docs/images, of recorded bundles
+pictures: browser ## docs/images, of recorded bundles and of the tracker
 	$(BIN)/python -m docs.make_screenshots
+	$(BIN)/python -m docs.make_tracker_screenshots
 
 recording: doctor ## docs/images/live.svg, of a launch on a real cluster
 	$(BIN)/python -m docs.make_recording
@@ -86,6 +87,7 @@ lock: $(MADE) ## resolve the newest versions that fit into the locks
 	$(COMPILE) pyproject.toml --group dev -o locks/dev.txt
 	$(COMPILE) locks/mlflow.in -o locks/mlflow.txt
 	$(COMPILE) harness/locks/konduktor.in -o harness/locks/konduktor.txt
+	$(WORKER) harness/locks/tracker.in -o harness/locks/tracker.txt
 	$(WORKER) harness/locks/worker.in -o harness/locks/worker.txt
 	$(WORKER) -c locks/dev.txt harness/locks/controller.in -o harness/locks/controller.txt
 

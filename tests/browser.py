@@ -125,11 +125,50 @@ class Page:
 
     def open(self, file: Path) -> Page:
         """Load a local file to its end."""
+        return self.go(file.resolve().as_uri())
+
+    def go(self, url: str) -> Page:
+        """Load an address to its end."""
         self._loaded = False
-        self.call("Page.navigate", url=file.resolve().as_uri())
+        self.call("Page.navigate", url=url)
+        return self.loaded()
+
+    def loaded(self) -> Page:
+        """Wait for the end of a load that the page itself began."""
         while not self._loaded:
             self._receive()
         return self
+
+    def submit(self, selector: str) -> Page:
+        """Send a form, and load what it leads to."""
+        self._loaded = False
+        self.ask(f"document.querySelector({json.dumps(selector)}).requestSubmit()")
+        return self.loaded()
+
+    def until(self, script: str, seconds: float = 30) -> Any:
+        """The value of an expression, once it is true. Raises WaitError."""
+        late = time.monotonic() + seconds
+        while not (found := self.ask(script)):
+            if time.monotonic() > late:
+                raise WaitError(script, f"{found!r}; errors: {self.errors}", seconds)
+            time.sleep(0.05)
+        return found
+
+    def press(self, key: str) -> None:
+        """Press and release one key."""
+        text = {"text": key} if len(key) == 1 else {"text": "\r"} if key == "Enter" else {}
+        codes = {
+            "Tab": 9,
+            "Enter": 13,
+            "Escape": 27,
+            "ArrowLeft": 37,
+            "ArrowRight": 39,
+            "Home": 36,
+            "End": 35,
+        }
+        code = {"windowsVirtualKeyCode": codes[key]} if key in codes else {}
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **text, **code)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, **code)
 
     def ask(self, script: str) -> Any:
         """The value of a JavaScript expression."""

@@ -23,6 +23,7 @@ from harness.cli.netcheck import netcheck
 from harness.cli.options import dump, progress
 from harness.cli.stdout import may_be_left
 from harness.cli.torchrun import torchrun_app
+from harness.cli.tracker import tracker_app
 from harness.cli.train import train
 from harness.cli.verdict import show as show_verdict
 from harness.context import RunContext
@@ -41,6 +42,7 @@ app = typer.Typer(
 images_app = typer.Typer(help="The images of the stack.", no_args_is_help=True)
 app.add_typer(images_app, name="images")
 app.add_typer(torchrun_app, name="torchrun")
+app.add_typer(tracker_app, name="tracker")
 
 
 @app.command()
@@ -135,16 +137,6 @@ def doctor(
     )
     dump(doctoring.as_json(found)) if as_json else Console().print(doctoring.render(found))
     return doctoring.exit_code(found)
-
-
-@app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-)
-def tracker(context: typer.Context) -> int:
-    """Serve the Pluto-compatible tracker on its own (harness tracker --help)."""
-    from harness.tracker.__main__ import main as serve
-
-    return serve(context.args) or 0
 
 
 COMMANDS = (

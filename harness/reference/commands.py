@@ -31,7 +31,7 @@ def commands() -> dict[str, Any]:
 
 def options(name: str) -> set[str]:
     """Return the options of a command, `--help` included."""
-    if name == "tracker":
+    if name == "tracker serve":
         return {option for action in parser()._actions for option in action.option_strings}
     return {"--help", *(opt for p in commands()[name].params for opt in [*p.opts, *p.secondary_opts])}
 
@@ -40,7 +40,7 @@ def markdown() -> str:
     """Return docs/reference/cli.md."""
     parts = [HEAD]
     for name, command in commands().items():
-        rows = _tracker() if name == "tracker" else [_row(param) for param in command.params]
+        rows = _tracker() if name == "tracker serve" else [_row(param) for param in command.params]
         arguments = [param.name.upper() for param in command.params if param.param_type_name == "argument"]
         parts += [f"## harness {' '.join([name, *arguments])}", inspect.cleandoc(command.help or ""), ""]
         parts += table(["", "meaning", "default"], rows)

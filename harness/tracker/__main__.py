@@ -25,7 +25,7 @@ ALL_FILES_MIB = 1024
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     made = argparse.ArgumentParser(
-        prog="harness tracker", description="A Pluto-compatible tracker that keeps every raw row."
+        prog="harness tracker serve", description="A Pluto-compatible tracker that keeps every raw row."
     )
     made.add_argument("--host", default="127.0.0.1", help="address to listen on")
     made.add_argument("--port", type=int, default=8080, help="0 takes a free one and prints it")
@@ -70,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             port=arguments.port,
             access_log=False,
             http=Connection,
+            ws="none",
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,

@@ -15,9 +15,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from harness.tracker import guard, http, routes_audit, routes_files, routes_ingest, routes_reads, routes_runs
+from harness.tracker import (
+    guard,
+    http,
+    openapi,
+    routes_audit,
+    routes_files,
+    routes_ingest,
+    routes_reads,
+    routes_runs,
+)
 from harness.tracker.failures import Failures
 from harness.tracker.http import Json
+from harness.tracker.pages import routes as pages
+from harness.tracker.pages.sessions import Links
 from harness.tracker.store import Store
 
 PARSERS = 2
@@ -57,19 +68,21 @@ def build(options: Options) -> Starlette:
 
     app = Starlette(
         routes=[
+            *routes_ingest.routes,  # first: they are asked for most, and each route before costs time
             Route("/healthz", healthz),
             *routes_runs.routes,
-            *routes_ingest.routes,
             *routes_files.routes,
             *routes_reads.routes,
             *routes_audit.routes,
+            *openapi.routes,
+            *pages.routes,
         ],
         middleware=[Middleware(guard.Guard), Middleware(guard.KeyRequired, key=options.key)],
         exception_handlers={HTTPException: guard.on_refused},
         lifespan=lifespan,
     )
     app.state.failures, app.state.refused, app.state.hung_up = Failures(), Failures(), Failures()
-    app.state.held, app.state.key = 0, options.key
+    app.state.held, app.state.key, app.state.links = 0, options.key, Links()
     app.state.parsing = ThreadPoolExecutor(PARSERS, thread_name_prefix="parse")
     app.state.public_url = options.public_url.rstrip("/")
     app.state.file_limit = options.file_limit

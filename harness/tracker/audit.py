@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, Literal, Protocol
 
 import httpx
@@ -19,6 +21,7 @@ from harness.evidence.tracker_records import (
     TrackerSummary,
 )
 from harness.evidence.writer import TrackerKind
+from harness.tracker import blocks
 from harness.tracker.asking import ask
 from harness.tracker.hosted import HostedAudit
 
@@ -26,6 +29,10 @@ __all__ = ["AuditReader", "EmbeddedAudit", "HostedAudit", "collect"]
 
 Write = Callable[[TrackerKind, TrackerRun | Attachment | Point | RunWriter], None]
 PAGE = 10_000
+"""Rows of a page of a tracker that has no columns."""
+COLUMNS_PAGE = 200_000
+"""Most rows of a page in columns: 6 MB."""
+COLUMNS = ("run_id", "metric", "step", "value", "time_ms", "received_at", "sender", "peer", "launch")
 
 
 class AuditReader(Protocol):
@@ -77,11 +84,13 @@ class EmbeddedAudit:
         self._gone = gone
         self._tells = False
         """Whether the tracker told that it keeps writers. A tracker of an earlier version does not."""
+        self._packs = False
+        """Whether it told that it gives rows in columns."""
 
     def runs(self, *, external_id: str, project: str, job_name: str | None) -> list[TrackerRun]:
         wanted = {"externalId": external_id, "projectName": project, "jobName": job_name}
         answer = self._ask("api/audit/runs", wanted)
-        self._tells = bool(answer.get("writers"))
+        self._tells, self._packs = bool(answer.get("writers")), bool(answer.get("columns"))
         return [
             TrackerRun(
                 run_id=run["runId"],
@@ -114,12 +123,33 @@ class EmbeddedAudit:
         ]
 
     def points(self, run_ids: Sequence[int]) -> Iterator[Point]:
+        for row in self.rows(run_ids):
+            yield Point(**dict(zip(COLUMNS, row, strict=True)))
+
+    def rows(self, run_ids: Sequence[int]) -> Iterator[tuple[Any, ...]]:
+        """Yield every raw row in arrival order: the values of COLUMNS."""
+        if not self._packs:
+            yield from self._plain(run_ids)
+            return
+        for page in self._pages("api/audit/columns", run_ids, COLUMNS_PAGE):
+            for one in page["blocks"]:
+                found = blocks.unpacked(one["names"], one["count"], base64.b64decode(one["packed"]))
+                whose = (one["received_at"], one["sender"], one["peer"], one["launch"])
+                columns = (found.metrics(), found.steps, found.values, found.times)
+                yield from zip(repeat(one["run_id"]), *columns, *map(repeat, whose))
+
+    def _plain(self, run_ids: Sequence[int]) -> Iterator[tuple[Any, ...]]:
+        """Yield rows of a tracker that has no columns."""
+        for page in self._pages("api/audit/points", run_ids, self._page):
+            for row in page["points"]:
+                known = dict(zip(page["columns"], row, strict=True))
+                yield tuple(known.get(name) for name in COLUMNS)
+
+    def _pages(self, path: str, run_ids: Sequence[int], limit: int) -> Iterator[dict[str, Any]]:
         after: int | None = 0
         while after is not None and run_ids:
-            wanted = {"runIds": _joined(run_ids), "after": after, "limit": self._page}
-            page = self._ask("api/audit/points", wanted)
-            for row in page["points"]:
-                yield Point(**dict(zip(page["columns"], row, strict=True)))
+            page = self._ask(path, {"runIds": _joined(run_ids), "after": after, "limit": limit})
+            yield page
             after = page["next"]
 
     def writers(self, run_ids: Sequence[int]) -> list[RunWriter] | None:

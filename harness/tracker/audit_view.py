@@ -6,13 +6,21 @@ run.
 
 from __future__ import annotations
 
+import base64
+import heapq
+import json
+import math
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
-from harness.tracker.reads import status_events
+from harness.tracker.blocks import Block, unpacked
+from harness.tracker.reads import WHO, status_events
 
 Found = dict[str, Any]
+MERGED = 64
+"""Most runs whose blocks are merged by their indexes."""
 COLUMNS = ["run_id", "metric", "step", "value", "time_ms", "received_at", "sender", "peer", "launch"]
 
 
@@ -81,22 +89,74 @@ def points(
 ) -> tuple[list[list[Any]], int | None]:
     """Return up to `limit` raw rows after row `after`, in arrival order, as lists of COLUMNS, and where to
     continue.
-
-    The query uses the requests' ranges of row ids. So a page costs only its own rows, however many came
-    before.
     """
-    query = f"""
-        SELECT p.run_id, p.name, p.step, CASE WHEN p.value IS NULL THEN 'NaN' WHEN p.value = 9e999
-            THEN 'Infinity' WHEN p.value = -9e999 THEN '-Infinity' ELSE p.value END,
-            p.time_ms, r.received_at, r.sender, r.peer, r.launch, p.id
-        FROM requests r INDEXED BY requests_points
-        CROSS JOIN points p ON p.id BETWEEN r.first_id AND r.last_id
-        WHERE r.last_id > :after AND p.id > :after AND r.run_id IN ({_list(run_ids)})
-        ORDER BY r.last_id, p.id LIMIT :limit
-    """  # noqa: S608
-    rows = db.execute(query, {"after": after, "limit": limit}).fetchall()
-    following = rows[-1]["id"] if len(rows) == limit else None
-    return [list(row)[:-1] for row in rows], following
+    found: list[list[Any]] = []
+    for row in _blocks(db, run_ids, after):
+        block = _unpacked(row)
+        whose = [row["received_at"], row["sender"], row["peer"], row["launch"]]
+        start = max(0, after + 1 - row["first_id"])
+        for name, step, time_ms, value in islice(block.rows(), start, start + limit - len(found)):
+            found.append([row["run_id"], name, step, _json(value), time_ms, *whose])
+            start += 1
+        if len(found) == limit:
+            return found, row["first_id"] + start - 1
+    return found, None
+
+
+def columns(
+    db: sqlite3.Connection, run_ids: Sequence[int], after: int, limit: int
+) -> tuple[list[Found], int | None]:
+    """Return raw rows after row `after`, in arrival order and in columns, and where to continue.
+
+    They are whole blocks, as they are stored: at most `limit` rows, or one block. `packed` is the base64 of
+    what blocks.py says.
+    """
+    found: list[Found] = []
+    rows = 0
+    for row in _blocks(db, run_ids, after):
+        if rows and rows + row["count"] > limit:
+            return found, found[-1]["last_id"]
+        rows += row["count"]
+        found.append(
+            {
+                **{name: row[name] for name in ("run_id", "last_id", "count", "received_at", *WHO)},
+                "names": json.loads(row["names"]),
+                "packed": base64.b64encode(row["packed"]).decode(),
+            }
+        )
+    return found, None
+
+
+def _blocks(db: sqlite3.Connection, run_ids: Sequence[int], after: int) -> Iterator[sqlite3.Row]:
+    """Yield the blocks of these runs that end after row `after`, in arrival order, with their senders.
+
+    Each run has an index of its own in arrival order, so a page costs only its own rows, however many came
+    before. For many runs, all blocks are gone through.
+    """
+    query = """
+        SELECT b.run_id, b.first_id, b.last_id, b.last_id - b.first_id + 1 AS count, b.packed, s.names,
+            coalesce(r.received_at, '') AS received_at, r.sender, r.peer, r.launch
+        FROM blocks b {} JOIN shapes s ON s.id = b.shape_id LEFT JOIN requests r ON r.id = b.request_id
+        WHERE {} AND b.last_id > ? ORDER BY b.last_id
+    """
+    wanted = set(run_ids)
+    if len(wanted) > MERGED:
+        some = "b.run_id IN (SELECT value FROM json_each(?))"
+        return db.execute(query.format("NOT INDEXED", some), (json.dumps(list(wanted)), after))
+    one = query.format("INDEXED BY blocks_run", "b.run_id = ?")
+    return heapq.merge(
+        *(db.execute(one, (run_id, after)) for run_id in wanted), key=lambda row: int(row["last_id"])
+    )
+
+
+def _unpacked(row: sqlite3.Row) -> Block:
+    return unpacked(json.loads(row["names"]), row["count"], row["packed"])
+
+
+def _json(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _list(numbers: Sequence[int]) -> str:

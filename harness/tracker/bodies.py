@@ -25,7 +25,8 @@ async def chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
     size, stream = 0, request.stream()
     while True:
         try:
-            part = await asyncio.wait_for(anext(stream, None), BODY_SECONDS)
+            async with asyncio.timeout(BODY_SECONDS):
+                part = await anext(stream, None)
         except TimeoutError:
             raise Refused(408, f"nothing of the body came for {BODY_SECONDS} s") from None
         if part is None:

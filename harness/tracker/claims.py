@@ -6,6 +6,7 @@ A claim is what keeps a second launch from a run id while the first has not writ
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from typing import Any
 
 from harness.tracker.http import Sender, now
@@ -13,11 +14,27 @@ from harness.tracker.http import Sender, now
 
 def note(db: sqlite3.Connection, run_id: int, kind: str, sender: Sender, rows: int = 1) -> None:
     """Count a request that wrote into a run, by its kind and its sender."""
-    at = now()
+    _count(db, run_id, kind, sender, 1, rows, now())
+
+
+def note_all(db: sqlite3.Connection, kind: str, requests: Iterable[tuple[Sender, int]], at: str) -> None:
+    """Count requests that wrote so many rows each into the runs that their senders name."""
+    found: dict[Sender, list[int]] = {}
+    for sender, rows in requests:
+        count = found.setdefault(sender, [0, 0])
+        count[0] += 1
+        count[1] += rows
+    for sender, (number, rows) in found.items():
+        _count(db, sender.run_id, kind, sender, number, rows, at)
+
+
+def _count(
+    db: sqlite3.Connection, run_id: int, kind: str, sender: Sender, requests: int, rows: int, at: str
+) -> None:
     db.execute(
-        "INSERT INTO writers VALUES (?, ?, ?, ?, ?, 1, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-        " requests = requests + 1, rows = rows + excluded.rows, last = excluded.last",
-        (run_id, kind, sender.launch or "", sender.name or "", sender.peer or "", rows, at, at),
+        "INSERT INTO writers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+        " requests = requests + excluded.requests, rows = rows + excluded.rows, last = excluded.last",
+        (run_id, kind, sender.launch or "", sender.name or "", sender.peer or "", requests, rows, at, at),
     )
 
 

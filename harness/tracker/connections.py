@@ -1,7 +1,8 @@
 """Connections that ask for nothing, or never end asking, are closed. Others keep theirs.
 
 uvicorn has a limit for connections between two requests, and none for those before the first one or in the
-middle of a request's head. A thousand of those would take every file descriptor.
+middle of a request's head. A thousand of those would take every file descriptor. Its native parser has no
+limit for the size of a head either.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ import asyncio
 import resource
 from typing import cast
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_SECONDS = 20.0
 """Longest time from a connection, or the first byte of a request, to the end of the request's head."""
+HEAD_MOST = 64 << 10
+"""Most bytes of a request that are not its body: its head, and what its parts are framed with."""
+FRAMES = 8
+"""Most bytes of framing for each byte of a body: a part of one byte has six."""
 SPARE = 128
 """File descriptors that are not for connections: the database, files, threads."""
 
@@ -26,13 +31,15 @@ def raise_limit() -> int:
     return max(SPARE, wanted - SPARE)
 
 
-class Connection(H11Protocol):
+class Connection(HttpToolsProtocol):
     """One connection with a deadline for each request's head."""
 
     most = 1024
     """Connections at once. One more closes the oldest of those that have not asked for anything yet."""
     _waiting: dict[Connection, None] = {}  # noqa: RUF012 # of all connections, by age
     _late: asyncio.TimerHandle | None = None
+    _unread = 0
+    """Bytes of the current request that came, less those of its body and of its framing."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))
@@ -48,9 +55,31 @@ class Connection(H11Protocol):
         before = self.cycle
         if self._late is None and (before is None or before.response_complete):
             self._await_head()
-        super().data_received(data)
+        self._unread += len(data)
+        if self._unread > HEAD_MOST + len(data):
+            self.transport.close()
+            return
+        if not self.transport.is_closing():
+            super().data_received(data)
         if self.cycle is not before:
             self._head_came()
+
+    def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            # The parser would not read the body: rows could be answered with 200 that nobody read.
+            self.send_400_response("This server speaks HTTP/1.1 alone: send no Upgrade header.")
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unread = max(self._unread - FRAMES * len(body), -FRAMES * HEAD_MOST)
+        if not self.transport.is_closing():
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unread = 0
+        if not self.transport.is_closing():
+            super().on_message_complete()
 
     def _await_head(self) -> None:
         self._waiting[self] = None

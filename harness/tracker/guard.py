@@ -10,15 +10,21 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from harness.tracker.http import Busy, failures, hung_up, now, refusal, refused, sender
-from harness.tracker.keys import launch_of
+from harness.tracker import scopes
+from harness.tracker.http import Busy, Refused, failures, hung_up, now, refusal, refused, sender
+from harness.tracker.keys import grant_of
 from harness.tracker.store import QUERY_SECONDS, Full, Slow
 
 logger = logging.getLogger("uvicorn.error")
 WRITES = ("/ingest/", "/files", "/api/runs/create", "/api/runs/resume", "/api/runs/status")
 """Paths whose refusal may lose something of a run."""
-OPEN_PATHS = ("/healthz", "/files/put/", "/files/get/")
-"""Paths that need no key: the probe, and URLs that hold a secret themselves, as Pluto's presigned ones do."""
+OPEN_PATHS = (
+    *("/healthz", "/openapi.json", "/files/put/", "/files/get/"),
+    *("/o/", "/pages/", "/login", "/logout"),
+)
+"""Paths that need no key: the probe, the API's description, URLs that hold a secret themselves, as Pluto's
+presigned ones do, and pages, which a session guards (pages/routes.py).
+"""
 
 
 async def on_refused(request: Request, error: Exception) -> Response:
@@ -83,7 +89,8 @@ class KeyRequired:
     """ASGI: lets a request pass with `Authorization: Bearer KEY` or `X-Api-Key: KEY`.
 
     The second is for callers behind the Kubernetes API server's proxy, which takes Authorization away. A key
-    may be that of a launch (keys.py), so that each request is known to be of that launch.
+    may be that of a launch (keys.py), so that each request is known to be of that launch, or that of a
+    project, which opens nothing else (scopes.py).
     """
 
     def __init__(self, app: ASGIApp, key: str) -> None:
@@ -91,15 +98,23 @@ class KeyRequired:
         self.key = key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"].startswith(OPEN_PATHS):
+        if scope["type"] != "http" or scope["path"] == "/" or scope["path"].startswith(OPEN_PATHS):
             await self.app(scope, receive, send)
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
         bearer = headers.get(b"authorization", b"")
         given = [bearer[7:] if bearer[:7].lower() == b"bearer " else b"", headers.get(b"x-api-key", b"")]
-        launches = [launch for one in given if (launch := launch_of(one.strip(), self.key)) is not None]
-        if launches:
-            scope.setdefault("state", {})["launch"] = launches[0] or None
+        grants = [grant for one in given if (grant := grant_of(one.strip(), self.key)) is not None]
+        if grants:
+            state = scope.setdefault("state", {})
+            state["launch"], state["project"] = grants[0].launch, grants[0].project
+            if grants[0].project is not None:
+                request = Request(scope)
+                try:
+                    await scopes.check(request, grants[0].project)
+                except Refused as error:
+                    await (await on_refused(request, error))(scope, receive, send)
+                    return
             await self.app(scope, receive, send)
             return
         reason = "Invalid API key" if any(given) else "Missing API key"

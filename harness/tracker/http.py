@@ -6,14 +6,16 @@ import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from harness.tracker.failures import Failures
-from harness.tracker.store import Store
+
+if TYPE_CHECKING:
+    from harness.tracker.store import Store  # which imports this module
 
 RETRY_SECONDS = 2
 WHOLE = re.compile(r"-?\d{1,19}", re.ASCII)
@@ -60,6 +62,8 @@ class Sender:
     peer: str | None
     launch: str | None = None
     """The launch that the request's key was made for. None for the tracker's own key."""
+    only: str | None = None
+    """The only project that the request's key opens. None: all of them."""
 
 
 def sender(request: Request) -> Sender:
@@ -72,6 +76,7 @@ def sender(request: Request) -> Sender:
         project=request.headers.get("x-project-name"),
         peer=request.client.host if request.client else None,
         launch=getattr(request.state, "launch", None),
+        only=getattr(request.state, "project", None),
     )
 
 

@@ -1,20 +1,43 @@
-"""Keys of launches. The client sends its key with every request, so each request is known to be of a launch.
+"""Keys of launches and of projects. The client sends its key with every request.
 
 No header of the client tells launches apart: a name, a step and an address may be equal, and behind a proxy
-all addresses are. The tracker's own key is valid too, and is of no launch.
+all addresses are. The tracker's own key is valid too, and is of no launch. Who has the key of a project
+cannot make another one of it, because it is a seal and does not hold the tracker's own key.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 import hmac
 import re
+from dataclasses import dataclass
 
 _REST = re.compile(rb"(?:\.([A-Za-z0-9_-]{1,64}))?")
+_PROJECT = re.compile(rb"mlpi_p([A-Za-z0-9_-]+)\.([0-9a-f]{64})")
+PROJECT_MOST = 1024
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What a key lets its owner do."""
+
+    launch: str | None = None
+    """The launch that the key was made for."""
+    project: str | None = None
+    """The only project that the key opens. None: all of them."""
 
 
 def launch_key(key: str, launch: str) -> str:
     """Return the key of a launch, from the tracker's own key and the launch's nonce."""
     return f"{key}.{launch}"
+
+
+def project_key(key: str, project: str) -> str:
+    """Return the key of a project, from the tracker's own key. It is the same each time."""
+    name = base64.urlsafe_b64encode(project.encode()).rstrip(b"=").decode()
+    return f"mlpi_p{name}.{_seal(key.encode(), project)}"
 
 
 def launch_of(given: bytes, key: bytes) -> str | None:
@@ -23,3 +46,24 @@ def launch_of(given: bytes, key: bytes) -> str | None:
     if not hmac.compare_digest(given[: len(key)], key) or rest is None:
         return None
     return (rest[1] or b"").decode()
+
+
+def grant_of(given: bytes, key: bytes) -> Grant | None:
+    """Return what a key opens, None for a key that is not of this tracker."""
+    launch = launch_of(given, key)
+    if launch is not None:
+        return Grant(launch=launch or None)
+    parts = _PROJECT.fullmatch(given)
+    if parts is None or len(parts[1]) > 2 * PROJECT_MOST:
+        return None
+    try:
+        project = base64.urlsafe_b64decode(parts[1] + b"=" * (-len(parts[1]) % 4)).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+    if not hmac.compare_digest(parts[2], _seal(key, project).encode()):
+        return None
+    return Grant(project=project)
+
+
+def _seal(key: bytes, project: str) -> str:
+    return hmac.new(key, b"project/" + project.encode(), hashlib.sha256).hexdigest()

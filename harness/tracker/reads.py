@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.tracker import series
+from harness.tracker import run_filter, series
 from harness.tracker.http import Refused, from_ms
+from harness.tracker.store import QUERY_SECONDS, Slow
 
 SORTS = {
     "createdAt": "created_at",
     "created_at": "created_at",
     "updatedAt": "updated_at",
     "updated_at": "updated_at",
-    "heartbeat_at": "heartbeat_at",
     "name": "name",
     "status": "status",
 }
+"""Sorts that the database does itself. The others are run_filter's."""
 WHO = ("peer", "sender", "launch")
 Found = dict[str, Any]
 
@@ -34,6 +36,7 @@ class Listing:
     sort: str = "-createdAt"
     limit: int = 50
     offset: int = 0
+    filter: run_filter.Test | None = None
 
 
 def projects(db: sqlite3.Connection) -> list[Found]:
@@ -62,27 +65,48 @@ def runs(db: sqlite3.Connection, listing: Listing) -> tuple[list[Found], int]:
         where += " AND EXISTS (SELECT 1 FROM json_each(tags) WHERE value IN (SELECT value FROM json_each(?)))"
         values.append(json.dumps(list(listing.tags)))
     column = SORTS.get(listing.sort.lstrip("+- "))
-    if column is None:
-        raise Refused(400, f"sort: this server knows {', '.join(SORTS)}")
+    if column is None or listing.filter is not None:
+        return _filtered(db, where, values, listing)
     order = "DESC" if listing.sort.startswith("-") else "ASC"
     total = db.execute(f"SELECT count(*) FROM runs WHERE {where}", values).fetchone()[0]  # noqa: S608
     rows = db.execute(
         f"SELECT * FROM runs WHERE {where} ORDER BY {column} {order}, id {order} LIMIT ? OFFSET ?",  # noqa: S608
         [*values, listing.limit, listing.offset],
     )
-    return [
-        {
-            "id": row["id"],
-            "name": row["name"],
-            "number": row["number"],
-            "displayId": row["display_id"],
-            "projectName": row["project"],
-            "status": row["status"],
-            "tags": json.loads(row["tags"]),
-            "createdAt": row["created_at"],
-        }
-        for row in rows
-    ], total
+    return [_listed(row) for row in rows], total
+
+
+def _listed(row: sqlite3.Row) -> Found:
+    return {
+        "id": row["id"],
+        "name": row["name"],
+        "number": row["number"],
+        "displayId": row["display_id"],
+        "projectName": row["project"],
+        "status": row["status"],
+        "tags": json.loads(row["tags"]),
+        "createdAt": row["created_at"],
+        "updatedAt": row["updated_at"],
+        "heartbeatAt": row["heartbeat_at"],
+        "externalId": row["external_id"],
+    }
+
+
+def _filtered(
+    db: sqlite3.Connection, where: str, values: list[str], listing: Listing
+) -> tuple[list[Found], int]:
+    """As `runs`, by a filter or a sort that the database does not know. Raises Slow."""
+    late = time.monotonic() + QUERY_SECONDS
+    found = []
+    for row in db.execute(f"SELECT * FROM runs WHERE {where}", values):  # noqa: S608
+        if time.monotonic() > late:
+            raise Slow
+        facts = run_filter.Facts(db, row)
+        if listing.filter is None or listing.filter(facts):
+            found.append(facts)
+    ordered = run_filter.sorted_runs(found, listing.sort)
+    page = ordered[listing.offset : listing.offset + listing.limit]
+    return [_listed(facts.row) for facts in page], len(found)
 
 
 def run(db: sqlite3.Connection, run_id: int) -> sqlite3.Row:
@@ -124,11 +148,51 @@ def details(db: sqlite3.Connection, row: sqlite3.Row) -> Found:
         "externalId": row["external_id"],
         "forkedFromRunId": row["forked_from"],
         "forkStep": row["fork_step"],
+        "heartbeatAt": row["heartbeat_at"],
+        "notes": _text_of_notes(db, row["id"]),
         "logNames": [
             {"logName": name, "logType": kind, "logGroup": name.rpartition("/")[0]}
             for name, kind in sorted(names.items())
         ],
     }
+
+
+def _text_of_notes(db: sqlite3.Connection, run_id: int) -> str | None:
+    """Return the notes as they were set last."""
+    found = notes(db, run_id, "notes")
+    return found[-1]["content"]["text"] if found else None
+
+
+def notes(db: sqlite3.Connection, run_id: int, kind: str) -> list[Found]:
+    """Return the alerts, the model graphs or the notes of a run (kind "alert", "graph", "notes"), as sent."""
+    query = "SELECT body, at FROM notes WHERE run_id = ? AND kind = ? ORDER BY id"
+    return [
+        {"content": json.loads(row["body"]), "receivedAt": row["at"]}
+        for row in db.execute(query, (run_id, kind))
+    ]
+
+
+def data(
+    db: sqlite3.Connection, run_id: int, name: str | None, kind: str | None, limit: int, offset: int
+) -> tuple[list[Found], int]:
+    """Return histograms, tables, graphs and strings by name and step, as they were sent."""
+    where = "run_id = ? AND coalesce(?, log_name) = log_name AND coalesce(?, data_type) = data_type"
+    values = (run_id, name, kind)
+    total = db.execute(f"SELECT count(*) FROM data WHERE {where}", values).fetchone()[0]  # noqa: S608
+    rows = db.execute(
+        f"SELECT * FROM data WHERE {where} ORDER BY log_name, step, id LIMIT ? OFFSET ?",  # noqa: S608
+        (*values, limit, offset),
+    )
+    return [
+        {
+            "logName": row["log_name"],
+            "dataType": row["data_type"],
+            "step": row["step"],
+            "time": from_ms(row["time_ms"]),
+            "data": row["data"],
+        }
+        for row in rows
+    ], total
 
 
 def status_events(db: sqlite3.Connection, run_id: int, *, applied_only: bool = True) -> list[Found]:

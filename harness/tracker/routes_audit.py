@@ -15,7 +15,7 @@ async def runs(request: Request) -> Response:
     wanted = query.get("externalId"), query.get("projectName"), query.get("jobName")
     found = await http.store(request).read(lambda db: audit_view.runs(db, *wanted))
     orphans = await http.store(request).read(lambda db: audit_view.orphans(db, wanted[1]))
-    return Json({"runs": found, "orphans": orphans, "writers": True})
+    return Json({"runs": found, "orphans": orphans, "writers": True, "columns": True})
 
 
 async def attachments(request: Request) -> Response:
@@ -30,6 +30,16 @@ async def points(request: Request) -> Response:
     limit = max(1, number(request, "limit", 10000, 50000))
     rows, following = await http.store(request).scan(lambda db: audit_view.points(db, ids, after, limit))
     return Json({"columns": audit_view.COLUMNS, "points": rows, "next": following})
+
+
+async def columns(request: Request) -> Response:
+    """Answer as `points`, with columns in place of rows: a tenth of the time."""
+    ids, after = numbers(request, "runIds"), number(request, "after", 0)
+    if not ids:
+        raise Refused(400, "runIds: required")
+    limit = max(1, number(request, "limit", 100_000, 500_000))
+    found, following = await http.store(request).scan(lambda db: audit_view.columns(db, ids, after, limit))
+    return Json({"blocks": found, "next": following})
 
 
 async def writers(request: Request) -> Response:
@@ -64,6 +74,7 @@ routes = [
     Route("/api/audit/runs", runs),
     Route("/api/audit/attachments", attachments),
     Route("/api/audit/points", points),
+    Route("/api/audit/columns", columns),
     Route("/api/audit/writers", writers),
     Route("/api/audit/claims", claim, methods=["POST"]),
     Route("/api/audit/claims/release", release, methods=["POST"]),

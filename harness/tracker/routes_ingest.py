@@ -5,37 +5,64 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from harness.tracker import bodies, http, ingest
+from harness.tracker.keeping import Sent
 
+SMALL = 128 << 10
+"""Bytes that are parsed at once: 2 ms of the native parser, 20 ms of the other one."""
+T = TypeVar("T")
 Keep = Callable[[sqlite3.Connection, http.Sender, ingest.Lines], None]
 
 
 def _route(
-    rows_of: Callable[[dict[str, Any]], list[ingest.Row]], keep: Keep
+    rows_of: Callable[[bytes], list[ingest.Row]], keep: Keep
 ) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
-        who = http.sender(request)
-        if not who.run_header or not who.project:
-            raise http.Refused(400, "X-Run-Id and X-Project-Name: required")
+        who = _sender(request)
         async with bodies.body(request) as text:
-            loop, threads = asyncio.get_running_loop(), request.app.state.parsing
-            lines = await loop.run_in_executor(threads, ingest.read, text, rows_of)
+            lines = await _parsed(request, text, lambda body: ingest.read(body, rows_of))
             await http.store(request).write(lambda db: keep(db, who, lines))
-        if lines.error is not None:
-            raise http.Refused(422, lines.error)
-        return PlainTextResponse(f"Stream processed successfully: {lines.lines} records")
+        return _answer(lines.error, lines.lines)
 
     return handle
 
 
+async def metrics(request: Request) -> Response:
+    who = _sender(request)
+    async with bodies.body(request) as text:
+        points = await _parsed(request, text, ingest.read_points)
+        await http.store(request).keep(Sent(who, points))
+    return _answer(points.error, points.lines)
+
+
+async def _parsed(request: Request, text: bytes, parse: Callable[[bytes], T]) -> T:
+    """Parse a body: in a thread when it is large, so that the event loop stays free for the others."""
+    if len(text) <= SMALL:
+        return parse(text)
+    return await asyncio.get_running_loop().run_in_executor(request.app.state.parsing, parse, text)
+
+
+def _sender(request: Request) -> http.Sender:
+    who = http.sender(request)
+    if not who.run_header or not who.project:
+        raise http.Refused(400, "X-Run-Id and X-Project-Name: required")
+    return who
+
+
+def _answer(error: str | None, lines: int) -> Response:
+    if error is not None:
+        raise http.Refused(422, error)
+    return PlainTextResponse(f"Stream processed successfully: {lines} records")
+
+
 routes = [
-    Route("/ingest/metrics", _route(ingest.point_rows, ingest.keep_points), methods=["POST"]),
+    Route("/ingest/metrics", metrics, methods=["POST"]),
     Route("/ingest/logs", _route(ingest.log_rows, ingest.keep_logs), methods=["POST"]),
     Route("/ingest/data", _route(ingest.data_rows, ingest.keep_data), methods=["POST"]),
 ]

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from harness.tracker import display_ids, http, reads, series, signed
+from harness.tracker import display_ids, http, reads, run_filter, series, signed
 from harness.tracker.http import Json, Refused, number, optional_number, text
 from harness.tracker.routes_runs import ORGANIZATION, run_url
 
@@ -17,13 +17,13 @@ DISPLAY_ID = re.compile(r"[A-Za-z0-9]+-\d+")
 
 
 async def projects(request: Request) -> Response:
-    return Json({"projects": await http.store(request).read(reads.projects)})
+    only = http.sender(request).only
+    found = await http.store(request).read(reads.projects)
+    return Json({"projects": [one for one in found if only in {None, one["name"]}]})
 
 
 async def runs(request: Request) -> Response:
     query = request.query_params
-    if "filter" in query:
-        raise Refused(400, "filter: this server does not know it; it knows search, tags, sort, limit, offset")
     listing = reads.Listing(
         project=text(request, "projectName"),
         search=query.get("search"),
@@ -31,9 +31,11 @@ async def runs(request: Request) -> Response:
         sort=query.get("sort", "-createdAt"),
         limit=number(request, "limit", 50, 200),
         offset=number(request, "offset", 0),
+        filter=run_filter.read(query["filter"]) if "filter" in query else None,
     )
-    found, total = await http.store(request).read(lambda db: reads.runs(db, listing))
-    return Json({"runs": found, "total": total})
+    found, total = await http.store(request).scan(lambda db: reads.runs(db, listing))
+    base = http.base_url(request)
+    return Json({"runs": [{**one, "url": run_url(base, one)} for one in found], "total": total})
 
 
 async def details(request: Request) -> Response:
@@ -50,6 +52,30 @@ async def details_by_display_id(request: Request) -> Response:
             lambda db: reads.details(db, display_ids.find(db, display_id, project))
         )
     )
+
+
+async def alerts(request: Request) -> Response:
+    return await _notes(request, "alert", "alerts")
+
+
+async def model_graphs(request: Request) -> Response:
+    return await _notes(request, "graph", "graphs")
+
+
+async def _notes(request: Request, kind: str, name: str) -> Response:
+    run_id = number(request, "runId")
+    found = await http.store(request).read(lambda db: reads.notes(db, reads.run(db, run_id)["id"], kind))
+    shown = [{**one["content"], "receivedAt": one["receivedAt"]} for one in found]
+    return Json({"runId": run_id, name: shown})
+
+
+async def data(request: Request) -> Response:
+    """Answer with histograms, tables, graphs and strings. `data` is text, as it was sent."""
+    run_id, kind = number(request, "runId"), request.query_params.get("dataType")
+    page = number(request, "limit", 1000, 10000), number(request, "offset", 0)
+    name = _name(request)
+    found, total = await http.store(request).read(lambda db: reads.data(db, run_id, name, kind, *page))
+    return Json({"data": found, "total": total})
 
 
 async def status_history(request: Request) -> Response:
@@ -209,5 +235,9 @@ routes = [
     Route("/api/runs/leaderboard", leaderboard),
     Route("/api/runs/files", files),
     Route("/api/runs/logs", logs),
+    Route("/api/runs/data", data),
+    Route("/api/runs/alerts", alerts),
+    Route("/api/runs/modelGraphs", model_graphs),
     Route("/api/runs/auth/validate", validate_key),
+    Route("/api/runs/{run_id:int}", details),
 ]

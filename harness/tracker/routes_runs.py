@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -14,11 +15,13 @@ from harness.tracker import bodies, http, run_fields, runs
 from harness.tracker.http import Json, Refused
 
 ORGANIZATION = "harness"
+NOTES_MOST = 10_000
 
 
-def run_url(base: str, row: sqlite3.Row) -> str:
+def run_url(base: str, row: sqlite3.Row | Mapping[str, Any]) -> str:
     """Return the URL of the run's page as Pluto would name it. The client prints its last part."""
-    return f"{base}/o/{ORGANIZATION}/projects/{quote(row['project'], safe='')}/r{row['id']}"
+    project = row["projectName"] if isinstance(row, Mapping) else row["project"]
+    return f"{base}/o/{ORGANIZATION}/projects/{quote(project, safe='')}/r{row['id']}"
 
 
 def _attached(request: Request, row: sqlite3.Row, resumed: bool) -> Response:
@@ -111,6 +114,17 @@ async def model_graph(request: Request) -> Response:
     return Json({"success": True})
 
 
+async def update_notes(request: Request) -> Response:
+    body, who = await bodies.fields(request), http.sender(request)
+    notes = body.get("notes")
+    if not isinstance(notes, str) or len(notes) > NOTES_MOST:
+        raise Refused(400, f"notes: expected a string of at most {NOTES_MOST} characters")
+    await http.store(request).write(
+        lambda db: runs.note(db, body.get("runId"), who, "notes", {"text": notes})
+    )
+    return Json({"success": True})
+
+
 async def _note(request: Request, field: str) -> None:
     body, who = await bodies.fields(request), http.sender(request)
     content: Any = body.get(field)
@@ -128,6 +142,7 @@ routes = [
     Route("/api/runs/status/update", set_status, methods=["POST"]),
     Route("/api/runs/tags/update", update_tags, methods=["POST"]),
     Route("/api/runs/config/update", update_config, methods=["POST"]),
+    Route("/api/runs/notes/update", update_notes, methods=["POST"]),
     Route("/api/runs/alert", alert, methods=["POST"]),
     Route("/api/runs/modelGraph/create", model_graph, methods=["POST"]),
 ]

@@ -90,6 +90,10 @@ def merged(into: Any, new: Any) -> Any:
 def read_create(body: Mapping[str, Any]) -> Create:
     """Return the fields of a create request. Raises Refused 400 naming the wrong field."""
     external_id, parent, step = body.get("externalId"), body.get("forkRunId"), body.get("forkStep")
+    if (parent is None) != (step is None):
+        raise Refused(400, "forkRunId and forkStep: a fork needs both")
+    if step is not None and integer(step, "forkStep") < 0:
+        raise Refused(400, "forkStep: must not be negative")
     return Create(
         project=string(body, "projectName"),
         name=string(body, "runName"),
@@ -100,7 +104,7 @@ def read_create(body: Mapping[str, Any]) -> Create:
         tags=tags(body.get("tags")),
         forked_from=None if parent is None else integer(parent, "forkRunId"),
         fork_step=None if step is None else integer(step, "forkStep"),
-        inherit_config=bool(body.get("inheritConfig")),
+        inherit_config=body.get("inheritConfig", True) is not False,
         inherit_tags=bool(body.get("inheritTags")),
         created_at=moment(body, "createdAt"),
         updated_at=moment(body, "updatedAt"),

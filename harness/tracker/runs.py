@@ -20,14 +20,19 @@ TERMINAL = {"COMPLETED": 0, "TERMINATED": 1, "CANCELLED": 2, "FAILED": 3}
 STATUSES = {"RUNNING", *TERMINAL}
 
 
-def find(db: sqlite3.Connection, run_id: object) -> sqlite3.Row:
-    """Return the run's row. Raises Refused 404."""
+def find(db: sqlite3.Connection, run_id: object, sender: Sender | None = None) -> sqlite3.Row:
+    """Return the run's row. Raises Refused 404, also for a run that the sender's key does not open."""
     row: sqlite3.Row | None = db.execute(
         "SELECT * FROM runs WHERE id = ?", (integer(run_id, "runId"),)
     ).fetchone()
-    if row is None:
+    if row is None or not _opens(sender, row["project"]):
         raise Refused(404, "Run not found")
     return row
+
+
+def _opens(sender: Sender | None, project: str) -> bool:
+    """Return whether the sender's key opens a project."""
+    return sender is None or sender.only is None or sender.only == project
 
 
 def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3.Row, bool]:
@@ -35,6 +40,8 @@ def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3
 
     Ids of a new database begin at the time, so that clients of a lost database cannot write into its runs.
     """
+    if not _opens(attach.sender, new.project):
+        raise Refused(403, f"this key opens project {attach.sender.only} alone")
     at = now()
     db.execute(
         "INSERT INTO projects (name, prefix, created_at, updated_at) VALUES (?, ?, ?, ?)"
@@ -79,10 +86,13 @@ def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3
 
 
 def _inherited(db: sqlite3.Connection, new: Create) -> tuple[Any, list[str]]:
-    """Return config and tags, with what the fork's parent has. A missing parent adds nothing."""
-    parent = db.execute("SELECT * FROM runs WHERE id = ?", (new.forked_from,)).fetchone()
-    if parent is None:
+    """Return config and tags, with what the fork's parent has. Raises Refused 404 without that parent."""
+    if new.forked_from is None:
         return new.config, new.tags
+    query = "SELECT * FROM runs WHERE id = ? AND project = ?"
+    parent = db.execute(query, (new.forked_from, new.project)).fetchone()
+    if parent is None:
+        raise Refused(404, f"Fork parent run {new.forked_from} not found in project {new.project}")
     config, tags = new.config, new.tags
     if new.inherit_config:
         inherited = json.loads(parent["config"] or "null")
@@ -95,7 +105,7 @@ def _inherited(db: sqlite3.Connection, new: Create) -> tuple[Any, list[str]]:
 def resume(db: sqlite3.Connection, body: dict[str, Any], attach: Attach) -> sqlite3.Row:
     """Resume a run by runId, displayId, or externalId + projectName. Raises Refused 400, 404."""
     if body.get("runId") is not None:
-        row = find(db, body["runId"])
+        row = find(db, body["runId"], attach.sender)
     elif body.get("displayId") is not None:
         project = body.get("projectName") or attach.sender.project
         row = display_ids.find(db, str(body["displayId"]), project if isinstance(project, str) else None)
@@ -106,7 +116,7 @@ def resume(db: sqlite3.Connection, body: dict[str, Any], attach: Attach) -> sqli
         ).fetchone()
     else:
         raise Refused(400, "runId, displayId or externalId: required")
-    if row is None:
+    if row is None or not _opens(attach.sender, row["project"]):
         raise Refused(404, "Run not found")
     return reopen(db, row["id"], attach, None)
 
@@ -133,7 +143,7 @@ def set_status(
 
     `at` is when the run ended, of a run that was brought from elsewhere.
     """
-    row = find(db, run_id)
+    row = find(db, run_id, sender)
     before = row["status"]
     applies = before not in TERMINAL or (status in TERMINAL and TERMINAL[status] > TERMINAL[before])
     _event(db, row["id"], before, status, "api", sender, applies, metadata)
@@ -148,7 +158,7 @@ def set_status(
 
 def heartbeat(db: sqlite3.Connection, run_id: object, sender: Sender) -> str:
     """Note that a process of the run is alive. Returns the run's status."""
-    row = find(db, run_id)
+    row = find(db, run_id, sender)
     claims.note(db, row["id"], "heartbeat", sender)
     db.execute("UPDATE runs SET heartbeat_at = ? WHERE id = ?", (now(), row["id"]))
     return str(row["status"])
@@ -158,7 +168,7 @@ def update(
     db: sqlite3.Connection, run_id: object, sender: Sender, *, tags: Any = None, config: Any = None
 ) -> None:
     """Replace the tags, or merge into the config."""
-    row = find(db, run_id)
+    row = find(db, run_id, sender)
     claims.note(db, row["id"], "config" if tags is None else "tags", sender)
     if tags is not None:
         db.execute("UPDATE runs SET tags = ? WHERE id = ?", (json.dumps(tags), row["id"]))
@@ -171,7 +181,7 @@ def update(
 def add_log_names(
     db: sqlite3.Connection, run_id: object, sender: Sender, log_type: str, names: list[str]
 ) -> None:
-    row = find(db, run_id)
+    row = find(db, run_id, sender)
     claims.note(db, row["id"], "names", sender, len(names))
     db.executemany(
         "INSERT INTO log_names VALUES (?, ?, ?)"
@@ -182,7 +192,7 @@ def add_log_names(
 
 def note(db: sqlite3.Connection, run_id: object, sender: Sender, kind: str, content: Any) -> None:
     """Keep an alert or a model graph as it was sent."""
-    row = find(db, run_id)
+    row = find(db, run_id, sender)
     claims.note(db, row["id"], kind, sender)
     db.execute(
         "INSERT INTO notes (run_id, kind, body, at) VALUES (?, ?, ?, ?)",

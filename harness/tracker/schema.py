@@ -1,16 +1,41 @@
 """The tracker's tables.
 
-Points are raw: every accepted value is a row of its own, also when it was sent twice. The sender is in
-`requests`, whose rows are `first_id` to `last_id`. `writers` counts every request that wrote into a run, by
-kind and sender. `launch` is the launch that the request's key was made for (keys.py), NULL or "" for none.
-The view `series` is Pluto's deduplicated series.
+Points are raw: every accepted value is kept, also when it was sent twice. Those of a request are one row of
+`blocks` (blocks.py): the points `first_id` to `last_id` in arrival order. Their sender is in `requests`.
+`shapes` has each list of names that blocks of a run have. `writers` counts every request that wrote into a
+run, by kind and sender. `launch` is the launch that the request's key was made for (keys.py), NULL or "" for
+none.
 """
 
 from __future__ import annotations
 
-VERSION = 2
+VERSION = 3
 
-TABLES = """
+WRITERS = """
+CREATE TABLE writers (
+    run_id INTEGER NOT NULL, kind TEXT NOT NULL,
+    launch TEXT NOT NULL, sender TEXT NOT NULL, peer TEXT NOT NULL,
+    requests INTEGER NOT NULL, rows INTEGER NOT NULL, first TEXT NOT NULL, last TEXT NOT NULL,
+    PRIMARY KEY (run_id, kind, launch, sender, peer)
+) WITHOUT ROWID;
+CREATE TABLE claims (
+    project TEXT NOT NULL, external_id TEXT NOT NULL, launch TEXT NOT NULL, at TEXT NOT NULL,
+    PRIMARY KEY (project, external_id, launch)
+) WITHOUT ROWID;
+"""
+BLOCKS = """
+CREATE TABLE shapes (
+    id INTEGER PRIMARY KEY, run_id INTEGER NOT NULL, names TEXT NOT NULL, UNIQUE (run_id, names)
+);
+CREATE TABLE blocks (
+    last_id INTEGER PRIMARY KEY, first_id INTEGER NOT NULL, run_id INTEGER NOT NULL,
+    shape_id INTEGER NOT NULL, request_id INTEGER, packed BLOB NOT NULL
+);
+CREATE INDEX blocks_run ON blocks (run_id);
+CREATE INDEX blocks_shape ON blocks (shape_id);
+"""
+TABLES = (
+    """
 CREATE TABLE projects (
     id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, prefix TEXT NOT NULL,
     counter INTEGER NOT NULL DEFAULT 0, created_at TEXT NOT NULL, updated_at TEXT NOT NULL
@@ -50,12 +75,6 @@ CREATE TABLE requests (
     project TEXT, peer TEXT, received_at TEXT NOT NULL, rows INTEGER NOT NULL, error TEXT,
     first_id INTEGER, last_id INTEGER, launch TEXT
 );
-CREATE INDEX requests_points ON requests (last_id) WHERE last_id IS NOT NULL;
-CREATE TABLE points (
-    id INTEGER PRIMARY KEY, run_id INTEGER NOT NULL, name TEXT NOT NULL, step INTEGER NOT NULL,
-    time_ms INTEGER NOT NULL, value REAL
-);
-CREATE INDEX points_series ON points (run_id, name, step);
 CREATE TABLE logs (
     id INTEGER PRIMARY KEY, request_id INTEGER NOT NULL, run_id INTEGER NOT NULL, time_ms INTEGER NOT NULL,
     message TEXT NOT NULL, line_number INTEGER NOT NULL, log_type TEXT NOT NULL
@@ -74,31 +93,7 @@ CREATE TABLE files (
 );
 CREATE INDEX files_run ON files (run_id, log_name);
 CREATE TABLE blobs (token TEXT PRIMARY KEY, body BLOB NOT NULL);
-
-CREATE TABLE writers (
-    run_id INTEGER NOT NULL, kind TEXT NOT NULL,
-    launch TEXT NOT NULL, sender TEXT NOT NULL, peer TEXT NOT NULL,
-    requests INTEGER NOT NULL, rows INTEGER NOT NULL, first TEXT NOT NULL, last TEXT NOT NULL,
-    PRIMARY KEY (run_id, kind, launch, sender, peer)
-) WITHOUT ROWID;
-CREATE TABLE claims (
-    project TEXT NOT NULL, external_id TEXT NOT NULL, launch TEXT NOT NULL, at TEXT NOT NULL,
-    PRIMARY KEY (project, external_id, launch)
-) WITHOUT ROWID;
-
-CREATE VIEW series AS
-SELECT run_id, name, step, time_ms, value, id FROM (
-    SELECT *, row_number() OVER (PARTITION BY run_id, name, step ORDER BY time_ms DESC, id DESC) AS place
-    FROM points
-) WHERE place = 1;
 """
-"""`points.value` is NULL for NaN: SQLite has infinities but no NaN. `series`: the highest client time wins,
-as in Pluto's ReplacingMergeTree(time); of equal times the row that came last."""
-
-_NEW = TABLES[TABLES.index("CREATE TABLE writers") : TABLES.index("CREATE VIEW series")]
-MIGRATIONS = {
-    1: "ALTER TABLE attachments ADD COLUMN launch TEXT; ALTER TABLE requests ADD COLUMN launch TEXT;"
-    " ALTER TABLE status_events ADD COLUMN launch TEXT; ALTER TABLE status_events ADD COLUMN sender TEXT;"
-    + _NEW
-}
-"""What brings a database of an earlier version to the next one."""
+    + BLOCKS
+    + WRITERS
+)

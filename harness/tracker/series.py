@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
+import operator
 import sqlite3
-from collections.abc import Sequence
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
+from harness.tracker import blocks
 from harness.tracker.http import from_ms
 
 Found = dict[str, Any]
+LARGE = 1e150
+"""The square of a larger number may be too large for a float."""
 AGGREGATIONS = ("MIN", "MAX", "AVG", "LAST", "VARIANCE")
 
 
@@ -24,39 +33,112 @@ def names(db: sqlite3.Connection, project: str, runs: Sequence[int], search: str
 
 
 def of_run(db: sqlite3.Connection, run: int) -> list[str]:
-    """Return the names with points, by one index step for each name rather than for each point."""
+    """Return the names with points."""
+    shapes = db.execute("SELECT names FROM shapes WHERE run_id = ?", (run,))
+    return sorted({name for (title,) in shapes for name in json.loads(title)})
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Points of one metric."""
+
+    steps: array[int]
+    times: array[int]
+    values: array[float]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def ordered(self) -> bool:
+        """Return whether each step is higher than the one before."""
+        return all(map(operator.lt, self.steps, islice(self.steps, 1, None)))
+
+    def part(self, first: int, end: int) -> Columns:
+        """Return the points from place `first` up to `end`, which is not included."""
+        return Columns(self.steps[first:end], self.times[first:end], self.values[first:end])
+
+    def at(self, places: Iterable[int]) -> Columns:
+        """Return the points at these places."""
+        found, taken = list(places), Columns(array("q"), array("q"), array("d"))
+        blocks.extend(taken.steps, self.steps, found)
+        blocks.extend(taken.times, self.times, found)
+        blocks.extend(taken.values, self.values, found)
+        return taken
+
+
+def sent(
+    db: sqlite3.Connection, run: int, name: str, first: int | None = None, last: int | None = None
+) -> Columns:
+    """Return every point of a metric as it was sent, in arrival order, with steps from `first` to `last`."""
+    found = Columns(array("q"), array("q"), array("d"))
+    shapes: dict[int, list[str]] = {}
+    written = json.dumps(name, ensure_ascii=False)
+    query = "SELECT id, names FROM shapes WHERE run_id = ? AND instr(names, ?) > 0"
+    for shape, title in db.execute(query, (run, written)):
+        names = json.loads(title)
+        if name in names:
+            shapes[shape] = names
     rows = db.execute(
-        "WITH RECURSIVE walk (name) AS ("
-        " SELECT min(name) FROM points WHERE run_id = :run UNION ALL"
-        " SELECT (SELECT min(name) FROM points WHERE run_id = :run AND name > walk.name)"
-        " FROM walk WHERE walk.name IS NOT NULL)"
-        " SELECT name FROM walk WHERE name IS NOT NULL",
-        {"run": run},
+        "SELECT shape_id, last_id - first_id + 1, packed FROM blocks"
+        " WHERE shape_id IN (SELECT value FROM json_each(?)) ORDER BY last_id",
+        (json.dumps(list(shapes)),),
     )
-    return [row[0] for row in rows]
+    for shape, count, packed in rows:
+        names = shapes[shape]
+        block = blocks.unpacked(names, count, packed)
+        places = block.places(names.index(name))
+        blocks.extend(found.steps, block.steps, places)
+        blocks.extend(found.times, block.times, places)
+        blocks.extend(found.values, block.values, places)
+    if first is None and last is None:
+        return found
+    low, high = _window(first, last)
+    if found.ordered():
+        return found.part(bisect_left(found.steps, low), bisect_right(found.steps, high))
+    return found.at(at for at, step in enumerate(found.steps) if low <= step <= high)
 
 
-def _point(row: sqlite3.Row) -> Found:
-    value = row["value"]
-    flag = "NaN" if value is None else "" if math.isfinite(value) else "Inf" if value > 0 else "-Inf"
+def shown(
+    db: sqlite3.Connection, run: int, name: str, first: int | None = None, last: int | None = None
+) -> Columns:
+    """Return Pluto's series by step: of each step the point with the highest client time, as in Pluto's
+    ReplacingMergeTree(time); of equal times the one that came last.
+    """
+    found = sent(db, run, name, first, last)
+    if found.ordered():
+        return found
+    steps, times = found.steps, found.times
+    best: dict[int, int] = {}
+    for at, step in enumerate(steps):
+        before = best.get(step)
+        if before is None or times[at] >= times[before]:
+            best[step] = at
+    return found.at(best[step] for step in sorted(best))
+
+
+def _point(name: str, step: int, time_ms: int, value: float) -> Found:
+    flag = "NaN" if math.isnan(value) else "" if math.isfinite(value) else "Inf" if value > 0 else "-Inf"
     return {
-        "logName": row["name"],
-        "logGroup": row["name"].rpartition("/")[0],
+        "logName": name,
+        "logGroup": name.rpartition("/")[0],
         "value": 0 if flag else value,
         "valueFlag": flag,
-        "time": from_ms(row["time_ms"]),
-        "step": row["step"],
+        "time": from_ms(time_ms),
+        "step": step,
     }
 
 
-def _sampled(rows: list[sqlite3.Row], limit: int) -> list[sqlite3.Row]:
+def _sampled(points: Columns, limit: int) -> Columns:
     """Return at most `limit` of them, evenly spread, first and last included."""
-    if len(rows) <= limit:
-        return rows
-    if limit == 1:
-        return rows[-1:]
-    last = len(rows) - 1
-    return [rows[round(i * last / (limit - 1))] for i in range(limit)]
+    if len(points) <= limit:
+        return points
+    last = len(points) - 1
+    return points.at([last] if limit == 1 else [round(i * last / (limit - 1)) for i in range(limit)])
+
+
+def _listed(name: str, points: Columns) -> list[Found]:
+    rows = zip(points.steps, points.times, points.values, strict=True)
+    return [_point(name, *row) for row in rows]
 
 
 def points(
@@ -65,24 +147,19 @@ def points(
     """Return the deduplicated points by step, at most `limit` of each metric."""
     found: list[Found] = []
     for one in of_run(db, run) if name is None else [name]:
-        rows = db.execute(
-            "SELECT * FROM series WHERE run_id = ? AND name = ? AND step BETWEEN ? AND ? ORDER BY step",
-            (run, one, *_window(first, last)),
-        ).fetchall()
-        found.extend(_point(row) for row in _sampled(rows, limit))
+        found.extend(_listed(one, _sampled(shown(db, run, one, first, last), limit)))
     return found
 
 
 def raw(
     db: sqlite3.Connection, run: int, name: str, limit: int, first: int | None, last: int | None
 ) -> tuple[list[Found], bool]:
-    """Return every row as it was sent, duplicates included, and whether there are more than `limit`."""
-    rows = db.execute(
-        "SELECT * FROM points WHERE run_id = ? AND name = ? AND step BETWEEN ? AND ?"
-        " ORDER BY step, id LIMIT ?",
-        (run, name, *_window(first, last), limit + 1),
-    ).fetchall()
-    return [_point(row) for row in rows[:limit]], len(rows) > limit
+    """Return every row as it was sent, by step, duplicates included, and whether there are more than
+    `limit`.
+    """
+    found = sent(db, run, name, first, last)
+    order = sorted(range(len(found)), key=found.steps.__getitem__)
+    return _listed(name, found.at(order[:limit])), len(found) > limit
 
 
 def _window(first: int | None, last: int | None) -> tuple[int, int]:
@@ -91,27 +168,40 @@ def _window(first: int | None, last: int | None) -> tuple[int, int]:
 
 def statistics(db: sqlite3.Connection, run: int, name: str) -> Found | None:
     """Return statistics of the deduplicated finite values, or None when there is none."""
-    rows = db.execute(
-        "SELECT step, value FROM series WHERE run_id = ? AND name = ? ORDER BY step", (run, name)
-    ).fetchall()
-    finite = [(row["step"], row["value"]) for row in rows if row["value"] is not None]
-    finite = [(step, value) for step, value in finite if math.isfinite(value)]
+    found = shown(db, run, name)
+    finite = [pair for pair in zip(found.steps, found.values, strict=True) if math.isfinite(pair[1])]
     if not finite:
         return None
     values = [value for _, value in finite]
-    mean = math.fsum(values) / len(values)
-    variance = math.fsum((value - mean) ** 2 for value in values) / len(values)
+    middle = mean(values)
     return {
         "logName": name,
         "logGroup": name.rpartition("/")[0],
         "count": len(values),
         "min": min(values),
         "max": max(values),
-        "mean": mean,
-        "stddev": math.sqrt(variance),
+        "mean": middle,
+        "stddev": _spread(values, middle),
         "last": {"step": finite[-1][0], "value": finite[-1][1]},
         "first": {"step": finite[0][0], "value": finite[0][1]},
     }
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean of finite values, also where their sum is no float."""
+    try:
+        return math.fsum(values) / len(values)
+    except OverflowError:
+        return math.fsum(value / len(values) for value in values)
+
+
+def _spread(values: Sequence[float], middle: float) -> float:
+    """Return the standard deviation of finite values. It may be infinite, and raises nothing."""
+    scale = max(map(abs, values))
+    if scale < LARGE:
+        scale = 1.0
+    squares = math.fsum((value / scale - middle / scale) ** 2 for value in values)
+    return scale * math.sqrt(squares / len(values))
 
 
 def aggregate(found: Found, aggregation: str) -> float:
@@ -121,6 +211,6 @@ def aggregate(found: Found, aggregation: str) -> float:
         "MAX": found["max"],
         "AVG": found["mean"],
         "LAST": found["last"]["value"],
-        "VARIANCE": found["stddev"] ** 2,
+        "VARIANCE": found["stddev"] * found["stddev"],  # not **, which raises what is too large
     }[aggregation]
     return float(value)

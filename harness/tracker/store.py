@@ -13,15 +13,19 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import groupby
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from harness.tracker.blobs import Blobs
-from harness.tracker.schema import MIGRATIONS, TABLES, VERSION
+from harness.tracker.keeping import Keeper, Sent
+from harness.tracker.migrations import migrate
+from harness.tracker.schema import TABLES, VERSION
 
 T = TypeVar("T")
-Work = tuple[Callable[[sqlite3.Connection], Any], "Future[Any]"]
+Work = tuple[Callable[[sqlite3.Connection], Any] | Sent, "Future[Any]"]
+Outcome = tuple["Future[Any]", Any, "BaseException | None"]
 GROUP = 256
 """Most writes in one transaction."""
 QUEUE = 4096
@@ -50,10 +54,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def _prepare(db: sqlite3.Connection) -> None:
-    found = db.execute("PRAGMA user_version").fetchone()[0]
-    while found in MIGRATIONS:
-        db.executescript(f"BEGIN IMMEDIATE; {MIGRATIONS[found]} PRAGMA user_version={found + 1}; COMMIT;")
-        found += 1
+    found = migrate(db, db.execute("PRAGMA user_version").fetchone()[0])
     if found == VERSION:
         return
     if found or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
@@ -74,6 +75,7 @@ class Store:
         self._opened: list[sqlite3.Connection] = []
         self._readers = ThreadPoolExecutor(readers, thread_name_prefix="read")
         self._scanners = ThreadPoolExecutor(scanners, thread_name_prefix="scan")
+        self._keeper = Keeper()
         self._writer = threading.Thread(target=self._write_groups, name="write", daemon=True)
         self._writer.start()
 
@@ -82,9 +84,16 @@ class Store:
 
         Raises Full, and what `work` raises.
         """
+        return cast("T", await self._queued(work))
+
+    async def keep(self, sent: Sent) -> None:
+        """Keep the points of a request. Returns when they are committed. Raises Full."""
+        await self._queued(sent)
+
+    async def _queued(self, work: Callable[[sqlite3.Connection], Any] | Sent) -> Any:
         if self._queue.qsize() >= QUEUE:
             raise Full
-        done: Future[T] = Future()
+        done: Future[Any] = Future()
         self._queue.put((work, done))
         return await asyncio.wrap_future(done)
 
@@ -154,21 +163,17 @@ class Store:
         return group, False
 
     def _write_group(self, group: list[Work]) -> None:
-        outcomes: list[tuple[Future[Any], Any, BaseException | None]] = []
+        outcomes: list[Outcome] = []
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            for work, done in group:
-                self._db.execute("SAVEPOINT one")
-                try:
-                    outcomes.append((done, work(self._db), None))
-                except Exception as error:
-                    self._db.execute("ROLLBACK TO one")
-                    outcomes.append((done, None, error))
-                self._db.execute("RELEASE one")
+            for points, some in groupby(group, lambda work: isinstance(work[0], Sent)):
+                works = list(some)
+                outcomes.extend(self._keep(works) if points else map(self._one, works))
             self._db.execute("COMMIT")
         except Exception as error:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
+            self._keeper.forget()
             outcomes = [(done, None, error) for _, done in group]
         for done, result, failure in outcomes:
             if not done.set_running_or_notify_cancel():
@@ -177,3 +182,27 @@ class Store:
                 done.set_result(result)
             else:
                 done.set_exception(failure)
+
+    def _keep(self, some: list[Work]) -> list[Outcome]:
+        """Keep the points of requests together. If that fails, each is tried alone."""
+        together = [work for work, _ in some if isinstance(work, Sent)]
+        _, _, failure = self._one((lambda db: self._keeper.keep(db, together), some[0][1]))
+        if failure is None:
+            return [(done, None, None) for _, done in some]
+        self._keeper.forget()
+        if len(some) == 1:
+            return [(some[0][1], None, failure)]
+        return [outcome for one in some for outcome in self._keep([one])]
+
+    def _one(self, item: Work) -> Outcome:
+        """Run one write. If it fails, it alone is rolled back."""
+        work, done = item
+        assert not isinstance(work, Sent)
+        self._db.execute("SAVEPOINT one")
+        try:
+            result, failure = work(self._db), None
+        except Exception as error:
+            self._db.execute("ROLLBACK TO one")
+            result, failure = None, error
+        self._db.execute("RELEASE one")
+        return done, result, failure

@@ -16,7 +16,7 @@ import pytest
 from tracker_server import KEY, Server, create, log_metrics
 
 from harness.core.errors import HarnessError
-from harness.tracker import hosted
+from harness.tracker import audit, hosted
 from harness.tracker.asking import ask
 from harness.tracker.audit import EmbeddedAudit, HostedAudit, collect
 
@@ -63,7 +63,10 @@ def test_a_sigkill_amid_writes_loses_nothing_that_was_acknowledged(server: Serve
             thread.join()
         server.start()
     with server.client() as client:
-        stored = {(p.metric, p.step) for p in EmbeddedAudit(client).points([run])}
+        reader = EmbeddedAudit(client)
+        reader.runs(external_id="shared", project="e2e", job_name=None)
+        stored = {(p.metric, p.step) for p in reader.points([run])}
+        assert stored == {(p.metric, p.step) for p in EmbeddedAudit(client).points([run])}
         assert create(client)["resumed"] is True
     expected = {(f"loss/{rank}", step) for rank in range(RANKS) for step in acknowledged[rank]}
     assert len(expected) > 1500
@@ -118,7 +121,10 @@ def test_counts_that_do_not_settle_are_no_complete_reading(
     assert "stable count" in summary.error
 
 
-def test_many_rows_are_read_in_pages_and_interleaved_runs_apart(server: Server) -> None:
+def test_many_rows_are_read_in_pages_and_interleaved_runs_apart(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract: every row once, in order, by rows and by columns."""
     with server.client() as client:
         runs = [create(client, f"run-{i}")["runId"] for i in range(3)]
         for first in range(0, 3000, 100):
@@ -130,6 +136,10 @@ def test_many_rows_are_read_in_pages_and_interleaved_runs_apart(server: Server) 
             for run in runs:
                 log_metrics(client, run, text)
         points = list(EmbeddedAudit(client, page=999).points(runs[::2]))
+        reader = EmbeddedAudit(client)
+        reader.runs(external_id="run-0", project="e2e", job_name=None)
+        monkeypatch.setattr(audit, "COLUMNS_PAGE", 999)
+        assert list(reader.points(runs[::2])) == points
         page = client.get("/api/audit/points", params={"runIds": f"{runs[1]}", "limit": 5, "after": 17_000})
     assert [p.run_id for p in points].count(runs[0]) == 6000
     assert len(points) == 12_000

@@ -213,6 +213,56 @@ def test_idle_connections_close_and_stop_nobody(server: Server, client: httpx.Cl
         there.close()
 
 
+@pytest.mark.parametrize(
+    "endless",
+    [
+        b"GET /" + b"a" * 9_000_000,
+        b"GET / HTTP/1.1\r\nX: " + b"a" * 9_000_000,
+        b"GET / HTTP/1.1\r\n" + b"X: a\r\n" * 1_500_000,
+        b"POST /api/slug HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: a\r\n" * 1_500_000,
+        b"POST /api/slug HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;" + b"x" * 9_000_000,
+    ],
+)
+def test_a_head_without_end_takes_no_memory(server: Server, client: httpx.Client, endless: bytes) -> None:
+    """Contract: an address, a header, many headers, trailers: past 64 KiB the connection is closed."""
+    before = resident(server)
+    with connected(server) as there:
+        try:
+            there.sendall(endless)
+            while there.recv(65536):
+                pass
+        except OSError:
+            pass
+    assert resident(server) - before < 2 << 20
+    assert client.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize("upgrade", ["h2c", "websocket"])
+def test_another_protocol_is_refused_at_once(
+    server: Server, client: httpx.Client, run_id: int, upgrade: str
+) -> None:
+    """Contract: a client that offers one is told so. No row of it is acknowledged without being stored."""
+    head = f"POST /ingest/metrics HTTP/1.1\r\nHost: t\r\nX-Api-Key: {KEY}\r\nX-Run-Id: {run_id}\r\n"
+    head += f"X-Project-Name: e2e\r\nConnection: Upgrade\r\nUpgrade: {upgrade}\r\n"
+    with connected(server) as there:
+        there.sendall(f"{head}Content-Length: {len(LINE)}\r\n\r\n".encode() + LINE)
+        answer = b""
+        while part := there.recv(65536):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.endswith(b"This server speaks HTTP/1.1 alone: send no Upgrade header.")
+    assert list(EmbeddedAudit(client).points([run_id])) == []
+
+
+def test_a_body_in_parts_of_one_byte_is_taken(client: httpx.Client, run_id: int) -> None:
+    """Contract: the limit for a head is none for a body, however it is framed."""
+    lines = b"\n".join([LINE] * 4000)
+    parts = (lines[at : at + 1] for at in range(len(lines)))
+    headers = {"X-Run-Id": f"{run_id}", "X-Project-Name": "e2e"}
+    assert client.post("/ingest/metrics", content=parts, headers=headers).status_code == 200
+    assert len(list(EmbeddedAudit(client).points([run_id]))) == 4000
+
+
 def test_one_slow_query_keeps_nobody_waiting(server: Server, client: httpx.Client, run_id: int) -> None:
     """Contract: reads of a run's list do not wait behind reads of its points."""
     rows = b"\n".join(

@@ -5,7 +5,6 @@ Both are rank 0 of a job with the same name, on the same host and address, and l
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -22,8 +21,6 @@ from harness.judge import judge
 from harness.tracker.audit import EmbeddedAudit, collect
 from harness.tracker.claiming import claim, release
 from harness.tracker.keys import launch_key
-from harness.tracker.schema import TABLES
-from harness.tracker.store import Store
 
 OURS, THEIRS = bundles.NONCE, "0ther"
 IDS = count()
@@ -166,29 +163,3 @@ def test_rows_of_another_key(client: httpx.Client, server: Server, tmp_path: Pat
     check = alone(client, tmp_path / "again", run_id)
     assert check.cause == "unification.foreign_job"
     assert "1 row (loss step 0), by 'run' at 127.0.0.1" in check.explanation
-
-
-def test_a_database_of_the_earlier_version(tmp_path: Path) -> None:
-    """Contract: it is brought to this version with all that it holds."""
-    path = tmp_path / "tracker.db"
-    new = TABLES[TABLES.index("CREATE TABLE writers") : TABLES.index("CREATE VIEW series")]
-    old = TABLES.replace(new, "")
-    for column in (",\n    launch TEXT, sender TEXT", ", launch TEXT"):
-        old = old.replace(column, "")
-    db = sqlite3.connect(path)
-    db.executescript(old + "PRAGMA user_version=1;")
-    db.execute("INSERT INTO points (run_id, name, step, time_ms, value) VALUES (1, 'loss', 0, 1, 2.0)")
-    db.commit()
-    db.close()
-    Store(path).close()
-    db, made = sqlite3.connect(path), sqlite3.connect(":memory:")
-    made.executescript(TABLES)
-    for table in ("requests", "attachments", "status_events", "writers", "claims"):
-        assert _columns(db, table) == _columns(made, table) != set()
-    assert db.execute("SELECT value FROM points").fetchall() == [(2.0,)]
-    db.close()
-    made.close()
-
-
-def _columns(db: sqlite3.Connection, table: str) -> set[str]:
-    return {row[1] for row in db.execute(f"PRAGMA table_info({table})")}

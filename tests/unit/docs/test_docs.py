@@ -47,7 +47,7 @@ def usage(command: Command) -> str | None:
     if hasattr(inner, "commands") and words and not words[0].startswith("-"):
         return f"no such command: {words[0]}"
     try:
-        if inner.name == "tracker":
+        if inner.name == "serve":
             parser().parse_args(words)
         else:
             inner.make_context(inner.name, words)

@@ -78,3 +78,81 @@ def test_what_the_client_writes_is_read_back(data: dict[str, float]) -> None:
     assert [row[:3] for row in found.rows] == [(name, 2, 1) for name in data]
     for (*_, value), sent in zip(found.rows, data.values(), strict=True):
         assert value == sent or (math.isnan(value) and math.isnan(sent))
+
+
+TOKENS = st.sampled_from(
+    [
+        *(
+            '{"time": 1, "step": 2, "data": {',
+            "}}",
+            '{"time":',
+            ', "step":',
+            ', "data": {',
+            "}",
+            '"a": ',
+            '"b":',
+        ),
+        *("1", "-0", "-0.0", "1.0", "1e400", "1" + "0" * 400, "9223372036854775808", "18446744073709551617"),
+        *(
+            "0.1",
+            "1e-400",
+            "5e-324",
+            "2.2250738585072011e-308",
+            "NaN",
+            "-Infinity",
+            '"NaN"',
+            "null",
+            "true",
+            "01",
+        ),
+        *(
+            '"\\ud800": ',
+            '"\\ud83d\\ude00": ',
+            '"\\u0000": ',
+            '"\x7f": ',
+            '"\x1f": ',
+            '" ": ',
+            '"": ',
+            '"time": ',
+        ),
+        *(
+            "\n",
+            "\n\n",
+            "\r\n",
+            " ",
+            "\t",
+            "\x0c",
+            ", ",
+            "[",
+            "]",
+            '"',
+            "\\",
+            "\u2028",
+            "\ufeff",
+            ' "rank": 1',
+        ),
+        '{"time": 5, "step": 1, "data": {"a": 1.5}}',
+    ]
+)
+NUMBERS = (
+    st.floats().map(repr)
+    | st.integers(-(10**30), 10**30).map(str)
+    | st.from_regex(r"-?[0-9]{1,25}(\.[0-9]{1,25})?([eE][+-]?[0-9]{1,3})?", fullmatch=True)
+)
+BODIES = (
+    st.lists(TOKENS, max_size=20).map("".join).map(str.encode)
+    | NUMBERS.map(lambda number: f'{{"time": 1, "step": 2, "data": {{"a": {number}}}}}'.encode())
+    | st.tuples(NUMBERS, NUMBERS).map(
+        lambda two: f'{{"time": {two[0]}, "step": {two[1]}, "data": {{"a": 1}}}}'.encode()
+    )
+    | st.binary(max_size=30).map(lambda name: b'{"time": 1, "step": 2, "data": {"' + name + b'": 1}}')
+)
+
+
+@given(st.lists(BODIES, max_size=4).map(b"\n".join))
+def test_the_native_parser_decides_as_the_one_door(body: bytes) -> None:
+    """Contract: the same rows to the last bit, the same lines, and the same refusal in the same words."""
+    slow, quick = ingest.read(body, ingest.point_rows), ingest.read_points(body)
+    rows = [(*row[:3], row[3].hex()) for row in slow.rows]
+    assert [(*row[:3], row[3].hex()) for row in quick.block.rows()] == rows
+    assert (quick.lines, quick.error) == (slow.lines, slow.error)

@@ -1,0 +1,145 @@
+"""Points in columns. The points of one request are one block: one row of SQL however many they are.
+
+A block has the names of its metrics, and for each point in arrival order a step, a client time and a value.
+`which` says of which metric each point is. It is None where the metrics take turns, as in lines that all log
+the same names. On the disk the columns follow one another as little-endian 64-bit numbers, `which` as 32-bit
+ones. NaN and infinities are values like others.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, cycle, islice
+from typing import TypeVar
+
+assert sys.byteorder == "little", "blocks are copied to the disk as they are in memory"
+assert array("I").itemsize == 4
+Number = TypeVar("Number", int, float)
+WORD = 8
+"""Bytes of a step, of a time and of a value."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Points in arrival order."""
+
+    names: tuple[str, ...]
+    steps: array[int]
+    times: array[int]
+    values: array[float]
+    which: array[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def title(self) -> str:
+        """Return the names as the database keeps them."""
+        return title(self.names)
+
+    def packed(self) -> bytes:
+        parts = [self.steps.tobytes(), self.times.tobytes(), self.values.tobytes()]
+        return b"".join(parts if self.which is None else [*parts, self.which.tobytes()])
+
+    def metrics(self) -> Iterator[str]:
+        """Yield the metric of each point."""
+        if self.which is None:
+            return islice(cycle(self.names), len(self))
+        return map(self.names.__getitem__, self.which)
+
+    def rows(self) -> Iterator[tuple[str, int, int, float]]:
+        """Yield (name, step, time_ms, value) of each point."""
+        return zip(self.metrics(), self.steps, self.times, self.values, strict=True)
+
+    def places(self, name: int) -> Sequence[int]:
+        """Return where the points of a metric are, which is given by its place among the names."""
+        if self.which is None:
+            return range(name, len(self), len(self.names))
+        return [at for at, of in enumerate(self.which) if of == name]
+
+
+EMPTY = Block((), array("q"), array("q"), array("d"))
+
+
+def title(names: Sequence[str]) -> str:
+    return json.dumps(names, ensure_ascii=False, separators=(",", ":"))
+
+
+def shape_of(db: sqlite3.Connection, run: int, title: str) -> int:
+    """Return the id of a list of names in a run. It is made if there is none."""
+    db.execute("INSERT OR IGNORE INTO shapes (run_id, names) VALUES (?, ?)", (run, title))
+    query = "SELECT id FROM shapes WHERE run_id = ? AND names = ?"
+    found: int = db.execute(query, (run, title)).fetchone()[0]
+    return found
+
+
+def of_rows(rows: Sequence[tuple[str, int, int, float]]) -> Block:
+    """Return the block of (name, step, time_ms, value) rows."""
+    places: dict[str, int] = {}
+    which = array("I", [places.setdefault(row[0], len(places)) for row in rows])
+    return Block(
+        tuple(places),
+        array("q", [row[1] for row in rows]),
+        array("q", [row[2] for row in rows]),
+        array("d", [row[3] for row in rows]),
+        None if in_turn(which, len(places)) else which,
+    )
+
+
+def of_lines(steps: array[int], times: array[int], data: Sequence[dict[str, float]]) -> Block:
+    """Return the block of lines: the step, the time, and the values by name of each."""
+    values = array("d", chain.from_iterable(map(dict.values, data)))
+    shapes = set(map(tuple, data))
+    if len(shapes) == 1:
+        names: tuple[str, ...] = shapes.pop()
+        return Block(names, repeated(steps, len(names)), repeated(times, len(names)), values)
+    places: dict[str, int] = {}
+    which = array("I", [places.setdefault(name, len(places)) for line in data for name in line])
+    return Block(
+        tuple(places),
+        array("q", [step for step, line in zip(steps, data, strict=True) for _ in line]),
+        array("q", [time for time, line in zip(times, data, strict=True) for _ in line]),
+        values,
+        None if in_turn(which, len(places)) else which,
+    )
+
+
+def in_turn(which: array[int], names: int) -> bool:
+    """Return whether the metrics take turns, each as often as the others."""
+    return names == 0 or (
+        len(which) % names == 0 and array("I", range(names)) * (len(which) // names) == which
+    )
+
+
+def repeated(column: array[int], times: int) -> array[int]:
+    """Return each value `times` times in a row."""
+    if times == 1:
+        return column
+    found = array("q", bytes(WORD * len(column) * times))
+    for at in range(times):
+        found[at::times] = column
+    return found
+
+
+def unpacked(names: Sequence[str], points: int, packed: bytes) -> Block:
+    """Return the block of so many points that was packed."""
+    steps, times, values = array("q"), array("q"), array("d")
+    end = WORD * points
+    steps.frombytes(packed[:end])
+    times.frombytes(packed[end : 2 * end])
+    values.frombytes(packed[2 * end : 3 * end])
+    rest = packed[3 * end :]
+    return Block(tuple(names), steps, times, values, array("I", rest) if rest else None)
+
+
+def extend(into: array[Number], more: array[Number], places: Sequence[int]) -> None:
+    """Append the numbers at these places to a column."""
+    if isinstance(places, range):
+        into.extend(more[places.start :: places.step])
+    else:
+        into.extend(array(more.typecode, [more[at] for at in places]))

@@ -1,0 +1,111 @@
+"""Curves for the eye: a series in buckets with the lowest and the highest value of each.
+
+No extreme is dropped, whatever the length.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from array import array
+from bisect import bisect_left
+from dataclasses import dataclass
+
+from harness.tracker import series
+
+MOST_BUCKETS = 2000
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Steps `first` to `last`. The values are None where none is finite. `odd`: how many are not finite."""
+
+    first: int
+    last: int
+    low: float | None
+    high: float | None
+    mean: float | None
+    count: int
+    odd: int
+
+
+@dataclass(frozen=True)
+class Curve:
+    """`points` is how many steps were read; `exact`: each bucket is one step."""
+
+    points: int
+    exact: bool
+    buckets: list[Bucket]
+
+
+def last(db: sqlite3.Connection, run: int, name: str) -> tuple[int, float] | None:
+    """Return (step, value) of the last finite value of the deduplicated series, or None."""
+    found = series.shown(db, run, name)
+    for at in range(len(found) - 1, -1, -1):
+        if math.isfinite(found.values[at]):
+            return found.steps[at], found.values[at]
+    return None
+
+
+def extent(
+    db: sqlite3.Connection, run: int, name: str, first: int = 0, until: int | None = None
+) -> tuple[int, int, int]:
+    """Return the first step, the last one and the number of rows of a series. (0, 0, 0): no rows."""
+    steps = series.sent(db, run, name, first, until).steps
+    return (min(steps), max(steps), len(steps)) if steps else (0, 0, 0)
+
+
+def overwritten(db: sqlite3.Connection, run: int, name: str) -> tuple[int, int]:
+    """Return how many rows a series has, and how many of them are hidden by another one of the same step."""
+    steps = series.sent(db, run, name).steps
+    return len(steps), len(steps) - len(set(steps))
+
+
+def clashes(db: sqlite3.Connection, run: int, name: str) -> int:
+    """Return how many steps of a series have rows with different values. A row that came twice is none."""
+    found = series.sent(db, run, name)
+    if found.ordered():
+        return 0
+    seen: dict[int, float] = {}
+    clashing: set[int] = set()
+    for step, value in zip(found.steps, found.values, strict=True):
+        before = seen.setdefault(step, value)
+        if before != value and not (math.isnan(before) and math.isnan(value)):
+            clashing.add(step)
+    return len(clashing)
+
+
+def curve(
+    db: sqlite3.Connection, run: int, name: str, buckets: int, first: int = 0, until: int | None = None
+) -> Curve:
+    """Return the deduplicated series between two steps, in at most `buckets` buckets of equal width."""
+    found = series.shown(db, run, name, first, until)
+    steps, values = found.steps, found.values
+    if not steps:
+        return Curve(0, True, [])
+    buckets = max(1, min(buckets, MOST_BUCKETS))
+    if len(steps) <= buckets:
+        exact = [_bucket(step, step, values[at : at + 1]) for at, step in enumerate(steps)]
+        return Curve(len(steps), True, exact)
+    begin = steps[0]
+    width = -(-(steps[-1] - begin + 1) // buckets)
+    made: list[Bucket] = []
+    at = 0
+    while at < len(steps):  # each turn takes the bucket of the next step that there is
+        edge = begin + ((steps[at] - begin) // width + 1) * width
+        end = bisect_left(steps, edge, at)
+        made.append(_bucket(steps[at], steps[end - 1], values[at:end]))
+        at = end
+    return Curve(len(steps), width == 1, made)
+
+
+def _bucket(first: int, until: int, values: array[float]) -> Bucket:
+    odd = 0
+    if not all(map(math.isfinite, values)):
+        finite = array("d", filter(math.isfinite, values))
+        values, odd = finite, len(values) - len(finite)
+    if not values:
+        return Bucket(first, until, None, None, None, 0, odd)
+    low, high = min(values), max(values)
+    mean = min(max(series.mean(values), low), high)
+    return Bucket(first, until, low, high, mean, len(values), odd)

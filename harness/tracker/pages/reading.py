@@ -1,0 +1,114 @@
+"""What pages read that no route of the API has: log lines with their senders, who is unified and who not."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from typing import Any
+
+from harness.tracker import audit_view, claims, curves, reads, series
+from harness.tracker.http import from_ms
+
+Found = dict[str, Any]
+LOG_LINES = 500
+NAMES_MOST = 300
+
+
+def lines(
+    db: sqlite3.Connection, run: int, sender: str, kind: str, search: str, before: int | None, after: int
+) -> list[Found]:
+    """Return at most LOG_LINES lines in the order in which they came: the last ones before a line's id."""
+    rows = db.execute(
+        "SELECT l.id, l.time_ms, l.message, l.log_type, r.sender FROM logs l"
+        " JOIN requests r ON r.id = l.request_id WHERE l.run_id = :run"
+        " AND (:sender = '' OR r.sender = :sender) AND (:kind = '' OR l.log_type = :kind)"
+        " AND (:search = '' OR instr(lower(l.message), lower(:search)) > 0)"
+        " AND l.id < :before AND l.id > :after ORDER BY l.id DESC LIMIT :most",
+        {
+            "run": run,
+            "sender": sender,
+            "kind": kind,
+            "search": search,
+            "before": (1 << 63) - 1 if before is None else before,
+            "after": after,
+            "most": LOG_LINES,
+        },
+    ).fetchall()
+    return [
+        {
+            "id": row["id"],
+            "time": from_ms(row["time_ms"])[11:23],
+            "kind": row["log_type"],
+            "sender": row["sender"] or "",
+            "message": row["message"][:10_000],
+        }
+        for row in reversed(rows)
+    ]
+
+
+def pulse(db: sqlite3.Connection, run: sqlite3.Row) -> Found:
+    """Return what tells a page that something is new: counts of rows by kind, and the status."""
+    rows: dict[str, int] = dict(
+        db.execute(
+            "SELECT kind, sum(rows) FROM writers WHERE run_id = ? GROUP BY kind", (run["id"],)
+        ).fetchall()
+    )
+    return {
+        "run": run["id"],
+        "status": run["status"],
+        "metrics": rows.get("metrics", 0),
+        "logs": rows.get("logs", 0),
+        "files": rows.get("files", 0),
+        "processes": rows.get("attach", 0),
+        "names": len(series.of_run(db, run["id"])),
+    }
+
+
+def senders(db: sqlite3.Connection, run: int) -> list[str]:
+    query = "SELECT DISTINCT sender FROM writers WHERE run_id = ? AND kind = 'logs' ORDER BY sender"
+    return [row[0] for row in db.execute(query, (run,)) if row[0]]
+
+
+def ranks(db: sqlite3.Connection, run: sqlite3.Row, only: str | None) -> Found:
+    """Return who attached to a run, who is missing or wrote elsewhere, and which values hide others.
+
+    Runs of other projects than `only` are left out, where it is given.
+    """
+    attached = audit_view.attachments(db, [run["id"]])
+    jobs = sorted({one["jobName"] for one in attached if one["jobName"]})
+    split = []
+    for job in jobs:
+        for other in audit_view.runs(db, None, None, job):
+            if other["runId"] != run["id"] and only in {None, other["project"]}:
+                there = [one for one in audit_view.attachments(db, [other["runId"]]) if one["jobName"] == job]
+                split.append({**other, "job": job, "attached": there})
+    seen = sorted({one["rank"] for one in attached if one["rank"] is not None})
+    world = max(_nodes(run), max(seen, default=-1) + 1)
+    names = [name for name in series.of_run(db, run["id"]) if not name.startswith("sys/")]
+    hidden = []
+    for name in names[:NAMES_MOST]:
+        rows, under = curves.overwritten(db, run["id"], name)
+        if under:
+            differ = curves.clashes(db, run["id"], name)
+            hidden.append({"name": name, "rows": rows, "hidden": under, "differ": differ})
+    return {
+        "attached": attached,
+        "ranks": seen,
+        "missing": [rank for rank in range(world) if rank not in seen],
+        "created": sum(not one["resumed"] for one in attached),
+        "split": split,
+        "writers": claims.writers(db, [run["id"]]),
+        "hidden": hidden,
+        "clashes": sum(1 for one in hidden if one["differ"]),
+        "looked": min(len(names), NAMES_MOST),
+        "names": len(names),
+        "events": reads.status_events(db, run["id"], applied_only=False),
+    }
+
+
+def _nodes(run: sqlite3.Row) -> int:
+    """Return how many nodes konduktor says that the job has, 0 where it does not."""
+    found = json.loads(run["system_metadata"] or "null")
+    found = found.get("konduktor") if isinstance(found, dict) else None
+    text = str(found.get("num_nodes")) if isinstance(found, dict) else ""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 5 else 0

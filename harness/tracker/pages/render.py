@@ -1,0 +1,69 @@
+"""How a page is sent: templates that escape everything, headers that let a browser run our script alone."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.responses import Response
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; media-src 'self';"
+    " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+STATIC = {
+    "tracker.css": "text/css; charset=utf-8",
+    "tracker.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("harness.tracker.pages", "files"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"figure": figure, "moment": moment, "size": size}
+    return made
+
+
+def page(template: str, code: int = 200, /, **shown: Any) -> Response:
+    """Return a page. Half a surrogate pair, which an older tracker stored, is shown as its escape."""
+    text = _environment().get_template(f"{template}.html.j2").render(**shown)
+    body = text.encode(errors="backslashreplace")
+    return Response(body, code, HEADERS, "text/html; charset=utf-8")
+
+
+def static(name: str) -> Response:
+    """Return the script or the style sheet."""
+    body = (resources.files("harness.tracker.pages") / "files" / name).read_bytes()
+    return Response(body, 200, {**HEADERS, "Cache-Control": "no-cache"}, STATIC[name])
+
+
+def figure(value: object) -> str:
+    """Return a number as people read it, anything else as it is."""
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def moment(text: str | None) -> str:
+    """Return `2026-01-31 12:00:00` of RFC 3339 in UTC."""
+    return "" if not text else text[:19].replace("T", " ")
+
+
+def size(count: int) -> str:
+    for unit, bytes_ in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= bytes_:
+            return f"{count / bytes_:.1f} {unit}"
+    return f"{count} B"

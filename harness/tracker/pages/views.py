@@ -1,0 +1,178 @@
+"""What each page shows: plain values for the templates, read on one connection."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+from harness.tracker import curves, reads, series, signed
+from harness.tracker.http import Refused
+from harness.tracker.pages import groups
+
+Found = dict[str, Any]
+HOME = "/o/harness/projects"
+RUNS_PAGE = 50
+COMPARED_MOST = 8
+CHARTS_MOST = 400
+FILES_PAGE = 200
+IMAGES = ("png", "jpg", "jpeg", "gif", "webp", "mask")
+DATA_PAGE = 200
+COUNT_MOST = 1e18
+"""Largest count of a histogram that is drawn."""
+CELLS = (50, 20)
+"""Most rows and columns of a table that are shown."""
+
+
+def address(project: str, run: int | None = None, tab: str = "") -> str:
+    """Return the path of a project's page, or of a run's."""
+    path = f"{HOME}/{quote(project, safe='')}"
+    if run is not None:
+        path += f"/r{run}"
+    return f"{path}/{tab}" if tab else path
+
+
+def run_of(db: sqlite3.Connection, project: str, run_id: int) -> sqlite3.Row:
+    """Return a run of a project. Raises Refused 404."""
+    row = reads.run(db, run_id)
+    if row["project"] != project:
+        raise Refused(404, "Run not found")
+    return row
+
+
+def head(db: sqlite3.Connection, row: sqlite3.Row) -> Found:
+    """Return what stands at the top of each page of a run."""
+    notes = reads.notes(db, row["id"], "notes")
+    config = json.loads(row["config"] or "null")
+    said = config.get("_wandb_notes") if isinstance(config, dict) else None
+    parent = None
+    if row["forked_from"] is not None:
+        query = "SELECT id, display_id, project FROM runs WHERE id = ?"
+        found = db.execute(query, (row["forked_from"],)).fetchone()
+        parent = None if found is None else {"name": found[1], "at": address(found[2], found[0])}
+    return {
+        "id": row["id"],
+        "name": row["name"],
+        "project": row["project"],
+        "display_id": row["display_id"],
+        "external_id": row["external_id"],
+        "status": row["status"],
+        "tags": json.loads(row["tags"]),
+        "created_at": row["created_at"],
+        "status_updated": row["status_updated"],
+        "heartbeat_at": row["heartbeat_at"],
+        "notes": notes[-1]["content"]["text"] if notes else (said if isinstance(said, str) else None),
+        "parent": parent,
+        "fork_step": row["fork_step"],
+        "at": address(row["project"], row["id"]),
+    }
+
+
+def charts(db: sqlite3.Connection, runs: Sequence[sqlite3.Row], search: str) -> tuple[list[Found], int]:
+    """Return the charts of one run, or of several over each other, and how many are left out."""
+    several = len(runs) > 1
+    metrics = [
+        (row["id"], row["display_id"] if several else "", name)
+        for row in runs
+        for name in series.of_run(db, row["id"])
+        if search.lower() in name.lower()
+    ]
+    found = groups.charts(metrics)
+    found.sort(key=lambda chart: chart.system)
+    shown = []
+    for number, chart in enumerate(found[:CHARTS_MOST]):
+        ends = [(one, curves.last(db, one.run, one.name)) for one in chart.series]
+        shown.append({"number": number, "title": chart.title, "system": chart.system, "series": ends})
+    return shown, max(0, len(found) - CHARTS_MOST)
+
+
+def compared(
+    db: sqlite3.Connection, project: str, ids: Sequence[int]
+) -> tuple[list[sqlite3.Row], list[Found]]:
+    """Return the runs, and the rows of their configs with whether they differ, those first."""
+    rows = [run_of(db, project, one) for one in dict.fromkeys(ids)]
+    configs = [dict(groups.flat(json.loads(row["config"] or "null"))) for row in rows]
+    found = []
+    for path in dict.fromkeys(path for config in configs for path in config):
+        values = [config.get(path) for config in configs]
+        found.append({"path": path, "texts": values, "differs": len(set(values)) > 1})
+    return rows, sorted(found, key=lambda one: (not one["differs"], one["path"]))
+
+
+def files(db: sqlite3.Connection, run: int, key: str, offset: int) -> tuple[list[Found], list[Found], int]:
+    """Return pictures, other files, and how many there are of both."""
+    found = reads.files(db, run, None, lambda token: f"/files/get/{signed.link(key, token)}")
+    page = found[offset : offset + FILES_PAGE]
+    pictures = [one for one in page if one["fileType"].lower() in IMAGES]
+    return pictures, [one for one in page if one["fileType"].lower() not in IMAGES], len(found)
+
+
+def data(db: sqlite3.Connection, run: int) -> Found:
+    """Return histograms, tables, strings and the rest, the last step of each name, alerts and graphs."""
+    rows, total = reads.data(db, run, None, None, 10_000, 0)
+    last = {(row["logName"], row["dataType"]): row for row in rows if row["dataType"] != "string-series"}
+    kinds: dict[str, list[Found]] = {"histograms": [], "tables": [], "others": []}
+    for row in list(last.values())[:DATA_PAGE]:
+        drawn = histogram(row["data"]) if row["dataType"] == "HISTOGRAM" else None
+        cells = table(row["data"]) if row["dataType"] == "TABLE" else None
+        kind = "histograms" if drawn else "tables" if cells else "others"
+        kinds[kind].append({**row, "drawn": drawn, "cells": cells, "data": row["data"][:2000]})
+    strings = [{**row, "data": row["data"][:2000]} for row in rows if row["dataType"] == "string-series"]
+    return {
+        **kinds,
+        "strings": strings[-DATA_PAGE:],
+        "total": total,
+        "alerts": [
+            {name: str(one["content"].get(name, ""))[:2000] for name in ("level", "title", "body")}
+            for one in reads.notes(db, run, "alert")
+        ][-DATA_PAGE:],
+        "graphs": [len(_mapping(one["content"].get("nodes"))) for one in reads.notes(db, run, "graph")],
+    }
+
+
+def histogram(text: str) -> Found | None:
+    """Return bars of a histogram in a box of 100 × 40, or None where the text is none."""
+    found = _mapping(_parsed(text))
+    counts, bins = found.get("freq"), found.get("bins")
+    if not isinstance(counts, list) or not counts or len(counts) > 1000:
+        return None
+    numbers = [float(one) for one in counts if isinstance(one, (int, float)) and 0 <= one < COUNT_MOST]
+    if len(numbers) != len(counts):
+        return None
+    ends = _mapping(bins) or ({"min": bins[0], "max": bins[-1]} if isinstance(bins, list) and bins else {})
+    most, width = max(numbers) or 1.0, 100 / len(numbers)
+    bars = [
+        (round(at * width, 3), round(40 - 38 * n / most, 3), round(38 * n / most, 3))
+        for at, n in enumerate(numbers)
+    ]
+    return {
+        "bars": bars,
+        "width": round(width * 0.94, 3),
+        "low": ends.get("min"),
+        "high": ends.get("max"),
+        "total": sum(numbers),
+    }
+
+
+def table(text: str) -> Found | None:
+    """Return the first rows of a table, or None where the text is none."""
+    found = _mapping(_parsed(text))
+    rows, columns = found.get("table"), found.get("col")
+    if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+        return None
+    names = [str(_mapping(one).get("name", "")) for one in columns] if isinstance(columns, list) else []
+    shown = [[str(cell)[:200] for cell in row[: CELLS[1]]] for row in rows[: CELLS[0]]]
+    return {"names": names[: CELLS[1]], "rows": shown, "more": max(0, len(rows) - CELLS[0])}
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,94 @@
+"""Curves in buckets: against a plain reading of all points."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.tracker import blocks, curves, ingest, keeping
+from harness.tracker.http import Sender
+from harness.tracker.schema import TABLES
+
+STEP = st.one_of(st.integers(0, 60), st.integers(0, 10**15))
+VALUE = st.one_of(st.just(math.nan), st.floats(allow_nan=False))
+ROWS = st.lists(st.tuples(STEP, st.integers(0, 3), VALUE), max_size=80)
+
+
+def filled(rows: list[tuple[int, int, float]]) -> sqlite3.Connection:
+    """Return a database with these rows of a metric, 1000 in each request."""
+    db = sqlite3.connect(":memory:")
+    db.row_factory = sqlite3.Row
+    db.executescript(TABLES)
+    sender = Sender(1, "1", "rank0", "e2e", None)
+    for first in range(0, len(rows), 1000):
+        block = blocks.of_rows([("m", *row) for row in rows[first : first + 1000]])
+        keeping.Keeper().keep(db, [keeping.Sent(sender, ingest.Points(block))])
+    return db
+
+
+def shown(rows: list[tuple[int, int, float]]) -> dict[int, float]:
+    """Return the series as Pluto has it: of each step the highest time, of equal times the last row."""
+    found: dict[int, tuple[int, float]] = {}
+    for step, time_ms, value in rows:
+        if time_ms >= found.get(step, (-1, 0.0))[0]:
+            found[step] = time_ms, value
+    return {step: value for step, (_, value) in found.items()}
+
+
+def same(one: float, other: float) -> bool:
+    return one == other or (math.isnan(one) and math.isnan(other))
+
+
+@given(ROWS, st.integers(1, 40))
+@settings(max_examples=300)
+def test_no_extreme_is_dropped(rows: list[tuple[int, int, float]], buckets: int) -> None:
+    """Contract: every value of the deduplicated series lies in its bucket's range, and each range's ends are
+    values of it; the counts are those of the series; buckets are in order and not more than asked for.
+    """
+    db = filled(rows)
+    expected = shown(rows)
+    found = curves.curve(db, 1, "m", buckets)
+    assert len(found.buckets) <= buckets
+    assert found.points == len(expected) == sum(one.count + one.odd for one in found.buckets)
+    ends = [edge for one in found.buckets for edge in (one.first, one.last)]
+    assert ends == sorted(ends)
+    for one in found.buckets:
+        mine = [value for step, value in expected.items() if one.first <= step <= one.last]
+        finite = [value for value in mine if math.isfinite(value)]
+        assert (one.count, one.odd) == (len(finite), len(mine) - len(finite))
+        assert (one.low, one.high) == (min(finite, default=None), max(finite, default=None))
+        if finite:
+            assert one.mean is not None
+            assert min(finite) <= one.mean <= max(finite)
+    last = [(step, v) for step, v in sorted(expected.items()) if math.isfinite(v)]
+    assert curves.last(db, 1, "m") == (last[-1] if last else None)
+    clashing = {step for step, _, v in rows for other, _, w in rows if other == step and not same(v, w)}
+    assert curves.clashes(db, 1, "m") == len(clashing)
+    assert curves.overwritten(db, 1, "m") == (len(rows), len(rows) - len(expected))
+
+
+@pytest.fixture(scope="module")
+def million() -> Iterator[sqlite3.Connection]:
+    rows = [(step, step, math.sin(step / 9e4)) for step in range(1_000_000)]
+    rows[654_321] = (654_321, 0, 1e6)
+    rows[654_322] = (654_322, 0, -1e6)
+    db = filled(rows)
+    yield db
+    db.close()
+
+
+def test_a_peak_of_a_million_points_is_seen(million: sqlite3.Connection) -> None:
+    """Contract: one point of a million is in the picture; a window around it shows each of its steps."""
+    found = curves.curve(million, 1, "m", 400)
+    assert (found.points, found.exact, len(found.buckets)) == (1_000_000, False, 400)
+    assert max(one.high for one in found.buckets if one.high is not None) == 1e6
+    assert min(one.low for one in found.buckets if one.low is not None) == -1e6
+    window = curves.curve(million, 1, "m", 400, 654_300, 654_350)
+    assert window.exact
+    assert [one.first for one in window.buckets] == list(range(654_300, 654_351))
+    assert [one.high for one in window.buckets if one.high is not None and one.high > 10] == [1e6]

@@ -1,0 +1,70 @@
+"""Patterns that cannot take long, and filters that are told what is wrong with them."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.tracker import patterns, run_filter
+from harness.tracker.http import Refused
+
+ALPHABET = "ab.-1"
+PIECES = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\d", r"\.", "1", "-"])
+BRANCH = st.lists(st.tuples(PIECES, st.sampled_from(["", "*", "+", "?"])), min_size=1, max_size=5)
+PATTERN = st.tuples(st.booleans(), BRANCH, st.booleans())
+
+
+@given(st.lists(PATTERN, min_size=1, max_size=3), st.text(ALPHABET, max_size=12))
+def test_a_pattern_finds_what_pythons_engine_finds(parts: list[Any], text: str) -> None:
+    pattern = "|".join(
+        f"{'^' if start else ''}{''.join(map(''.join, branch))}{'$' if end else ''}"
+        for start, branch, end in parts
+    )
+    expected = re.search(pattern.replace("$", r"\Z"), text) is not None
+    assert patterns.read(pattern).found(text) == expected, pattern
+
+
+def test_no_pattern_takes_long() -> None:
+    """Contract: a pattern and a text that keep Python's own engine busy for years."""
+    began = time.process_time()
+    assert not patterns.read("a?" * 60 + "a+a+a+a+a+b$").found("a" * 1000)
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize("pattern", ["(a)", "a{2}", "*", "a**", "[", "[]", "\\", "\\b", "a$b", "x" * 201])
+def test_a_pattern_that_is_not_known_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        patterns.read(pattern)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "expected JSON"),
+        ("[]", "expected an object"),
+        ('{"$xor": []}', "expected $and, $or or $not"),
+        ('{"$and": {}}', "expects a list"),
+        ('{"status": {"$gt": 1}}', "does not take $gt"),
+        ('{"status": "asleep"}', "unknown state"),
+        ('{"name": {"$near": 1}}', "is none of"),
+        ('{"size": 1}', "unknown field"),
+        ('{"config.": 1}', "unknown field"),
+        ('{"createdAt": {"$gt": "now"}}', "expected a time"),
+        ('{"heartbeat_at": "2026-01-01"}', "does not take $eq"),
+        ('{"config.a": {"$gt": "x"}}', "expects a number"),
+        ('{"config.a": {"$regex": "(a)"}}', "no groups"),
+        ('{"summaryMetrics.a": {"$in": [1]}}', "expected a number"),
+        ('{"$not":' * 60 + "{}" + "}" * 60, "nested deeper"),
+        ('{"$or": [' + ",".join(['{"name": "a"}'] * 600) + "]}", "more than 500 terms"),
+    ],
+)
+def test_a_wrong_filter_says_what_is_wrong(text: str, says: str) -> None:
+    with pytest.raises(Refused) as refused:
+        run_filter.read(text)
+    assert refused.value.status_code == 400
+    assert says in refused.value.detail
