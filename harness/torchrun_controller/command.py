@@ -32,14 +32,30 @@ PYTHON = """if ! command -v python >/dev/null && command -v python3 >/dev/null; 
 fi"""
 
 
-UNTIL_ENDED = """child=$! stopped=
-trap 'stopped=1; kill -TERM "$child"' TERM INT
+UNTIL_ENDED = """child=$! stopped= told=
+trap 'stopped=1; [ -n "$told" ] || { told=1; forward; }' TERM INT
 code=0; wait "$child" || code=$?
 while [ -n "$stopped" ]; do stopped=; code=0; wait "$child" || code=$?; done
 exit $code
 """
 """As process 1 torchrun would not hear SIGTERM while it still imports torch: the pod took all of its grace
-period to end. A signal interrupts `wait`, so it is asked again, and the exit code is torchrun's."""
+period to end. A signal interrupts `wait`, so it is asked again, and the exit code is torchrun's. Only the
+first signal is passed on: the kubelet sends two to a pod that is deleted by force."""
+FORWARD = """forward() { kill -TERM "$child"; }"""
+FORWARD_ELASTIC = """forward() {
+  # At SIGTERM torchrun closes the rendezvous, and the nodes that are left could never meet again (torch 2.6,
+  # LocalElasticAgent._shutdown). So its ranks get the signal, and torchrun is gone as with a lost machine.
+  ranks=
+  for each in /proc/[0-9]*/stat; do
+    read -r line 2>/dev/null <"$each" || continue
+    set -- ${line##*) }
+    if [ "$2" = "$child" ]; then ranks="$ranks ${line%% *}"; fi
+  done
+  kill -KILL "$child"
+  for rank in $ranks; do kill -TERM "$rank" 2>/dev/null || true; done
+  for rank in $ranks; do while kill -0 "$rank" 2>/dev/null; do sleep 0.1; done; done
+  exit 143
+}"""
 
 
 def torchrun(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
@@ -116,7 +132,10 @@ def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str
         lines += ["# setupCommand", spec.setup_command.rstrip("\n")]
     if plan.nodes > 1 and not distributed.rdzv_endpoint and distributed.rdzv_backend != "etcd-v2":
         lines += _wait_for(names.host(job, 0), distributed.port or PORT)
-    lines.append(f"{torchrun(job, spec, plan, distributed)} &")
+    lines += [
+        FORWARD_ELASTIC if plan.elastic else FORWARD,
+        f"{torchrun(job, spec, plan, distributed)} &",
+    ]
     return "\n".join(lines) + f"\n{UNTIL_ENDED}"
 
 

@@ -95,7 +95,19 @@ class Team:
         )
 
     def account(self, folder: Path) -> Path:
-        """Return a kubeconfig with the rights of the controller's manifests, and no others."""
+        """Return a kubeconfig with the rights of the controller's manifests, and no others.
+
+        A controller in pods of its own, of tests before, goes: it would hold the Lease.
+        """
+        self.kube.delete("apps/v1", "Deployment", manifests.NAME, manifests.NAMESPACE)
+        self.kube.wait(
+            "no other controller",
+            "v1",
+            "Pod",
+            lambda pods: ", ".join(pods) or None,
+            seconds=60,
+            namespace=manifests.NAMESPACE,
+        )
         for document in manifests.documents():
             if document["kind"] != "Deployment":
                 self.kube.apply(document)

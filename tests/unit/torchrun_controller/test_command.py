@@ -7,6 +7,7 @@ import re
 import shlex
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,51 @@ def test_sigterm_reaches_torchrun_and_its_exit_code_counts(tmp_path: Path) -> No
         assert running.stdout.readline() == "ready\n"
         running.terminate()
         assert running.wait(timeout=30) == 5
+        assert running.stdout.read() == "saved\n"
+
+
+def test_second_sigterm_is_not_passed_on(tmp_path: Path) -> None:
+    """Contract: torchrun ends once, in its own time, also where the kubelet asks twice."""
+    (tmp_path / "torchrun").write_text(
+        "#!/bin/bash\nheard=0\ntrap 'heard=$((heard + 1)); echo $heard' TERM\necho ready\n"
+        "until [ -e done ]; do sleep 0.05; done\nexit $heard\n"
+    )
+    (tmp_path / "torchrun").chmod(0o755)
+    text = command.script("demo", spec("./x"), ONE, distributed())
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with subprocess.Popen(
+        ["bash", "-c", text], stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        running.terminate()
+        assert running.stdout.readline() == "1\n"
+        for _ in range(3):
+            running.terminate()
+            time.sleep(0.1)
+        (tmp_path / "done").touch()
+        assert running.wait(timeout=30) == 1
+
+
+def test_elastic_torchrun_does_not_close_its_rendezvous(tmp_path: Path) -> None:
+    """Contract: the ranks of a pod that must go hear SIGTERM; its torchrun, which would close the rendezvous
+    for the nodes that are left, does not. The pod waits for its ranks, and has not succeeded.
+    """
+    rank = "trap 'sleep 0.3; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
+    (tmp_path / "torchrun").write_text(
+        f"#!/bin/bash\ntrap 'echo closed; exit 1' TERM\nbash -c \"{rank}\" &\nwait\n"
+    )
+    (tmp_path / "torchrun").chmod(0o755)
+    plan = Plan(nodes=2, least=1, gpus=0, processes=1)
+    text = command.script("demo", spec("./x"), plan, distributed(rdzvEndpoint="nowhere:1"))
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with subprocess.Popen(
+        ["bash", "-c", text], stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        running.terminate()
+        assert running.wait(timeout=30) == 143
         assert running.stdout.read() == "saved\n"
 
 
