@@ -56,6 +56,8 @@ KAI_RULES = [
     _rule(names.GROUP, ["torchrunqueues"], ["patch"]),
 ]
 """Besides, for --gang kai: the cluster-wide Queue, and the finalizer that deletes it."""
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+"""Its pods keep the strictest of the Pod Security Standards, and the API server checks it."""
 LEASE_RULES = [_rule("coordination.k8s.io", ["leases"], ["get", "create", "update"])]
 
 
@@ -110,7 +112,7 @@ def documents(image: str = IMAGE) -> list[Object]:
         "template": {"metadata": {"labels": labels}, "spec": pod},
     }
     return [
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": RESTRICTED}},
         _object("v1", "ServiceAccount"),
         _object(f"{rbac}/v1", "ClusterRole", namespaced=False, rules=RULES),
         _object(

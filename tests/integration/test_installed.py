@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from harness.faults.record import extract
-from harness.provision.images.build import TRACKER, WORKER
+from harness.provision.images.build import CONTROLLER, TRACKER, WORKER
 
 ROOT = Path(__file__).parents[2]
 ARGUMENTS = {"BASE": "python:3.13", "TORCH": "2.9.1"}
 TAGS = """
 import json
-from harness.provision.images.build import TRACKER, WORKER
-print(json.dumps([recipe.tag({arguments}, "3.13") for recipe in (WORKER, TRACKER)]))
+from harness.provision.images.build import CONTROLLER, TRACKER, WORKER
+print(json.dumps([recipe.tag({arguments}, "3.13") for recipe in (WORKER, TRACKER, CONTROLLER)]))
 """
 
 
@@ -100,9 +100,9 @@ def test_a_bundle_is_judged(bin_: Path, tmp_path: Path) -> None:
 
 
 def test_images_are_made_of_the_same_files(bin_: Path, tmp_path: Path) -> None:
-    """Contract: the tags of worker and tracker are those of the checkout."""
+    """Contract: the tags are those of the checkout."""
     said = run([bin_ / "python", "-c", TAGS.format(arguments=ARGUMENTS)], tmp_path)
-    assert json.loads(said) == [recipe.tag(ARGUMENTS, "3.13") for recipe in (WORKER, TRACKER)]
+    assert json.loads(said) == [recipe.tag(ARGUMENTS, "3.13") for recipe in (WORKER, TRACKER, CONTROLLER)]
 
 
 def test_the_fixtures_are_there(bin_: Path, tmp_path: Path) -> None:

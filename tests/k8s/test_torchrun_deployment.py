@@ -32,7 +32,7 @@ from harness.torchrun_controller import crd, manifests, names
 pytestmark = [pytest.mark.e2e, pytest.mark.controller]
 MANIFESTS = Path("manifests/torchrun-controller")
 FIRST = Path("tests/k8s/files/torchrun-crds-first.yaml")
-WHILE = [{"name": "STEPS", "value": "50"}]
+WHILE = [{"name": "STEPS", "value": "20"}]
 UNUSED = {
     ("update", "torchrunjobs/finalizers"): "blockOwnerDeletion, where its admission plugin is on",
     ("update", "torchrunqueues/finalizers"): "the same",

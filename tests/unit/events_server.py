@@ -32,6 +32,7 @@ class EventsServer(ThreadingHTTPServer):
         self.refusal: tuple[int, str] | None = None
         self.stored: dict[str, dict[str, Any]] = {}
         self.writes: list[str] = []
+        self.asked = 0
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def kube(self, folder: Path, user: dict[str, str] | None = None) -> Kube:
@@ -90,6 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
         return found
 
     def _answer(self, code: int, body: object) -> None:
+        self.server.asked += 1
         content = json.dumps(body).encode()
         self.send_response(code)
         self.send_header("Content-Type", "application/json")

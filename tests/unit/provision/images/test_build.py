@@ -1,5 +1,7 @@
 """Tags that change with their inputs, and only with them."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,7 +71,7 @@ def test_wheels_are_kept_by_what_the_lock_pins() -> None:
     assert wheels.lock_key(LOCK.replace("00", "01"), "3.13") != wheels.lock_key(LOCK, "3.13")
 
 
-@pytest.mark.parametrize("recipe", [build.WORKER, build.TRACKER])
+@pytest.mark.parametrize("recipe", [build.WORKER, build.TRACKER, build.CONTROLLER])
 def test_what_the_images_are_made_of_is_there(recipe: Recipe) -> None:
     """Dockerfile, lock and parts are in the package, and the lock names no host."""
     assert recipe.dockerfile.is_file()
@@ -112,3 +114,14 @@ def test_nothing_is_known_of_an_image_of_the_user_s(worker: build.ImageRef, tmp_
         Path("jobs/multinode.yaml").read_text().replace(main.image, "registry.example/theirs:1")
     )
     assert running._versions(ready, JobFile.load(theirs)) == {"kueue": "v1"}
+
+
+def test_controller_image_has_what_it_imports() -> None:
+    """Contract: every module of the harness that the controller loads is copied into its image."""
+    program = "import sys, harness.torchrun_controller.__main__; print(*sys.modules)"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    loaded = {name for name in said.split() if name.startswith("harness.")}
+    parts = {part.name for part in build.CONTROLLER.parts}
+    assert {name.split(".")[1] for name in loaded} <= parts
+    copied = build.CONTROLLER.dockerfile.read_text()
+    assert all(f"COPY harness/{part}" in copied for part in parts)
