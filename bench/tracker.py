@@ -64,6 +64,8 @@ class Sender:
     left: memoryview | None = None
     answer: bytearray = field(default_factory=bytearray)
     refused: bool = False
+    gone: bool = False
+    """Whether the server closed the connection."""
 
 
 @dataclass
@@ -94,11 +96,8 @@ def load(port: int, bodies: list[list[bytes]], size: int, seconds: float, rate: 
     """Send for some seconds, as fast as answers come, or so many points per second over all senders."""
     chosen, senders = selectors.DefaultSelector(), []
     for requests in bodies:
-        there = socket.create_connection(("127.0.0.1", port))
-        there.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        there.setblocking(False)
-        senders.append(Sender(there, requests))
-        chosen.register(there, selectors.EVENT_READ, senders[-1])
+        senders.append(Sender(_connected(port), requests))
+        chosen.register(senders[-1].there, selectors.EVENT_READ, senders[-1])
     every = size * len(senders) / rate if rate else 0.0
     start = time.perf_counter()
     for at, sender in enumerate(senders):
@@ -126,6 +125,11 @@ def load(port: int, bodies: list[list[bytes]], size: int, seconds: float, rate: 
                 done = time.perf_counter()
                 latencies.append(done - one.began)
                 refused += one.refused
+                if one.gone:
+                    chosen.unregister(one.there)
+                    one.there.close()
+                    one.there, one.gone, one.left = _connected(port), False, None
+                    chosen.register(one.there, selectors.EVENT_READ, one)
                 one.due = max(one.due + every, done) if rate is None else one.due + every
                 waiting.append(one)
                 busy -= 1
@@ -135,9 +139,16 @@ def load(port: int, bodies: list[list[bytes]], size: int, seconds: float, rate: 
     return Load(size * (len(latencies) - refused), took, latencies, refused)
 
 
+def _connected(port: int) -> socket.socket:
+    there = socket.create_connection(("127.0.0.1", port))
+    there.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    there.setblocking(False)
+    return there
+
+
 def _send(chosen: selectors.BaseSelector, sender: Sender) -> None:
     assert sender.left is not None
-    with suppress(BlockingIOError):
+    with suppress(BlockingIOError, ConnectionResetError, BrokenPipeError):
         sender.left = sender.left[sender.there.send(sender.left) :]
     more = selectors.EVENT_WRITE if sender.left else 0
     chosen.modify(sender.there, selectors.EVENT_READ | more, sender)
@@ -145,9 +156,14 @@ def _send(chosen: selectors.BaseSelector, sender: Sender) -> None:
 
 def _answered(sender: Sender) -> bool:
     """Take what came. Return whether the answer is whole, and note whether it is another than 200."""
-    part = sender.there.recv(65536)
+    try:
+        part = sender.there.recv(65536)
+    except ConnectionResetError:
+        part = b""
     if not part:
-        raise RuntimeError(f"the server closed a connection after {bytes(sender.answer[:300])!r}")
+        sender.refused, sender.gone = True, True
+        sender.answer.clear()
+        return True
     sender.answer += part
     head, found, body = bytes(sender.answer).partition(b"\r\n\r\n")
     if not found:
