@@ -101,7 +101,7 @@ def _filtered(
     for row in db.execute(f"SELECT * FROM runs WHERE {where}", values):  # noqa: S608
         if time.monotonic() > late:
             raise Slow
-        facts = run_filter.Facts(db, row)
+        facts = run_filter.Facts(db, row, late)
         if listing.filter is None or listing.filter(facts):
             found.append(facts)
     ordered = run_filter.sorted_runs(found, listing.sort)

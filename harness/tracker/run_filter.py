@@ -9,6 +9,7 @@ import json
 import math
 import operator
 import sqlite3
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -16,9 +17,15 @@ from typing import Any
 from harness.tracker import curves, patterns
 from harness.tracker.bodies import loads
 from harness.tracker.http import Refused
+from harness.tracker.store import Slow
 
 DEPTH = 50
 TERMS = 500
+PATTERNS = 20
+"""Most `$regex` of a filter."""
+PATH_MOST = 1024
+PARTS_MOST = 64
+"""Most characters and parts of a path such as config.optim.lr."""
 OPERATORS = ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$nin", "$regex")
 ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "$gt": operator.gt,
@@ -52,8 +59,10 @@ Test = Callable[["Facts"], bool]
 class Facts:
     """A run as filters see it. What costs something is read when it is asked for, once."""
 
-    def __init__(self, db: sqlite3.Connection, row: sqlite3.Row) -> None:
+    def __init__(self, db: sqlite3.Connection, row: sqlite3.Row, late: float = math.inf) -> None:
+        """`late`: from when on (time.monotonic) nothing that costs something is read any more."""
         self._db = db
+        self._late = late
         self.row = row
         self._documents: dict[str, Any] = {}
         self._metrics: dict[str, float | None] = {}
@@ -66,7 +75,8 @@ class Facts:
         return self._db.execute(query, (self.row["id"],)).fetchone()[0] or self.row["heartbeat_at"]
 
     def value(self, document: str, path: str) -> Any:
-        """Return what lies in the config or the metadata at a path with dots, or None."""
+        """Return what lies in the config or the metadata at a path with dots, or None. Raises Slow."""
+        self._in_time()
         if document not in self._documents:
             self._documents[document] = json.loads(self.row[DOCUMENTS[document]] or "null")
         found = _at(self._documents[document], path.split("."))
@@ -75,10 +85,16 @@ class Facts:
         return found
 
     def metric(self, name: str) -> float | None:
+        """Return the last value of a metric, or None. Raises Slow."""
+        self._in_time()
         if name not in self._metrics:
             found = curves.last(self._db, self.row["id"], name)
             self._metrics[name] = found[1] if found else None
         return self._metrics[name]
+
+    def _in_time(self) -> None:
+        if time.monotonic() > self._late:
+            raise Slow
 
 
 def read(text: str) -> Test:
@@ -92,6 +108,7 @@ def read(text: str) -> Test:
 
 class _Reader:
     terms = 0
+    patterns = 0
 
     def node(self, tree: Any, depth: int) -> Test:
         if depth > DEPTH:
@@ -116,6 +133,10 @@ class _Reader:
             return lambda run: not test(run)
         if key.startswith("$"):
             raise Refused(400, f"filter: {key[:40]}: expected $and, $or or $not")
+        if isinstance(value, dict) and "$regex" in value:
+            self.patterns += 1
+            if self.patterns > PATTERNS:
+                raise Refused(400, f"filter: more than {PATTERNS} patterns")
         return _leaf(key, value)
 
 
@@ -126,6 +147,7 @@ def _leaf(field: str, value: Any) -> Test:
         if name not in OPERATORS:
             raise Refused(400, f"filter: {field[:80]}: {name[:40]} is none of {', '.join(OPERATORS)}")
     family, _, rest = field.partition(".")
+    _check_path(rest)
     name = COLUMNS.get(field, field)
     if name in {"status", "name", "tags"}:
         tests = [_column(name, how, what) for how, what in wanted.items()]
@@ -138,6 +160,11 @@ def _leaf(field: str, value: Any) -> Test:
     else:
         raise Refused(400, f"filter: unknown field {field[:80]!r}")
     return lambda run: all(test(run) for test in tests)
+
+
+def _check_path(path: str) -> None:
+    if len(path) > PATH_MOST or path.count(".") >= PARTS_MOST:
+        raise Refused(400, f"a path has at most {PATH_MOST} characters and {PARTS_MOST} parts")
 
 
 def _column(name: str, how: str, what: Any) -> Test:
@@ -269,10 +296,11 @@ def _at(value: Any, path: list[str]) -> Any:
 
 
 def sorted_runs(found: list[Facts], sort: str) -> list[Facts]:
-    """Sort by `[+|-]field`. A run without the field is last in both directions. Raises Refused 400."""
+    """Sort by `[+|-]field`. A run without the field is last both ways. Raises Refused 400, Slow."""
     field = sort.lstrip("+- ")
     down = sort.startswith("-")
     family, _, rest = field.partition(".")
+    _check_path(rest)
     name = COLUMNS.get(field, field)
     read_: Callable[[Facts], Any]
     if name in {"name", "status", *TIMES}:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import time
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from harness.tracker import patterns, run_filter
 from harness.tracker.http import Refused
+from harness.tracker.store import Slow
 
 ALPHABET = "ab.-1"
 PIECES = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\d", r"\.", "1", "-"])
@@ -59,6 +61,9 @@ def test_a_pattern_that_is_not_known_is_refused(pattern: str) -> None:
         ('{"config.a": {"$gt": "x"}}', "expects a number"),
         ('{"config.a": {"$regex": "(a)"}}', "no groups"),
         ('{"summaryMetrics.a": {"$in": [1]}}', "expected a number"),
+        ('{"config.' + "a." * 64 + 'a": 1}', "64 parts"),
+        ('{"config.' + "a" * 1025 + '": 1}', "1024 characters"),
+        ('{"$or": [' + ",".join(['{"config.a": {"$regex": "b"}}'] * 21) + "]}", "more than 20 patterns"),
         ('{"$not":' * 60 + "{}" + "}" * 60, "nested deeper"),
         ('{"$or": [' + ",".join(['{"name": "a"}'] * 600) + "]}", "more than 500 terms"),
     ],
@@ -68,3 +73,15 @@ def test_a_wrong_filter_says_what_is_wrong(text: str, says: str) -> None:
         run_filter.read(text)
     assert refused.value.status_code == 400
     assert says in refused.value.detail
+
+
+def test_a_list_that_takes_too_long_ends() -> None:
+    """Contract: past its time nothing of a run is read any more."""
+    db = sqlite3.connect(":memory:")
+    db.row_factory = sqlite3.Row
+    row = db.execute("SELECT 1 AS id, '{\"a\": 1}' AS config").fetchone()
+    late, early = (run_filter.Facts(db, row, time.monotonic() + seconds) for seconds in (-1, 60))
+    assert early.value("config", "a") == 1
+    for read in (lambda: late.value("config", "a"), lambda: late.metric("m")):
+        with pytest.raises(Slow):
+            read()
