@@ -70,7 +70,7 @@ class Controller:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Start it again when it ends, as its Deployment does: without an API server it cannot keep its Lease,
+        """Start it again when it ends, as its Deployment does: without an API server it keeps no Lease,
         and ends.
         """
         over = threading.Event()
