@@ -6,6 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,6 +67,26 @@ class Controller:
         assert self._process is not None
         self._process.send_signal(signal.SIGKILL)
         self._process.wait(timeout=30)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Start it again when it ends, as its Deployment does: without an API server it keeps no Lease,
+        and ends.
+        """
+        over = threading.Event()
+
+        def keep() -> None:
+            while not over.wait(1):
+                if self._process is not None and self._process.poll() is not None:
+                    self.start()
+
+        keeper = threading.Thread(target=keep)
+        keeper.start()
+        try:
+            yield
+        finally:
+            over.set()
+            keeper.join()
 
     def stop(self) -> int:
         """Ask it to end, and return its exit code."""
