@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS = 2
 WHOLE = re.compile(r"-?\d{1,19}", re.ASCII)
+
+
+class Digits(IntegerConvertor):
+    """{name:int} in the path of a route. Starlette's own takes any number of digits, and fails past 4300."""
+
+    regex = "[0-9]{1,19}"
+
+
+register_url_convertor("int", Digits())
 
 
 def now() -> str:

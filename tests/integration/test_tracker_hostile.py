@@ -98,6 +98,8 @@ def test_what_an_older_tracker_stored_can_be_read(server: Server, client: httpx.
     [
         ("GET", "/api/runs/details/--5"),
         ("GET", "/api/runs/details/" + "9" * 5000),
+        ("GET", "/api/runs/" + "9" * 5000),
+        ("GET", "/api/runs/" + "9" * 19),
         ("GET", "/api/runs/details/by-display-id/" + "A" * 5000),
         ("GET", "/api/runs/logs?runId=--5"),
         ("GET", "/api/runs/logs?runId=" + "9" * 5000),
