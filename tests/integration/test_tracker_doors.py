@@ -21,7 +21,7 @@ PATHS = {
     "/login": "/login",
     "/logout": "/logout",
     "/api/pages/link": "/api/pages/link",
-    "/pages/static/{name}": "/pages/static/tracker.js",
+    "/pages/static/{name}": "/pages/static/pages.js",
     "/pages/curves": "/pages/curves?series=1:m",
     "/pages/pulse": "/pages/pulse?runs=1",
     "/pages/logs": "/pages/logs?run=1",
@@ -207,7 +207,7 @@ def test_the_key_of_a_project_shows_that_project_alone(server: Server, run: int)
 
 def test_answers_let_our_script_run_alone(server: Server, inside: httpx.Client, run: int) -> None:
     """Contract: a strict policy, no guessing of types, no frame, nothing of the pages is kept in caches."""
-    for path in ("/login", "/o/harness/projects", "/o/harness/projects/none", "/pages/static/tracker.js"):
+    for path in ("/login", "/o/harness/projects", "/o/harness/projects/none", "/pages/static/pages.js"):
         headers = inside.get(path, follow_redirects=True).headers
         policy = headers["content-security-policy"]
         assert "default-src 'none'" in policy

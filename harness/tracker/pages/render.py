@@ -20,8 +20,8 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 STATIC = {
-    "tracker.css": "text/css; charset=utf-8",
-    "tracker.js": "text/javascript; charset=utf-8",
+    "pages.css": "text/css; charset=utf-8",
+    "pages.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
 
