@@ -161,6 +161,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext) -> None:
         with writer.stage(workload.launcher):
             for image in workload.provide(context):
                 ready.cluster.provide_image(image, context)
+            workload.install(ready.kube, context)
         if not workload.takes_ours or workload.purpose == "nodes":
             with writer.stage("own image"):
                 image = preflight.image(workload, ready.worker.tag)

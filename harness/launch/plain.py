@@ -179,6 +179,9 @@ class PlainWorkload(ABC):
         del context
         return ()
 
+    def install(self, kube: Kube, context: RunContext) -> None:  # noqa: B027 - not every kind needs it
+        """Install nothing: Kubernetes itself knows the kind."""
+
     # -- what a launch does -------------------------------------------------------------------------------
     def render(self, surroundings: Surroundings) -> list[Object]:
         """Return what is applied: the objects beside the workload, then the workload."""

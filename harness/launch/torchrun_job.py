@@ -124,6 +124,13 @@ class TorchrunJobWorkload(PlainWorkload):
         """Build the controller's image, where the cluster is ours."""
         return (_image(context),) if context.settings.kubeconfig is None else ()
 
+    def install(self, kube: Kube, context: RunContext) -> None:
+        """Install the controller, where the cluster is ours. It is there before TorchrunJobs are watched."""
+        if context.settings.kubeconfig is None:
+            torchrun.install(kube, _image(context))
+        else:
+            torchrun.require(kube)
+
     def render(self, surroundings: Surroundings) -> list[Object]:
         """Return what is applied: the file, with what the launch adds in the template of the queue."""
         job, queue = copy.deepcopy(self.document), copy.deepcopy(self._queue)
@@ -166,11 +173,7 @@ class TorchrunJobWorkload(PlainWorkload):
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
         """Apply the file, and wait for the JobSet. Raises HarnessError, cause launch.*."""
-        kube, settings = surroundings.kube, surroundings.context.settings
-        if settings.kubeconfig is None:
-            torchrun.install(kube, _image(surroundings.context))
-        else:
-            torchrun.require(kube)
+        kube = surroundings.kube
         documents = self.render(surroundings)
         record("launch/manifest.yaml", yaml.safe_dump_all(documents, sort_keys=False))
         for document in documents:

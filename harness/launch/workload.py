@@ -151,6 +151,9 @@ class Workload(Protocol):
         Raises HarnessError.
         """
 
+    def install(self, kube: Kube, context: RunContext) -> None:
+        """Install in the cluster what the launch needs there, before it is watched. Raises HarnessError."""
+
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
         """Launch it and return its object. Raises HarnessError, cause launch.*."""
 

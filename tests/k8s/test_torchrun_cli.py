@@ -139,6 +139,7 @@ def test_edit_and_the_ranks_run_new_code_in_the_same_pods(team: Team, here: Path
     assert "generation 2: 2 files, 0.0 MB sent" in said  # one in each pod
 
 
+@pytest.mark.nightly
 def test_ctrl_c_detaches_and_the_job_is_found_again(team: Team, here: Path) -> None:
     """Contract: the job goes on; the words that were said bring one back, and new code into it."""
     with (here / "train.py").open("a") as file:
@@ -157,6 +158,7 @@ def test_ctrl_c_detaches_and_the_job_is_found_again(team: Team, here: Path) -> N
     assert (code, "left" in said) == (0, True)
 
 
+@pytest.mark.nightly
 def test_suspend_resume_and_delete(team: Team, here: Path) -> None:
     """Contract: new pods of a resumed job get the code from the next sync; a deleted job is gone."""
     with (here / "train.py").open("a") as file:

@@ -178,6 +178,7 @@ def test_preempted_is_shown_and_comes_back(team: Team, controller: Controller) -
         team.kube.delete("scheduling.k8s.io/v1", "PriorityClass", name)
 
 
+@pytest.mark.nightly
 def test_controller_killed_in_between(team: Team, controller: Controller, tmp_path: Path) -> None:
     """Contract: a job goes on without a controller; the next one takes the Lease and finds how it ended."""
     team.queue()

@@ -97,6 +97,9 @@ class KonduktorWorkload:
         konduktor_bin(context)
         return ()
 
+    def install(self, kube: Kube, context: RunContext) -> None:
+        """Install nothing: JobSet and Kueue are there before every launch."""
+
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
         """Run `konduktor launch`. See KonduktorLauncher.submit."""
         return self._launcher(surroundings).submit(self._submission(surroundings), record)
