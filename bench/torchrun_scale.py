@@ -159,8 +159,8 @@ def measured(kube: Kube, arm: Arm, jobs: int, team: Team) -> dict[str, Any]:
         "to_told_seconds": spread([max(0.0, times.told[name] - times.completed[name]) for name in made]),
         "memory_mib": resident.peak,
     }
-    for kind in {(arm.api, arm.kind), (names.JOBSET_API, "JobSet")}:
-        kube.resource(*kind).delete(namespace=team.namespace, body={"propagationPolicy": "Background"})
+    with ThreadPoolExecutor(SENDERS) as pool:  # what owns the JobSets first, or they would be made again
+        list(pool.map(lambda name: kube.delete(arm.api, arm.kind, name, team.namespace), made))
     gone(kube, team.namespace)
     return result
 
