@@ -18,6 +18,7 @@ settings.register_profile("nightly", max_examples=500, deadline=None)
 
 
 CLUSTERS = Path(__file__).parent / "k8s"
+INTEGRATION = Path(__file__).parent / "integration"
 
 
 OWN_CLUSTERS = ("test_interruption.py", "test_reader.py", "test_registry.py")
@@ -60,12 +61,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ClustersApar
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests on clusters first, because they take longest, but LAST at the end."""
+    """Run tests on clusters first, because they take longest, but LAST at the end.
+
+    Of the others, files with real servers and browsers come first: a long file at the end has one process
+    wait for the other.
+    """
 
     def order(item: pytest.Item) -> int:
-        if not item.path.is_relative_to(CLUSTERS):
-            return 1
-        return 2 if item.path.name in LAST else 0
+        if item.path.is_relative_to(CLUSTERS):
+            return 3 if item.path.name in LAST else 0
+        return 1 if item.path.is_relative_to(INTEGRATION) else 2
 
     items.sort(key=order)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
 from harness.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from kubernetes import client
 
 CAUSE: Final = "cluster.kubeconfig"
 _ANOTHER_FILE = "name another: --kubeconfig FILE; `kubectl config get-contexts` says what is in one"
@@ -42,6 +46,21 @@ def token_file(kubeconfig: Path, context: str) -> Path | None:
         found.update({str(item.get("name")): item.get(kind) or {} for item in each})
     user = named["user"].get(str(named["context"].get(context, {}).get("user")), {})
     return kubeconfig.parent / str(user["tokenFile"]) if user.get("tokenFile") else None
+
+
+def reading(token: Path) -> Callable[[client.Configuration], None]:
+    """Return what reads the token for every request: the kubelet puts a new one there before it expires.
+
+    The client itself reads it once.
+    """
+
+    def read(configuration: client.Configuration) -> None:
+        try:
+            configuration.api_key["BearerToken"] = f"Bearer {token.read_text().strip()}"
+        except OSError:
+            return  # it is being replaced: the last one still serves
+
+    return read
 
 
 def _read(kubeconfig: Path) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
 from kubernetes import client, config, dynamic, watch
 from kubernetes.client.exceptions import ApiException
 from urllib3 import HTTPResponse
@@ -20,7 +19,7 @@ from urllib3.exceptions import HTTPError, ProtocolError
 from harness.core.causes import CauseId
 from harness.core.deadlines import Deadline
 from harness.core.errors import HarnessError, WaitError
-from harness.core.kubeconfig import CAUSE, context_of, token_file
+from harness.core.kubeconfig import CAUSE, context_of, reading, token_file
 from harness.core.retries import Answered, Requests, Retried, pause, reason_of
 
 FIELD_MANAGER = "pluto-e2e-harness"
@@ -52,7 +51,7 @@ class Kube:
         configuration.connection_pool_maxsize = 64
         token = token_file(kubeconfig, name)
         if token is not None:
-            configuration.refresh_api_key_hook = _reading(token)
+            configuration.refresh_api_key_hook = reading(token)
         self.configuration = configuration
         self.api = client.ApiClient(configuration)
         self._requests = self.api.rest_client = Requests(configuration)
@@ -125,12 +124,6 @@ class Kube:
             **({"dry_run": "All"} if dry_run else {}),
         )
         return dict(applied.to_dict())
-
-    def apply_file(self, path: Path) -> None:
-        """Apply every document of a YAML file, in the order of the file."""
-        for document in yaml.safe_load_all(path.read_text()):
-            if document:
-                self.apply(document)
 
     def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
         """Delete an object, and through the garbage collector what it owns. A missing one is not an error."""
@@ -237,21 +230,6 @@ class Kube:
         self.wait(
             f"{count} nodes Ready", "v1", "Node", done, seconds=seconds, cause="cluster.nodes_not_ready"
         )
-
-
-def _reading(token: Path) -> Callable[[client.Configuration], None]:
-    """Return what reads the token for every request: the kubelet puts a new one there before it expires.
-
-    The client itself reads it once.
-    """
-
-    def read(configuration: client.Configuration) -> None:
-        try:
-            configuration.api_key["BearerToken"] = f"Bearer {token.read_text().strip()}"
-        except OSError:
-            return  # it is being replaced: the last one still serves
-
-    return read
 
 
 def events(resource: Any, *, timeout: int, watcher: watch.Watch | None = None, **query: Any) -> Iterator[Any]:

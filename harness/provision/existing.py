@@ -22,6 +22,7 @@ from harness.provision.cluster import OwnedCluster, Ready
 from harness.provision.controllers import install as controllers
 from harness.provision.controllers import queues
 from harness.provision.controllers import tracker as embedded
+from harness.provision.controllers.prove import prove
 from harness.provision.images.build import ImageRef
 from harness.provision.images.stack import resolve
 from harness.provision.konduktor import konduktor_version
@@ -108,7 +109,7 @@ class ExistingCluster:
             for requirement in found:
                 progress(f"{requirement.what}: {requirement.seen}")
             self._refuse_lacks(found)
-            controllers.prove(kube)
+            prove(kube)
             nodes = queues.schedulable_nodes(kube)
         controller_versions = {each.what: each.seen for each in found if each.what in ("jobset", "kueue")}
         return Ready(

@@ -15,7 +15,7 @@ import httpx
 
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
-from harness.provision.controllers.install import wait_available
+from harness.provision.controllers.available import wait_available
 
 NAMESPACE = "harness-system"
 NAME = "tracker"
@@ -59,6 +59,18 @@ def prove(kube: Kube, seconds: float = 20) -> None:
 
 def install(kube: Kube, image: str, seconds: float = 120) -> EmbeddedTracker:
     """Apply the tracker and wait until it serves. Raises WaitError with cause tracker.not_ready."""
+    begin(kube, image)
+    wait(kube, seconds)
+    return find(kube)
+
+
+def wait(kube: Kube, seconds: float = 120) -> None:
+    """Wait until a tracker that was applied serves. Raises WaitError with cause tracker.not_ready."""
+    wait_available(kube, NAMESPACE, seconds, "tracker.not_ready")
+
+
+def begin(kube: Kube, image: str) -> None:
+    """Apply the tracker. A key that is there stays."""
     kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": LABELS}})
     if kube.get("v1", "Secret", NAME, NAMESPACE) is None:
         kube.apply(_object("v1", "Secret", stringData={"api-key": f"mlpi_{secrets.token_urlsafe(24)}"}))
@@ -67,8 +79,6 @@ def install(kube: Kube, image: str, seconds: float = 120) -> EmbeddedTracker:
         _object("v1", "Service", spec={"selector": selector, "ports": [{"port": PORT, "targetPort": PORT}]})
     )
     kube.apply(_object("apps/v1", "Deployment", spec=_deployment(image, selector)))
-    wait_available(kube, NAMESPACE, seconds, "tracker.not_ready")
-    return find(kube)
 
 
 def find(kube: Kube) -> EmbeddedTracker:

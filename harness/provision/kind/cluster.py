@@ -94,15 +94,15 @@ class KindCluster(KindNodes):
         with ExitStack() as last:
             last.callback(writer.clean, "kind")
             with writer.stage("cluster"), reached():
-                created = create_or_reuse(self, images.stack, context)
+                begun = create_or_reuse(self, images, context)
             try:
                 kube = self.kube()
                 kube.retried = writer.retry
-                install(self, kube, images, context)
+                install(self, kube, images, context, begun)
             except BaseException:
-                if created:  # one that was there stays, and can be asked itself
+                if begun is not None:  # one that was there stays, and can be asked itself
                     self.export_logs(writer.path / "kind")
-                if created and not self.settings.keep_cluster:
+                if begun is not None and not self.settings.keep_cluster:
                     context.progress(f"deleting cluster {self.name}")
                     self.delete()
                 raise

@@ -25,7 +25,8 @@ from harness.provision.images import mirror, scripts
 from harness.provision.images.build import ImageRef, build_tracker, build_worker
 from harness.provision.images.load import load_images
 from harness.provision.images.stack import Stack, resolve
-from harness.provision.kind import power
+from harness.provision.kind import early, power
+from harness.provision.kind.early import Begun
 from harness.provision.kind.nodes import KindNodes, State
 from harness.provision.konduktor import konduktor_version
 
@@ -69,16 +70,16 @@ class Images:
         }
 
 
-def create_or_reuse(kind: KindNodes, stack: Stack, context: RecordedContext) -> bool:
-    """Return True when the cluster was created, False when an existing one serves."""
-    progress = context.progress
+def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -> Begun | None:
+    """Return what is in the cluster that was created, or None when an existing one serves."""
+    progress, stack = context.progress, images.stack
     state = kind.state()
     if state is not None and state.phase != "creating" and kind.exists():
         wanted, there = (stack.node_image, kind.settings.workers), (state.node_image, state.workers)
         if kind.abandoned() and (wanted != there or not kind.healthy()):
             progress(f"cluster {kind.name}: left by a run that was killed, and of no use")
             kind.delete()
-            return create_or_reuse(kind, stack, context)
+            return create_or_reuse(kind, images, context)
         if wanted != there:
             raise HarnessError(
                 f"cluster {kind.name} has node image and workers {there}, wanted are {wanted}",
@@ -89,13 +90,16 @@ def create_or_reuse(kind: KindNodes, stack: Stack, context: RecordedContext) -> 
         if (trouble := kind.trouble()) is not None:
             raise trouble
         progress(f"cluster {kind.name}: reused")
-        return False
+        return None
     progress(f"cluster {kind.name}: creating 1 control plane and {kind.settings.workers} workers")
-    kind.create(stack.node_image, stack.containerd_patches, context)
-    return True
+    with early.filling(kind, stack, (images.worker.tag, images.tracker.tag), context) as begun:
+        kind.create(stack.node_image, stack.containerd_patches, context)
+    return begun
 
 
-def install(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
+def install(
+    kind: KindNodes, kube: Kube, images: Images, context: RecordedContext, begun: Begun | None = None
+) -> None:
     """Install controllers, queues and tracker while the worker image is loaded.
 
     Then set the state to ready.
@@ -105,7 +109,7 @@ def install(kind: KindNodes, kube: Kube, images: Images, context: RecordedContex
     if state.phase == "ready" and state.fingerprint == images.fingerprint:
         _prove(kind, kube, images, context)
     else:
-        _install(kind, kube, images, context)
+        _install(kind, kube, images, context, begun or Begun())
         _mark_ready(kind, state, images.fingerprint)
 
 
@@ -121,7 +125,7 @@ def _prove(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext
         load_images(images.own, kind.pools(), context)
 
 
-def _install(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
+def _install(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext, begun: Begun) -> None:
     stack, writer, progress = images.stack, context.writer, context.progress
     if stack.mirrors:
         with writer.stage("mirrors"):
@@ -137,10 +141,17 @@ def _install(kind: KindNodes, kube: Kube, images: Images, context: RecordedConte
 
         travelling = background.submit(travel)
         with writer.stage("controllers"), reached():
-            controllers.install(kube, stack.jobset_manifest, stack.kueue_manifest, progress)
+            if not begun.prepared:
+                controllers.prepare(kube, stack.jobset_manifest, stack.kueue_manifest)
+            if not begun.deployed:
+                early.wait_routed(kind, kube)
+                controllers.deploy(kube, stack.jobset_manifest, stack.kueue_manifest)
+            controllers.complete(kube, stack.jobset_manifest, stack.kueue_manifest, progress)
         travelling.result()
     with writer.stage("tracker"), reached():
-        embedded.install(kube, images.tracker.tag)
+        if not begun.tracker:
+            embedded.begin(kube, images.tracker.tag)
+        embedded.wait(kube)
         progress("tracker: serving")
     with writer.stage("queues"), reached():
         amounts = queues.install(kube)

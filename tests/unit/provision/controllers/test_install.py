@@ -1,35 +1,59 @@
-"""A controller counts as Available when its latest version runs, not when an older one still does."""
+"""What is applied when: no webhook before the pods that it would stop, no certificate twice."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from harness.provision.controllers.install import _why_not_available
+from harness.provision.controllers import install
+from harness.provision.controllers.install import DEPLOYMENT, WEBHOOKS
 
-
-def deployment(**status: Any) -> dict[str, Any]:
-    available = {"type": "Available", "status": status.pop("available", "True"), "message": "too few"}
-    counts = {"observedGeneration": 2, "replicas": 1, "updatedReplicas": 1, **status}
-    return {
-        "metadata": {"generation": 2},
-        "spec": {"replicas": 1},
-        "status": {**counts, "conditions": [available]},
-    }
+SECRET = {"kind": "Secret", "metadata": {"name": "jobset-webhook-server-cert", "namespace": "jobset-system"}}
 
 
-def test_one_that_runs() -> None:
-    assert _why_not_available(deployment()) == ""
+class Cluster:
+    """Keeps what was applied, in order."""
+
+    def __init__(self, **there: dict[str, Any]) -> None:
+        self.applied: list[dict[str, Any]] = []
+        self._there = there
+
+    def apply(self, document: dict[str, Any]) -> None:
+        self.applied.append(document)
+
+    def get(self, _version: str, kind: str, *_name: str) -> dict[str, Any] | None:
+        return self._there.get(kind)
+
+    @property
+    def kinds(self) -> list[str]:
+        return [each["kind"] for each in self.applied]
 
 
-@pytest.mark.parametrize(
-    ("status", "told"),
-    [
-        ({"observedGeneration": 1}, "not observed"),
-        ({"updatedReplicas": 0}, "0 of 1 pods are of the latest generation, 1 of an older one still run"),
-        ({"replicas": 2}, "1 of an older one still run"),
-        ({"available": "False"}, "too few"),
-    ],
-)
-def test_one_that_does_not(status: dict[str, Any], told: str) -> None:
-    """An update whose image cannot be had leaves the old pod serving, and the Deployment Available."""
-    assert told in _why_not_available(deployment(**status))
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    others = [{"kind": kind, "metadata": {"name": "x"}} for kind in (*WEBHOOKS, DEPLOYMENT, "Service")]
+    path = tmp_path / "jobset.yaml"
+    path.write_text(yaml.safe_dump_all([*others, SECRET]))
+    return path
+
+
+def test_deployments_and_webhooks_have_their_own_time(manifest: Path) -> None:
+    cluster = Cluster()
+    install.prepare(cluster, manifest)  # type: ignore[arg-type]
+    assert cluster.kinds == ["Service", "Secret"]
+    install.deploy(cluster, manifest)  # type: ignore[arg-type]
+    assert cluster.kinds == ["Service", "Secret", DEPLOYMENT]
+
+
+def test_an_empty_secret_gets_certificates(manifest: Path) -> None:
+    cluster = Cluster(Secret=SECRET)
+    install.prepare(cluster, manifest)  # type: ignore[arg-type]
+    assert set(cluster.applied[-1]["data"]) == {"ca.crt", "ca.key", "tls.crt", "tls.key"}
+
+
+def test_certificates_that_are_there_stay(manifest: Path) -> None:
+    """Also when an installation is repeated. To apply the Secret without them would remove them."""
+    cluster = Cluster(Secret={**SECRET, "data": {"tls.crt": "x"}})
+    install.prepare(cluster, manifest)  # type: ignore[arg-type]
+    assert "Secret" not in cluster.kinds

@@ -1,0 +1,103 @@
+"""Wait until the Deployments of a namespace are Available, and say why they are not."""
+
+from __future__ import annotations
+
+from harness.core.causes import CauseId
+from harness.core.deadlines import Deadline
+from harness.core.errors import HarnessError, WaitError
+from harness.core.kubernetes import Kube, Object, condition
+from harness.evidence.messages import PULL_REASONS
+from harness.provision.controllers.readiness import serves
+
+LOOK_SECONDS = 5.0
+"""Seconds between two looks at why a Deployment is not Available.
+
+An image that is missing at two looks is given up.
+"""
+
+
+def wait_available(
+    kube: Kube, namespace: str, seconds: float, cause: CauseId, *, endpoints: bool = True
+) -> None:
+    """Wait until every Deployment of the namespace is Available at its latest generation.
+
+    With `endpoints`, also wait until every EndpointSlice has an endpoint that is ready.
+    """
+
+    def available(deployments: dict[str, Object]) -> str | None:
+        late = {name: _why_not_available(d) for name, d in deployments.items()}
+        late = {name: why for name, why in late.items() if why}
+        return None if deployments and not late else f"Deployments not Available: {late or 'none is there'}"
+
+    def filled(slices: dict[str, Object]) -> str | None:
+        empty = [name for name, s in slices.items() if not any(serves(e) for e in s.get("endpoints") or [])]
+        return (
+            None
+            if slices and not empty
+            else f"EndpointSlices without a ready endpoint: {empty or 'no slice'}"
+        )
+
+    deadline, unpulled = Deadline.after(seconds), set[str]()
+    while True:
+        try:
+            kube.wait(
+                f"Deployments of {namespace} Available",
+                "apps/v1",
+                "Deployment",
+                available,
+                seconds=min(LOOK_SECONDS, deadline.left),
+                namespace=namespace,
+                cause=cause,
+            )
+            break
+        except WaitError as error:
+            before, unpulled = unpulled, set(_waiting(kube, namespace, PULL_REASONS))
+            if before and unpulled:
+                raise HarnessError(
+                    f"a controller cannot get its image: {'; '.join(sorted(unpulled))}",
+                    hint="`harness images build`, or the registry that the nodes reach",
+                    cause="controllers.image_failed",
+                ) from None
+            if deadline.passed:
+                seen = "; ".join([error.last_seen, *_waiting(kube, namespace)])
+                raise WaitError(error.awaited, seen, seconds, cause=cause) from None
+    if not endpoints:
+        return
+    kube.wait(
+        f"endpoints in {namespace}",
+        "discovery.k8s.io/v1",
+        "EndpointSlice",
+        filled,
+        seconds=seconds,
+        namespace=namespace,
+        cause=cause,
+    )
+
+
+def _waiting(kube: Kube, namespace: str, reasons: tuple[str, ...] = ()) -> list[str]:
+    """Return why containers of the namespace do not run, e.g. an image that cannot be pulled.
+
+    Only `reasons` count.
+    """
+    found = []
+    for pod in kube.objects("v1", "Pod", namespace):
+        for status in pod["status"].get("containerStatuses") or []:
+            waiting = (status.get("state") or {}).get("waiting")
+            if waiting and (not reasons or waiting.get("reason") in reasons):
+                said = f"{waiting.get('reason')}: {waiting.get('message', '')}".rstrip(": ")
+                found.append(f"{pod['metadata']['name']} ({status['image']}) {said}")
+    return found
+
+
+def _why_not_available(deployment: Object) -> str:
+    status = deployment.get("status") or {}
+    if status.get("observedGeneration", 0) < deployment["metadata"].get("generation", 1):
+        return "the latest generation is not observed"
+    wanted, updated = deployment.get("spec", {}).get("replicas", 1), status.get("updatedReplicas", 0)
+    if updated < wanted or status.get("replicas", 0) > updated:
+        old = status.get("replicas", 0) - updated
+        return f"{updated} of {wanted} pods are of the latest generation, {old} of an older one still run"
+    available = condition(deployment, "Available")
+    if not available:
+        return "no Available condition yet"
+    return "" if available["status"] == "True" else str(available.get("message", "not Available"))

@@ -1,0 +1,112 @@
+"""Certificates for the webhooks of JobSet and Kueue, issued before their pods start.
+
+Otherwise both make their own (open-policy-agent/cert-controller). Then they wait until the kubelet shows them
+the Secret that they wrote, and look for it after 1 s, 3 s, 7 s and later. A Secret that holds a valid
+certificate from the start is taken as it is, and renewed by them before it ends.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from harness.core.clock import CLOCK
+from harness.core.kubernetes import Object
+
+SECRET = "-webhook-server-cert"  # noqa: S105 - the end of the Secret's name
+AUTHORITY_DAYS, SERVER_DAYS = 3650, 365
+"""As cert-controller's own. It renews 90 days before the end."""
+
+
+def issued(secret: Object) -> Object:
+    """Return a copy of the Secret of <name>-webhook-server-cert with a new authority and server certificate.
+
+    The names are those that cert-controller expects: `<name>-ca`, and the webhook Service's in the cluster.
+    """
+    metadata = secret["metadata"]
+    name = metadata["name"].removesuffix(SECRET)
+    service = f"{name}-webhook-service.{metadata['namespace']}.svc"
+    now = CLOCK.utc()
+    authority_key, server_key = _key(), _key()
+    authority_name = _named(f"{name}-ca", name)
+    authority = (
+        _builder(authority_name, authority_name, authority_key, now, AUTHORITY_DAYS, [f"{name}-ca"])
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
+        .sign(authority_key, hashes.SHA256())
+    )
+    server = (
+        _builder(_named(service), authority_name, server_key, now, SERVER_DAYS, [service])
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    held = {
+        "ca.crt": authority.public_bytes(serialization.Encoding.PEM),
+        "ca.key": _pem(authority_key),
+        "tls.crt": server.public_bytes(serialization.Encoding.PEM),
+        "tls.key": _pem(server_key),
+    }
+    return {**secret, "data": {file: base64.b64encode(text).decode() for file, text in held.items()}}
+
+
+def _key() -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+def _pem(key: rsa.RSAPrivateKey) -> bytes:
+    """PKCS #1: cert-controller reads the authority's key in no other form."""
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.TraditionalOpenSSL,
+        serialization.NoEncryption(),
+    )
+
+
+def _named(common: str, organization: str | None = None) -> x509.Name:
+    names = [x509.NameAttribute(NameOID.COMMON_NAME, common)]
+    if organization is not None:
+        names.append(x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization))
+    return x509.Name(names)
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: rsa.RSAPrivateKey,
+    now: datetime,
+    days: int,
+    hosts: Sequence[str],
+) -> x509.CertificateBuilder:
+    """Valid from an hour ago: a node's clock may be behind."""
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host) for host in hosts]), critical=False)
+    )
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_encipherment=True,
+        key_cert_sign=signs,
+        content_commitment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )

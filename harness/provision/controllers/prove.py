@@ -1,0 +1,61 @@
+"""Prove that the webhooks of JobSet and Kueue serve, with a server-side dry run through each."""
+
+from __future__ import annotations
+
+from kubernetes.client.exceptions import ApiException
+from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay, wait_fixed
+
+from harness.core.errors import WaitError
+from harness.core.kubernetes import NOT_SERVED, Kube, Object
+from harness.core.retries import reason_of
+
+
+def prove(kube: Kube, seconds: float = 60) -> None:
+    """Send a dry-run create through each webhook. It is retried, because a webhook cannot be watched.
+
+    Raises WaitError naming the probe and the API server's last answer.
+    """
+    for probe in _probes():
+        try:
+            for attempt in Retrying(
+                stop=stop_after_delay(seconds),
+                wait=wait_fixed(0.25),
+                retry=retry_if_exception(_webhook_not_serving),
+            ):
+                with attempt:
+                    kube.apply(probe, dry_run=True)
+        except RetryError as error:
+            seen = error.last_attempt.exception()
+            raise WaitError(
+                f"a dry-run create of a {probe['kind']} to pass its webhooks",
+                reason_of(seen) if isinstance(seen, ApiException) else str(seen),
+                seconds,
+                cause="controllers.webhook_not_serving",
+            ) from None
+
+
+def _webhook_not_serving(error: BaseException) -> bool:
+    """Return whether a webhook does not serve yet: 500 for unreachable, 404 for a kind not yet discovered."""
+    if isinstance(error, NOT_SERVED):
+        return True
+    return isinstance(error, ApiException) and error.status in (404, 500, 503)
+
+
+def _probes() -> list[Object]:
+    """Return one object per webhook. None is ever created."""
+    pod = {"restartPolicy": "Never", "containers": [{"name": "probe", "image": "probe:none"}]}
+    job = {"backoffLimit": 0, "template": {"spec": pod}}
+    jobset = {"replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": job}}]}
+    return [
+        _probe("jobset.x-k8s.io/v1alpha2", "JobSet", jobset),
+        _probe("batch/v1", "Job", job),
+        _probe("v1", "Pod", pod),
+        _probe("kueue.x-k8s.io/v1beta2", "ResourceFlavor", {}, namespaced=False),
+        _probe("kueue.x-k8s.io/v1beta2", "ClusterQueue", {"namespaceSelector": {}}, namespaced=False),
+        _probe("kueue.x-k8s.io/v1beta2", "LocalQueue", {"clusterQueue": "probe"}),
+    ]
+
+
+def _probe(api_version: str, kind: str, spec: Object, *, namespaced: bool = True) -> Object:
+    metadata = {"name": "harness-webhook-probe", **({"namespace": "default"} if namespaced else {})}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
