@@ -1,0 +1,277 @@
+"""How long people wait for a verdict, beside the floor: what kind and the job take alone. All in one run.
+
+    python bench/launch.py [--rounds 5] [--workers 2] [--documented 1] [--json F]     prints Markdown
+
+`harness images build` comes first: caches are warm. Arms of a part take turns, so that a machine that slows
+down slows all of them.
+
+  without a cluster   bare      `kind create cluster` with the same nodes, and its deletion
+                      cold      `harness run`: cluster, controllers, job, verdict, deletion
+                      documented  kind, `kind load`, kubectl and polls of 10 s, one step after the other
+  on a kept cluster   job       `konduktor launch` of the same job, until its JobSet is Completed, by a watch
+                      kept      `harness run`
+                      edit      the same after an edit of the worker script
+                      failing   the same with a rank that raises at step 5; seconds to the verdict
+                      beside    four `harness run` at once
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
+
+import documented_flow  # noqa: E402
+
+from harness.context import RunContext  # noqa: E402
+from harness.core.kubernetes import Object, condition  # noqa: E402
+from harness.evidence.reader import Bundle  # noqa: E402
+from harness.launch.konduktor.kubeconfig import for_launch  # noqa: E402
+from harness.launch.konduktor.submit import JOBSET_API  # noqa: E402
+from harness.provision.images.stack import Stack, resolve  # noqa: E402
+from harness.provision.kind.cluster import KindCluster  # noqa: E402
+from harness.provision.kind.configuration import configuration  # noqa: E402
+from harness.provision.konduktor import konduktor_bin  # noqa: E402
+from harness.settings import Settings, load  # noqa: E402
+
+WORKER = ROOT / "harness/workers/multinode.py"
+RAISES = ("        at_most(1.5 * STALL_SECONDS)\n", "        assert step < 5 or rank == 0\n")
+"""Where in the worker the fault of `failing` comes."""
+BESIDE = 4
+
+
+@dataclass
+class Bench:
+    """Seconds by arm, and what the arms share."""
+
+    settings: Settings
+    stack: Stack
+    folder: Path
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    bundles: dict[str, list[Path]] = field(default_factory=dict)
+
+    def take(self, arm: str, what: Callable[[], object]) -> None:
+        """Run once and note how long it took."""
+        begun = time.monotonic()
+        what()
+        self.seconds.setdefault(arm, []).append(time.monotonic() - begun)
+        print(f"{arm}: {self.seconds[arm][-1]:.1f} s", file=sys.stderr, flush=True)
+
+    def run(
+        self, arm: str, code: int = 0, job: Path = ROOT / "jobs/multinode.yaml", **environment: str
+    ) -> None:
+        """Run `harness run`. Its verdict must be the expected one."""
+        told = {"HARNESS_RUNS_DIR": str(self.folder / "runs"), **environment}
+        command = [Path(sys.executable).with_name("harness"), "run", job, "--quiet", "--json"]
+        done = subprocess.run(
+            command, env={**os.environ, **told}, capture_output=True, text=True, check=False, cwd=self.folder
+        )
+        if done.returncode != code:
+            raise SystemExit(f"{arm}: exit code {code} was expected, seen {done.returncode}\n{done.stdout}")
+        self.bundles.setdefault(arm, []).append(Path(json.loads(done.stdout)["bundle"]))
+
+
+def without_cluster(bench: Bench, rounds: int, documented: int) -> None:
+    """Take turns: the nodes alone, and the harness from nothing."""
+    settings, name = bench.settings, "bench-bare"
+    nodes = configuration(
+        settings.model_copy(update={"cluster_name": name}),
+        bench.stack.node_image,
+        (),
+        bench.folder,
+        bench.folder,
+    )
+    (bench.folder / "kind.yaml").write_text(yaml.safe_dump(nodes))
+    kubeconfig = ["--name", name, "--kubeconfig", bench.folder / "bare-kubeconfig"]
+    create = [
+        "kind",
+        "create",
+        "cluster",
+        *kubeconfig,
+        "--config",
+        bench.folder / "kind.yaml",
+        "--wait",
+        "180s",
+    ]
+
+    def quiet(*command: object) -> Callable[[], object]:
+        return lambda: subprocess.run(list(map(str, command)), check=True, capture_output=True)
+
+    for _ in range(rounds):
+        bench.take("bare create", quiet(*create))
+        bench.take("bare delete", quiet("kind", "delete", "cluster", *kubeconfig))
+        bench.take("cold", lambda: bench.run("cold", HARNESS_CLUSTER_NAME="bench-cold"))
+    for _ in range(documented):
+        bench.take("documented", lambda: documented_flow.run(settings, bench.stack, bench.folder))
+
+
+def on_kept_cluster(bench: Bench, rounds: int) -> None:
+    """Take turns on one cluster: the job alone, and what the harness makes of it."""
+    kept = bench.settings.model_copy(update={"cluster_name": "bench-kept"})
+    environment = {"HARNESS_CLUSTER_NAME": kept.cluster_name, "KEEP_CLUSTER": "true"}
+    edited, raising = bench.folder / "edited", bench.folder / "raising"
+    for folder in (edited, raising):
+        folder.mkdir()
+    text = WORKER.read_text()
+    assert RAISES[0] in text, "the worker has changed: say anew where a rank raises"
+    (raising / WORKER.name).write_text(text.replace(RAISES[0], RAISES[0] + RAISES[1]))
+    small = bench.folder / "small.yaml"
+    document = yaml.safe_load((ROOT / "jobs/multinode.yaml").read_text())
+    document["resources"]["cpus"] = 0.2  # four of them at once are to be admitted
+    small.write_text(yaml.safe_dump(document))
+    try:
+        bench.run("warm", **environment)
+        for number in range(rounds):
+            (edited / WORKER.name).write_text(f"{text}\n# edit {number}\n")
+            sent = bench.bundles.get("kept", bench.bundles["warm"])[-1]
+            bench.take("job", lambda sent=sent: job_alone(kept, sent))  # type: ignore[misc]
+            bench.take("kept", lambda: bench.run("kept", **environment))
+            bench.take("edit", lambda: bench.run("edit", HARNESS_SCRIPTS=str(edited), **environment))
+            bench.take(
+                "failing", lambda: bench.run("failing", 1, HARNESS_SCRIPTS=str(raising), **environment)
+            )
+            bench.take("one small", lambda: bench.run("one small", job=small, **environment))
+            with ThreadPoolExecutor(BESIDE) as pool:
+                bench.take(
+                    "beside",
+                    lambda: list(
+                        pool.map(lambda _: bench.run("beside", job=small, **environment), range(BESIDE))
+                    ),
+                )
+    finally:
+        KindCluster(kept).down(lambda text: None)
+
+
+def job_alone(settings: Settings, bundle: Path) -> None:
+    """Submit what a launch submitted once more, as it is, and wait until the JobSet is Completed."""
+    manifest = Bundle.open(bundle).manifest
+    assert manifest is not None
+    assert manifest.launch is not None
+    kube, namespace = KindCluster(settings).kube(), manifest.launch.namespace
+    with tempfile.TemporaryDirectory() as home:
+        (Path(home) / ".konduktor/schemas").mkdir(parents=True)
+        (Path(home) / ".konduktor/schemas/podspec.json").write_text("{}")
+        (Path(home) / "kubeconfig").write_text(yaml.safe_dump(for_launch(kube, namespace)))
+        program = konduktor_bin(RunContext(settings=settings, progress=lambda text: None))
+        own = {
+            "HOME": home,
+            "KUBECONFIG": f"{home}/kubeconfig",
+            "KONDUKTOR_CONFIG": str(bundle / "launch/konduktor-config.yaml"),
+            "KONDUKTOR_SKIP_IMAGE_CHECK": "1",
+            "KONDUKTOR_DISABLE_USAGE_COLLECTION": "1",
+            "NO_PROXY": "127.0.0.1,localhost",
+            "USER": "bench",
+        }
+        before = {each["metadata"]["name"] for each in kube.objects(JOBSET_API, "JobSet", namespace)}
+        command = [
+            program,
+            "--kubeconfig",
+            own["KUBECONFIG"],
+            "launch",
+            "-y",
+            "-s",
+            "-d",
+            bundle / "launch/job.yaml",
+        ]
+        subprocess.run(command, env={"PATH": os.environ["PATH"], **own}, check=True, capture_output=True)
+
+        def completed(found: dict[str, Object]) -> str | None:
+            new = [each for name, each in found.items() if name not in before]
+            done = new and condition(new[0], "Completed").get("status") == "True"
+            return None if done else "not Completed"
+
+        kube.wait("the job alone", JOBSET_API, "JobSet", completed, seconds=300, namespace=namespace)
+
+
+def markdown(bench: Bench, rounds: int) -> str:
+    """Return the tables."""
+    middle = {arm: median(values) for arm, values in bench.seconds.items()}
+    floors = {
+        "cold": (
+            "bare create, job, bare delete",
+            sum(middle.get(a, 0) for a in ("bare create", "job", "bare delete")),
+        ),
+        "documented": ("cold", middle.get("cold", 0)),
+        "kept": ("job", middle.get("job", 0)),
+        "edit": ("job", middle.get("job", 0)),
+        "failing": ("job", middle.get("job", 0)),
+        "beside": ("one small", middle.get("one small", 0)),
+    }
+    lines = [f"{bench.settings.workers} workers beside the control plane, {rounds} rounds, medians:", ""]
+    lines += ["| arm | median s | least – most s | beside | ratio |", "| --- | ---: | ---: | --- | ---: |"]
+    for arm, values in bench.seconds.items():
+        beside, floor = floors.get(arm, ("", 0.0))
+        ratio = f"{middle[arm] / floor:.2f}" if floor else ""
+        lines.append(
+            f"| {arm} | {middle[arm]:.1f} | {min(values):.1f} – {max(values):.1f} | {beside} | {ratio} |"
+        )
+    for arm in ("cold", "kept"):
+        if arm in bench.bundles:
+            lines += ["", *picture(arm, bench.bundles[arm][-1])]
+    return "\n".join(lines)
+
+
+def picture(arm: str, bundle: Path) -> list[str]:
+    """Return the stages of one launch as a Gantt chart in Mermaid: what waited for what."""
+    manifest = Bundle.open(bundle).manifest
+    assert manifest is not None
+    lines = [
+        "```mermaid",
+        "gantt",
+        f"  title {arm}: the last of the rounds",
+        "  dateFormat x",
+        "  axisFormat %M:%S",
+    ]
+    begun = time_of(manifest.stages[0].started_at)
+    for stage in manifest.stages:
+        at = round(1000 * (time_of(stage.started_at) - begun))
+        lines.append(
+            f"  {stage.name} ({stage.seconds:.1f} s) :{at}, {at + max(1, round(1000 * stage.seconds))}"
+        )
+    return [*lines, "```"]
+
+
+def time_of(stamp: str) -> float:
+    from datetime import datetime  # noqa: PLC0415
+
+    return datetime.fromisoformat(stamp).timestamp()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=2, help="0: one node")
+    parser.add_argument("--documented", type=int, default=1, help="rounds of the documented flow")
+    parser.add_argument("--json", type=Path, help="write seconds by arm there")
+    asked = parser.parse_args()
+    os.environ["HARNESS_WORKERS"] = str(asked.workers)
+    settings = load()
+    stack = resolve(RunContext(settings=settings, progress=lambda text: None))
+    with tempfile.TemporaryDirectory(prefix="bench-launch-") as folder:
+        bench = Bench(settings, stack, Path(folder))
+        without_cluster(bench, asked.rounds, asked.documented)
+        on_kept_cluster(bench, asked.rounds)
+        print(markdown(bench, asked.rounds))
+        if asked.json:
+            asked.json.write_text(json.dumps(bench.seconds, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
