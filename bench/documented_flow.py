@@ -1,7 +1,7 @@
 """The flow that the tools' own documentation describes: one step after the other, polled every 10 s.
 
-kind with its defaults, `kind load` of every image, `kubectl apply` of JobSet and then Kueue, `konduktor launch`,
-and a look at the JobSet every 10 s. It looks at nothing that ranks logged.
+kind with its defaults, `kind load` of every image, `kubectl apply` of JobSet and then Kueue, `konduktor
+launch`, and a look at the JobSet every 10 s. It looks at nothing that ranks logged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ JOB = Path(__file__).parents[1] / "jobs/multinode.yaml"
 
 def run(settings: Settings, stack: Stack, folder: Path) -> None:
     """Go from nothing to a completed JobSet and back to nothing."""
-    context = RunContext(settings=settings, progress=lambda text: None)
+    context = RunContext(settings=settings, progress=lambda _text: None)
     images = [*stack.node_images, build_worker(stack, context).tag, build_tracker(stack, context).tag]
     kubeconfig = folder / "documented-kubeconfig"
     named = ["--name", NAME, "--kubeconfig", str(kubeconfig)]

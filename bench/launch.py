@@ -153,7 +153,7 @@ def on_kept_cluster(bench: Bench, rounds: int) -> None:
                     ),
                 )
     finally:
-        KindCluster(kept).down(lambda text: None)
+        KindCluster(kept).down(lambda _text: None)
 
 
 def job_alone(settings: Settings, bundle: Path) -> None:
@@ -166,7 +166,7 @@ def job_alone(settings: Settings, bundle: Path) -> None:
         (Path(home) / ".konduktor/schemas").mkdir(parents=True)
         (Path(home) / ".konduktor/schemas/podspec.json").write_text("{}")
         (Path(home) / "kubeconfig").write_text(yaml.safe_dump(for_launch(kube, namespace)))
-        program = konduktor_bin(RunContext(settings=settings, progress=lambda text: None))
+        program = konduktor_bin(RunContext(settings=settings, progress=lambda _text: None))
         own = {
             "HOME": home,
             "KUBECONFIG": f"{home}/kubeconfig",
@@ -246,7 +246,7 @@ def picture(arm: str, bundle: Path) -> list[str]:
 
 
 def time_of(stamp: str) -> float:
-    from datetime import datetime  # noqa: PLC0415
+    from datetime import datetime
 
     return datetime.fromisoformat(stamp).timestamp()
 
@@ -262,7 +262,7 @@ def main() -> int:
     asked = parser.parse_args()
     os.environ["HARNESS_WORKERS"] = str(asked.workers)
     settings = load()
-    stack = resolve(RunContext(settings=settings, progress=lambda text: None))
+    stack = resolve(RunContext(settings=settings, progress=lambda _text: None))
     with tempfile.TemporaryDirectory(prefix="bench-launch-") as folder:
         bench = Bench(settings, stack, Path(folder))
         without_cluster(bench, asked.rounds, asked.documented)

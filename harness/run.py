@@ -7,7 +7,6 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, Literal
 
 from harness.context import RecordedContext, RunContext
 from harness.core import processes
@@ -18,14 +17,13 @@ from harness.core.kubernetes import reached
 from harness.core.progress import Progress
 from harness.evidence.listener import ProgressListener
 from harness.evidence.redaction import Redactor
-from harness.evidence.schema import Expected, Launch
 from harness.evidence.writer import BundleWriter
+from harness.launch.described import expected_of, given_run_id, launch_of, versions_of
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.konduktor.workload import as_workload
 from harness.launch.launching import Launching
 from harness.launch.namespaces import namespace_of
-from harness.launch.prepare import netcheck_first, prepare
-from harness.launch.training import Training
+from harness.launch.prepare import prepare
 from harness.launch.workload import Workload
 from harness.observe.observer import LaunchObserver
 from harness.provision import disk, preflight
@@ -34,7 +32,7 @@ from harness.provision.images import scripts
 from harness.provision.lifecycle import ClusterUse, cluster_of
 from harness.report.finalize import Outcome, finish, tidy
 from harness.settings import Settings
-from harness.tracker.run_id import check_run_id, make_run_id
+from harness.tracker.run_id import check_run_id
 
 
 def run(job: Workload | JobFile, context: RunContext, listener: ProgressListener | None = None) -> Outcome:
@@ -129,15 +127,10 @@ def _check(workload: Workload, settings: Settings) -> None:
     Budget(settings.wait_seconds)
     workload.check(settings)
     scripts.users(settings)
-    if (given := _given_run_id(workload, settings)) is not None:
+    if (given := given_run_id(workload, settings)) is not None:
         check_run_id(given)
     if settings.tracker == "hosted" and settings.pluto_api_key is None:
         raise UsageError("--tracker hosted needs a key", hint="set PLUTO_API_KEY or PLUTO_API_TOKEN")
-
-
-def _given_run_id(workload: Workload, settings: Settings) -> str | None:
-    """The user's own: PLUTO_RUN_ID of the environment, or of the workload's file."""
-    return settings.pluto_run_id or workload.envs.get("PLUTO_RUN_ID") or None
 
 
 def _new_bundle(context: RunContext, workload: Workload | None = None) -> RecordedContext:
@@ -155,8 +148,8 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext) -> None:
     """Launch, observe to the end, collect. Cleans up what belongs to the launch alone."""
     writer, progress, nonce = context.writer, context.progress, context.nonce
     budget = Budget(context.settings.wait_seconds)
-    expected = _expected(workload, ready, context)
-    writer.update(expected=expected, versions=_versions(ready, workload), cluster=_identity(ready))
+    expected = expected_of(workload, ready, context)
+    writer.update(expected=expected, versions=versions_of(ready, workload), cluster=_identity(ready))
     with ExitStack() as undo:
         with writer.stage(workload.launcher):
             for image in workload.provide(context):
@@ -170,18 +163,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext) -> None:
             progress(f"preparing namespace {namespace_of(nonce)}")
             launching = prepare(workload, ready, context, expected=expected, budget=budget, undo=undo)
             undo.callback(launching.clean)
-            launch = Launch(
-                launcher=workload.launcher,
-                namespace=launching.namespace,
-                kind=workload.kind,
-                container=workload.container,
-                held=workload.held,
-                job_name=workload.job_name(nonce),
-                recorder=context.settings.recorder,
-                netcheck=_netcheck(workload, context.settings),
-                acceptance=workload.purpose if workload.purpose in ("nodes", "ddp") else None,
-                **_of_training(workload),
-            )
+            launch = launch_of(workload, launching.namespace, context)
             writer.update(launch=launch)
             observer = LaunchObserver(ready.kube, launch, workload.watched, writer, budget)
             undo.callback(observer.stop)
@@ -203,49 +185,6 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext) -> None:
             with writer.stage("collect"), observer.blamed():
                 _collect(launching, observer, progress)
             ready.cluster.free_disk(launching.namespace, progress)
-
-
-def _netcheck(workload: Workload, settings: Settings) -> Literal["before", "alone"] | None:
-    if workload.purpose == "netcheck":
-        return "alone"
-    return "before" if netcheck_first(workload, settings) else None
-
-
-def _of_training(workload: Workload) -> dict[str, Any]:
-    """Return what a launch says of a training whose checkpoints will be audited."""
-    if not isinstance(workload, Training) or workload.asked.smoke:
-        return {}
-    same, weights = workload.asked.same_as or (None, None)
-    return {"training": True, "reach": workload.asked.reach, "same_as": same, "same_as_weights": weights}
-
-
-def _expected(workload: Workload, ready: Ready, context: RecordedContext) -> Expected:
-    """What must be true for a PASS, as the file and the cluster say before the launch."""
-    settings = context.settings
-    with reached():
-        nodes = workload.members(ready.kube)
-        must_answer = workload.must_answer(ready.kube)
-    return Expected(
-        num_nodes=nodes,
-        ranks=nodes * workload.per_node,
-        run_id=_given_run_id(workload, settings) or make_run_id(context.nonce),
-        project=workload.envs.get("PLUTO_PROJECT", settings.pluto_project),
-        min_nodes_used=min(nodes, ready.schedulable_nodes) if workload.spreads else 1,
-        queue=workload.queue,
-        node_names=must_answer,
-        device=_device(workload),
-    )
-
-
-def _device(workload: Workload) -> Literal["cpu", "cuda"] | None:
-    if workload.purpose not in ("nodes", "ddp"):
-        return None
-    return "cuda" if "nvidia.com/gpu" in workload.resources else "cpu"
-
-
-def _versions(ready: Ready, workload: Workload) -> dict[str, str]:
-    """Of the stack, and of what the worker image was built from, where the workload takes that one."""
-    return {**ready.versions, **(ready.worker.made_of if workload.takes_ours else {})}
 
 
 def _identity(ready: Ready) -> dict[str, str]:

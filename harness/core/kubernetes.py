@@ -218,19 +218,6 @@ class Kube:
         nodes = self.fetch("/api/v1/nodes", seconds=5).json()["items"]
         return [node for node in nodes if condition(node, "Ready").get("status") == "True"]
 
-    def wait_nodes_ready(self, count: int, *, seconds: float) -> None:
-        def done(nodes: dict[str, Object]) -> str | None:
-            late = [name for name, node in nodes.items() if condition(node, "Ready").get("status") != "True"]
-            return (
-                None
-                if len(nodes) == count and not late
-                else f"{len(nodes)} of {count} nodes, not Ready: {late}"
-            )
-
-        self.wait(
-            f"{count} nodes Ready", "v1", "Node", done, seconds=seconds, cause="cluster.nodes_not_ready"
-        )
-
 
 def events(resource: Any, *, timeout: int, watcher: watch.Watch | None = None, **query: Any) -> Iterator[Any]:
     """Yield watch deliveries of a dynamic resource. Raises ProtocolError for a line that was cut when the

@@ -17,16 +17,15 @@ from pathlib import Path
 from typing import ClassVar
 
 import yaml
-from kubernetes.client.exceptions import ApiException
 
 from harness.context import RunContext
-from harness.core.errors import HarnessError, UsageError
+from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
-from harness.core.retries import reason_of
 from harness.evidence import kinds
 from harness.evidence.redaction import secret_variable, secrets_in
 from harness.evidence.schema import Purpose
 from harness.launch import netcheck, recorder
+from harness.launch.applying import apply
 from harness.launch.names import LOCAL_IMAGE, NONCE_LABEL, NPROC, QUEUE_LABEL
 from harness.launch.plain_mistakes import mistakes_in
 from harness.launch.workload import Handle, Record, Surroundings
@@ -255,16 +254,3 @@ class PlainWorkload(ABC):
 
     def clean(self, surroundings: Surroundings) -> None:  # noqa: B027 - not every kind needs it
         """Clean nothing: this kind leaves nothing on this machine."""
-
-
-def apply(kube: Kube, document: Object) -> Object:
-    """Apply an object of a launch. Raises HarnessError, cause launch.rejected."""
-    name = f"{document['kind']} {document['metadata']['name']}"
-    try:
-        return kube.apply(document)
-    except ApiException as error:
-        raise HarnessError(
-            f"The API server refused {name} with {reason_of(error)}",
-            hint="launch/ in the bundle has what was applied",
-            cause="launch.rejected",
-        ) from None

@@ -16,8 +16,9 @@ from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence import kinds
 from harness.launch import netcheck, recorder
+from harness.launch.applying import apply
 from harness.launch.names import NONCE_LABEL
-from harness.launch.plain import PlainWorkload, apply
+from harness.launch.plain import PlainWorkload
 from harness.launch.workload import Handle, Record, Surroundings
 from harness.provision.controllers import torchrun
 from harness.provision.images import scripts

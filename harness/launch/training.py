@@ -21,10 +21,11 @@ from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Object
 from harness.evidence.lookup import opened
 from harness.launch import claims
+from harness.launch.applying import apply
 from harness.launch.asked_training import PORT, Asked
 from harness.launch.indexed_job import IndexedJobWorkload
 from harness.launch.names import RESTARTS
-from harness.launch.plain import PlainWorkload, apply
+from harness.launch.plain import PlainWorkload
 from harness.launch.statefulset import StatefulSetWorkload
 from harness.launch.workload import Handle, Record, Surroundings
 from harness.provision.cluster import SharedFolder

@@ -27,7 +27,8 @@ from harness.provision.images.load import load_images
 from harness.provision.images.stack import Stack, resolve
 from harness.provision.kind import early, power
 from harness.provision.kind.early import Begun
-from harness.provision.kind.nodes import KindNodes, State
+from harness.provision.kind.nodes import KindNodes
+from harness.provision.kind.state import State
 from harness.provision.konduktor import konduktor_version
 
 AGAIN_SECONDS = 180

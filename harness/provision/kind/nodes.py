@@ -7,10 +7,8 @@ is neither used nor deleted. The user's own kubeconfig is never written.
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -20,10 +18,11 @@ from harness.core import processes
 from harness.core.causes import CauseId
 from harness.core.clock import CLOCK
 from harness.core.errors import HarnessError, ToolError, UsageError
-from harness.core.kubernetes import Kube
+from harness.core.kubernetes import Kube, Object, condition
 from harness.core.locks import Hold, in_use, take
 from harness.provision.kind import docker, health
 from harness.provision.kind.configuration import VOLUMES_MOUNT, configuration
+from harness.provision.kind.state import State, read, save
 from harness.settings import Settings
 
 _CREATE_CAUSES: tuple[tuple[str, CauseId], ...] = (
@@ -36,24 +35,6 @@ _CREATE_CAUSES: tuple[tuple[str, CauseId], ...] = (
     ("No such image", "cluster.node_image"),
     ("already exist for a cluster with the name", "cluster.name_taken"),
 )
-
-
-@dataclass(frozen=True)
-class State:
-    """state.json: what the harness made, and from what."""
-
-    name: str
-    phase: str
-    """creating, created, ready"""
-    node_image: str
-    workers: int
-    created_at: str
-    fingerprint: str = ""
-    """Fingerprint of everything installed in the cluster, set when all of it was proved ready."""
-    owner: str = ""
-    """Nonce of the run that created it. That run removes it when it never comes to be used."""
-    kept: bool = False
-    """Whether somebody wants it (KEEP_CLUSTER, `harness up`). Then only `harness down` removes it."""
 
 
 class KindNodes:
@@ -74,12 +55,7 @@ class KindNodes:
     # -- what is there ---------------------------------------------------------------------------------
     def state(self) -> State | None:
         """Return the state, or None when the harness did not create a cluster of this name."""
-        try:
-            document = json.loads((self.dir / "state.json").read_text())
-            known = [field.name for field in fields(State) if field.name in document]
-            return State(**{name: document[name] for name in known})
-        except (FileNotFoundError, ValueError, TypeError):
-            return None
+        return read(self.dir)
 
     def exists(self) -> bool:
         """Return whether Docker has nodes of a kind cluster of this name, whoever made it."""
@@ -161,7 +137,7 @@ class KindNodes:
             command = ["create", "cluster", "--name", self.name, "--config", str(config), "--retain"]
             command += ["--kubeconfig", str(self.kubeconfig), "--wait", "180s"]
             self._kind(command, timeout=self.settings.create_seconds)
-            self.kube().wait_nodes_ready(self.settings.workers + 1, seconds=120)
+            self._wait_ready(seconds=120)
         except BaseException as error:
             progress(f"cluster {self.name}: creation ended early, keeping its logs")
             self.export_logs(logs)
@@ -176,6 +152,18 @@ class KindNodes:
                 raise HarnessError(_why(error), hint=f"kind's logs are in {logs}", cause=cause) from None
             raise
         self.save(replace(state, phase="created"))
+
+    def _wait_ready(self, *, seconds: float) -> None:
+        count = self.settings.workers + 1
+
+        def done(nodes: dict[str, Object]) -> str | None:
+            late = [name for name, node in nodes.items() if condition(node, "Ready").get("status") != "True"]
+            there = f"{len(nodes)} of {count} nodes, not Ready: {late}"
+            return None if len(nodes) == count and not late else there
+
+        self.kube().wait(
+            f"{count} nodes Ready", "v1", "Node", done, seconds=seconds, cause="cluster.nodes_not_ready"
+        )
 
     def delete(self) -> bool:
         """Remove the cluster that the harness made, and its state. Return False when there was none."""
@@ -245,10 +233,7 @@ class KindNodes:
             (folder / "export-failed.txt").write_text(str(error))
 
     def save(self, state: State) -> None:
-        self.dir.mkdir(parents=True, exist_ok=True)
-        partial = self.dir / "state.partial"
-        partial.write_text(json.dumps(asdict(state), indent=1))
-        os.replace(partial, self.dir / "state.json")
+        save(self.dir, state)
 
     def _kind(self, arguments: list[str], timeout: float) -> None:
         processes.run([self.settings.kind_bin, *arguments], timeout=timeout)

@@ -15,7 +15,7 @@ from harness.evidence.writer import BundleWriter
 from harness.provision.cluster import Ready
 from harness.provision.images.build import ImageRef
 from harness.provision.kind.cluster import KindCluster
-from harness.provision.kind.nodes import State
+from harness.provision.kind.state import State
 from harness.provision.lifecycle import ClusterUse, cluster_of
 from harness.settings import Settings
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import run as running
 from harness.context import RunContext
+from harness.launch.described import versions_of
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
 from harness.provision.images import build, debian, wheels
@@ -108,12 +108,12 @@ def test_nothing_is_known_of_an_image_of_the_user_s(worker: build.ImageRef, tmp_
     """Contract: no version is recorded of an image that the ranks do not run."""
     ready = Ready(None, None, worker, 1, {"kueue": "v1"}, None)
     main = JobFile.load(Path("jobs/multinode.yaml"))
-    assert running._versions(ready, main) == {"kueue": "v1", **worker.made_of}
+    assert versions_of(ready, main) == {"kueue": "v1", **worker.made_of}
     theirs = tmp_path / "job.yaml"
     theirs.write_text(
         Path("jobs/multinode.yaml").read_text().replace(main.image, "registry.example/theirs:1")
     )
-    assert running._versions(ready, JobFile.load(theirs)) == {"kueue": "v1"}
+    assert versions_of(ready, JobFile.load(theirs)) == {"kueue": "v1"}
 
 
 def test_controller_image_has_what_it_imports() -> None:

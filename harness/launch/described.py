@@ -1,0 +1,79 @@
+"""What a bundle says of a launch before it begins: what it is, what it is made of, what must be true."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from harness.context import RecordedContext
+from harness.core.kubernetes import reached
+from harness.evidence.schema import Expected, Launch
+from harness.launch.prepare import netcheck_first
+from harness.launch.training import Training
+from harness.launch.workload import Workload
+from harness.provision.cluster import Ready
+from harness.settings import Settings
+from harness.tracker.run_id import make_run_id
+
+
+def given_run_id(workload: Workload, settings: Settings) -> str | None:
+    """Return the user's own: PLUTO_RUN_ID of the environment, or of the workload's file."""
+    return settings.pluto_run_id or workload.envs.get("PLUTO_RUN_ID") or None
+
+
+def expected_of(workload: Workload, ready: Ready, context: RecordedContext) -> Expected:
+    """What must be true for a PASS, as the file and the cluster say before the launch."""
+    settings = context.settings
+    with reached():
+        nodes = workload.members(ready.kube)
+        must_answer = workload.must_answer(ready.kube)
+    return Expected(
+        num_nodes=nodes,
+        ranks=nodes * workload.per_node,
+        run_id=given_run_id(workload, settings) or make_run_id(context.nonce),
+        project=workload.envs.get("PLUTO_PROJECT", settings.pluto_project),
+        min_nodes_used=min(nodes, ready.schedulable_nodes) if workload.spreads else 1,
+        queue=workload.queue,
+        node_names=must_answer,
+        device=_device(workload),
+    )
+
+
+def _device(workload: Workload) -> Literal["cpu", "cuda"] | None:
+    if workload.purpose not in ("nodes", "ddp"):
+        return None
+    return "cuda" if "nvidia.com/gpu" in workload.resources else "cpu"
+
+
+def versions_of(ready: Ready, workload: Workload) -> dict[str, str]:
+    """Of the stack, and of what the worker image was built from, where the workload takes that one."""
+    return {**ready.versions, **(ready.worker.made_of if workload.takes_ours else {})}
+
+
+def launch_of(workload: Workload, namespace: str, context: RecordedContext) -> Launch:
+    """Return what is launched. Its object's name and uid come when the cluster has it."""
+    return Launch(
+        launcher=workload.launcher,
+        namespace=namespace,
+        kind=workload.kind,
+        container=workload.container,
+        held=workload.held,
+        job_name=workload.job_name(context.nonce),
+        recorder=context.settings.recorder,
+        netcheck=_netcheck(workload, context.settings),
+        acceptance=workload.purpose if workload.purpose in ("nodes", "ddp") else None,
+        **_of_training(workload),
+    )
+
+
+def _netcheck(workload: Workload, settings: Settings) -> Literal["before", "alone"] | None:
+    if workload.purpose == "netcheck":
+        return "alone"
+    return "before" if netcheck_first(workload, settings) else None
+
+
+def _of_training(workload: Workload) -> dict[str, Any]:
+    """Return what a launch says of a training whose checkpoints will be audited."""
+    if not isinstance(workload, Training) or workload.asked.smoke:
+        return {}
+    same, weights = workload.asked.same_as or (None, None)
+    return {"training": True, "reach": workload.asked.reach, "same_as": same, "same_as_weights": weights}
