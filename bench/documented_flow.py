@@ -97,7 +97,11 @@ def _launch(
     (home / ".konduktor/schemas").mkdir(parents=True, exist_ok=True)
     (home / ".konduktor/schemas/podspec.json").write_text("{}")
     (home / "job.yaml").write_text(yaml.safe_dump(document))
-    pull = {"kubernetes": {"pod_config": {"spec": {"containers": [{"imagePullPolicy": "IfNotPresent"}]}}}}
+    # Pods here reach no package archive, from which konduktor would install programs into them.
+    pull = {
+        "apt": {"skip": True},
+        "kubernetes": {"pod_config": {"spec": {"containers": [{"imagePullPolicy": "IfNotPresent"}]}}},
+    }
     (home / "config.yaml").write_text(yaml.safe_dump(pull))
     own = {
         "HOME": str(home),

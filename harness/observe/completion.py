@@ -8,6 +8,7 @@ admit it, no node that fits, a node that was lost, or a controller that does not
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.core.kubernetes import Object, condition
@@ -37,6 +38,7 @@ try. `never`: for a pod that no node could take, however empty. `others`: for po
 yet, when one cannot start: a busy kubelet says it later, and every rank should be named. `controller`:
 nothing happens while a controller is scaled to 0. `idle`: nothing happens otherwise.
 """
+NAMED_PODS, NAMED_EXCEPTIONS = 8, 3
 CONTROLLERS = ("jobset-controller", "kueue-controller")
 
 
@@ -77,11 +79,15 @@ class CompletionDetector(Seen):
 
     def summary(self) -> str:
         """Return what was last seen, for progress lines and deadlines."""
-        phases = sorted(f"{self._short(p)} {self._doing(p)}" for p in self.all("pod"))
+        pods = pods_in_line({self._short(pod): self._doing(pod) for pod in self.all("pod")})
         if self.launched != "jobset" and not self.workloads():
-            return f"pods: {', '.join(phases) or 'none'}"
+            return f"pods: {pods}"
         admitted = [w["metadata"]["name"] for w in self.workloads() if true(w, "Admitted")]
-        return f"workload {'admitted' if admitted else 'not admitted'}; pods: {', '.join(phases) or 'none'}"
+        return f"workload {'admitted' if admitted else 'not admitted'}; pods: {pods}"
+
+    def many(self) -> bool:
+        """Return whether there are too many pods to report each change of one."""
+        return len(self.all("pod")) > NAMED_PODS
 
     def _short(self, pod: Object) -> str:
         """Return a short name of a pod: <replicated job>-<job index>-<completion index> for a JobSet's
@@ -223,3 +229,19 @@ class CompletionDetector(Seen):
         if not pods:
             return "the Job has no pods"
         return "" if self.running() else "every pod has ended, and the JobSet has not"
+
+
+def pods_in_line(doing: Mapping[str, str]) -> str:
+    """Return in one line what each pod does, by its name. Of many pods, only the exceptions are named.
+
+    An exception does what at most NAMED_EXCEPTIONS pods do.
+    """
+    if len(doing) <= NAMED_PODS:
+        return ", ".join(sorted(f"{name} {what}" for name, what in doing.items())) or "none"
+    groups: dict[str, list[str]] = {}
+    for name, what in sorted(doing.items()):
+        groups.setdefault(what, []).append(name)
+    return ", ".join(
+        f"{len(names)} {what}" + (f" ({', '.join(names)})" if len(names) <= NAMED_EXCEPTIONS else "")
+        for what, names in sorted(groups.items(), key=lambda group: -len(group[1]))
+    )

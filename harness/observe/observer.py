@@ -39,6 +39,8 @@ One that restarts or is cut off for a moment is back by then, and the job goes o
 """
 TELL_SECONDS = 15.0
 """Seconds that other pods have to end when netcheck, or the tests of the collectives, told everything."""
+MANY_SECONDS = 2.0
+"""Seconds between two progress lines of a job with many pods."""
 SHOWN_BYTES = 64 * 1024
 """Bytes of one read that a listener gets. Nobody can read a flood as it comes."""
 UNREACHABLE: Final = "cluster.unreachable"
@@ -102,7 +104,7 @@ class LaunchObserver:
         Raises HarnessError: run.timed_out, cluster.unreachable, run.evidence_disk_full.
         """
         deadline, late = Deadline.after(self._wait), Deadline.after(self._late)
-        seen = ""
+        seen, again = "", Deadline.after(0)
         while (reason := self._over()) is None:
             if self._writer.full is not None:
                 raise self._writer.full
@@ -119,8 +121,8 @@ class LaunchObserver:
                 self._look(at_end=False)
             if self.completion.lingers():
                 self._look_inside()
-            if self.completion.summary() != seen:
-                seen = self.completion.summary()
+            if (again.passed or not self.completion.many()) and self.completion.summary() != seen:
+                seen, again = self.completion.summary(), Deadline.after(MANY_SECONDS)
                 progress(seen)
             self.completion.wait(min(1.0, deadline.left))
         if not self._rendezvous.reason():  # It has looked by itself.

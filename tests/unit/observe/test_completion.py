@@ -10,7 +10,7 @@ import pytest
 from harness.core.clock import Clock
 from harness.evidence.schema import Observation
 from harness.observe import completion
-from harness.observe.completion import CompletionDetector
+from harness.observe.completion import CompletionDetector, pods_in_line
 
 
 @pytest.fixture
@@ -265,3 +265,12 @@ def test_pods_that_outlive_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = {**pod, "status": {"phase": "Failed"}}
     end.observe("pod", Observation(received_at="2026-01-01T00:00:00Z", type="MODIFIED", object=ended))
     assert not end.lingers()
+
+
+def test_of_many_pods_only_exceptions_are_named() -> None:
+    """Contract: a line of progress can be read, however many pods there are."""
+    many = {f"x-{number}": "Running" for number in range(256)}
+    assert pods_in_line(many) == "256 Running"
+    late = {**many, "x-7": "Pending", "x-8": "ended with 1"}
+    assert pods_in_line(late) == "254 Running, 1 Pending (x-7), 1 ended with 1 (x-8)"
+    assert pods_in_line({"x-1": "Running", "x-0": "Pending"}) == "x-0 Pending, x-1 Running"
