@@ -106,14 +106,14 @@ def measured(pods: int, folder: Path) -> dict[str, Any]:
             watcher.terminate()
         bundle = Bundle.open(outcome.bundle)
         late = lateness(bundle, file)
-        assert outcome.verdict.result != "PASS", outcome.verdict.explanation
-        assert len(bundle.pod_attempts) == pods, (
-            f"{len(bundle.pod_attempts)} of {pods} pods are in the evidence"
+        assert outcome.verdict.verdict != "PASS", outcome.verdict.explanation
+        assert len(bundle.pod_attempts()) == pods, (
+            f"{len(bundle.pod_attempts())} of {pods} pods are in the evidence"
         )
         stages = {stage.name: stage.seconds for stage in bundle.manifest.stages} if bundle.manifest else {}
         return {
             "pods": pods,
-            "verdict": f"{outcome.verdict.result} {outcome.verdict.cause}",
+            "verdict": f"{outcome.verdict.verdict} {outcome.verdict.cause}",
             "requests": dict(asked),
             "requests_a_pod": round(sum(asked.values()) / pods, 2),
             "resident_mib_before_and_after": [before >> 20, process.memory_info().rss >> 20],

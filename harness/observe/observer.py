@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
@@ -39,8 +40,8 @@ One that restarts or is cut off for a moment is back by then, and the job goes o
 """
 TELL_SECONDS = 15.0
 """Seconds that other pods have to end when netcheck, or the tests of the collectives, told everything."""
-MANY_SECONDS = 2.0
-"""Seconds between two progress lines of a job with many pods."""
+MANY_SECONDS, PAUSE_SECONDS = 2.0, 0.2
+"""Seconds between two progress lines, and between two looks, at a job with many pods."""
 SHOWN_BYTES = 64 * 1024
 """Bytes of one read that a listener gets. Nobody can read a flood as it comes."""
 UNREACHABLE: Final = "cluster.unreachable"
@@ -125,6 +126,8 @@ class LaunchObserver:
                 seen, again = self.completion.summary(), Deadline.after(MANY_SECONDS)
                 progress(seen)
             self.completion.wait(min(1.0, deadline.left))
+            if self.completion.many():  # Each look takes them all, and each pod's change would be looked at.
+                time.sleep(PAUSE_SECONDS)
         if not self._rendezvous.reason():  # It has looked by itself.
             self._look_inside()
         progress(f"over: {reason}")
