@@ -23,7 +23,7 @@ OPEN_PATHS = (
     *("/o/", "/pages/", "/login", "/logout"),
 )
 """Paths that need no key: the probe, the API's description, URLs that hold a secret themselves, as Pluto's
-presigned ones do, and pages, which a session guards (pages/routes.py).
+presigned ones do, and pages, which a session guards (pages/doors.py).
 """
 
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from harness.tracker import display_ids, http, reads, run_filter, series, signed
+from harness.tracker import display_ids, http, listing, reads, run_filter, series, signed
 from harness.tracker.http import Json, Refused, number, optional_number, text
 from harness.tracker.routes_runs import ORGANIZATION, run_url
 
@@ -24,7 +24,7 @@ async def projects(request: Request) -> Response:
 
 async def runs(request: Request) -> Response:
     query = request.query_params
-    listing = reads.Listing(
+    wanted = listing.Listing(
         project=text(request, "projectName"),
         search=query.get("search"),
         tags=[tag for tag in query.get("tags", "").split(",") if tag],
@@ -33,7 +33,7 @@ async def runs(request: Request) -> Response:
         offset=number(request, "offset", 0),
         filter=run_filter.read(query["filter"]) if "filter" in query else None,
     )
-    found, total = await http.store(request).scan(lambda db: reads.runs(db, listing))
+    found, total = await http.store(request).scan(lambda db: listing.runs(db, wanted))
     base = http.base_url(request)
     return Json({"runs": [{**one, "url": run_url(base, one)} for one in found], "total": total})
 
