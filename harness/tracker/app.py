@@ -77,7 +77,11 @@ def build(options: Options) -> Starlette:
             *openapi.routes,
             *pages.routes,
         ],
-        middleware=[Middleware(guard.Guard), Middleware(guard.KeyRequired, key=options.key)],
+        middleware=[
+            Middleware(guard.Guard),
+            Middleware(guard.KeyRequired, key=options.key),
+            Middleware(routes_ingest.Straight),
+        ],
         exception_handlers={HTTPException: guard.on_refused},
         lifespan=lifespan,
     )

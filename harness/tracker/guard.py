@@ -72,6 +72,8 @@ class Guard:
             await self.app(scope, receive, noting)
         except ClientDisconnect:
             hung_up(request).add(f"{scope['path']}: hung up", now(), sender=sender(request).name)
+        except HTTPException as error:
+            await (await on_refused(request, error))(scope, receive, noting)
         except Full:
             answer = await on_refused(request, Busy("more writes wait than the tracker takes"))
             await answer(scope, receive, noting)
