@@ -9,11 +9,14 @@ import math
 import sqlite3
 from array import array
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.tracker import series
 
 MOST_BUCKETS = 2000
+Series = Callable[[sqlite3.Connection, int, str, int | None, int | None], series.Columns]
+"""Reads the deduplicated points of a metric between two steps: a run's own, or a fork's with its parents'."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,9 @@ class Curve:
     buckets: list[Bucket]
 
 
-def last(db: sqlite3.Connection, run: int, name: str) -> tuple[int, float] | None:
-    """Return (step, value) of the last finite value of the deduplicated series, or None."""
-    found = series.shown(db, run, name)
+def last(db: sqlite3.Connection, run: int, name: str, of: Series = series.shown) -> tuple[int, float] | None:
+    """Return (step, value) of the last finite value of a series, which `of` reads, or None."""
+    found = of(db, run, name, None, None)
     for at in range(len(found) - 1, -1, -1):
         if math.isfinite(found.values[at]):
             return found.steps[at], found.values[at]
@@ -76,10 +79,16 @@ def clashes(db: sqlite3.Connection, run: int, name: str) -> int:
 
 
 def curve(
-    db: sqlite3.Connection, run: int, name: str, buckets: int, first: int = 0, until: int | None = None
+    db: sqlite3.Connection,
+    run: int,
+    name: str,
+    buckets: int,
+    first: int = 0,
+    until: int | None = None,
+    of: Series = series.shown,
 ) -> Curve:
-    """Return the deduplicated series between two steps, in at most `buckets` buckets of equal width."""
-    found = series.shown(db, run, name, first, until)
+    """Return the series between two steps, in at most `buckets` buckets of equal width. `of` reads it."""
+    found = of(db, run, name, first, until)
     steps, values = found.steps, found.values
     if not steps:
         return Curve(0, True, [])

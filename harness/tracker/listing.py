@@ -51,9 +51,9 @@ def runs(db: sqlite3.Connection, listing: Listing) -> tuple[list[Found], int]:
     if column is None or listing.filter is not None:
         return _filtered(db, where, values, listing)
     order = "DESC" if listing.sort.startswith("-") else "ASC"
-    total = db.execute(f"SELECT count(*) FROM runs WHERE {where}", values).fetchone()[0]  # noqa: S608
+    total = db.execute(f"SELECT count(*) FROM seen WHERE {where}", values).fetchone()[0]  # noqa: S608
     rows = db.execute(
-        f"SELECT * FROM runs WHERE {where} ORDER BY {column} {order}, id {order} LIMIT ? OFFSET ?",  # noqa: S608
+        f"SELECT * FROM seen WHERE {where} ORDER BY {column} {order}, id {order} LIMIT ? OFFSET ?",  # noqa: S608
         [*values, listing.limit, listing.offset],
     )
     return [_listed(row) for row in rows], total
@@ -81,7 +81,7 @@ def _filtered(
     """As `runs`, by a filter or a sort that the database does not know. Raises Slow."""
     late = time.monotonic() + QUERY_SECONDS
     found = []
-    for row in db.execute(f"SELECT * FROM runs WHERE {where}", values):  # noqa: S608
+    for row in db.execute(f"SELECT * FROM seen WHERE {where}", values):  # noqa: S608
         if time.monotonic() > late:
             raise Slow
         facts = Facts(db, row, late)

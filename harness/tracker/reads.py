@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any
 
-from harness.tracker import series
+from harness.tracker import series, silence
 from harness.tracker.http import Refused, from_ms
 
 WHO = ("peer", "sender", "launch")
@@ -32,7 +32,7 @@ def projects(db: sqlite3.Connection) -> list[Found]:
 
 def run(db: sqlite3.Connection, run_id: int) -> sqlite3.Row:
     """Return a run. Raises Refused 404."""
-    return _one(db.execute("SELECT * FROM runs WHERE id = ?", (run_id,)))
+    return _one(db.execute("SELECT * FROM seen WHERE id = ?", (run_id,)))
 
 
 def _one(rows: sqlite3.Cursor) -> sqlite3.Row:
@@ -62,6 +62,7 @@ def details(db: sqlite3.Connection, row: sqlite3.Row) -> Found:
                 ("statusMetadata", "status_metadata"),
             )
         },
+        **({"statusMetadata": silence.REASON} if row["silent"] else {}),
         "createdAt": row["created_at"],
         "updatedAt": row["updated_at"],
         "statusUpdated": row["status_updated"],

@@ -14,11 +14,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
 
+from harness.tracker import silence
 from harness.tracker.blobs import Blobs
 from harness.tracker.keeping import Keeper, Sent
 from harness.tracker.migrations import migrate
@@ -66,7 +68,14 @@ def _prepare(db: sqlite3.Connection) -> None:
 class Store:
     """The database. `write` and `read` take a function of a connection and return what it returns."""
 
-    def __init__(self, path: Path, readers: int = 4, scanners: int = 2) -> None:
+    def __init__(
+        self,
+        path: Path,
+        readers: int = 4,
+        scanners: int = 2,
+        stale_seconds: float = silence.HEARTBEAT_SECONDS,
+    ) -> None:
+        self._began, self._stale_seconds = datetime.now(UTC), stale_seconds
         self.path = path
         self._db = connect(path)
         _prepare(self._db)
@@ -141,6 +150,7 @@ class Store:
         db: sqlite3.Connection | None = getattr(self._local, "db", None)
         if db is None:
             db = self._local.db = connect(self.path)
+            silence.make_view(db, self._began, self._stale_seconds)
             db.execute("PRAGMA query_only=ON")
             self._opened.append(db)
         late = time.monotonic() + QUERY_SECONDS

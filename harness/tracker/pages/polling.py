@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from harness.tracker import curves, http, reads
+from harness.tracker import curves, http, lineage, reads
 from harness.tracker.http import Json, Refused
 from harness.tracker.pages import reading, views
 from harness.tracker.pages.doors import guarded
@@ -32,7 +32,7 @@ async def curve_data(request: Request, session: Session) -> Response:
         found = []
         for number, name in pairs:
             _seen(db, session, number)
-            made = curves.curve(db, number, name, buckets, first, until)
+            made = curves.curve(db, number, name, buckets, first, until, lineage.shown)
             rows = [[b.first, b.last, b.low, b.high, b.mean, b.odd] for b in made.buckets]
             found.append(
                 {"run": number, "name": name, "points": made.points, "exact": made.exact, "buckets": rows}
