@@ -6,11 +6,13 @@ No extreme is dropped, whatever the length.
 from __future__ import annotations
 
 import math
+import operator
 import sqlite3
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 from harness.tracker import series
 
@@ -86,9 +88,15 @@ def curve(
     first: int = 0,
     until: int | None = None,
     of: Series = series.shown,
+    by_time: bool = False,
 ) -> Curve:
-    """Return the series between two steps, in at most `buckets` buckets of equal width. `of` reads it."""
-    found = of(db, run, name, first, until)
+    """Return the series between two steps, in at most `buckets` buckets of equal width. `of` reads it.
+
+    `by_time`: the clients' times in milliseconds take the place of steps, also in `first` and `until`.
+    """
+    found = (
+        _timed(of(db, run, name, None, None), first, until) if by_time else of(db, run, name, first, until)
+    )
     steps, values = found.steps, found.values
     if not steps:
         return Curve(0, True, [])
@@ -105,7 +113,16 @@ def curve(
         end = bisect_left(steps, edge, at)
         made.append(_bucket(steps[at], steps[end - 1], values[at:end]))
         at = end
-    return Curve(len(steps), width == 1, made)
+    return Curve(len(steps), width == 1 and not by_time, made)
+
+
+def _timed(points: series.Columns, first: int, until: int | None) -> series.Columns:
+    """Return the points between two times, in the order of time, with the times in the place of steps."""
+    if not all(map(operator.le, points.times, islice(points.times, 1, None))):
+        points = points.at(sorted(range(len(points)), key=points.times.__getitem__))
+    at = series.Columns(points.times, points.steps, points.values)
+    end = len(at) if until is None else bisect_right(at.steps, until)
+    return at.part(bisect_left(at.steps, first), end)
 
 
 def _bucket(first: int, until: int, values: array[float]) -> Bucket:

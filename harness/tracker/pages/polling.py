@@ -20,19 +20,23 @@ NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 async def curve_data(request: Request, session: Session) -> Response:
-    """Answer `{"series": […]}` for each `series=RUN:NAME`, in the order of the question."""
+    """Answer `{"series": […]}` for each `series=RUN:NAME`, in the order of the question.
+
+    `axis=time`: by the clients' times in milliseconds in place of steps.
+    """
     wanted = [one.partition(":") for one in request.query_params.getlist("series")]
     if not 1 <= len(wanted) <= SERIES_MOST:
         raise Refused(400, f"series: expected 1 to {SERIES_MOST} times RUN:NAME")
     pairs = [(http.integer(run, "series"), name) for run, _, name in wanted]
     buckets = http.number(request, "buckets", BUCKETS, curves.MOST_BUCKETS)
     first, until = http.number(request, "first", 0), http.optional_number(request, "last")
+    by_time = request.query_params.get("axis") == "time"
 
     def read(db: sqlite3.Connection) -> Response:
         found = []
         for number, name in pairs:
             _seen(db, session, number)
-            made = curves.curve(db, number, name, buckets, first, until, lineage.shown)
+            made = curves.curve(db, number, name, buckets, first, until, lineage.shown, by_time)
             rows = [[b.first, b.last, b.low, b.high, b.mean, b.odd] for b in made.buckets]
             found.append(
                 {"run": number, "name": name, "points": made.points, "exact": made.exact, "buckets": rows}
