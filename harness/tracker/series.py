@@ -192,7 +192,8 @@ def mean(values: Sequence[float]) -> float:
     try:
         return math.fsum(values) / len(values)
     except OverflowError:
-        return math.fsum(value / len(values) for value in values)
+        scale = max(map(abs, values))
+        return math.fsum(value / scale for value in values) / len(values) * scale
 
 
 def _spread(values: Sequence[float], middle: float) -> float:
