@@ -21,6 +21,7 @@ from harness.evidence.disk import Disk
 from harness.evidence.files import Appender, LogFile, on_disk
 from harness.evidence.listener import ProgressListener
 from harness.evidence.netcheck_records import NetcheckRecord
+from harness.evidence.point_columns import PointColumns
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import (
     ContainerExit,
@@ -182,6 +183,10 @@ class BundleWriter:
         """Append what the tracker says it has."""
         self._append(f"tracker/{kind}.jsonl", record)
 
+    def points(self, rows: PointColumns) -> None:
+        """Append raw rows that the tracker has, whole or not at all."""
+        self._file("tracker/points.jsonl").append(rows.lines(self.redactor.text))
+
     def tracker_summary(self, summary: TrackerSummary) -> None:
         """Write how many records the tracker has.
 
@@ -251,6 +256,5 @@ class BundleWriter:
         self._file(relative_path).append((self._json(record) + "\n").encode())
 
     def _replace(self, relative_path: str, text: str) -> None:
-        path = self._inside(relative_path)
         with self._disk.taking():
-            self._disk.replace(path, text)
+            self._disk.replace(self._inside(relative_path), text)

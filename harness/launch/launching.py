@@ -79,6 +79,7 @@ class Launching:
                 project=self.expected.project,
                 job_name=launch.tracked_as if launch else None,
                 write=self.writer.tracker,
+                write_points=self.writer.points,
             )
         except Exception as error:
             self.no_tracker(f"{error}")

@@ -13,10 +13,15 @@ import uvicorn
 
 from harness.tracker.app import Options, build
 from harness.tracker.connections import Connection, raise_limit
+from harness.tracker.silence import HEARTBEAT_SECONDS
 
 KEEP_ALIVE_SECONDS = 75
 """Longer than any client keeps an idle connection. So no connection is closed just as a client uses it
 again.
+"""
+SWITCH_SECONDS = 0.0005
+"""How long a thread that reads may keep Python's lock while the event loop waits for it. With the 5 ms that
+are Python's own, requests take several times as long while others read.
 """
 LARGEST_FILE_MIB = 64
 ALL_FILES_MIB = 1024
@@ -33,6 +38,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--key-file", type=Path, help="file with the API key (else env TRACKER_API_KEY)")
     made.add_argument("--public-url", default="", help="base of addresses in answers (else the Host header)")
     made.add_argument("--max-file-mib", type=int, default=LARGEST_FILE_MIB, help="one file (%(default)s)")
+    made.add_argument(
+        "--stale-seconds",
+        type=float,
+        default=HEARTBEAT_SECONDS,
+        help="a running run without a sign of life for so long reads as FAILED; 0: never (%(default)s)",
+    )
     made.add_argument("--max-files-mib", type=int, default=ALL_FILES_MIB, help="all files (%(default)s)")
     return made
 
@@ -60,9 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             public_url=arguments.public_url,
             file_limit=arguments.max_file_mib << 20,
             files_limit=arguments.max_files_mib << 20,
+            stale_seconds=arguments.stale_seconds,
         )
     )
     Connection.most = raise_limit()
+    sys.setswitchinterval(SWITCH_SECONDS)
     server = uvicorn.Server(
         uvicorn.Config(
             app,

@@ -24,6 +24,7 @@ from harness.tracker import (
     routes_ingest,
     routes_reads,
     routes_runs,
+    silence,
 )
 from harness.tracker.failures import Failures
 from harness.tracker.http import Json
@@ -43,6 +44,8 @@ class Options:
     """Base of the URLs in answers. Empty: the request's Host."""
     file_limit: int = 64 << 20
     """Most bytes of one file."""
+    stale_seconds: float = silence.HEARTBEAT_SECONDS
+    """silence.py. 0: never."""
     files_limit: int = 1 << 30
     """Most bytes of all files."""
 
@@ -60,7 +63,7 @@ def build(options: Options) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        app.state.store = Store(options.db)
+        app.state.store = Store(options.db, stale_seconds=options.stale_seconds)
         try:
             yield
         finally:
@@ -77,7 +80,11 @@ def build(options: Options) -> Starlette:
             *openapi.routes,
             *pages.routes,
         ],
-        middleware=[Middleware(guard.Guard), Middleware(guard.KeyRequired, key=options.key)],
+        middleware=[
+            Middleware(guard.Guard),
+            Middleware(guard.KeyRequired, key=options.key),
+            Middleware(routes_ingest.Straight),
+        ],
         exception_handlers={HTTPException: guard.on_refused},
         lifespan=lifespan,
     )

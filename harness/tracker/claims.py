@@ -9,33 +9,34 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
+from harness.tracker import statements
 from harness.tracker.http import Sender, now
+
+_WRITER = "INSERT INTO writers VALUES "
+_AGAIN = (
+    " ON CONFLICT DO UPDATE SET requests = requests + excluded.requests, rows = rows + excluded.rows,"
+    " last = excluded.last"
+)
 
 
 def note(db: sqlite3.Connection, run_id: int, kind: str, sender: Sender, rows: int = 1) -> None:
     """Count a request that wrote into a run, by its kind and its sender."""
-    _count(db, run_id, kind, sender, 1, rows, now())
+    at = now()
+    statements.insert(db, _WRITER, [(run_id, kind, *_whose(sender), 1, rows, at, at)], _AGAIN)
 
 
 def note_all(db: sqlite3.Connection, kind: str, requests: Iterable[tuple[Sender, int]], at: str) -> None:
     """Count requests that wrote so many rows each into the runs that their senders name."""
-    found: dict[Sender, list[int]] = {}
+    found: dict[tuple[Any, ...], list[int]] = {}
     for sender, rows in requests:
-        count = found.setdefault(sender, [0, 0])
+        count = found.setdefault((sender.run_id, kind, *_whose(sender)), [0, 0])
         count[0] += 1
         count[1] += rows
-    for sender, (number, rows) in found.items():
-        _count(db, sender.run_id, kind, sender, number, rows, at)
+    statements.insert(db, _WRITER, [(*who, *counts, at, at) for who, counts in found.items()], _AGAIN)
 
 
-def _count(
-    db: sqlite3.Connection, run_id: int, kind: str, sender: Sender, requests: int, rows: int, at: str
-) -> None:
-    db.execute(
-        "INSERT INTO writers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-        " requests = requests + excluded.requests, rows = rows + excluded.rows, last = excluded.last",
-        (run_id, kind, sender.launch or "", sender.name or "", sender.peer or "", requests, rows, at, at),
-    )
+def _whose(sender: Sender) -> tuple[str, str, str]:
+    return sender.launch or "", sender.name or "", sender.peer or ""
 
 
 def claim(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from typing import cast
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -19,6 +19,8 @@ HEAD_MOST = 64 << 10
 """Most bytes of a request that are not its body: its head, and what its parts are framed with."""
 FRAMES = 8
 """Most bytes of framing for each byte of a body: a part of one byte has six."""
+WHOLE = "tracker.whole"
+"""In a request's scope: its whole body came, mostly before its task began."""
 SPARE = 128
 """File descriptors that are not for connections: the database, files, threads."""
 
@@ -29,6 +31,40 @@ def raise_limit() -> int:
     wanted = 65536 if most == resource.RLIM_INFINITY else min(most, 65536)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
     return max(SPARE, wanted - SPARE)
+
+
+class Joined:
+    """A transport that sends the head of an answer with the first part of its body.
+
+    uvicorn writes them one after the other. A second call of the system costs as much as the rest of a small
+    answer, and Python's lock is lost in each, which other threads may hold for long.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(b"HTTP/1.1 ") and len(data) < HEAD_MOST:
+            self._head = data
+            self._loop.call_soon(self._send)  # at the latest: an answer to HEAD has no body
+            return
+        self._transport.write(data)
+
+    def _send(self) -> None:
+        head, self._head = self._head, b""
+        if head:
+            self._transport.write(head)
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
 
 
 class Connection(HttpToolsProtocol):
@@ -42,7 +78,8 @@ class Connection(HttpToolsProtocol):
     """Bytes of the current request that came, less those of its body and of its framing."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(cast("asyncio.Transport", transport))
+        joined = Joined(cast("asyncio.Transport", transport), self.loop)
+        super().connection_made(cast("asyncio.Transport", joined))
         if len(self.connections) > self.most:
             next(iter(self._waiting), self).transport.close()
         self._await_head()
@@ -53,8 +90,6 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         before = self.cycle
-        if self._late is None and (before is None or before.response_complete):
-            self._await_head()
         self._unread += len(data)
         if self._unread > HEAD_MOST + len(data):
             self.transport.close()
@@ -63,6 +98,8 @@ class Connection(HttpToolsProtocol):
             super().data_received(data)
         if self.cycle is not before:
             self._head_came()
+        elif self._late is None and (before is None or before.response_complete):
+            self._await_head()
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
@@ -78,6 +115,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._unread = 0
+        self.scope[WHOLE] = True  # type: ignore[literal-required]
         if not self.transport.is_closing():
             super().on_message_complete()
 

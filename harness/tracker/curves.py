@@ -6,14 +6,19 @@ No extreme is dropped, whatever the length.
 from __future__ import annotations
 
 import math
+import operator
 import sqlite3
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 from harness.tracker import series
 
 MOST_BUCKETS = 2000
+Series = Callable[[sqlite3.Connection, int, str, int | None, int | None], series.Columns]
+"""Reads the deduplicated points of a metric between two steps: a run's own, or a fork's with its parents'."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +43,9 @@ class Curve:
     buckets: list[Bucket]
 
 
-def last(db: sqlite3.Connection, run: int, name: str) -> tuple[int, float] | None:
-    """Return (step, value) of the last finite value of the deduplicated series, or None."""
-    found = series.shown(db, run, name)
+def last(db: sqlite3.Connection, run: int, name: str, of: Series = series.shown) -> tuple[int, float] | None:
+    """Return (step, value) of the last finite value of a series, which `of` reads, or None."""
+    found = of(db, run, name, None, None)
     for at in range(len(found) - 1, -1, -1):
         if math.isfinite(found.values[at]):
             return found.steps[at], found.values[at]
@@ -76,10 +81,22 @@ def clashes(db: sqlite3.Connection, run: int, name: str) -> int:
 
 
 def curve(
-    db: sqlite3.Connection, run: int, name: str, buckets: int, first: int = 0, until: int | None = None
+    db: sqlite3.Connection,
+    run: int,
+    name: str,
+    buckets: int,
+    first: int = 0,
+    until: int | None = None,
+    of: Series = series.shown,
+    by_time: bool = False,
 ) -> Curve:
-    """Return the deduplicated series between two steps, in at most `buckets` buckets of equal width."""
-    found = series.shown(db, run, name, first, until)
+    """Return the series between two steps, in at most `buckets` buckets of equal width. `of` reads it.
+
+    `by_time`: the clients' times in milliseconds take the place of steps, also in `first` and `until`.
+    """
+    found = (
+        _timed(of(db, run, name, None, None), first, until) if by_time else of(db, run, name, first, until)
+    )
     steps, values = found.steps, found.values
     if not steps:
         return Curve(0, True, [])
@@ -96,7 +113,16 @@ def curve(
         end = bisect_left(steps, edge, at)
         made.append(_bucket(steps[at], steps[end - 1], values[at:end]))
         at = end
-    return Curve(len(steps), width == 1, made)
+    return Curve(len(steps), width == 1 and not by_time, made)
+
+
+def _timed(points: series.Columns, first: int, until: int | None) -> series.Columns:
+    """Return the points between two times, in the order of time, with the times in the place of steps."""
+    if not all(map(operator.le, points.times, islice(points.times, 1, None))):
+        points = points.at(sorted(range(len(points)), key=points.times.__getitem__))
+    at = series.Columns(points.times, points.steps, points.values)
+    end = len(at) if until is None else bisect_right(at.steps, until)
+    return at.part(bisect_left(at.steps, first), end)
 
 
 def _bucket(first: int, until: int, values: array[float]) -> Bucket:

@@ -23,7 +23,7 @@ OPEN_PATHS = (
     *("/o/", "/pages/", "/login", "/logout"),
 )
 """Paths that need no key: the probe, the API's description, URLs that hold a secret themselves, as Pluto's
-presigned ones do, and pages, which a session guards (pages/routes.py).
+presigned ones do, and pages, which a session guards (pages/doors.py).
 """
 
 
@@ -72,6 +72,8 @@ class Guard:
             await self.app(scope, receive, noting)
         except ClientDisconnect:
             hung_up(request).add(f"{scope['path']}: hung up", now(), sender=sender(request).name)
+        except HTTPException as error:
+            await (await on_refused(request, error))(scope, receive, noting)
         except Full:
             answer = await on_refused(request, Busy("more writes wait than the tracker takes"))
             await answer(scope, receive, noting)

@@ -16,6 +16,7 @@ import httpx
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from harness.core.errors import HarnessError, WaitError
+from harness.evidence.point_columns import PointColumns, of_points
 from harness.evidence.tracker_records import (
     Attachment,
     Point,
@@ -105,6 +106,10 @@ class HostedAudit:
                         time_ms=_milliseconds(row["time"]),
                         received_at=str(row["time"]),
                     )
+
+    def columns(self, run_ids: Sequence[int]) -> Iterator[PointColumns]:
+        """Wait and read as `points`."""
+        return of_points(self.points(run_ids))
 
     def writers(self, run_ids: Sequence[int]) -> list[RunWriter] | None:
         """Return None: Pluto's read API does not tell who sent a row, a status or a file."""

@@ -77,16 +77,23 @@ class Sender:
 
 
 def sender(request: Request) -> Sender:
-    header = request.headers.get("x-run-id")
-    number = int(header) if header and header.isascii() and header.isdigit() else 0
+    """Return who sent a request. Of a header that came twice the first counts."""
+    scope = request.scope
+    headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
+    run, name, project = (
+        None if value is None else value.decode("latin-1")
+        for value in map(headers.get, (b"x-run-id", b"x-run-name", b"x-project-name"))
+    )
+    number = int(run) if run and run.isascii() and run.isdigit() else 0
+    client, state = scope.get("client"), scope.get("state") or {}
     return Sender(
         run_id=number if number < 1 << 63 else 0,
-        run_header=header,
-        name=request.headers.get("x-run-name"),
-        project=request.headers.get("x-project-name"),
-        peer=request.client.host if request.client else None,
-        launch=getattr(request.state, "launch", None),
-        only=getattr(request.state, "project", None),
+        run_header=run,
+        name=name,
+        project=project,
+        peer=client[0] if client else None,
+        launch=state.get("launch"),
+        only=state.get("project"),
     )
 
 

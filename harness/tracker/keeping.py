@@ -1,22 +1,19 @@
 """Keep the points of many requests with few statements. Runs in the transaction of the store's writer.
 
-Each statement gives Python's lock away and waits for it again, so their number is what writing costs. There
-is one writer, so ids are counted here: the points of a request are one range of them.
+There is one writer, so ids are counted here: the points of a request are one range of them.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.tracker import blocks, claims
+from harness.tracker import blocks, claims, statements
 from harness.tracker.http import Sender, now
 from harness.tracker.ingest import Points
 
-AT_ONCE = (64, 16, 4, 1)
-"""Rows of one statement. A few sizes, so that SQLite's prepared statements are used again."""
 SHAPES = 4096
 """Most shapes whose ids are remembered."""
 _REQUEST = (
@@ -63,8 +60,8 @@ class Keeper:
             if count:
                 shape = self._shape(db, who.run_id, block.title)
                 rows.append((point, first, who.run_id, shape, request, block.packed()))
-        _insert(db, _REQUEST, requests)
-        _insert(db, _BLOCK, rows)
+        statements.insert(db, _REQUEST, requests)
+        statements.insert(db, _BLOCK, rows)
         claims.note_all(db, "metrics", [(sent.sender, len(sent.points.block)) for sent in group], at)
 
     def _shape(self, db: sqlite3.Connection, run: int, title: str) -> int:
@@ -74,18 +71,3 @@ class Keeper:
                 self._shapes.clear()
             found = self._shapes[run, title] = blocks.shape_of(db, run, title)
         return found
-
-
-def _insert(db: sqlite3.Connection, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert rows with few statements."""
-    for some in _parts(rows):
-        one = f"({','.join('?' * len(some[0]))})"
-        db.execute(statement + ",".join([one] * len(some)), [value for row in some for value in row])
-
-
-def _parts(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...]]]:
-    at = 0
-    while at < len(rows):
-        size = next(size for size in AT_ONCE if size <= len(rows) - at)
-        yield rows[at : at + size]
-        at += size

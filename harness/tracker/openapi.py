@@ -1,4 +1,4 @@
-"""GET /openapi.json: the API as an OpenAPI 3.1 document, made of the routes and of models.py."""
+"""GET /openapi.json: the API as an OpenAPI 3.1 document, made of the routes and of api_*.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from harness.tracker import models
+from harness.tracker import api_answers, api_audit, api_bodies, api_series
 from harness.tracker.http import Json
 
 BINARY: Any = bytes
@@ -57,81 +57,87 @@ class Operation:
 RUN_OF = "projectName! runId#!"
 WHOSE = "X-Run-Id! X-Project-Name! X-Run-Name"
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
-    ("GET", "/healthz"): Operation(models.Health, errors=(405, 503)),
-    ("GET", "/openapi.json"): Operation(models.Object, errors=(405,)),
-    ("POST", "/ingest/metrics"): Operation(TEXT, models.PointLine, errors=INGEST, headers=WHOSE, lines=True),
-    ("POST", "/ingest/logs"): Operation(TEXT, models.LogLine, errors=INGEST, headers=WHOSE, lines=True),
-    ("POST", "/ingest/data"): Operation(TEXT, models.DataLine, errors=INGEST, headers=WHOSE, lines=True),
-    ("POST", "/files"): Operation(models.Object, models.NewFiles, errors=WRITE, headers=WHOSE),
+    ("GET", "/healthz"): Operation(api_answers.Health, errors=(405, 503)),
+    ("GET", "/openapi.json"): Operation(api_bodies.Object, errors=(405,)),
+    ("POST", "/ingest/metrics"): Operation(
+        TEXT, api_bodies.PointLine, errors=INGEST, headers=WHOSE, lines=True
+    ),
+    ("POST", "/ingest/logs"): Operation(TEXT, api_bodies.LogLine, errors=INGEST, headers=WHOSE, lines=True),
+    ("POST", "/ingest/data"): Operation(TEXT, api_bodies.DataLine, errors=INGEST, headers=WHOSE, lines=True),
+    ("POST", "/files"): Operation(api_bodies.Object, api_bodies.NewFiles, errors=WRITE, headers=WHOSE),
     ("PUT", "/files/put/{token}"): Operation(None, BINARY, errors=(400, 404, 405, 408, 413, 429, 507)),
     ("GET", "/files/get/{token}/{until}/{seal}"): Operation(BINARY, errors=(400, 403, 404, 405, 503)),
-    ("POST", "/api/slug"): Operation(models.Slug),
-    ("POST", "/api/pages/link"): Operation(models.Link),
-    ("POST", "/api/runs/create"): Operation(models.Attached, models.Create, errors=WRITE),
-    ("POST", "/api/runs/resume"): Operation(models.Attached, models.Resume, errors=(*WRITE, 409)),
-    ("POST", "/api/runs/logName/add"): Operation(models.Success, models.LogNames, errors=WRITE),
-    ("POST", "/api/runs/trigger"): Operation(models.Triggers, models.OfRun, errors=WRITE),
-    ("POST", "/api/runs/status/update"): Operation(models.Success, models.StatusReport, errors=WRITE),
-    ("POST", "/api/runs/tags/update"): Operation(models.Success, models.NewTags, errors=WRITE),
-    ("POST", "/api/runs/config/update"): Operation(models.Success, models.NewConfig, errors=WRITE),
-    ("POST", "/api/runs/notes/update"): Operation(models.Success, models.NewNotes, errors=WRITE),
-    ("POST", "/api/runs/alert"): Operation(models.AlertTaken, models.Alert, errors=WRITE),
-    ("POST", "/api/runs/modelGraph/create"): Operation(models.Success, models.Graph, errors=WRITE),
-    ("GET", "/api/runs/projects"): Operation(models.Projects),
+    ("POST", "/api/slug"): Operation(api_answers.Slug),
+    ("POST", "/api/pages/link"): Operation(api_answers.Link),
+    ("POST", "/api/runs/create"): Operation(api_answers.Attached, api_bodies.Create, errors=WRITE),
+    ("POST", "/api/runs/resume"): Operation(api_answers.Attached, api_bodies.Resume, errors=(*WRITE, 409)),
+    ("POST", "/api/runs/logName/add"): Operation(api_answers.Success, api_bodies.LogNames, errors=WRITE),
+    ("POST", "/api/runs/trigger"): Operation(api_answers.Triggers, api_bodies.OfRun, errors=WRITE),
+    ("POST", "/api/runs/status/update"): Operation(
+        api_answers.Success, api_bodies.StatusReport, errors=WRITE
+    ),
+    ("POST", "/api/runs/tags/update"): Operation(api_answers.Success, api_bodies.NewTags, errors=WRITE),
+    ("POST", "/api/runs/config/update"): Operation(api_answers.Success, api_bodies.NewConfig, errors=WRITE),
+    ("POST", "/api/runs/notes/update"): Operation(api_answers.Success, api_bodies.NewNotes, errors=WRITE),
+    ("POST", "/api/runs/alert"): Operation(api_answers.AlertTaken, api_bodies.Alert, errors=WRITE),
+    ("POST", "/api/runs/modelGraph/create"): Operation(api_answers.Success, api_bodies.Graph, errors=WRITE),
+    ("GET", "/api/runs/projects"): Operation(api_answers.Projects),
     ("GET", "/api/runs/list"): Operation(
-        models.Runs, query="projectName! search tags sort filter limit# offset#"
+        api_answers.Runs, query="projectName! search tags sort filter limit# offset#"
     ),
-    ("GET", "/api/runs/details/{run_id}"): Operation(models.Details, errors=(*READ, 404)),
-    ("GET", "/api/runs/{run_id:int}"): Operation(models.Details, errors=(*READ, 404)),
+    ("GET", "/api/runs/details/{run_id}"): Operation(api_answers.Details, errors=(*READ, 404)),
+    ("GET", "/api/runs/{run_id:int}"): Operation(api_answers.Details, errors=(*READ, 404)),
     ("GET", "/api/runs/data"): Operation(
-        models.DataRows, query="runId#! logName dataType limit# offset#", errors=(*READ, 404)
+        api_answers.DataRows, query="runId#! logName dataType limit# offset#", errors=(*READ, 404)
     ),
-    ("GET", "/api/runs/alerts"): Operation(models.Alerts, query="runId#!", errors=(*READ, 404)),
-    ("GET", "/api/runs/modelGraphs"): Operation(models.Graphs, query="runId#!", errors=(*READ, 404)),
+    ("GET", "/api/runs/alerts"): Operation(api_answers.Alerts, query="runId#!", errors=(*READ, 404)),
+    ("GET", "/api/runs/modelGraphs"): Operation(api_answers.Graphs, query="runId#!", errors=(*READ, 404)),
     ("GET", "/api/runs/details/by-display-id/{display_id}"): Operation(
-        models.Details, query="projectName", errors=(*READ, 404, 409)
+        api_answers.Details, query="projectName", errors=(*READ, 404, 409)
     ),
     ("GET", "/api/runs/status/history"): Operation(
-        models.StatusHistory, query="runId#!", errors=(*READ, 404)
+        api_answers.StatusHistory, query="runId#!", errors=(*READ, 404)
     ),
     ("GET", "/api/runs/metric-names"): Operation(
-        models.MetricNames, query="projectName! runIds search limit#"
+        api_series.MetricNames, query="projectName! runIds search limit#"
     ),
     ("GET", "/api/runs/metrics"): Operation(
-        models.Metrics, query=f"{RUN_OF} logName limit# stepMin# stepMax#", errors=(*READ, 404)
+        api_series.Metrics, query=f"{RUN_OF} logName limit# stepMin# stepMax#", errors=(*READ, 404)
     ),
     ("GET", "/api/runs/metrics/raw"): Operation(
-        models.RawMetrics, query=f"{RUN_OF} logName! limit# stepMin# stepMax#", errors=(*READ, 404)
+        api_series.RawMetrics, query=f"{RUN_OF} logName! limit# stepMin# stepMax#", errors=(*READ, 404)
     ),
     ("GET", "/api/runs/statistics"): Operation(
-        models.RunStatistics, query=f"{RUN_OF} logName", errors=(*READ, 404)
+        api_series.RunStatistics, query=f"{RUN_OF} logName", errors=(*READ, 404)
     ),
     ("GET", "/api/runs/compare"): Operation(
-        models.Comparison, query="projectName! logName! runIds", errors=(*READ, 404)
+        api_series.Comparison, query="projectName! logName! runIds", errors=(*READ, 404)
     ),
     ("GET", "/api/runs/leaderboard"): Operation(
-        models.Leaderboard, query="projectName! logName! aggregation direction limit# offset#"
+        api_series.Leaderboard, query="projectName! logName! aggregation direction limit# offset#"
     ),
-    ("GET", "/api/runs/files"): Operation(models.Files, query="runId#! logName", errors=(*READ, 404)),
+    ("GET", "/api/runs/files"): Operation(api_answers.Files, query="runId#! logName", errors=(*READ, 404)),
     ("GET", "/api/runs/logs"): Operation(
-        models.Logs, query="runId#! logType limit# offset#", errors=(*READ, 404)
+        api_answers.Logs, query="runId#! logType limit# offset#", errors=(*READ, 404)
     ),
-    ("GET", "/api/runs/auth/validate"): Operation(models.KeyIsValid),
-    ("GET", "/api/audit/runs"): Operation(models.AuditedRuns, query="externalId projectName jobName"),
-    ("GET", "/api/audit/attachments"): Operation(models.Attachments, query="runIds"),
-    ("GET", "/api/audit/points"): Operation(models.AuditedPoints, query="runIds! after# limit#"),
-    ("GET", "/api/audit/columns"): Operation(models.AuditedColumns, query="runIds! after# limit#"),
-    ("GET", "/api/audit/writers"): Operation(models.Writers, query="runIds"),
-    ("GET", "/api/audit/failures"): Operation(models.CameToNothing),
-    ("POST", "/api/audit/claims"): Operation(models.Claimed, models.Claim, errors=WRITE),
-    ("POST", "/api/audit/claims/release"): Operation(models.Success, models.Release, errors=WRITE),
+    ("GET", "/api/runs/auth/validate"): Operation(api_answers.KeyIsValid),
+    ("GET", "/api/audit/runs"): Operation(api_audit.AuditedRuns, query="externalId projectName jobName"),
+    ("GET", "/api/audit/attachments"): Operation(api_audit.Attachments, query="runIds"),
+    ("GET", "/api/audit/points"): Operation(api_audit.AuditedPoints, query="runIds! after# limit#"),
+    ("GET", "/api/audit/columns"): Operation(api_audit.AuditedColumns, query="runIds! after# limit#"),
+    ("GET", "/api/audit/writers"): Operation(api_audit.Writers, query="runIds"),
+    ("GET", "/api/audit/failures"): Operation(api_audit.CameToNothing),
+    ("POST", "/api/audit/claims"): Operation(api_audit.Claimed, api_bodies.Claim, errors=WRITE),
+    ("POST", "/api/audit/claims/release"): Operation(api_answers.Success, api_bodies.Release, errors=WRITE),
 }
 
 
 def document(routes: Iterable[Route]) -> dict[str, Any]:
     """Return the document of those routes that are operations of the API. Pages are not."""
     types = {one for o in OPERATIONS.values() for one in (o.answer, o.body) if isinstance(one, type)}
-    known = [one for one in (*sorted(types, key=str), models.Error, models.IngestError) if _is_model(one)]
+    known = [
+        one for one in (*sorted(types, key=str), api_answers.Error, api_answers.IngestError) if _is_model(one)
+    ]
     shapes, schemas = msgspec.json.schema_components(known, ref_template="#/components/schemas/{name}")
     references = dict(zip(known, shapes, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -176,7 +182,7 @@ def _described(route: Route, operation: Operation, references: Mapping[Any, Any]
             content = {"content": {"application/x-ndjson": {"schema": schema}}}
         described["requestBody"] = {"required": True, **content}
     for status in sorted(operation.errors):
-        error = models.IngestError if route.path.startswith(("/ingest", "/files")) else models.Error
+        error = api_answers.IngestError if route.path.startswith(("/ingest", "/files")) else api_answers.Error
         described["responses"][f"{status}"] = {"description": ERRORS[status], **_content(error, references)}
         if status == 429:
             header = {"description": "seconds", "schema": {"type": "string"}}

@@ -10,12 +10,14 @@ from typing import TypeVar
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from harness.tracker import bodies, http, ingest
 from harness.tracker.keeping import Sent
 
 SMALL = 128 << 10
 """Bytes that are parsed at once: 2 ms of the native parser, 20 ms of the other one."""
+METRICS = "/ingest/metrics"
 T = TypeVar("T")
 Keep = Callable[[sqlite3.Connection, http.Sender, ingest.Lines], None]
 
@@ -61,8 +63,22 @@ def _answer(error: str | None, lines: int) -> Response:
     return PlainTextResponse(f"Stream processed successfully: {lines} records")
 
 
+class Straight:
+    """ASGI: leads to `metrics` without the router, which costs as much as reading a request of 100 points."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == METRICS and scope["method"] == "POST":
+            answer = await metrics(Request(scope, receive))
+            await answer(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+
 routes = [
-    Route("/ingest/metrics", metrics, methods=["POST"]),
+    Route(METRICS, metrics, methods=["POST"]),
     Route("/ingest/logs", _route(ingest.log_rows, ingest.keep_logs), methods=["POST"]),
     Route("/ingest/data", _route(ingest.data_rows, ingest.keep_data), methods=["POST"]),
 ]

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from harness.tracker import display_ids, http, reads, run_filter, series, signed
+from harness.tracker import display_ids, http, lineage, listing, reads, run_filter, series, signed
 from harness.tracker.http import Json, Refused, number, optional_number, text
 from harness.tracker.routes_runs import ORGANIZATION, run_url
 
@@ -24,7 +24,7 @@ async def projects(request: Request) -> Response:
 
 async def runs(request: Request) -> Response:
     query = request.query_params
-    listing = reads.Listing(
+    wanted = listing.Listing(
         project=text(request, "projectName"),
         search=query.get("search"),
         tags=[tag for tag in query.get("tags", "").split(",") if tag],
@@ -33,7 +33,7 @@ async def runs(request: Request) -> Response:
         offset=number(request, "offset", 0),
         filter=run_filter.read(query["filter"]) if "filter" in query else None,
     )
-    found, total = await http.store(request).scan(lambda db: reads.runs(db, listing))
+    found, total = await http.store(request).scan(lambda db: listing.runs(db, wanted))
     base = http.base_url(request)
     return Json({"runs": [{**one, "url": run_url(base, one)} for one in found], "total": total})
 
@@ -49,7 +49,7 @@ async def details_by_display_id(request: Request) -> Response:
         raise Refused(400, "Invalid display ID format. Expected PREFIX-NUMBER")
     return Json(
         await http.store(request).read(
-            lambda db: reads.details(db, display_ids.find(db, display_id, project))
+            lambda db: reads.details(db, reads.run(db, display_ids.find(db, display_id, project)["id"]))
         )
     )
 
@@ -97,7 +97,9 @@ async def metrics(request: Request) -> Response:
     text(request, "projectName")
     run_id, limit, name = number(request, "runId"), number(request, "limit", 2000, 10000), _name(request)
     window = optional_number(request, "stepMin"), optional_number(request, "stepMax")
-    found = await http.store(request).scan(lambda db: series.points(db, run_id, name, max(1, limit), *window))
+    found = await http.store(request).scan(
+        lambda db: lineage.points(db, run_id, name, max(1, limit), *window)
+    )
     return Json({"metrics": found})
 
 
@@ -170,7 +172,7 @@ async def leaderboard(request: Request) -> Response:
 
     def read(db: sqlite3.Connection) -> Response:
         ranked = []
-        for row in db.execute("SELECT * FROM runs WHERE project = ?", (project,)).fetchall():
+        for row in db.execute("SELECT * FROM seen WHERE project = ?", (project,)).fetchall():
             stats = series.statistics(db, row["id"], name)
             if stats is not None:
                 ranked.append((series.aggregate(stats, aggregation), row))

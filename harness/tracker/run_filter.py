@@ -1,4 +1,4 @@
-"""Filters and sorts of `list_runs`: the language is that of Pluto, which took it from wandb.
+"""Filters of `list_runs`: the language is that of Pluto, which took it from wandb.
 
 Evaluated row by row and not as SQL: a filter goes over columns, JSON and the last values of metrics.
 """
@@ -6,26 +6,29 @@ Evaluated row by row and not as SQL: a filter goes over columns, JSON and the la
 from __future__ import annotations
 
 import json
-import math
 import operator
-import sqlite3
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from harness.tracker import curves, patterns
+from harness.tracker import patterns
 from harness.tracker.bodies import loads
 from harness.tracker.http import Refused
-from harness.tracker.store import Slow
+from harness.tracker.run_facts import (
+    COLUMNS,
+    DOCUMENTS,
+    METRICS,
+    TIMES,
+    Facts,
+    check_path,
+    number_of,
+    text_of,
+)
 
 DEPTH = 50
 TERMS = 500
 PATTERNS = 20
 """Most `$regex` of a filter."""
-PATH_MOST = 1024
-PARTS_MOST = 64
-"""Most characters and parts of a path such as config.optim.lr."""
 OPERATORS = ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$nin", "$regex")
 ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "$gt": operator.gt,
@@ -42,59 +45,7 @@ STATES = {
     **{name.lower(): name for name in ("RUNNING", "COMPLETED", "FAILED", "TERMINATED", "CANCELLED")},
 }
 """wandb's names of states, and Pluto's."""
-COLUMNS = {
-    "state": "status",
-    "displayName": "name",
-    "display_name": "name",
-    "createdAt": "created_at",
-    "updatedAt": "updated_at",
-    "heartbeatAt": "heartbeat_at",
-}
-TIMES = ("created_at", "updated_at", "heartbeat_at")
-DOCUMENTS = {"config": "config", "systemMetadata": "system_metadata"}
-METRICS = ("summaryMetrics", "summary_metrics")
 Test = Callable[["Facts"], bool]
-
-
-class Facts:
-    """A run as filters see it. What costs something is read when it is asked for, once."""
-
-    def __init__(self, db: sqlite3.Connection, row: sqlite3.Row, late: float = math.inf) -> None:
-        """`late`: from when on (time.monotonic) nothing that costs something is read any more."""
-        self._db = db
-        self._late = late
-        self.row = row
-        self._documents: dict[str, Any] = {}
-        self._metrics: dict[str, float | None] = {}
-
-    def column(self, name: str) -> Any:
-        """Return a column. heartbeat_at is when the last point came, as in Pluto, else the last heartbeat."""
-        if name != "heartbeat_at":
-            return self.row[name]
-        query = "SELECT max(last) FROM writers WHERE run_id = ? AND kind = 'metrics'"
-        return self._db.execute(query, (self.row["id"],)).fetchone()[0] or self.row["heartbeat_at"]
-
-    def value(self, document: str, path: str) -> Any:
-        """Return what lies in the config or the metadata at a path with dots, or None. Raises Slow."""
-        self._in_time()
-        if document not in self._documents:
-            self._documents[document] = json.loads(self.row[DOCUMENTS[document]] or "null")
-        found = _at(self._documents[document], path.split("."))
-        if found is None and path.endswith(".value"):  # as wandb writes the path
-            found = _at(self._documents[document], path.removesuffix(".value").split("."))
-        return found
-
-    def metric(self, name: str) -> float | None:
-        """Return the last value of a metric, or None. Raises Slow."""
-        self._in_time()
-        if name not in self._metrics:
-            found = curves.last(self._db, self.row["id"], name)
-            self._metrics[name] = found[1] if found else None
-        return self._metrics[name]
-
-    def _in_time(self) -> None:
-        if time.monotonic() > self._late:
-            raise Slow
 
 
 def read(text: str) -> Test:
@@ -147,7 +98,7 @@ def _leaf(field: str, value: Any) -> Test:
         if name not in OPERATORS:
             raise Refused(400, f"filter: {field[:80]}: {name[:40]} is none of {', '.join(OPERATORS)}")
     family, _, rest = field.partition(".")
-    _check_path(rest)
+    check_path(rest)
     name = COLUMNS.get(field, field)
     if name in {"status", "name", "tags"}:
         tests = [_column(name, how, what) for how, what in wanted.items()]
@@ -160,11 +111,6 @@ def _leaf(field: str, value: Any) -> Test:
     else:
         raise Refused(400, f"filter: unknown field {field[:80]!r}")
     return lambda run: all(test(run) for test in tests)
-
-
-def _check_path(path: str) -> None:
-    if len(path) > PATH_MOST or path.count(".") >= PARTS_MOST:
-        raise Refused(400, f"a path has at most {PATH_MOST} characters and {PARTS_MOST} parts")
 
 
 def _column(name: str, how: str, what: Any) -> Test:
@@ -226,31 +172,31 @@ def _document(family: str, path: str, how: str, what: Any) -> Test:
 
         def fits(run: Facts) -> bool:
             seen = run.value(family, path)
-            return seen is not None and pattern.found(_text(seen))
+            return seen is not None and pattern.found(text_of(seen))
 
         return fits
     if how in ORDER:
-        number = _number(what)
+        number = number_of(what)
         if number is None:
             raise Refused(400, f"filter: {family}.{path[:80]}: {how} expects a number")
 
         def ordered(run: Facts) -> bool:
-            seen = _number(run.value(family, path))
+            seen = number_of(run.value(family, path))
             return seen is not None and ORDER[how](seen, number)
 
         return ordered
-    values = [_number(one) if _number(one) is not None else _text(one) for one in _list(what, how)]
+    values = [number_of(one) if number_of(one) is not None else text_of(one) for one in _list(what, how)]
 
     def equal(run: Facts) -> bool:
         seen = run.value(family, path)
-        number = _number(seen)
-        return ((_text(seen) if number is None else number) in values) == (how in {"$eq", "$in"})
+        number = number_of(seen)
+        return ((text_of(seen) if number is None else number) in values) == (how in {"$eq", "$in"})
 
     return equal
 
 
 def _metric(name: str, how: str, what: Any) -> Test:
-    number = _number(what)
+    number = number_of(what)
     if how not in {*ORDER, "$eq", "$ne"} or number is None:
         raise Refused(400, f"filter: summaryMetrics.{name[:80]}: expected a number to compare with")
     compare: Callable[[Any, Any], bool] = ORDER.get(how) or (operator.eq if how == "$eq" else operator.ne)
@@ -266,58 +212,3 @@ def _list(value: Any, how: str) -> list[Any]:
     if how not in {"$in", "$nin"}:
         return [value]
     return value if isinstance(value, list) else [value]
-
-
-def _number(value: Any) -> float | None:
-    """Return a number, also one in a string, as in Pluto. None: it is none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        found = float(value) if not isinstance(value, str) or len(value) < 40 else math.nan
-    except (ValueError, OverflowError):
-        return None
-    return found if math.isfinite(found) else None
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _at(value: Any, path: list[str]) -> Any:
-    """Return what lies at a path. A key may have dots itself."""
-    if not path:
-        return value
-    if isinstance(value, dict):
-        for parts in range(1, len(path) + 1):
-            key = ".".join(path[:parts])
-            if key in value and (found := _at(value[key], path[parts:])) is not None:
-                return found
-    return None
-
-
-def sorted_runs(found: list[Facts], sort: str) -> list[Facts]:
-    """Sort by `[+|-]field`. A run without the field is last both ways. Raises Refused 400, Slow."""
-    field = sort.lstrip("+- ")
-    down = sort.startswith("-")
-    family, _, rest = field.partition(".")
-    _check_path(rest)
-    name = COLUMNS.get(field, field)
-    read_: Callable[[Facts], Any]
-    if name in {"name", "status", *TIMES}:
-        read_ = lambda run: run.column(name)  # noqa: E731
-    elif family in DOCUMENTS and rest:
-        read_ = lambda run: run.value(family, rest)  # noqa: E731
-    elif family in METRICS and rest:
-        read_ = lambda run: run.metric(rest)  # noqa: E731
-    else:
-        known = "createdAt, updatedAt, heartbeat_at, name, status, config.*, systemMetadata.*"
-        raise Refused(400, f"sort: this server knows {known}, summary_metrics.*")
-
-    def key(run: Facts) -> tuple[Any, ...]:
-        seen = read_(run)
-        number = None if name in {"name", "status", *TIMES} else _number(seen)
-        return (0, number, "") if number is not None else (1, 0.0, _text(seen))
-
-    there = [run for run in found if read_(run) is not None]
-    there.sort(key=lambda run: (key(run), run.row["id"]), reverse=down)
-    return there + [run for run in found if read_(run) is None]

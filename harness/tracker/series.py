@@ -59,18 +59,28 @@ class Columns:
 
     def at(self, places: Iterable[int]) -> Columns:
         """Return the points at these places."""
-        found, taken = list(places), Columns(array("q"), array("q"), array("d"))
+        found, taken = list(places), empty()
         blocks.extend(taken.steps, self.steps, found)
         blocks.extend(taken.times, self.times, found)
         blocks.extend(taken.values, self.values, found)
         return taken
+
+    def append(self, more: Columns) -> None:
+        """Append other points."""
+        self.steps.extend(more.steps)
+        self.times.extend(more.times)
+        self.values.extend(more.values)
+
+
+def empty() -> Columns:
+    return Columns(array("q"), array("q"), array("d"))
 
 
 def sent(
     db: sqlite3.Connection, run: int, name: str, first: int | None = None, last: int | None = None
 ) -> Columns:
     """Return every point of a metric as it was sent, in arrival order, with steps from `first` to `last`."""
-    found = Columns(array("q"), array("q"), array("d"))
+    found = empty()
     shapes: dict[int, list[str]] = {}
     written = json.dumps(name, ensure_ascii=False)
     query = "SELECT id, names FROM shapes WHERE run_id = ? AND instr(names, ?) > 0"
@@ -128,7 +138,7 @@ def _point(name: str, step: int, time_ms: int, value: float) -> Found:
     }
 
 
-def _sampled(points: Columns, limit: int) -> Columns:
+def sampled(points: Columns, limit: int) -> Columns:
     """Return at most `limit` of them, evenly spread, first and last included."""
     if len(points) <= limit:
         return points
@@ -136,19 +146,9 @@ def _sampled(points: Columns, limit: int) -> Columns:
     return points.at([last] if limit == 1 else [round(i * last / (limit - 1)) for i in range(limit)])
 
 
-def _listed(name: str, points: Columns) -> list[Found]:
+def listed(name: str, points: Columns) -> list[Found]:
     rows = zip(points.steps, points.times, points.values, strict=True)
     return [_point(name, *row) for row in rows]
-
-
-def points(
-    db: sqlite3.Connection, run: int, name: str | None, limit: int, first: int | None, last: int | None
-) -> list[Found]:
-    """Return the deduplicated points by step, at most `limit` of each metric."""
-    found: list[Found] = []
-    for one in of_run(db, run) if name is None else [name]:
-        found.extend(_listed(one, _sampled(shown(db, run, one, first, last), limit)))
-    return found
 
 
 def raw(
@@ -159,7 +159,7 @@ def raw(
     """
     found = sent(db, run, name, first, last)
     order = sorted(range(len(found)), key=found.steps.__getitem__)
-    return _listed(name, found.at(order[:limit])), len(found) > limit
+    return listed(name, found.at(order[:limit])), len(found) > limit
 
 
 def _window(first: int | None, last: int | None) -> tuple[int, int]:
@@ -192,7 +192,8 @@ def mean(values: Sequence[float]) -> float:
     try:
         return math.fsum(values) / len(values)
     except OverflowError:
-        return math.fsum(value / len(values) for value in values)
+        scale = max(map(abs, values))
+        return math.fsum(value / scale for value in values) / len(values) * scale
 
 
 def _spread(values: Sequence[float], middle: float) -> float:

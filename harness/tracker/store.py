@@ -12,22 +12,25 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
 
+from harness.tracker import silence
 from harness.tracker.blobs import Blobs
 from harness.tracker.keeping import Keeper, Sent
 from harness.tracker.migrations import migrate
 from harness.tracker.schema import TABLES, VERSION
 
 T = TypeVar("T")
-Work = tuple[Callable[[sqlite3.Connection], Any] | Sent, "Future[Any]"]
-Outcome = tuple["Future[Any]", Any, "BaseException | None"]
+Work = tuple[Callable[[sqlite3.Connection], Any] | Sent, "asyncio.Future[Any]"]
+Outcome = tuple["asyncio.Future[Any]", Any, "BaseException | None"]
 GROUP = 256
-"""Most writes in one transaction."""
+"""Writes after which a transaction takes no more."""
 QUEUE = 4096
 """Most writes that wait. More are refused, and their senders come again later."""
 QUERY_SECONDS = 60.0
@@ -65,12 +68,21 @@ def _prepare(db: sqlite3.Connection) -> None:
 class Store:
     """The database. `write` and `read` take a function of a connection and return what it returns."""
 
-    def __init__(self, path: Path, readers: int = 4, scanners: int = 2) -> None:
+    def __init__(
+        self,
+        path: Path,
+        readers: int = 4,
+        scanners: int = 2,
+        stale_seconds: float = silence.HEARTBEAT_SECONDS,
+    ) -> None:
+        self._began, self._stale_seconds = datetime.now(UTC), stale_seconds
         self.path = path
         self._db = connect(path)
         _prepare(self._db)
         self.blobs = Blobs(path.with_name(path.name + ".files"))
-        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        self._queue: SimpleQueue[list[Work] | None] = SimpleQueue()
+        self._together: list[Work] = []
+        self._waiting = 0
         self._local = threading.local()
         self._opened: list[sqlite3.Connection] = []
         self._readers = ThreadPoolExecutor(readers, thread_name_prefix="read")
@@ -91,11 +103,22 @@ class Store:
         await self._queued(sent)
 
     async def _queued(self, work: Callable[[sqlite3.Connection], Any] | Sent) -> Any:
-        if self._queue.qsize() >= QUEUE:
+        """Give the writer what comes in one pass of the event loop at once. So it wakes once, and what came
+        together is committed together.
+        """
+        if self._waiting >= QUEUE:
             raise Full
-        done: Future[Any] = Future()
-        self._queue.put((work, done))
-        return await asyncio.wrap_future(done)
+        self._waiting += 1
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Any] = loop.create_future()
+        self._together.append((work, done))
+        if len(self._together) == 1:
+            loop.call_soon(self._pass_on)
+        return await done
+
+    def _pass_on(self) -> None:
+        self._queue.put(self._together)
+        self._together = []
 
     async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run `work` on a read connection, in a thread of its own. It sees one state throughout.
@@ -127,6 +150,7 @@ class Store:
         db: sqlite3.Connection | None = getattr(self._local, "db", None)
         if db is None:
             db = self._local.db = connect(self.path)
+            silence.make_view(db, self._began, self._stale_seconds)
             db.execute("PRAGMA query_only=ON")
             self._opened.append(db)
         late = time.monotonic() + QUERY_SECONDS
@@ -151,13 +175,13 @@ class Store:
 
     def _next_group(self) -> tuple[list[Work], bool]:
         group: list[Work] = []
-        item = self._queue.get()
-        while item is not None:
-            group.append(item)
-            if len(group) == GROUP:
+        some = self._queue.get()
+        while some is not None:
+            group += some
+            if len(group) >= GROUP:
                 return group, True
             try:
-                item = self._queue.get_nowait()
+                some = self._queue.get_nowait()
             except Empty:
                 return group, True
         return group, False
@@ -175,8 +199,15 @@ class Store:
                 self._db.execute("ROLLBACK")
             self._keeper.forget()
             outcomes = [(done, None, error) for _, done in group]
+        for loop, some_outcomes in groupby(outcomes, lambda outcome: outcome[0].get_loop()):
+            with suppress(RuntimeError):  # its event loop has ended, so nobody waits
+                loop.call_soon_threadsafe(self._tell, list(some_outcomes))
+
+    def _tell(self, outcomes: list[Outcome]) -> None:
+        """Wake those who wait. Runs in their event loop: a call for each of them would cost more."""
         for done, result, failure in outcomes:
-            if not done.set_running_or_notify_cancel():
+            self._waiting -= 1
+            if done.done():
                 continue
             if failure is None:
                 done.set_result(result)

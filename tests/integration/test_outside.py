@@ -110,6 +110,7 @@ def kept(server: Server, tmp_path: Path) -> Callable[..., Points]:
                 project="e2e",
                 job_name=None,
                 write=lambda kind, record: written[kind].append(record),
+                write_points=lambda rows: written["points"].extend(rows.records()),
             )
         return {
             (point.metric, point.step): repr(point.value)  # type: ignore[attr-defined]

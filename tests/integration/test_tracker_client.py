@@ -46,6 +46,15 @@ def test_a_fork_has_what_its_parent_had(seen: dict[str, Any]) -> None:
     assert set(forks["status"].values()) == {"COMPLETED"}
 
 
+def test_a_fork_is_read_with_its_parents_points(seen: dict[str, Any]) -> None:
+    """Contract: up to the step of the fork, and of a fork of a fork up to the earlier one."""
+    points = seen["forks"]["points"]
+    assert points["parent"] == list(range(10))
+    assert points["plain"] == [0, 1, 2, 3, 4, 5]
+    assert points["chain"] == [0]
+    assert points["by_name"] == [0, 1]
+
+
 def test_a_fork_of_no_run_is_refused(seen: dict[str, Any]) -> None:
     assert "Fork parent run 987654321 not found" in seen["forks"]["unknown"]
     assert "must be provided together" in seen["forks"]["no_step"]

@@ -86,13 +86,19 @@ def test_a_reader_waits_while_the_tracker_restarts(server: Server) -> None:
             restart.join()
 
 
+def ignored(*_: object) -> None:
+    pass
+
+
 def test_a_tracker_that_is_gone_or_refuses_is_an_error_with_a_cause(server: Server) -> None:
     with server.client() as client:
         server.stop()
         reader = EmbeddedAudit(client, seconds=0.2)
         with pytest.raises(HarnessError) as unreachable:
             reader.runs(external_id="x", project="e2e", job_name=None)
-        summary = collect(reader, external_id="x", project="e2e", job_name=None, write=lambda *_: None)
+        summary = collect(
+            reader, external_id="x", project="e2e", job_name=None, write=ignored, write_points=ignored
+        )
     server.start()
     with pytest.raises(HarnessError) as rejected:
         HostedAudit(server.url, "wrong").runs(external_id="x", project="e2e", job_name=None)
@@ -116,7 +122,9 @@ def test_counts_that_do_not_settle_are_no_complete_reading(
 
         monkeypatch.setattr(hosted, "ask", ask_amid_writes)
         reader = HostedAudit(server.url, KEY, settle_seconds=0.1, deadline_seconds=0.5)
-        summary = collect(reader, external_id="shared", project="e2e", job_name=None, write=lambda *_: None)
+        summary = collect(
+            reader, external_id="shared", project="e2e", job_name=None, write=ignored, write_points=ignored
+        )
     assert summary.error
     assert "stable count" in summary.error
 

@@ -287,3 +287,107 @@ def test_it_can_be_read_without_its_script(served: Server, demo: Demo, tmp_path:
         tree = page.call("Accessibility.getFullAXTree")["nodes"]
         names = {node.get("name", {}).get("value") for node in tree}
         assert {"baseline", "train/loss/node*", "node 3", "2.2544"} <= names
+
+
+def canvas(page: Page) -> tuple[float, float, float]:
+    """Return left, top and width of the first chart."""
+    page.ask(f"{FIRST}.scrollIntoView()")
+    found = page.ask(
+        f"(b => [b.left, b.top, b.width])({FIRST}.querySelector('.canvas').getBoundingClientRect())"
+    )
+    return found[0], found[1], found[2]
+
+
+def test_points_are_placed_by_time_when_asked(served: Server, page: Page) -> None:
+    """Contract: by the client's time in place of the step: distances, ticks, values, zoom, and back."""
+    began = 1_769_860_800_000  # 2026-01-31 12:00:00 UTC
+    seconds = [0, 10, 20, 30, 600, 3600]
+    with served.client() as client:
+        run = create(client, "timed", projectName=PROJECT)["runId"]
+        rows = [{"time": began + 1000 * at, "step": n, "data": {"m": n}} for n, at in enumerate(seconds)]
+        send(client, run, "metrics", rows)
+    page.go(f"{served.url}{BASE}/r{run}")
+    page.until(DRAWN)
+    places = f"[...{FIRST}.querySelectorAll('svg circle')].map(e => Number(e.getAttribute('cx')))"
+
+    def parts() -> list[float]:
+        found = page.ask(places)
+        return [round((one - found[0]) / (found[-1] - found[0]), 2) for one in found]
+
+    assert parts() == [0, 0.2, 0.4, 0.6, 0.8, 1]
+    page.ask("document.querySelector('#axis').value = 'time'")
+    page.ask("document.querySelector('#axis').dispatchEvent(new Event('change'))")
+    page.until(f"{FIRST}.dataset.axis == 'time'")
+    assert parts() == [round(at / 3600, 2) for at in seconds]
+    texts = page.ask(f"[...{FIRST}.querySelectorAll('svg text')].map(e => e.textContent)")
+    assert "12:30" in texts
+    assert "times 2026-01-31 12:00:00.000–2026-01-31 13:00:00.000" in page.ask(
+        f"{FIRST}.querySelector('svg').getAttribute('aria-label')"
+    )
+    assert page.ask("document.querySelector('#first').closest('label').offsetWidth") == 0
+    page.ask(f"{FIRST}.focus()")
+    page.press("End")
+    assert page.ask(f"{FIRST}.querySelector('.readout').innerText") == "time 2026-01-31 13:00:00.000: 5"
+    page.press("Home")
+    page.press("+")
+    page.until(f"{FIRST}.dataset.drawn != 'null-null'")
+    first, last = (int(part) for part in page.ask(f"{FIRST}.dataset.drawn").split("-"))
+    assert (first, last) == (began - 900_000, began + 900_000)
+    page.until(f"{places}.length == 5")
+    page.ask("document.querySelector('#axis').value = 'step'")
+    page.ask("document.querySelector('#axis').dispatchEvent(new Event('change'))")
+    page.until(f"{FIRST}.dataset.axis == 'step' && {places}.length == 6")
+    assert parts() == [0, 0.2, 0.4, 0.6, 0.8, 1]
+    assert page.errors == []
+
+
+def test_fingers_zoom(served: Server, demo: Demo) -> None:
+    """Contract: two fingers keep what lies under them; one finger chooses a part; a tap reads the values."""
+    with Page(360, 844) as page:
+        page.call("Emulation.setTouchEmulationEnabled", enabled=True, maxTouchPoints=3)
+        logged_in(page, served)
+        page.go(f"{served.url}{BASE}/r{demo.run}?metrics=eval")
+        page.until(DRAWN)
+        left, top, width = canvas(page)
+        inner = width - 64
+
+        def fingers(kind: str, *parts: float) -> None:
+            points = [
+                {"x": left + 54 + inner * part, "y": top + 100, "id": at} for at, part in enumerate(parts)
+            ]
+            page.call("Input.dispatchTouchEvent", type=kind, touchPoints=points)
+
+        def window() -> tuple[int, int]:
+            page.until(f"{FIRST}.dataset.drawn != 'null-null'")
+            first, _, last = page.ask(f"{FIRST}.dataset.drawn").partition("-")
+            return int(first), int(last)
+
+        def whole() -> int:
+            page.ask("document.querySelector('#whole').click()")
+            page.until(f"{FIRST}.dataset.drawn == 'null-null'")
+            label = page.ask(f"{FIRST}.querySelector('svg').getAttribute('aria-label')")
+            return int(label.partition("steps ")[2].partition(",")[0].partition("–")[2])
+
+        most = whole()
+        fingers("touchStart", 0.5)
+        fingers("touchEnd")
+        assert page.ask(f"{FIRST}.querySelector('.readout').innerText").startswith("step ")
+        assert page.ask(f"{FIRST}.dataset.drawn") == "null-null"
+
+        fingers("touchStart", 0.4, 0.6)
+        fingers("touchMove", 0.3, 0.7)
+        fingers("touchMove", 0.2, 0.8)
+        fingers("touchEnd")
+        first, last = window()
+        assert abs(first - most * (0.5 - 1 / 6)) < most * 0.03
+        assert abs(last - most * (0.5 + 1 / 6)) < most * 0.03
+
+        whole()
+        fingers("touchStart", 0.25)
+        fingers("touchMove", 0.4)
+        fingers("touchMove", 0.5)
+        fingers("touchEnd")
+        first, last = window()
+        assert abs(first - most * 0.25) < most * 0.06
+        assert abs(last - most * 0.5) < most * 0.06
+        assert page.errors == []

@@ -41,6 +41,7 @@ def read(
         project="e2e",
         job_name="demo-x1",
         write=lambda kind, record: written[kind].append(record),
+        write_points=lambda rows: written["points"].extend(rows.records()),
     )
     assert summary.error is None
     assert not summary.truncated

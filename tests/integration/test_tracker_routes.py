@@ -193,6 +193,36 @@ def test_a_fork_takes_what_it_asks_for(client: httpx.Client) -> None:
     assert (details["config"], details["tags"]) == ({"a": 1, "b": 2}, [])
 
 
+def test_a_fork_is_read_with_its_parents_points(client: httpx.Client) -> None:
+    """Contract: up to the step of the fork, and names that the parent alone has; rows, statistics and the
+    audit are its own.
+    """
+    parent = create(client, None)["runId"]
+    line = '{"time": 1, "step": %d, "data": {"loss": %d, "%s": 1}}'
+    log_metrics(
+        client, parent, "\n".join(line % (step, step, "early" if step < 3 else "late") for step in range(6))
+    )
+    fork = create(client, None, forkRunId=parent, forkStep=2)["runId"]
+    log_metrics(client, fork, line % (3, 30, "own"))
+    asked = {"projectName": "e2e", "runId": fork}
+    found = client.get("/api/runs/metrics", params=asked).json()["metrics"]
+    assert {(one["logName"], one["step"], one["value"]) for one in found} == {
+        *(("loss", step, step) for step in range(3)),
+        *(("early", step, 1) for step in range(3)),
+        *(("loss", 3, 30), ("own", 3, 1)),
+    }
+    part = client.get("/api/runs/metrics", params={**asked, "logName": "loss", "stepMin": 2}).json()[
+        "metrics"
+    ]
+    assert [one["step"] for one in part] == [2, 3]
+    raw = client.get("/api/runs/metrics/raw", params={**asked, "logName": "loss"}).json()["metrics"]
+    assert [one["step"] for one in raw] == [3]
+    loss = client.get("/api/runs/statistics", params={**asked, "logName": "loss"}).json()["metrics"][0]
+    assert (loss["count"], loss["min"]) == (1, 30)
+    rows = client.get(f"/api/audit/points?runIds={fork}").json()["points"]
+    assert sorted(row[1] for row in rows) == ["loss", "own"]
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [

@@ -59,6 +59,7 @@ def alone(client: httpx.Client, folder: Path, run_id: str) -> Check:
         project="e2e",
         job_name=bundles.JOBSET,
         write=lambda kind, record: found[kind].append(record),
+        write_points=lambda rows: found["points"].extend(rows.records()),
     )
     assert summary.error is None
     assert summary.writers == len(found["writers"])

@@ -22,6 +22,13 @@ def ended(name: str, steps: int = 0, **options: Any) -> Any:
     return run
 
 
+def rows(run: int) -> list[dict[str, Any]]:
+    """The points of val/loss, as the client gives them with and without pandas."""
+    found = pq.get_metrics(PROJECT, run, metric_names=["val/loss"])
+    listed: list[dict[str, Any]] = found if isinstance(found, list) else found.to_dict("records")
+    return listed
+
+
 def refused(**options: Any) -> str:
     """The error of an init that the server must refuse."""
     try:
@@ -45,8 +52,13 @@ def forks() -> dict[str, Any]:
     by_name = ended("by-display-id", fork_run_id=shown, fork_step=1)
     runs = {"plain": plain, "override": override, "own": own, "tagged": tagged, "chain": chain}
     read = {name: pq.get_run(PROJECT, run.settings._op_id) for name, run in runs.items()}
+    points = {
+        name: [row["step"] for row in rows(run.settings._op_id)]
+        for name, run in (("parent", parent), ("plain", plain), ("chain", chain), ("by_name", by_name))
+    }
     return {
         "parent": number,
+        "points": points,
         "asked": {name: [run.fork_run_id, run.fork_step] for name, run in runs.items()},
         "by_name": by_name.fork_run_id,
         "config": {name: run["config"] for name, run in read.items()},

@@ -1,100 +1,21 @@
-"""GET /o/… and /pages/…: the pages, what their script asks for, and the door before them."""
+"""GET /o/…: the pages, with the door before them and what their script asks for."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Awaitable, Callable
-from urllib.parse import parse_qs, quote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from harness.tracker import bodies, curves, http, reads, run_filter
-from harness.tracker.http import Json, Refused
-from harness.tracker.pages import groups, reading, render, sessions, views
+from harness.tracker import http, listing, reads, run_filter
+from harness.tracker.http import Refused
+from harness.tracker.pages import doors, groups, polling, reading, render, views
+from harness.tracker.pages.doors import guarded
 from harness.tracker.pages.sessions import Session
 
-Handler = Callable[[Request, Session], Awaitable[Response]]
 TABS = {"": "Curves", "logs": "Logs", "files": "Files", "data": "Data", "config": "Config", "ranks": "Ranks"}
-FORM_MOST = 16 << 10
-SERIES_MOST = 64
-BUCKETS = 300
-NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-
-
-def guarded(handler: Handler, *, shown: bool = True) -> Callable[[Request], Awaitable[Response]]:
-    """Return the handler behind the door. Without a session a page leads to /login, and data is 401."""
-
-    async def handle(request: Request) -> Response:
-        session = sessions.of(request)
-        if session is None:
-            if not shown:
-                raise Refused(401, "log in again")
-            wanted = quote(request.scope["path"])
-            wanted += f"?{request.url.query}" if request.url.query else ""
-            return RedirectResponse(f"/login?next={quote(wanted, safe='')}", 303, render.HEADERS)
-        try:
-            return await handler(request, session)
-        except Refused as error:
-            if not shown:
-                raise
-            return render.page("error", error.status_code, status=error.status_code, reason=error.detail)
-
-    return handle
-
-
-async def login(request: Request) -> Response:
-    """Show the form, or take a link's secret."""
-    if sessions.of(request) is not None:
-        return _go(request)
-    once = request.query_params.get("once")
-    if once is not None:
-        if request.app.state.links.take(once):
-            answer = _go(request)
-            sessions.give(request, answer, Session())
-            return answer
-        why = "This link was used, or its time is over. `harness tracker open` prints a new one."
-        return render.page("login", 403, why=why, next=_next(request))
-    return render.page("login", why="", next=_next(request))
-
-
-async def log_in(request: Request) -> Response:
-    """Take the form."""
-    if not sessions.from_here(request):
-        return render.page("login", 403, why="This form was sent by another site.", next=views.HOME)
-    async with bodies.body(request, FORM_MOST) as text:
-        fields = parse_qs(text.decode(errors="replace"))
-    session = sessions.by_key(fields.get("key", [""])[0], request.app.state.key)
-    if session is None:
-        return render.page("login", 401, why="The tracker does not accept this key.", next=_next(request))
-    answer = _go(request)
-    sessions.give(request, answer, session)
-    return answer
-
-
-async def log_out(request: Request) -> Response:
-    answer = RedirectResponse("/login", 303, render.HEADERS)
-    if sessions.from_here(request):
-        sessions.end(request, answer)
-    return answer
-
-
-async def make_link(request: Request) -> Response:
-    """Answer, to who has the tracker's own key, a secret that opens a session once."""
-    return Json({"once": request.app.state.links.make(), "seconds": sessions.LINK_SECONDS})
-
-
-def _next(request: Request) -> str:
-    """Return where to go after the login: a page of ours and nowhere else."""
-    wanted = request.query_params.get("next", "")
-    safe = wanted.startswith(f"{views.HOME}/") and "\\" not in wanted and wanted.isprintable()
-    return wanted if safe else views.HOME
-
-
-def _go(request: Request) -> Response:
-    return RedirectResponse(quote(_next(request), safe="/?&=%~+,:;@!*'()"), 303, render.HEADERS)
 
 
 async def home(_request: Request) -> Response:
@@ -120,7 +41,7 @@ async def project(request: Request, session: Session) -> Response:
         query.get("search", ""),
         http.number(request, "offset", 0),
     )
-    listing = reads.Listing(
+    wanted = listing.Listing(
         project=name,
         search=search,
         sort=query.get("sort", "-createdAt"),
@@ -128,7 +49,7 @@ async def project(request: Request, session: Session) -> Response:
         offset=offset,
         filter=run_filter.read(json.dumps({"status": status})) if status else None,
     )
-    found, total = await http.store(request).scan(lambda db: reads.runs(db, listing))
+    found, total = await http.store(request).scan(lambda db: listing.runs(db, wanted))
     if not total and not (search or status) and name not in await _names(request):
         raise Refused(404, "There is no such project, or your key does not open it.")
     runs = [{**one, "at": views.address(name, one["id"])} for one in found]
@@ -141,7 +62,7 @@ async def project(request: Request, session: Session) -> Response:
         page=views.RUNS_PAGE,
         search=search,
         status=status,
-        sort=listing.sort,
+        sort=wanted.sort,
         at=views.address(name),
     )
 
@@ -202,63 +123,6 @@ async def run(request: Request, session: Session) -> Response:
     return await http.store(request).scan(read)
 
 
-async def curve_data(request: Request, session: Session) -> Response:
-    """Answer `{"series": […]}` for each `series=RUN:NAME`, in the order of the question."""
-    wanted = [one.partition(":") for one in request.query_params.getlist("series")]
-    if not 1 <= len(wanted) <= SERIES_MOST:
-        raise Refused(400, f"series: expected 1 to {SERIES_MOST} times RUN:NAME")
-    pairs = [(http.integer(run, "series"), name) for run, _, name in wanted]
-    buckets = http.number(request, "buckets", BUCKETS, curves.MOST_BUCKETS)
-    first, until = http.number(request, "first", 0), http.optional_number(request, "last")
-
-    def read(db: sqlite3.Connection) -> Response:
-        found = []
-        for number, name in pairs:
-            _seen(db, session, number)
-            made = curves.curve(db, number, name, buckets, first, until)
-            rows = [[b.first, b.last, b.low, b.high, b.mean, b.odd] for b in made.buckets]
-            found.append(
-                {"run": number, "name": name, "points": made.points, "exact": made.exact, "buckets": rows}
-            )
-        return Json({"series": found})
-
-    return _private(await http.store(request).scan(read))
-
-
-async def pulse_data(request: Request, session: Session) -> Response:
-    ids = http.numbers(request, "runs")[: views.COMPARED_MOST]
-
-    def read(db: sqlite3.Connection) -> Response:
-        return Json({"runs": [reading.pulse(db, _seen(db, session, one)) for one in ids]})
-
-    return _private(await http.store(request).read(read))
-
-
-async def log_data(request: Request, session: Session) -> Response:
-    query, run_id = request.query_params, http.number(request, "run")
-    chosen = {one: query.get(one, "") for one in ("sender", "kind", "search")}
-    after = http.number(request, "after", 0)
-
-    def read(db: sqlite3.Connection) -> Response:
-        _seen(db, session, run_id)
-        return Json({"lines": reading.lines(db, run_id, **chosen, before=None, after=after)})
-
-    return _private(await http.store(request).scan(read))
-
-
-def _seen(db: sqlite3.Connection, session: Session, run_id: int) -> sqlite3.Row:
-    """Return a run that the session opens. Raises Refused 404."""
-    row = reads.run(db, run_id)
-    if not session.opens(row["project"]):
-        raise Refused(404, "Run not found")
-    return row
-
-
-def _private(answer: Response) -> Response:
-    answer.headers.update(NO_STORE)
-    return answer
-
-
 async def asset(request: Request) -> Response:
     name = request.path_params["name"]
     if name not in render.STATIC:
@@ -269,14 +133,9 @@ async def asset(request: Request) -> Response:
 RUN = f"{views.HOME}/{{project:path}}/r{{run_id:int}}"
 routes = [
     Route("/", home),
-    Route("/login", login, methods=["GET"]),
-    Route("/login", log_in, methods=["POST"]),
-    Route("/logout", log_out, methods=["POST"]),
-    Route("/api/pages/link", make_link, methods=["POST"]),
+    *doors.routes,
     Route("/pages/static/{name}", asset),
-    Route("/pages/curves", guarded(curve_data, shown=False)),
-    Route("/pages/pulse", guarded(pulse_data, shown=False)),
-    Route("/pages/logs", guarded(log_data, shown=False)),
+    *polling.routes,
     Route(views.HOME, guarded(projects)),
     Route(RUN, guarded(run)),
     Route(f"{RUN}/{{tab}}", guarded(run)),

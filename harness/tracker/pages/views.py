@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-from harness.tracker import curves, reads, series, signed
+from harness.tracker import curves, lineage, reads, signed
 from harness.tracker.http import Refused
 from harness.tracker.pages import groups
 
@@ -63,6 +63,7 @@ def head(db: sqlite3.Connection, row: sqlite3.Row) -> Found:
         "created_at": row["created_at"],
         "status_updated": row["status_updated"],
         "heartbeat_at": row["heartbeat_at"],
+        "silent": bool(row["silent"]),
         "notes": notes[-1]["content"]["text"] if notes else (said if isinstance(said, str) else None),
         "parent": parent,
         "fork_step": row["fork_step"],
@@ -76,14 +77,14 @@ def charts(db: sqlite3.Connection, runs: Sequence[sqlite3.Row], search: str) -> 
     metrics = [
         (row["id"], row["display_id"] if several else "", name)
         for row in runs
-        for name in series.of_run(db, row["id"])
+        for name in lineage.names(db, row["id"])
         if search.lower() in name.lower()
     ]
     found = groups.charts(metrics)
     found.sort(key=lambda chart: chart.system)
     shown = []
     for number, chart in enumerate(found[:CHARTS_MOST]):
-        ends = [(one, curves.last(db, one.run, one.name)) for one in chart.series]
+        ends = [(one, curves.last(db, one.run, one.name, lineage.shown)) for one in chart.series]
         shown.append({"number": number, "title": chart.title, "system": chart.system, "series": ends})
     return shown, max(0, len(found) - CHARTS_MOST)
 

@@ -72,6 +72,34 @@ def test_no_extreme_is_dropped(rows: list[tuple[int, int, float]], buckets: int)
     assert curves.overwritten(db, 1, "m") == (len(rows), len(rows) - len(expected))
 
 
+TIMED = st.lists(st.tuples(STEP, st.integers(0, 50) | st.integers(0, 10**13), VALUE), max_size=80)
+
+
+@given(TIMED, st.integers(1, 40), st.integers(0, 60), st.none() | st.integers(0, 60))
+@settings(max_examples=300)
+def test_by_time_no_extreme_is_dropped_either(
+    rows: list[tuple[int, int, float]], buckets: int, first: int, until: int | None
+) -> None:
+    """Contract: the points of the deduplicated series whose time is in the window, each in one bucket, and
+    buckets in the order of time.
+    """
+    best: dict[int, tuple[int, float]] = {}
+    for step, time_ms, value in rows:
+        if time_ms >= best.get(step, (-1, 0.0))[0]:
+            best[step] = time_ms, value
+    expected = [(at, v) for at, v in best.values() if at >= first and (until is None or at <= until)]
+    found = curves.curve(filled(rows), 1, "m", buckets, first, until, by_time=True)
+    assert len(found.buckets) <= buckets
+    assert found.points == len(expected) == sum(one.count + one.odd for one in found.buckets)
+    ends = [edge for one in found.buckets for edge in (one.first, one.last)]
+    assert ends == sorted(ends)
+    assert set(ends) <= {at for at, _ in expected}
+    finite = [value for _, value in expected if math.isfinite(value)]
+    lows, highs = ([one.low for one in found.buckets], [one.high for one in found.buckets])
+    assert min((v for v in lows if v is not None), default=None) == min(finite, default=None)
+    assert max((v for v in highs if v is not None), default=None) == max(finite, default=None)
+
+
 @pytest.fixture(scope="module")
 def million() -> Iterator[sqlite3.Connection]:
     rows = [(step, step, math.sin(step / 9e4)) for step in range(1_000_000)]

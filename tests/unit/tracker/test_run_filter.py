@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from harness.tracker import patterns, run_filter
 from harness.tracker.http import Refused
+from harness.tracker.run_facts import Facts
 from harness.tracker.store import Slow
 
 ALPHABET = "ab.-1"
@@ -80,7 +81,7 @@ def test_a_list_that_takes_too_long_ends() -> None:
     db = sqlite3.connect(":memory:")
     db.row_factory = sqlite3.Row
     row = db.execute("SELECT 1 AS id, '{\"a\": 1}' AS config").fetchone()
-    late, early = (run_filter.Facts(db, row, time.monotonic() + seconds) for seconds in (-1, 60))
+    late, early = (Facts(db, row, time.monotonic() + seconds) for seconds in (-1, 60))
     assert early.value("config", "a") == 1
     for read in (lambda: late.value("config", "a"), lambda: late.metric("m")):
         with pytest.raises(Slow):

@@ -6,7 +6,13 @@
   const HEIGHT = 220;
   const SLOWEST = 15000;
   const BUCKETS = 700; // a series of up to 700 points is drawn point by point
-  const state = { log: false, smooth: 0, first: null, last: null };
+  const DAY = 86400000;
+  const INTERVALS = [ // of ticks on an axis of time, in milliseconds
+    ...[1, 2, 5, 10, 20, 50, 100, 200, 500], ...[1, 2, 5, 10, 15, 30].map((n) => n * 1000),
+    ...[1, 2, 5, 10, 15, 30].map((n) => n * 60000), ...[1, 2, 3, 6, 12].map((n) => n * 3600000),
+    ...[1, 2, 7, 14, 30, 91, 365].map((n) => n * DAY),
+  ];
+  const state = { axis: "step", log: false, smooth: 0, first: null, last: null };
   const charts = [];
   const byId = (id) => document.getElementById(id);
 
@@ -41,6 +47,27 @@
     return found;
   }
 
+  // A client's time in UTC. One outside of the calendar stays a number.
+  function moment(time, from = 0, to = 23) {
+    return Math.abs(time) <= 8.64e15 ? new Date(time).toISOString().replace("T", " ").slice(from, to) : String(time);
+  }
+
+  // [place, text] of ticks on the axis of steps, or of time.
+  function placeTicks(low, high, count) {
+    if (state.axis === "step") return ticks(low, high, count).filter((at) => at % 1 === 0).map((at) => [at, figure(at)]);
+    const raw = (high - low) / count || 1, step = INTERVALS.find((n) => n >= raw) || 365 * DAY * Math.ceil(raw / (365 * DAY));
+    const part = step >= DAY ? [0, 10] : step >= 60000 ? [high - low > DAY ? 5 : 11, 16] : step >= 1000 ? [11, 19] : [11, 23];
+    const found = [];
+    for (let at = Math.ceil(low / step) * step; at <= high && found.length < 12; at += step) found.push([at, moment(at, ...part)]);
+    return found;
+  }
+
+  function place(first, last) {
+    const told = state.axis === "step" ? String : (at) => moment(at, 0, 23);
+    const name = state.axis === "step" ? "step" : "time";
+    return first === last ? `${name} ${told(first)}` : `${name}s ${told(first)}–${told(last)}`;
+  }
+
   // Powers of ten within the range, thinned; where there are fewer than two, round places.
   function logTicks(low, high) {
     const found = [];
@@ -72,6 +99,7 @@
       this.loading = false;
       this.cursor = null;
       this.brush = null;
+      this.pinch = null;
       this.legend();
       this.listen();
     }
@@ -97,18 +125,21 @@
       if (this.loading) return;
       this.loading = true;
       this.stale = false;
-      const window_ = `${state.first}-${state.last}`;
+      const asked = () => [state.axis, state.first, state.last].join(), before = asked(), { axis, first, last } = state;
       try {
         for (let at = 0; at < this.series.length; at += 16) {
           const part = this.series.slice(at, at + 16);
           const pairs = part.map((one) => ["series", `${one.run}:${one.name}`]);
           pairs.push(["buckets", BUCKETS]);
-          if (state.first !== null) pairs.push(["first", state.first]);
-          if (state.last !== null) pairs.push(["last", state.last]);
+          if (axis !== "step") pairs.push(["axis", axis]);
+          if (first !== null) pairs.push(["first", first]);
+          if (last !== null) pairs.push(["last", last]);
           const found = await ask("/pages/curves", pairs);
+          if (before !== asked()) return; // loaded again, below
           found.series.forEach((data, index) => { part[index].data = data; });
         }
-        this.root.dataset.drawn = window_;
+        this.root.dataset.drawn = `${first}-${last}`;
+        this.root.dataset.axis = axis;
         this.draw();
         this.tell();
       } catch (error) {
@@ -116,7 +147,7 @@
         this.readout.textContent = `The tracker did not answer (${error.message}); trying again.`;
       } finally {
         this.loading = false;
-        if (window_ !== `${state.first}-${state.last}`) this.load();
+        if (before !== asked()) this.load();
       }
     }
 
@@ -124,7 +155,7 @@
     tell() {
       for (const one of this.series) {
         const bold = one.item && one.item.querySelector("b");
-        if (!bold || state.last !== null || !one.data.exact && one.data.buckets.length === 0) continue;
+        if (!bold || state.axis !== "step" || state.last !== null || !one.data.exact && one.data.buckets.length === 0) continue;
         const ends = one.data.buckets.filter((b) => b[4] !== null);
         const end = ends[ends.length - 1];
         if (!end || end[0] !== end[1]) continue;
@@ -167,6 +198,7 @@
       const spare = (high - low) * 0.05;
       low -= spare;
       high += spare;
+      if (this.pinch && this.pinch.window) [begin, end] = this.pinch.window;
       const inner = width - PAD.left - PAD.right, tall = HEIGHT - PAD.top - PAD.bottom, span = end - begin || 1;
       const x = (step) => PAD.left + ((step - begin) / span) * inner;
       const y = (placed) => PAD.top + (1 - (placed - low) / (high - low)) * tall;
@@ -176,10 +208,9 @@
         svg.append(element("line", { class: "grid", x1: PAD.left, x2: width - PAD.right, y1: y(mark), y2: y(mark) }));
         svg.append(element("text", { x: PAD.left - 6, y: y(mark) + 4, "text-anchor": "end" }, figure(state.log ? 10 ** mark : mark)));
       }
-      for (const mark of ticks(begin, end, Math.max(2, Math.floor(width / 80)))) {
-        if (mark % 1) continue;
+      for (const [mark, text] of placeTicks(begin, end, Math.max(2, Math.floor(width / 80)))) {
         const anchor = x(mark) > width - 40 ? "end" : "middle";
-        svg.append(element("text", { x: anchor === "end" ? width - 4 : x(mark), y: HEIGHT - 6, "text-anchor": anchor }, figure(mark)));
+        svg.append(element("text", { x: anchor === "end" ? width - 4 : x(mark), y: HEIGHT - 6, "text-anchor": anchor }, text));
       }
       for (const [one] of shown) this.line(svg, one);
       const told = [];
@@ -187,7 +218,7 @@
       if (odd) told.push(`${odd} not finite (red marks)`);
       if (below) told.push("values of 0 and less have no place on a log scale");
       this.note = told.join("; ");
-      svg.setAttribute("aria-label", `${this.root.querySelector("figcaption").textContent}: ${points} points, steps ${begin} to ${end}, values ${figure(state.log ? 10 ** (low + spare) : low + spare)} to ${figure(state.log ? 10 ** (high - spare) : high - spare)}. ${this.note}`);
+      svg.setAttribute("aria-label", `${this.root.querySelector("figcaption").textContent}: ${points} points, ${place(begin, end)}, values ${figure(state.log ? 10 ** (low + spare) : low + spare)} to ${figure(state.log ? 10 ** (high - spare) : high - spare)}. ${this.note}`);
       if (this.cursor === null) this.readout.textContent = this.note; else this.point(this.cursor);
     }
 
@@ -248,11 +279,11 @@
         svg.append(element("rect", { class: "brush", x: from, y: PAD.top, width: Math.max(1, to - from), height: HEIGHT - PAD.top - PAD.bottom }));
       }
       const told = [];
-      let where = `step ${at}`;
+      let where = place(at, at);
       for (const one of this.series) {
         if (!one.shown || !one.data || !one.data.buckets.length) continue;
         const near = one.data.buckets.reduce((best, b) => (Math.abs((b[0] + b[1]) / 2 - at) < Math.abs((best[0] + best[1]) / 2 - at) ? b : best));
-        where = near[0] === near[1] ? `step ${near[0]}` : `steps ${near[0]}–${near[1]}`;
+        where = place(near[0], near[1]);
         const value = near[2] === near[3] ? figure(near[4]) : `${figure(near[2])} … ${figure(near[3])}`;
         told.push(this.series.length > 1 ? `${one.label} ${value}` : value);
       }
@@ -266,20 +297,61 @@
       this.readout.textContent = this.note || "";
     }
 
+    // What lies under a finger, also beside the curves.
+    under(x) {
+      return this.scale.begin + ((x - this.canvas.getBoundingClientRect().left - PAD.left) / this.scale.inner) * this.scale.span;
+    }
+
+    // Two fingers keep what was under them when the second one came.
+    pinched([from, to]) {
+      const { left, right, inner } = this.pinch, near = this.canvas.getBoundingClientRect().left + PAD.left;
+      if (to - from < 10 || right <= left) return;
+      const span = ((right - left) * inner) / (to - from), start = left - ((from - near) / inner) * span;
+      const first = Math.max(0, Math.round(start));
+      this.pinch.window = [first, Math.max(first + 1, Math.round(start + span))];
+      cancelAnimationFrame(this.frame);
+      this.frame = requestAnimationFrame(() => { if (this.pinch) this.draw(); });
+    }
+
     listen() {
-      this.canvas.addEventListener("pointermove", (event) => { if (this.scale) this.point(this.step(event)); });
-      this.canvas.addEventListener("pointerleave", () => { if (this.brush === null) this.away(); });
+      const fingers = new Map();
+      const lifted = (event) => {
+        fingers.delete(event.pointerId);
+        if (!this.pinch) return false;
+        if (fingers.size < 2) {
+          const chosen = this.pinch.window;
+          this.pinch = null;
+          if (chosen && event.type === "pointerup") zoom(...chosen); else this.draw();
+        }
+        return true;
+      };
+      this.canvas.addEventListener("pointermove", (event) => {
+        if (!this.scale) return;
+        if (fingers.has(event.pointerId)) fingers.set(event.pointerId, event.clientX);
+        if (this.pinch) this.pinched([...fingers.values()].sort((a, b) => a - b)); else this.point(this.step(event));
+      });
+      this.canvas.addEventListener("pointerleave", () => { if (this.brush === null && !this.pinch) this.away(); });
       this.canvas.addEventListener("pointerdown", (event) => {
-        if (!this.scale || event.button !== 0 || event.pointerType === "touch") return;
-        this.brush = this.step(event);
+        if (!this.scale || event.button !== 0) return;
         this.canvas.setPointerCapture(event.pointerId);
+        if (event.pointerType === "touch") fingers.set(event.pointerId, event.clientX);
+        if (fingers.size > 2) return;
+        if (fingers.size === 2) {
+          this.away();
+          const [left, right] = [...fingers.values()].sort((a, b) => a - b).map((x) => this.under(x));
+          this.pinch = { left, right, inner: this.scale.inner, window: null };
+          return;
+        }
+        this.brush = this.step(event);
       });
       this.canvas.addEventListener("pointerup", (event) => {
-        if (this.brush === null || !this.scale) return;
-        const [from, to] = [this.brush, this.step(event)].sort((a, b) => a - b);
+        if (lifted(event) || this.brush === null || !this.scale) return;
+        const end = this.step(event), [from, to] = [this.brush, end].sort((a, b) => a - b);
         this.away();
         if (this.scale.x(to) - this.scale.x(from) > 5) zoom(from, to);
+        else if (event.pointerType === "touch") this.point(end); // a tap reads the values
       });
+      this.canvas.addEventListener("pointercancel", (event) => { if (!lifted(event)) this.away(); }); // the page scrolls
       this.canvas.addEventListener("dblclick", () => zoom(null, null));
       this.root.addEventListener("focus", () => { if (this.scale && this.cursor === null) this.point(this.scale.end); });
       this.root.addEventListener("blur", () => this.away());
@@ -306,8 +378,9 @@
   function zoom(first, last) {
     state.first = first;
     state.last = last;
-    byId("first").value = first === null ? "" : first;
-    byId("last").value = last === null ? "" : last;
+    const typed = state.axis === "step";
+    byId("first").value = first === null || !typed ? "" : first;
+    byId("last").value = last === null || !typed ? "" : last;
     refresh();
   }
 
@@ -335,6 +408,14 @@
     const typed = (id) => { const text = byId(id).value; return text === "" ? null : Math.max(0, Math.floor(Number(text))); };
     for (const id of ["first", "last"]) byId(id).addEventListener("change", () => zoom(typed("first"), typed("last")));
     byId("whole").addEventListener("click", () => zoom(null, null));
+    const turn = () => {
+      state.axis = byId("axis").value;
+      for (const id of ["first", "last"]) byId(id).closest("label").hidden = state.axis !== "step";
+      byId("whole").textContent = state.axis === "step" ? "All steps" : "All times";
+      for (const chart of charts) { chart.away(); for (const one of chart.series) one.data = null; }
+    };
+    byId("axis").addEventListener("change", () => { turn(); zoom(null, null); });
+    turn();
     state.log = byId("log").checked;
     state.smooth = Number(byId("smooth").value);
     const seen = new IntersectionObserver((entries) => {

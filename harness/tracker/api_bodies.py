@@ -1,0 +1,139 @@
+"""The bodies of the API as types, for the OpenAPI document (openapi.py).
+
+Bodies are read by run_fields.py and ingest.py, which say in words what is wrong. A test sends what these
+types allow and forbid (tests/integration/test_tracker_fuzz.py).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+Document = Annotated[str, Meta(description="JSON as a string")]
+Id = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Name = Annotated[str, Meta(min_length=1, max_length=1024)]
+Word = Annotated[str, Meta(min_length=1, max_length=4096)]
+Milliseconds = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1, description="milliseconds since 1970")]
+Tags = Annotated[list[str], Meta(max_length=50)]
+Status = Literal["RUNNING", "COMPLETED", "FAILED", "TERMINATED", "CANCELLED"]
+Object = dict[str, Any]
+
+
+class Create(Struct):
+    runName: Word
+    projectName: Word
+    externalId: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
+    config: Document | None = None
+    loggerSettings: Document | None = None
+    systemMetadata: Document | None = None
+    tags: Tags | None = None
+    forkRunId: Id | None = None
+    forkStep: Id | None = None
+    inheritConfig: bool | None = None
+    inheritTags: bool | None = None
+    createdAt: Milliseconds | None = None
+    updatedAt: Milliseconds | None = None
+
+
+class Resume(Struct):
+    """One of the three ids."""
+
+    runId: Id | None = None
+    displayId: str | None = None
+    externalId: str | None = None
+    projectName: str | None = None
+
+
+class OfRun(Struct):
+    runId: Id
+
+
+class LogNames(Struct):
+    runId: Id
+    logType: Annotated[str, Meta(min_length=1, max_length=64)]
+    logName: list[str] | str
+
+
+class StatusReport(Struct):
+    runId: Id
+    status: Status
+    statusMetadata: Document | None = None
+    statusUpdated: Milliseconds | None = None
+
+
+class NewTags(Struct):
+    runId: Id
+    tags: Tags
+
+
+class NewConfig(Struct):
+    runId: Id
+    config: Document | Object | None
+
+
+class NewNotes(Struct):
+    runId: Id
+    notes: Annotated[str, Meta(max_length=10_000)]
+
+
+class Alert(Struct):
+    runId: Id
+    alert: Object
+
+
+class Graph(Struct):
+    runId: Id
+    graph: Object
+
+
+class PointLine(Struct, forbid_unknown_fields=True):
+    """One step. A value that JSON has no number for may be null, "NaN", "Infinity" or "-Infinity"."""
+
+    time: Whole
+    step: Whole
+    data: dict[Name, float | Literal["NaN", "Infinity", "-Infinity"] | None]
+
+
+class LogLine(Struct, forbid_unknown_fields=True):
+    time: Whole
+    message: str
+    lineNumber: Whole
+    logType: str | None = None
+    step: int | None = None
+
+
+class DataLine(Struct, forbid_unknown_fields=True):
+    time: Whole
+    data: Document
+    dataType: str
+    logName: Name
+    step: Whole | None = None
+
+
+class NewFile(Struct):
+    fileName: Name
+    fileSize: Id
+    logName: Word
+    time: Milliseconds
+    fileType: str | None = None
+    step: Id | None = None
+    sampleIndex: Id | None = None
+    caption: str | None = None
+    annotations: Any = None
+
+
+class NewFiles(Struct):
+    files: Annotated[list[NewFile], Meta(min_length=1, max_length=1000)]
+
+
+class Claim(Struct):
+    projectName: Word
+    externalId: Word
+    launch: Word
+    shared: bool | None = None
+
+
+class Release(Struct):
+    launch: Word

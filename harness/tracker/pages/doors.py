@@ -1,0 +1,99 @@
+"""The door before the pages: a session, the form and the link that give one, the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from urllib.parse import parse_qs, quote
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from harness.tracker import bodies
+from harness.tracker.http import Json, Refused
+from harness.tracker.pages import render, sessions, views
+from harness.tracker.pages.sessions import Session
+
+Handler = Callable[[Request, Session], Awaitable[Response]]
+FORM_MOST = 16 << 10
+
+
+def guarded(handler: Handler, *, shown: bool = True) -> Callable[[Request], Awaitable[Response]]:
+    """Return the handler behind the door. Without a session a page leads to /login, and data is 401."""
+
+    async def handle(request: Request) -> Response:
+        session = sessions.of(request)
+        if session is None:
+            if not shown:
+                raise Refused(401, "log in again")
+            wanted = quote(request.scope["path"])
+            wanted += f"?{request.url.query}" if request.url.query else ""
+            return RedirectResponse(f"/login?next={quote(wanted, safe='')}", 303, render.HEADERS)
+        try:
+            return await handler(request, session)
+        except Refused as error:
+            if not shown:
+                raise
+            return render.page("error", error.status_code, status=error.status_code, reason=error.detail)
+
+    return handle
+
+
+async def login(request: Request) -> Response:
+    """Show the form, or take a link's secret."""
+    if sessions.of(request) is not None:
+        return _go(request)
+    once = request.query_params.get("once")
+    if once is not None:
+        if request.app.state.links.take(once):
+            answer = _go(request)
+            sessions.give(request, answer, Session())
+            return answer
+        why = "This link was used, or its time is over. `harness tracker open` prints a new one."
+        return render.page("login", 403, why=why, next=_next(request))
+    return render.page("login", why="", next=_next(request))
+
+
+async def log_in(request: Request) -> Response:
+    """Take the form."""
+    if not sessions.from_here(request):
+        return render.page("login", 403, why="This form was sent by another site.", next=views.HOME)
+    async with bodies.body(request, FORM_MOST) as text:
+        fields = parse_qs(text.decode(errors="replace"))
+    session = sessions.by_key(fields.get("key", [""])[0], request.app.state.key)
+    if session is None:
+        return render.page("login", 401, why="The tracker does not accept this key.", next=_next(request))
+    answer = _go(request)
+    sessions.give(request, answer, session)
+    return answer
+
+
+async def log_out(request: Request) -> Response:
+    answer = RedirectResponse("/login", 303, render.HEADERS)
+    if sessions.from_here(request):
+        sessions.end(request, answer)
+    return answer
+
+
+async def make_link(request: Request) -> Response:
+    """Answer, to who has the tracker's own key, a secret that opens a session once."""
+    return Json({"once": request.app.state.links.make(), "seconds": sessions.LINK_SECONDS})
+
+
+def _next(request: Request) -> str:
+    """Return where to go after the login: a page of ours and nowhere else."""
+    wanted = request.query_params.get("next", "")
+    safe = wanted.startswith(f"{views.HOME}/") and "\\" not in wanted and wanted.isprintable()
+    return wanted if safe else views.HOME
+
+
+def _go(request: Request) -> Response:
+    return RedirectResponse(quote(_next(request), safe="/?&=%~+,:;@!*'()"), 303, render.HEADERS)
+
+
+routes = [
+    Route("/login", login, methods=["GET"]),
+    Route("/login", log_in, methods=["POST"]),
+    Route("/logout", log_out, methods=["POST"]),
+    Route("/api/pages/link", make_link, methods=["POST"]),
+]

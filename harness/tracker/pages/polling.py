@@ -1,0 +1,87 @@
+"""GET /pages/…: what the pages' script asks for: curves, whether something is new, log lines."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from harness.tracker import curves, http, lineage, reads
+from harness.tracker.http import Json, Refused
+from harness.tracker.pages import reading, views
+from harness.tracker.pages.doors import guarded
+from harness.tracker.pages.sessions import Session
+
+SERIES_MOST = 64
+BUCKETS = 300
+NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
+async def curve_data(request: Request, session: Session) -> Response:
+    """Answer `{"series": […]}` for each `series=RUN:NAME`, in the order of the question.
+
+    `axis=time`: by the clients' times in milliseconds in place of steps.
+    """
+    wanted = [one.partition(":") for one in request.query_params.getlist("series")]
+    if not 1 <= len(wanted) <= SERIES_MOST:
+        raise Refused(400, f"series: expected 1 to {SERIES_MOST} times RUN:NAME")
+    pairs = [(http.integer(run, "series"), name) for run, _, name in wanted]
+    buckets = http.number(request, "buckets", BUCKETS, curves.MOST_BUCKETS)
+    first, until = http.number(request, "first", 0), http.optional_number(request, "last")
+    by_time = request.query_params.get("axis") == "time"
+
+    def read(db: sqlite3.Connection) -> Response:
+        found = []
+        for number, name in pairs:
+            _seen(db, session, number)
+            made = curves.curve(db, number, name, buckets, first, until, lineage.shown, by_time)
+            rows = [[b.first, b.last, b.low, b.high, b.mean, b.odd] for b in made.buckets]
+            found.append(
+                {"run": number, "name": name, "points": made.points, "exact": made.exact, "buckets": rows}
+            )
+        return Json({"series": found})
+
+    return _private(await http.store(request).scan(read))
+
+
+async def pulse_data(request: Request, session: Session) -> Response:
+    ids = http.numbers(request, "runs")[: views.COMPARED_MOST]
+
+    def read(db: sqlite3.Connection) -> Response:
+        return Json({"runs": [reading.pulse(db, _seen(db, session, one)) for one in ids]})
+
+    return _private(await http.store(request).read(read))
+
+
+async def log_data(request: Request, session: Session) -> Response:
+    query, run_id = request.query_params, http.number(request, "run")
+    chosen = {one: query.get(one, "") for one in ("sender", "kind", "search")}
+    after = http.number(request, "after", 0)
+
+    def read(db: sqlite3.Connection) -> Response:
+        _seen(db, session, run_id)
+        return Json({"lines": reading.lines(db, run_id, **chosen, before=None, after=after)})
+
+    return _private(await http.store(request).scan(read))
+
+
+def _seen(db: sqlite3.Connection, session: Session, run_id: int) -> sqlite3.Row:
+    """Return a run that the session opens. Raises Refused 404."""
+    row = reads.run(db, run_id)
+    if not session.opens(row["project"]):
+        raise Refused(404, "Run not found")
+    return row
+
+
+def _private(answer: Response) -> Response:
+    answer.headers.update(NO_STORE)
+    return answer
+
+
+routes = [
+    Route("/pages/curves", guarded(curve_data, shown=False)),
+    Route("/pages/pulse", guarded(pulse_data, shown=False)),
+    Route("/pages/logs", guarded(log_data, shown=False)),
+]
