@@ -36,7 +36,9 @@ def test_figure_that_leaves_its_range(figures: ModuleType) -> None:
     """Contract: a figure out of its range is named with both; one within says nothing."""
     result = {"torchrun": arm(1, 2, 3, 40, 50)}
     assert figures.left(result, {"torchrun.memory_mib": [0, 50]}) == []
-    found = figures.left(result, {"torchrun.to_jobset_seconds.p99": [0, 1.9], "torchrun.memory_mib": [51, 60]})
+    found = figures.left(
+        result, {"torchrun.to_jobset_seconds.p99": [0, 1.9], "torchrun.memory_mib": [51, 60]}
+    )
     assert found == [
         "torchrun.to_jobset_seconds.p99 is 2: expected 0 to 1.9",
         "torchrun.memory_mib is 50: expected 51 to 60",
