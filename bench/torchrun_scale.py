@@ -224,9 +224,8 @@ def main() -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if any(arm.name == "trainer" for arm in wanted):
             trainer.install(KindCluster(settings), kube, context, folder / "trainer")
-            kube.apply(
-                trainer.runtime(QUEUE, {**POD, "containers": [{"name": "node", "image": "simulated"}]})
-            )
+            of = {**POD, "containers": [{"name": "node", "image": "simulated"}]}
+            trainer.until_applied(kube, trainer.runtime(QUEUE, of))
         team = Team(kube, f"scale-{secrets.token_hex(3)}", "simulated")
         team.prepare()
         stack.callback(team.remove)

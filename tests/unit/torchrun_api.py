@@ -40,8 +40,8 @@ class Api:
         self.reads, self.writes = 0, 0
         self.asked: Callable[[str, Object], None] = lambda verb, item: None
         """Called before a controller's create or delete."""
-        self.fails: tuple[int, BaseException] | None = None
-        """After so many steps; each write is two: before it is done, and before its answer."""
+        self.then: tuple[int, Callable[[], None]] | None = None
+        """What happens after so many steps; each write is two: before it is done, and before its answer."""
 
     # -- what the cluster does ---------------------------------------------------------------------------
     def there(self, kind: str, name: str = "demo") -> Object | None:
@@ -87,12 +87,19 @@ class Api:
         ]
 
     def step(self) -> None:
-        if self.fails is not None:
-            left, error = self.fails
-            if left == 0:
-                self.fails = None
-                raise error
-            self.fails = (left - 1, error)
+        if self.then is not None:
+            left, happens = self.then
+            self.then = (left - 1, happens) if left else None
+            if not left:
+                happens()
+
+    def fail(self, steps: int, error: BaseException) -> None:
+        """Fail after so many steps."""
+
+        def happens() -> None:
+            raise error
+
+        self.then = (steps, happens)
 
 
 class Client:
@@ -119,48 +126,49 @@ class Resource:
         self.api, self.version, self.kind = api, version, kind
         self.status = self
 
-    def _written(self, verb: str, item: Object, write: Callable[[], Object]) -> Answer:
-        self.api.writes += 1
+    def _write(self, verb: str, item: Object) -> Answer:
         self.api.asked(verb, item)
+        done = copy.deepcopy(self.api.put(item))
         self.api.step()
-        done = write()
+        return Answer(done)
+
+    def _known(self, name: str) -> Object:
+        """Return the object as it is when the request has come."""
+        self.api.writes += 1
         self.api.step()
-        return Answer(copy.deepcopy(done))
+        known = self.api.there(self.kind, name)
+        if known is None:
+            raise ApiException(status=404)
+        return known
 
     def create(self, *, body: Object, **_: Any) -> Answer:
-        name = body["metadata"]["name"]
-        if (self.kind, name) in self.api.objects:
-            self.api.writes += 1
+        self.api.writes += 1
+        self.api.step()
+        if (self.kind, body["metadata"]["name"]) in self.api.objects:
             raise ApiException(status=409)
         made = copy.deepcopy(body)
         made["metadata"]["uid"] = f"{self.kind}-{self.api.version}"
         if self.kind == "JobSet":
             made["status"] = {"restarts": 0, "conditions": []}
-        return self._written("create", made, lambda: self.api.put(made))
+        return self._write("create", made)
 
     def replace(self, *, body: Object, name: str, namespace: str) -> Answer:
         del namespace
-        known = self.api.there(self.kind, name)
-        if known is None:
-            raise ApiException(status=404)
+        known = self._known(name)
         if known["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]:
-            self.api.writes += 1
             raise ApiException(status=409)
-        new = {**body, "metadata": known["metadata"]} if "status" not in body else {**known}
         if "status" in body:
-            new["status"] = body["status"]
-        return self._written("update", new, lambda: self.api.put(new))
+            return self._write("update", {**known, "status": body["status"]})
+        return self._write("update", body)
 
     def delete(self, *, name: str, namespace: str | None, body: Object) -> Answer:
         del namespace
-        known = self.api.there(self.kind, name)
-        if known is None:
-            raise ApiException(status=404)
+        known = self._known(name)
         for field, value in body["preconditions"].items():
             if known["metadata"][field] != value:
                 raise ApiException(status=409)
-        ending = {**known, "metadata": {**known["metadata"], "deletionTimestamp": "2026-11-23T12:00:00Z"}}
-        return self._written("delete", known, lambda: self.api.put(ending))
+        metadata = {**known["metadata"], "deletionTimestamp": "2026-11-23T12:00:00Z"}
+        return self._write("delete", {**known, "metadata": metadata})
 
 
 class Watching:

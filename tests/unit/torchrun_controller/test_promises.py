@@ -43,8 +43,9 @@ class Killed(BaseException):
 class Promises(RuleBasedStateMachine):
     """One job of two nodes, with a deadline of 100 s and a TTL of 50 s after its end."""
 
-    @initialize(suspended=RARELY, queue_there=st.booleans())
-    def begin(self, suspended: int, queue_there: bool) -> None:
+    @initialize(suspended=RARELY, queue_there=st.booleans(), runs=st.integers(0, LAST))
+    def begin(self, suspended: int, queue_there: bool, runs: int) -> None:
+        """Begin with a job that is new or, mostly, one that runs already."""
         limits = {"activeDeadlineSeconds": 100, "ttlSecondsAfterFinished": 50, "maxRestarts": 1}
         self.api, self.now = Api(), START
         self.api.put(job(suspend=suspended == LAST, reliability=limits))
@@ -55,6 +56,11 @@ class Promises(RuleBasedStateMachine):
         self.finished: Object | None = None
         self.ran_ok = self.strangers_deleted = self.lost = False
         self.controllers = [self._new(), self._new()]
+        if runs and queue_there and suspended != LAST:
+            self.controllers[0].look()
+            self.kueue_admits()
+            self._set_pods(("Running", "Running"))
+            self.look_until_quiet(0)
 
     def _new(self) -> Watching:
         found = Watching(self.api, lambda: self.now)
@@ -105,19 +111,34 @@ class Promises(RuleBasedStateMachine):
         found = Cluster(Client(self.api))  # type: ignore[arg-type]
         return desired(copy.deepcopy(self.job), see(found, self.job, kai=False), self.now)
 
-    @rule(which=WHICH, steps=st.one_of(st.none(), st.none(), st.integers(0, 9)), dies=st.booleans())
-    def look(self, which: int, steps: int | None, dies: bool) -> None:
-        """Look at what is known, which may be old. After so many steps it dies, or loses an answer."""
+    @rule(
+        which=WHICH,
+        hears=st.sampled_from(["all", "all", "jobs", "none"]),
+        steps=st.integers(0, 5),
+        happens=st.sampled_from(["nothing", "nothing", "nothing", "killed", "lost", "succeeds"]),
+    )
+    def look(self, which: int, hears: str, steps: int, happens: str) -> None:
+        """Look at what is known, which may be old. After so many steps it dies, or a request or its answer is
+        lost, or all ranks succeed.
+        """
+        if hears == "all":
+            self.controllers[which].hear_all()
+        elif hears == "jobs":
+            self.controllers[which].hear(kinds.JOBS, len(self.api.told))
         before, right = self._status(), self._oracle().status
-        error: BaseException = Killed() if dies else ProtocolError("the connection is gone")
-        self.api.fails = None if steps is None else (steps, error)
+        if happens == "killed":
+            self.api.fail(steps, Killed())
+        elif happens == "lost":
+            self.api.fail(steps, ProtocolError("the connection is gone"))
+        elif happens == "succeeds":
+            self.api.then = (steps, self._all_succeed)
         try:
             self.controllers[which].look()
         except (Killed, ProtocolError) as raised:
             if isinstance(raised, Killed):
                 self.controllers[which] = self._new()
         finally:
-            self.api.fails = None
+            self.api.then = None
         after = self._status()
         if after.get("phase") in FINISHED and before.get("phase") not in FINISHED:
             # Old knowledge never decides an end. That all ranks succeeded stays true, whatever came then.
@@ -215,6 +236,11 @@ class Promises(RuleBasedStateMachine):
         elif "Failed" in phases:
             self._change(restarts=1)
         elif phases == ("Succeeded", "Succeeded"):
+            self._all_succeed()
+
+    def _all_succeed(self) -> None:
+        if self._alive() and not self._over() and self.pods:
+            self._set_pods(("Succeeded", "Succeeded"))
             self.ran_ok = True
             self._end("Completed")
 

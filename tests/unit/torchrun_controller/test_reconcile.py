@@ -92,7 +92,7 @@ def test_old_job_is_not_acted_on(api: Api) -> None:
     is written again, to ask that.
     """
     found = controller(api)
-    api.fails = (2, ProtocolError("lost before it came"))  # the status is written, the JobSet is not
+    api.fail(2, ProtocolError("lost before it came"))  # the status is written, the JobSet is not
     with pytest.raises(ProtocolError):
         found.look()
     edit(api, suspend=True)  # no watch has told that
@@ -154,7 +154,7 @@ def test_deletion_whose_answer_was_lost(api: Api) -> None:
     running(api, found)
     edit(api, suspend=True)
     found.hear(JOBS, 10)
-    api.fails = (3, ProtocolError("done, and the answer lost"))
+    api.fail(3, ProtocolError("done, and the answer lost"))
     with pytest.raises(ProtocolError):
         found.look()
     assert the(api, "JobSet")["metadata"]["deletionTimestamp"]
