@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from kubernetes.dynamic.exceptions import DynamicApiError
 
 from harness.context import RunContext
+from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Kube, condition
+from harness.core.retries import pause
 from harness.provision.images.load import load_images
 from harness.provision.kind.cluster import KindCluster
 from harness.provision.source import versions
@@ -54,6 +57,19 @@ def install(kind: KindCluster, kube: Kube, context: RunContext, work: Path, seco
 def _unavailable(deployment: dict[str, Any]) -> str | None:
     seen = condition(deployment, "Available")
     return None if seen.get("status") == "True" else f"not available: {seen}"
+
+
+def until_applied(kube: Kube, document: dict[str, Any], seconds: float = 60) -> None:
+    """Apply an object that its webhook judges. The Service of a pod that is ready may not lead there yet."""
+    deadline = Deadline.after(seconds)
+    while True:
+        try:
+            kube.apply(document)
+            return
+        except DynamicApiError as error:
+            if deadline.passed or "failed calling webhook" not in str(error):
+                raise
+            pause(deadline)
 
 
 def _documents(base: Path) -> list[dict[str, Any]]:

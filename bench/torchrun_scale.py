@@ -3,8 +3,9 @@
     python bench/torchrun_scale.py --kubeconfig F [--cluster NAME] [--jobs 500] [--check F.toml]
 
 A kind cluster of `harness up` is expected. Printed is one JSON document. With --check the exit code is 1 when
-a figure leaves its range, as in Kueue's own performance tests. Nodes and pods are KWOK's: a pod succeeds as
-soon as it runs, so what is measured is the control plane. Arms follow each other:
+a figure leaves its range, as in Kueue's own performance tests; bench/torchrun_scale.toml is for 500 jobs.
+Nodes and pods are KWOK's: a pod succeeds as soon as it runs, so what is measured is the control plane. Arms
+follow each other:
 
   jobset-kueue   JobSets made directly, admitted by Kueue: the floor of the next one
   torchrun       TorchrunJobs of our controller (a process beside the cluster, with its manifest's rights)
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import secrets
 import sys
 import tempfile
@@ -30,23 +30,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/k8s")]
 
 import kubeflow_trainer as trainer  # noqa: E402
 from simulated_nodes import MARK, TOLERATION, simulated  # noqa: E402
+from torchrun_figures import Follower, Memory, beside, left, ratio, requests, spread  # noqa: E402
 from torchrun_team import Controller, Team  # noqa: E402
 
 from harness.context import RunContext  # noqa: E402
-from harness.core.kubernetes import Kube, Object, condition, events  # noqa: E402
+from harness.core.kubernetes import Kube, Object, condition  # noqa: E402
 from harness.provision.kind.cluster import KindCluster  # noqa: E402
 from harness.provision.source.kwok import kwok  # noqa: E402
 from harness.settings import load  # noqa: E402
 from harness.torchrun_controller import names  # noqa: E402
 
 NODES, GPUS, SENDERS = 64, 8, 8
+FREQUENT = 12
+"""So many kinds of requests are listed for each arm."""
 QUEUE = "simulated"
 POD = {
     "nodeSelector": {MARK: "fake"},
@@ -76,36 +77,6 @@ class Arm:
     over: Callable[[Object], bool]
     process: str
     """A word of its controller's command line; "" without one."""
-
-
-class Follower(threading.Thread):
-    """Notes when each object of a kind is first seen, and first over."""
-
-    def __init__(
-        self, kube: Kube, namespace: str, arm: tuple[str, str], note: Callable[[Object], None]
-    ) -> None:
-        super().__init__(daemon=True)
-        self.kube, self.namespace, self.note = Kube(kube.kubeconfig), namespace, note
-        self.resource = self.kube.resource(*arm)
-        self.stopped = threading.Event()
-        self.start()
-
-    def run(self) -> None:
-        while not self.stopped.is_set():
-            try:
-                listed = self.resource.get(namespace=self.namespace).to_dict()
-                for item in listed["items"]:
-                    self.note(item)
-                version = listed["metadata"]["resourceVersion"]
-                for event in events(
-                    self.resource, timeout=30, namespace=self.namespace, resource_version=version
-                ):
-                    self.note(event["object"])
-                    if self.stopped.is_set():
-                        return
-            except Exception as error:  # the connection, an expired version: list again
-                print(f"watch: {error!r}", file=sys.stderr)
-                time.sleep(0.2)
 
 
 def measured(kube: Kube, arm: Arm, jobs: int, team: Team) -> dict[str, Any]:
@@ -145,6 +116,7 @@ def measured(kube: Kube, arm: Arm, jobs: int, team: Team) -> dict[str, Any]:
         time.sleep(0.5)
         resident.look()
     took = clock() - began
+    asked = requests(kube) - before
     for follower in followers:
         follower.stopped.set()
     if len(times.told) < jobs:
@@ -154,7 +126,8 @@ def measured(kube: Kube, arm: Arm, jobs: int, team: Team) -> dict[str, Any]:
         "seconds": round(took, 1),
         "sending_seconds": round(sent, 1),
         "jobs_per_second": round(jobs / took, 2),
-        "requests_per_job": round((requests(kube) - before) / jobs, 1),
+        "requests_per_job": round(asked.total() / jobs, 1),
+        "of_these": {" ".join(what): round(count / jobs, 1) for what, count in asked.most_common(FREQUENT)},
         "to_jobset_seconds": spread([times.jobset[name] - times.made[name] for name in made]),
         "to_told_seconds": spread([max(0.0, times.told[name] - times.completed[name]) for name in made]),
         "memory_mib": resident.peak,
@@ -174,39 +147,6 @@ def gone(kube: Kube, namespace: str) -> None:
             return
         time.sleep(1)
     raise SystemExit("the arm's objects do not go")
-
-
-class Memory:
-    """The most that a process of this machine held, in MiB. A container of a kind node is one too."""
-
-    def __init__(self, word: str) -> None:
-        self.peak: float | None = None
-        found = [process for process in psutil.process_iter() if word and _says(process, word)]
-        self.process = max(found, key=lambda process: process.memory_info().rss, default=None)
-        if word and self.process is None:
-            raise SystemExit(f"no process whose command line has {word!r}")
-
-    def look(self) -> None:
-        if self.process is not None:
-            now = self.process.memory_info().rss / 2**20
-            self.peak = round(max(self.peak or 0.0, now), 1)
-
-
-def _says(process: psutil.Process, word: str) -> bool:
-    try:
-        return word in " ".join(process.cmdline())
-    except psutil.Error:
-        return False
-
-
-def spread(seconds: list[float]) -> dict[str, float]:
-    ordered = sorted(seconds)
-    return {"p50": round(ordered[len(ordered) // 2], 3), "p99": round(ordered[int(len(ordered) * 0.99)], 3)}
-
-
-def requests(kube: Kube) -> float:
-    text = kube.fetch("/metrics", seconds=30).data.decode()
-    return sum(float(value) for value in re.findall(r"^apiserver_request_total\{.*\} (\S+)$", text, re.M))
 
 
 def bare(name: str, namespace: str, labels: dict[str, str]) -> Object:
@@ -267,18 +207,6 @@ ARMS = [
 ]
 
 
-def left(result: dict[str, Any], ranges: dict[str, Any]) -> list[str]:
-    """Return the figures that are out of their ranges. A range is [least, most]; its key is dotted."""
-    found = []
-    for path, (least, most) in ranges.items():
-        value: Any = result
-        for part in path.split("."):
-            value = value[part]
-        if not least <= value <= most:
-            found.append(f"{path} is {value}: expected {least} to {most}")
-    return found
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--kubeconfig", type=Path, required=True)
@@ -296,9 +224,8 @@ def main() -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if any(arm.name == "trainer" for arm in wanted):
             trainer.install(KindCluster(settings), kube, context, folder / "trainer")
-            kube.apply(
-                trainer.runtime(QUEUE, {**POD, "containers": [{"name": "node", "image": "simulated"}]})
-            )
+            of = {**POD, "containers": [{"name": "node", "image": "simulated"}]}
+            trainer.until_applied(kube, trainer.runtime(QUEUE, of))
         team = Team(kube, f"scale-{secrets.token_hex(3)}", "simulated")
         team.prepare()
         stack.callback(team.remove)
@@ -317,19 +244,13 @@ def main() -> int:
         result["ratio_to_jobset"] = ratio(result, "torchrun", "jobset-kueue")
     if {"trainer", "jobset"} <= result.keys():
         result["trainer_ratio_to_jobset"] = ratio(result, "trainer", "jobset")
+    if {"torchrun", "trainer"} <= result.keys():
+        result["ratio_to_trainer"] = beside(result["torchrun"], result["trainer"])
     print(json.dumps(result, indent=2))
     failed = left(result, tomllib.loads(asked.check.read_text())) if asked.check else []
     for line in failed:
         print(line, file=sys.stderr)
     return 1 if failed else 0
-
-
-def ratio(result: dict[str, Any], one: str, floor: str) -> dict[str, float]:
-    more = result[one]["requests_per_job"] - result[floor]["requests_per_job"]
-    return {
-        "seconds": round(result[one]["seconds"] / result[floor]["seconds"], 2),
-        "requests_per_job_more": round(more, 1),
-    }
 
 
 if __name__ == "__main__":

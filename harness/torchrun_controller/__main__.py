@@ -18,6 +18,7 @@ import yaml
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube
 from harness.torchrun_controller import logs
+from harness.torchrun_controller.caches import Caches
 from harness.torchrun_controller.cluster import Cluster
 from harness.torchrun_controller.lease import Lease
 from harness.torchrun_controller.metrics import Metrics
@@ -130,8 +131,9 @@ def _lead(
 
     keeper = threading.Thread(target=keep, name="lease", daemon=True)
     keeper.start()
-    cluster = Cluster(kube, kai=asked.gang == "kai")
-    reconciler = Reconciler(cluster, asked.cluster_queue, metrics=metrics)
+    kai = asked.gang == "kai"
+    cluster = Cluster(kube, kai=kai)
+    reconciler = Reconciler(cluster, Caches(kai=kai), asked.cluster_queue, metrics=metrics)
     operator = Operator(reconciler, asked.namespace, lambda: health.moves("event loop"))
     asyncio.run(operator.run(stop, watching))
     stop.set()

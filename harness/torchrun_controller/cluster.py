@@ -1,94 +1,49 @@
-"""Reads what a cluster has of a job or a queue, and carries out what was decided.
+"""Reads a cluster as it is at this moment, and carries out what was decided.
 
 Every write is safe to repeat: an object is made under a fixed name and deleted by its UID, and a status is
 written only over the version that was read. So two controllers make nothing twice, and the one that read old
-state loses.
+state loses. What the API server answers to a write is told on (`wrote`): the next look is to see it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic.exceptions import DynamicApiError
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from harness.core.kubernetes import Kube, Object
 from harness.torchrun_controller import names
-from harness.torchrun_controller.models import JobSpec, QueueSpec
-from harness.torchrun_controller.names import PERMITTED
-from harness.torchrun_controller.observed import Action, Create, Delete, Finalizers, Seen, SeenQueue
-from harness.torchrun_controller.queues import resource_name
-from harness.torchrun_controller.template import kai_queue
+from harness.torchrun_controller.kinds import Kind
+from harness.torchrun_controller.observed import Action, Create, Delete, Finalizers
 
 GONE, CONFLICT = 404, 409
 CHANGES = (GONE, CONFLICT)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cluster:
     kube: Kube
     kai: bool = False
+    wrote: Callable[[Object], None] = lambda _: None
+    made: set[str] = field(default_factory=set)
+    """UIDs of JobSets that this process made, and whose job does not name them yet."""
 
     # -- read ------------------------------------------------------------------------------------------
-    def job(self, namespace: str, name: str) -> Object | None:
-        return self.kube.get(names.API, names.JOB_KIND, name, namespace)
+    def one(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """Return an object as it is now."""
+        return self.kube.get(kind.api, kind.kind, name, namespace)
 
-    def queue(self, namespace: str, name: str) -> Object | None:
-        return self.kube.get(names.API, names.QUEUE_KIND, name, namespace)
+    def of(self, kind: Kind, namespace: str, value: str) -> list[Object]:
+        """Return the objects whose label has this value, as they are now."""
+        found = self.kube.objects(kind.api, kind.kind, namespace, f"{kind.label}={value}")
+        return [{"apiVersion": kind.api, "kind": kind.kind, **item} for item in found]
 
-    def jobs(self, namespace: str | None = None) -> list[Object]:
-        return self.kube.objects(names.API, names.JOB_KIND, namespace)
-
-    def see(self, job: Object) -> Seen:
-        """Read what belongs to a job. What cannot matter for the next decision is not asked for."""
-        metadata = job["metadata"]
-        namespace, name = metadata["namespace"], metadata["name"]
-        label = f"{names.JOB_LABEL}={name}"
-        jobset = self.kube.get(names.JOBSET_API, "JobSet", name, namespace)
-        claims = self.kube.objects("v1", "PersistentVolumeClaim", namespace, label)
-        claims = [{"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim} for claim in claims]
-        if jobset is None:
-            return Seen(queue=self._queue_of(job), claims=claims, priority_classes=self._priority_classes())
-        workload = None
-        if jobset["spec"].get("suspend") and not self.kai:
-            of = f"kueue.x-k8s.io/job-uid={jobset['metadata']['uid']}"
-            workload = next(iter(self.kube.objects(names.KUEUE_API, "Workload", namespace, of)), None)
-        pods = self.kube.objects("v1", "Pod", namespace, f"{names.JOBSET_LABEL}={name}")
-        return Seen(queue=None, jobset=jobset, workload=workload, pods=pods, claims=claims)
-
-    def _queue_of(self, job: Object) -> Object | None:
-        try:
-            name = JobSpec.model_validate(job["spec"]).queue_name
-        except ValidationError:
-            return None  # the decision says why
-        return self.queue(job["metadata"]["namespace"], name)
-
-    def _priority_classes(self) -> frozenset[str]:
-        found = self.kube.objects("scheduling.k8s.io/v1", "PriorityClass")
-        return frozenset(item["metadata"]["name"] for item in found)
-
-    def see_queue(self, queue: Object) -> SeenQueue:
-        """Read what belongs to a queue."""
-        metadata = queue["metadata"]
-        namespace, name = metadata["namespace"], metadata["name"]
-        try:
-            spec = QueueSpec.model_validate(queue["spec"])
-        except ValidationError:
-            return SeenQueue()
-        kai = local = None
-        if self.kai:
-            kai = self.kube.get(names.KAI_API, "Queue", kai_queue(spec) or name)
-        else:
-            local = self.kube.get(names.KUEUE_API, "LocalQueue", spec.local_queue or name, namespace)
-        resources = {}
-        for template in spec.resources:
-            kind = str(template.template.get("kind"))
-            if kind in PERMITTED:
-                found = self.kube.get(PERMITTED[kind], kind, resource_name(name, template), namespace)
-                if found is not None:
-                    resources[kind, template.name] = found
-        return SeenQueue(local_queue=local, resources=resources, kai_queue=kai)
+    def names(self, kind: Kind) -> frozenset[str]:
+        """Return the names of all objects of a kind without namespaces, as they are now."""
+        return frozenset(item["metadata"]["name"] for item in self.kube.objects(kind.api, kind.kind))
 
     # -- write -----------------------------------------------------------------------------------------
     def write_status(self, found: Object, status: BaseModel, *, acting: bool) -> bool:
@@ -113,12 +68,23 @@ class Cluster:
         }
         resource = self.kube.resource(names.API, found["kind"])
         try:
-            resource.status.replace(body=body, name=metadata["name"], namespace=metadata["namespace"])
+            answer = resource.status.replace(
+                body=body, name=metadata["name"], namespace=metadata["namespace"]
+            )
         except (DynamicApiError, ApiException) as error:
             if error.status in CHANGES:
+                self._renew(found)
                 return False
             raise
+        self.wrote(answer.to_dict())
         return True
+
+    def _renew(self, found: Object) -> None:
+        """Read an object again that is older than was believed. One that is gone the watch tells of."""
+        metadata = found["metadata"]
+        newer = self.kube.get(names.API, found["kind"], metadata["name"], metadata["namespace"])
+        if newer is not None:
+            self.wrote(newer)
 
     def do(self, found: Object, action: Action) -> None:
         """Carry out an action for a job or a queue. One that was done already is no error."""
@@ -134,16 +100,21 @@ class Cluster:
     def _create(self, document: Object) -> None:
         resource = self.kube.resource(document["apiVersion"], document["kind"])
         try:
-            resource.create(
+            answer = resource.create(
                 body=document,
                 namespace=document["metadata"].get("namespace"),
                 field_manager=names.FIELD_MANAGER,
-            )
+            ).to_dict()
         except (DynamicApiError, ApiException) as error:
             if error.status != CONFLICT:
                 raise
+            return
+        if document["kind"] == "JobSet":
+            self.made.add(answer["metadata"]["uid"])
+        self.wrote(answer)
 
     def _delete(self, action: Delete, namespace: str) -> None:
+        self.made.discard(action.uid)
         only = {"uid": action.uid}
         if action.resource_version is not None:
             only["resourceVersion"] = action.resource_version
@@ -156,12 +127,15 @@ class Cluster:
         }
         resource = self.kube.resource(action.api_version, action.kind)
         try:
-            resource.delete(
+            answer = resource.delete(
                 name=action.name, namespace=namespace if resource.namespaced else None, body=options
-            )
+            ).to_dict()
         except (DynamicApiError, ApiException) as error:
             if error.status not in CHANGES:
                 raise
+            return
+        if answer.get("kind") == action.kind:  # it stays for a while: with its deletion time
+            self.wrote(answer)
 
     def _finalizers(self, found: Object, wanted: list[str]) -> None:
         metadata = found["metadata"]

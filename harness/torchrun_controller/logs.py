@@ -52,7 +52,6 @@ def setup(form: Format) -> None:
     handler.setFormatter(Json() if form == "json" else Text())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     sys.excepthook = _crash
-    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # a line for each event says nothing
 
 
 def _crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

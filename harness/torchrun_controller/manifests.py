@@ -43,11 +43,11 @@ RULES = [
     _rule(names.GROUP, ["torchrunjobs/finalizers", "torchrunqueues/finalizers"], ["update"]),
     _rule("jobset.x-k8s.io", ["jobsets"], [*READ, "create", "delete"]),
     _rule("kueue.x-k8s.io", ["workloads"], ["list", "watch"]),
-    _rule("kueue.x-k8s.io", ["localqueues"], [*READ, "create"]),
+    _rule("kueue.x-k8s.io", ["localqueues"], ["list", "watch", "create"]),
     _rule("", ["pods"], ["list", "watch"]),
-    _rule("", ["persistentvolumeclaims"], ["get", "list", "create", "delete"]),
+    _rule("", ["persistentvolumeclaims"], [*READ, "create", "delete"]),
     _rule("", ["configmaps"], ["get", "create"]),
-    _rule("scheduling.k8s.io", ["priorityclasses"], ["list"]),
+    _rule("scheduling.k8s.io", ["priorityclasses"], ["list", "watch"]),
     _rule("", ["events"], ["create", "get", "update"]),
 ]
 """No secrets, no exec, no pods made, no wildcard. Kinds of queues' resource templates: queues.PERMITTED."""

@@ -58,7 +58,7 @@ class Metrics:
             {
                 "image": os.environ.get(IMAGE, ""),
                 "api": names.API,
-                "kopf": version("kopf"),
+                "kubernetes": version("kubernetes"),
                 "python": platform.python_version(),
             }
         )

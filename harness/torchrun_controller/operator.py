@@ -1,31 +1,34 @@
-"""The operator: kopf watches, and its events do nothing but wake (waking.py)."""
+"""The operator: watches wake, and nothing else follows from an event (waking.py)."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-import kopf
-
+from harness.core.kubernetes import Object
 from harness.torchrun_controller import names
+from harness.torchrun_controller.kinds import (
+    CLAIMS,
+    JOBS,
+    JOBSETS,
+    LOCAL_QUEUES,
+    PODS,
+    PRIORITY_CLASSES,
+    QUEUES,
+    WORKLOADS,
+    Kind,
+)
 from harness.torchrun_controller.models import FINISHED
 from harness.torchrun_controller.reconcile import Key, Reconciler
-from harness.torchrun_controller.session import connected
+from harness.torchrun_controller.store import Change
 from harness.torchrun_controller.waking import Waking
 
 log = logging.getLogger(__name__)
-SERVER_SECONDS, CLIENT_SECONDS = 600, 660
-"""A watch ends by itself, first on the server's side. Without a limit a frozen one is never noticed."""
 ROUND_SECONDS = 30
-"""Every job that is open is looked at so often, should an event be lost."""
-IDENTITY: Any = names.FIELD_MANAGER
-"""kopf would ask who runs it, and a user of a number alone has no name."""
+"""Every job that is open is looked at so often, by what is known, should a wake be lost."""
 MOVE_SECONDS = 5
-LOGIN_SECONDS = 5
-"""Between two logins: one that is refused again and again is not asked for without a pause."""
 
 
 class Operator:
@@ -39,31 +42,36 @@ class Operator:
     ) -> None:
         """`moves` is called every few seconds while the event loop turns."""
         self.reconciler, self.namespace, self.moves = reconciler, namespace, moves
+        self.caches = reconciler.caches
         self.waking = Waking(reconciler.look)
-        self.registry = kopf.OperatorRegistry()
-        self._register()
 
     async def run(self, stop: threading.Event, ready: threading.Event | None = None) -> None:
-        """Run until `stop` is set."""
-        async with asyncio.TaskGroup() as group:
-            running = (self.waking.run(), self._rounds(), self._move())
-            own = [group.create_task(each) for each in running]
-            try:
-                await kopf.operator(
-                    registry=self.registry,
-                    settings=settings(),
-                    standalone=True,
-                    identity=IDENTITY,
-                    clusterwide=self.namespace is None,
-                    namespaces=[self.namespace] if self.namespace else [],
-                    stop_flag=stop,
-                    ready_flag=ready,
-                )
-            finally:
-                # kopf hears signals itself, and leaves a thread that waits for the flag.
-                stop.set()
-                for task in own:
-                    task.cancel()
+        """Run until `stop` is set. Nothing is looked at before everything is there once."""
+        loop = asyncio.get_running_loop()
+
+        def told(kind: Kind, change: Change) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._told, kind, change)
+
+        move = asyncio.create_task(self._move())
+        kube = self.reconciler.cluster.kube
+        if await asyncio.to_thread(self.caches.follow, kube, self.namespace, told, stop):
+            if ready is not None:
+                ready.set()
+            await self._until(stop)
+        move.cancel()
+
+    async def _until(self, stop: threading.Event) -> None:
+        own = [asyncio.create_task(each) for each in (self.waking.run(), self._rounds())]
+        asked = asyncio.create_task(asyncio.to_thread(stop.wait))
+        try:
+            done, _ = await asyncio.wait([asked, *own], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()  # what should not end by itself says why it did
+        finally:
+            stop.set()
+            for task in own:
+                task.cancel()
 
     async def _move(self) -> None:
         while True:
@@ -73,92 +81,67 @@ class Operator:
     async def _rounds(self) -> None:
         while True:
             await asyncio.sleep(ROUND_SECONDS)
-            try:
-                jobs = await asyncio.to_thread(self.reconciler.cluster.jobs, self.namespace)
-            except Exception as error:
-                log.warning("the round of all jobs: %s", str(error)[:200])
-                continue
-            self._phases({(job["metadata"]["namespace"], job["metadata"]["name"]): job for job in jobs})
-            for job in jobs:
-                if (job.get("status") or {}).get("phase") not in FINISHED:
-                    self.waking.wake(_key(job))
+            self._wake_jobs(None, lambda phase: phase not in FINISHED)
 
-    def _phases(self, jobs: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
-        """Count these jobs, and no others: a watch that was cut tells nothing of what went meanwhile."""
-        phases = self.reconciler.metrics.phases
-        for gone in phases.keys() - jobs.keys():
-            del phases[gone]
-        phases.update({key: _phase(job) for key, job in jobs.items()})
-
-    def _register(self) -> None:
-        kube, metrics = self.reconciler.cluster.kube, self.reconciler.metrics
-        last = 0.0
-
-        async def login(**_: Any) -> kopf.AiohttpSession:
-            nonlocal last
-            now = asyncio.get_running_loop().time()
-            if last:
-                await asyncio.sleep(max(0.0, last + LOGIN_SECONDS - now))
-            last = asyncio.get_running_loop().time()
-            return connected(kube, metrics.answered)
-
-        async def job(*, body: kopf.Body, type: str | None = None, **_: Any) -> None:
-            key = (body["metadata"]["namespace"], body["metadata"]["name"])
-            if type == "DELETED":
-                metrics.phases.pop(key, None)
-            else:
-                metrics.phases[key] = _phase(body)
-            self.waking.wake(_key(body))
-
-        async def queue(*, body: kopf.Body, **_: Any) -> None:
-            metadata = body["metadata"]
-            self.waking.wake(Key("queue", metadata["namespace"], metadata["name"]))
-            for waiting in await asyncio.to_thread(self.reconciler.cluster.jobs, metadata["namespace"]):
-                if (waiting.get("status") or {}).get("phase") in (None, "Pending"):
-                    self.waking.wake(_key(waiting))
-
-        async def part(*, body: kopf.Body, **_: Any) -> None:
-            """A JobSet, a pod or a claim: its label names the job."""
-            metadata = body["metadata"]
-            name = (metadata.get("labels") or {}).get(names.JOB_LABEL)
-            if name:
-                self.waking.wake(Key("job", metadata["namespace"], name))
-
-        async def workload(*, body: kopf.Body, **_: Any) -> None:
-            for owner in body["metadata"].get("ownerReferences") or []:
+    # -- what wakes what -------------------------------------------------------------------------------
+    def _told(self, kind: Kind, change: Change) -> None:
+        if kind == JOBS:
+            self._count(change)
+        elif _same(change):
+            return
+        item = change.after or change.before
+        assert item is not None
+        metadata = item["metadata"]
+        namespace, name = metadata.get("namespace") or "", metadata["name"]
+        if kind in (JOBS, JOBSETS):
+            self.waking.wake(Key("job", namespace, name))
+        elif kind in (PODS, CLAIMS):
+            self.waking.wake(Key("job", namespace, metadata["labels"][names.JOB_LABEL]))
+        elif kind == WORKLOADS:
+            for owner in metadata.get("ownerReferences") or []:
                 if owner["kind"] == "JobSet":
-                    self.waking.wake(Key("job", body["metadata"]["namespace"], owner["name"]))
+                    self.waking.wake(Key("job", namespace, owner["name"]))
+        elif kind == QUEUES:
+            self.waking.wake(Key("queue", namespace, name))
+            self._wake_jobs(namespace, _waits)
+        elif kind == LOCAL_QUEUES:
+            self._wake_queues(namespace, name)
+        elif kind == PRIORITY_CLASSES:
+            self._wake_jobs(None, _waits)
 
-        async def local_queue(*, body: kopf.Body, **_: Any) -> None:
-            self.waking.wake(Key("queue", body["metadata"]["namespace"], body["metadata"]["name"]))
+    def _wake_jobs(self, namespace: str | None, which: Callable[[str | None], bool]) -> None:
+        for job in self.caches.all(JOBS, namespace):
+            if which((job.get("status") or {}).get("phase")):
+                metadata = job["metadata"]
+                self.waking.wake(Key("job", metadata["namespace"], metadata["name"]))
 
-        registry, ours = self.registry, {names.JOB_LABEL: kopf.PRESENT}
-        kopf.on.login(registry=registry)(login)
-        kopf.on.event(names.GROUP, names.VERSION, "torchrunjobs", registry=registry)(job)
-        kopf.on.event(names.GROUP, names.VERSION, "torchrunqueues", registry=registry)(queue)
-        kopf.on.event("jobset.x-k8s.io", "v1alpha2", "jobsets", registry=registry, labels=ours)(part)
-        kopf.on.event("", "v1", "pods", registry=registry, labels=ours)(part)
-        if not self.reconciler.cluster.kai:
-            kopf.on.event("kueue.x-k8s.io", "v1beta2", "workloads", registry=registry)(workload)
-            kopf.on.event("kueue.x-k8s.io", "v1beta2", "localqueues", registry=registry)(local_queue)
+    def _wake_queues(self, namespace: str, local_queue: str) -> None:
+        """Look at the queues whose LocalQueue it is: of the same name, or named by them."""
+        for queue in self.caches.all(QUEUES, namespace):
+            name = queue["metadata"]["name"]
+            if local_queue in (name, queue["spec"].get("localQueue")):
+                self.waking.wake(Key("queue", namespace, name))
 
-
-def settings() -> kopf.OperatorSettings:
-    """Return kopf's settings: no Events of its own, no annotations, every watch and request with a limit."""
-    found = kopf.OperatorSettings()
-    found.posting.enabled = False
-    found.scanning.disabled = True
-    found.watching.server_timeout = SERVER_SECONDS
-    found.watching.client_timeout = CLIENT_SECONDS
-    found.watching.connect_timeout = 10
-    found.networking.request_timeout = 30
-    found.networking.connect_timeout = 10
-    return found
+    def _count(self, change: Change) -> None:
+        phases, item = self.reconciler.metrics.phases, change.after or change.before
+        assert item is not None
+        key = (item["metadata"]["namespace"], item["metadata"]["name"])
+        if change.after is None:
+            phases.pop(key, None)
+        else:
+            phases[key] = str((item.get("status") or {}).get("phase") or "Unknown")
 
 
-def _key(job: Mapping[str, Any]) -> Key:
-    return Key("job", job["metadata"]["namespace"], job["metadata"]["name"])
+def _waits(phase: str | None) -> bool:
+    return phase in (None, "Pending")
 
 
-def _phase(job: Mapping[str, Any]) -> str:
-    return str((job.get("status") or {}).get("phase") or "Unknown")
+def _same(change: Change) -> bool:
+    """Return whether nothing changed that a decision reads (kinds.py)."""
+    if change.before is None or change.after is None:
+        return False
+    return _content(change.before) == _content(change.after)
+
+
+def _content(item: Object) -> Object:
+    return {**item, "metadata": {**item["metadata"], "resourceVersion": None}}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from harness.torchrun_controller.logs import about
 from harness.torchrun_controller.reconcile import Key
@@ -20,7 +21,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 class Waking:
     """Calls `look` in threads, at most `workers` at once."""
 
-    def __init__(self, look: Look, workers: int = 5) -> None:
+    def __init__(self, look: Look, workers: int = 10) -> None:
         self.look, self.workers = look, workers
         self._queue: asyncio.Queue[Key] = asyncio.Queue()
         self._waiting: set[Key] = set()
@@ -42,6 +43,7 @@ class Waking:
 
     async def run(self) -> None:
         """Look at what is woken, until cancelled."""
+        self._threads = ThreadPoolExecutor(self.workers, "look")
         async with asyncio.TaskGroup() as group:
             for _ in range(self.workers):
                 group.create_task(self._work())
@@ -52,7 +54,7 @@ class Waking:
             self._waiting.discard(key)
             self._busy.add(key)
             try:
-                after = await asyncio.to_thread(self.look, key)
+                after = await asyncio.get_running_loop().run_in_executor(self._threads, self.look, key)
                 self._failures.pop(key, None)
             except Exception as error:
                 failed = self._failures[key] = self._failures.get(key, 0) + 1

@@ -10,7 +10,7 @@ from hashlib import sha256
 from importlib.resources import files
 
 PACKAGE = "harness.torchrun_sync.pod"
-RECEIVER = ("frames", "entries", "files", "incoming", "store", "control", "receiver")
+RECEIVER = ("frames", "entries", "files", "incoming", "writer", "store", "control", "receiver")
 S3 = ("files", "s3")
 SUPERVISOR = ("entries", "files", "control", "supervisor")
 _RUN = """

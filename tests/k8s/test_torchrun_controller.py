@@ -23,6 +23,8 @@ README = Path("tests/unit/torchrun_controller/readme.yaml")
 MET = ["rank 0 of 2: sum 3", "rank 1 of 2: sum 3"]
 LONG = [{"name": "STEPS", "value": "3000"}]
 """Ten minutes: longer than any test looks at it."""
+QUICK = {"podTemplate": {"spec": {"terminationGracePeriodSeconds": 3}}}
+"""Of a queue. A torchrun that waits for other nodes hears no signal meanwhile, and takes all of its time."""
 ENOUGH = [{"name": "STEPS", "value": "25"}]
 
 
@@ -86,7 +88,7 @@ def test_static_rendezvous_beside_a_job_before_its_queue(team: Team, controller:
 
 def test_suspend_and_resume(team: Team, controller: Controller) -> None:
     """Contract: suspend after creation stops the pods; resumed, the job runs again and is not Suspended."""
-    team.queue()
+    team.queue(**QUICK)
     team.job("pausing", env=LONG)
     first = team.until("pausing", "Running")
     assert first["status"]["workersStatus"] == "2/2 ready"
@@ -108,8 +110,7 @@ def test_suspend_and_resume(team: Team, controller: Controller) -> None:
 
 def test_failed_rank_is_no_success(team: Team, controller: Controller) -> None:
     """Contract: one rank of two fails; all restart together, once; then the job is Failed."""
-    # A torchrun whose rank succeeded waits for the other nodes, and hears no signal meanwhile.
-    team.queue(podTemplate={"spec": {"terminationGracePeriodSeconds": 3}})
+    team.queue(**QUICK)
     team.job("failing", env=[{"name": "FAILING_RANK", "value": "1"}], reliability={"maxRestarts": 1})
     ended = team.until("failing", "Failed")
     assert ended["status"]["restarts"] == 1
@@ -119,7 +120,7 @@ def test_failed_rank_is_no_success(team: Team, controller: Controller) -> None:
 
 def test_deadline_and_ttl(team: Team, controller: Controller) -> None:
     """Contract: a job over its deadline is TimedOut; the TTL deletes its JobSet, and it never runs again."""
-    team.queue()
+    team.queue(**QUICK)
     team.job("long", env=LONG, reliability={"activeDeadlineSeconds": 5, "ttlSecondsAfterFinished": 0})
     ended = team.until("long", "TimedOut")
     team.until_status(
@@ -162,7 +163,7 @@ def test_preempted_is_shown_and_comes_back(team: Team, controller: Controller) -
     }
     try:
         team.kube.apply(cluster_queue)
-        team.queue("small", clusterQueue=name)
+        team.queue("small", clusterQueue=name, **QUICK)
         team.job("low", jobQueue="small", env=ENOUGH)
         team.until("low", "Running")
         team.job("high", jobQueue="small", env=LONG, scheduling={"priorityClassName": name})

@@ -37,6 +37,7 @@ UNUSED = {
     ("update", "torchrunjobs/finalizers"): "blockOwnerDeletion, where its admission plugin is on",
     ("update", "torchrunqueues/finalizers"): "the same",
     ("get", "persistentvolumeclaims"): "claims of queues",
+    ("get", "torchrunjobs"): "one whose status was refused, because it had changed",
     ("create", "persistentvolumeclaims"): "claims of queues and jobs",
     ("delete", "persistentvolumeclaims"): "the workspace of a job, after its TTL",
     ("get", "events"): "another controller posted it before",

@@ -16,18 +16,17 @@ A connection can be cut at any moment. What came is kept, and the next connectio
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
-import signal
 import stat
 import time
 from collections.abc import Sequence
-from typing import IO, Any
+from typing import Any
 
 from harness.torchrun_sync.pod.entries import Entry, Refused, check, tree_digest
 from harness.torchrun_sync.pod.files import read_json, write_json, write_text
 from harness.torchrun_sync.pod.incoming import Incoming
+from harness.torchrun_sync.pod.writer import Writer
 
 PIECE = 1 << 20
 
@@ -41,7 +40,7 @@ class Store:
         for folder in (self.trees, self.incoming):
             os.makedirs(folder, exist_ok=True)
         self.id = self._id()
-        self._lock: IO[str] | None = None
+        self._writer = Writer(self.root)
         self._entries: Sequence[Entry] = []
         self._staged = ""
 
@@ -95,33 +94,8 @@ class Store:
 
     # -- one writer ------------------------------------------------------------------------------------
     def lock(self, session: str, seconds: float) -> None:
-        """Keep other writers out. One of the same session is ended: its sender has lost it."""
-        if self._lock is not None:
-            return
-        file = open(os.path.join(self.root, "lock"), "a+", encoding="utf-8")  # noqa: SIM115
-        until = time.monotonic() + seconds
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                file.seek(0)
-                holder, _, pid = file.read().partition(" ")
-                if holder == session and pid.isdigit():
-                    _end(int(pid), session)
-                if time.monotonic() > until:
-                    file.close()
-                    raise Refused(f"another sync writes into {self.root}, for over {seconds:g} s") from None
-                time.sleep(0.05)
-        file.truncate(0)
-        file.write(f"{session} {os.getpid()}")
-        file.flush()
-        self._lock = file
-
-    def unlock(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        """Keep other writers out (writer.py)."""
+        self._writer.lock(session, seconds)
 
     # -- a tree that comes -----------------------------------------------------------------------------
     def expect(self, entries: Sequence[Entry]) -> list[tuple[str, int]]:
@@ -223,10 +197,10 @@ class Store:
             os.symlink(os.path.join("trees", name), link)
             os.replace(link, os.path.join(self.root, "current"))
         self._show(name)
-        if self._lock is not None:
+        if self._writer.writes:
             self._tidy({name, before.get("name", "")})
         self._staged = ""
-        self.unlock()
+        self._writer.unlock()
         write_text(os.path.join(self.root, "ready"), ready or tree)
         return self.current()
 
@@ -277,14 +251,3 @@ def _working_folders() -> list[str]:
             except OSError:
                 continue
     return found
-
-
-def _end(pid: int, session: str) -> None:
-    """End a receiver of this session, and no other process that has its number by now."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            ours = session.encode() in file.read()
-        if ours and pid != os.getpid():
-            os.kill(pid, signal.SIGKILL)
-    except OSError:
-        return

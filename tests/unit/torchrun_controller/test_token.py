@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from events_server import EventsServer
 from kubernetes.client.exceptions import ApiException
 
 from harness.core.kubernetes import Kube
-from harness.torchrun_controller.session import connected
 
 
 @pytest.fixture
@@ -45,22 +43,3 @@ def test_client_keeps_the_last_token_while_the_file_is_replaced(kube: Kube, tmp_
     assert kube.fetch("/api/v1").status == 200
     (tmp_path / "token").unlink()
     assert kube.fetch("/api/v1").status == 200
-
-
-def test_kopf_takes_the_new_token(server: EventsServer, kube: Kube, tmp_path: Path) -> None:
-    """Contract: the session that kopf watches with has the token of the moment; each answer is told."""
-    told: list[tuple[str, str, int]] = []
-
-    async def run() -> list[int]:
-        info = connected(kube, lambda *answer: told.append(answer))
-        statuses = []
-        async with info.aiohttp_session as session:
-            for token in ("first", "second"):
-                server.token = token
-                (tmp_path / "token").write_text(token)
-                async with session.get(f"{info.server}/api/v1") as answer:
-                    statuses.append(answer.status)
-        return statuses
-
-    assert asyncio.run(run()) == [200, 200]
-    assert told == [("GET", f"{kube.configuration.host}/api/v1", 200)] * 2

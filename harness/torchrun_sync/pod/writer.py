@@ -1,0 +1,67 @@
+"""Who writes into a store: one process at a time, also where several pods mount its folder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+from typing import IO
+
+from harness.torchrun_sync.pod.entries import Refused
+
+
+class Writer:
+    """A lock on the file ROOT/lock. It ends with the process that holds it."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._file: IO[str] | None = None
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process is the one."""
+        return self._file is not None
+
+    def lock(self, session: str, seconds: float) -> None:
+        """Keep other writers out. One of the same session is ended: its sender has lost it.
+
+        Raises Refused when another session still writes after `seconds`.
+        """
+        if self._file is not None:
+            return
+        file = open(os.path.join(self.root, "lock"), "a+", encoding="utf-8")  # noqa: SIM115
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                file.seek(0)
+                holder, _, pid = file.read().partition(" ")
+                if holder == session and pid.isdigit():
+                    _end(int(pid), session)
+                if time.monotonic() > until:
+                    file.close()
+                    raise Refused(f"another sync writes into {self.root}, for over {seconds:g} s") from None
+                time.sleep(0.05)
+        file.truncate(0)
+        file.write(f"{session} {os.getpid()}")
+        file.flush()
+        self._file = file
+
+    def unlock(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _end(pid: int, session: str) -> None:
+    """End a receiver of this session, and no other process that has its number by now."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            ours = session.encode() in file.read()
+        if ours and pid != os.getpid():
+            os.kill(pid, signal.SIGKILL)
+    except OSError:
+        return

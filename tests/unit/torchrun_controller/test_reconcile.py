@@ -1,0 +1,194 @@
+"""Looks by copies that are old. The API server is a model (torchrun_api.py), the controller is real."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from torchrun_api import Api, Watching
+from torchrun_objects import job, pod, queue
+from urllib3.exceptions import ProtocolError
+
+from harness.torchrun_controller import names
+from harness.torchrun_controller.kinds import JOBS
+
+Object = dict[str, Any]
+NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def api() -> Api:
+    found = Api()
+    found.put(job())
+    found.put(queue())
+    return found
+
+
+def controller(api: Api) -> Watching:
+    found = Watching(api, lambda: NOW)
+    found.list_rest()
+    return found
+
+
+def the(api: Api, kind: str) -> Object:
+    found = api.there(kind)
+    assert found is not None
+    return found
+
+
+def status(api: Api) -> Object:
+    return dict(the(api, names.JOB_KIND)["status"])
+
+
+def edit(api: Api, **spec: Any) -> None:
+    one = the(api, names.JOB_KIND)
+    api.put({**one, "spec": {**one["spec"], **spec}})
+
+
+def jobset(api: Api, *, suspend: bool = False, ended: str | None = None) -> None:
+    one = the(api, "JobSet")
+    conditions = [{"type": ended, "status": "True", "reason": "r"}] if ended else []
+    api.put({**one, "spec": {"suspend": suspend}, "status": {**one["status"], "conditions": conditions}})
+
+
+def pods(api: Api, *phases: str) -> None:
+    for index, phase in enumerate(phases):
+        one = pod(index, phase)
+        one["metadata"]["labels"][names.JOBSET_LABEL] = "demo"
+        api.put(
+            {"apiVersion": "v1", "kind": "Pod", **one, "metadata": {**one["metadata"], "namespace": "team"}}
+        )
+
+
+def running(api: Api, found: Watching) -> None:
+    """Bring the job to where it runs, and everybody knows."""
+    found.look()
+    jobset(api)
+    pods(api, "Running", "Running")
+    found.hear_all()
+    found.look()
+    found.hear_all()
+    assert status(api)["phase"] == "Running"
+
+
+def test_job_that_goes_well_is_not_read_anew(api: Api) -> None:
+    """Contract: from creation to success nothing is read but by watches, and only changes are written."""
+    found = controller(api)
+    running(api, found)
+    pods(api, "Succeeded", "Succeeded")
+    jobset(api, ended="Completed")
+    for _ in range(3):
+        found.hear_all()
+        found.look()
+    assert status(api)["phase"] == "Succeeded"
+    assert api.reads == 0
+    posted = len([kind for kind, _ in api.objects if kind == "Event"])
+    assert api.writes == posted + len(["Pending", "JobSet", "Running", "Succeeded"])
+
+
+def test_old_job_is_not_acted_on(api: Api) -> None:
+    """Contract: a creation that was lost is made up for only if the job still is as it was: the same status
+    is written again, to ask that.
+    """
+    found = controller(api)
+    api.fail(2, ProtocolError("lost before it came"))  # the status is written, the JobSet is not
+    with pytest.raises(ProtocolError):
+        found.look()
+    edit(api, suspend=True)  # no watch has told that
+    found.look()
+    assert api.there("JobSet") is None
+    found.look()  # it has read the job that it was too old for
+    assert status(api)["phase"] == "Suspended"
+
+
+def test_cancelled_after_all_ranks_succeeded(api: Api) -> None:
+    """Contract: what the ranks did comes before what is asked, also when only the wish has been heard."""
+    found = controller(api)
+    running(api, found)
+    pods(api, "Succeeded", "Succeeded")
+    jobset(api, ended="Completed")
+    edit(api, cancel=True)
+    found.hear(JOBS, 10)
+    found.look()
+    assert status(api)["phase"] == "Succeeded"
+
+
+def test_jobset_that_has_not_been_heard_of_is_not_lost(api: Api) -> None:
+    """Contract: a job that names a JobSet which no watch has told yet is no job whose JobSet was deleted."""
+    one, other = controller(api), controller(api)
+    one.look()
+    jobset(api)
+    one.hear_all()
+    one.look()
+    assert status(api)["jobID"] == the(api, "JobSet")["metadata"]["uid"]
+    other.hear(JOBS, 10)
+    other.look()
+    assert status(api)["phase"] == "Pending"
+    assert "deleted" not in str(status(api))
+
+
+def test_jobset_of_the_time_before_is_not_taken_again(api: Api) -> None:
+    """Contract: suspended by one controller and resumed: the other one does not take the JobSet that ends."""
+    one, other = controller(api), controller(api)
+    running(api, one)
+    other.hear_all()
+    edit(api, suspend=True)
+    one.hear_all()
+    one.look()
+    assert the(api, "JobSet")["metadata"]["deletionTimestamp"]
+    edit(api, suspend=False)
+    other.hear(JOBS, 10)  # and not that the JobSet is ending
+    other.look()
+    assert status(api).get("jobID") is None
+    assert status(api)["phase"] == "Pending"
+    api.drop("JobSet")
+    other.hear_all()
+    other.look()
+    assert "deletionTimestamp" not in the(api, "JobSet")["metadata"]
+
+
+def test_deletion_whose_answer_was_lost(api: Api) -> None:
+    """Contract: the same controller, which does not know that its deletion was done."""
+    found = controller(api)
+    running(api, found)
+    edit(api, suspend=True)
+    found.hear(JOBS, 10)
+    api.fail(3, ProtocolError("done, and the answer lost"))
+    with pytest.raises(ProtocolError):
+        found.look()
+    assert the(api, "JobSet")["metadata"]["deletionTimestamp"]
+    edit(api, suspend=False)
+    found.hear(JOBS, 10)
+    found.look()
+    assert status(api).get("jobID") is None
+
+
+def test_refusal_by_an_old_queue_is_asked_again(api: Api) -> None:
+    """Contract: a queue that was mended before the job came refuses it no more, however late it is heard."""
+    broken = queue()
+    broken["spec"].pop("image")
+    api.put(broken)
+    api.drop(names.JOB_KIND)
+    found = controller(api)
+    api.put(queue())
+    api.put(job())
+    found.hear(JOBS, 10)
+    found.look()
+    assert status(api)["phase"] == "Pending"
+    assert api.there("JobSet") is not None
+
+
+def test_what_ended_meanwhile_is_kept(api: Api) -> None:
+    """Contract: the JobSet of a cancelled job is deleted while it runs. One that has ended stays until the
+    TTL, with the logs of its pods, also when its end has not been heard of.
+    """
+    found = controller(api)
+    running(api, found)
+    edit(api, cancel=True)
+    found.hear(JOBS, 10)
+    found.look()
+    assert status(api)["phase"] == "Cancelled"
+    jobset(api, ended="Failed")
+    found.look()
+    assert "deletionTimestamp" not in the(api, "JobSet")["metadata"]
