@@ -6,7 +6,7 @@ import contextlib
 import json
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from harness.core.errors import HarnessError
 from harness.core.locks import Hold, take
 from harness.evidence import folder
 from harness.evidence.acceptance_records import AcceptanceRecord
+from harness.evidence.column_writer import PointWriter, in_columns
 from harness.evidence.disk import Disk
 from harness.evidence.files import Appender, LogFile, on_disk
 from harness.evidence.listener import ProgressListener
@@ -34,6 +35,7 @@ from harness.evidence.schema import (
 from harness.evidence.tracker_records import Attachment, Point, RunWriter, TrackerRun, TrackerSummary
 from harness.evidence.truth_records import TruthLine
 
+POINTS, POINT_COLUMNS = "tracker/points.jsonl", "tracker/points.columns"
 TrackerKind = Literal["runs", "attachments", "points", "writers"]
 
 
@@ -57,6 +59,11 @@ class BundleWriter:
         self.listener: ProgressListener | None = None
         self._lock = threading.RLock()
         self._files: dict[str, Appender] = {}
+        self.points = PointWriter(
+            lambda record: self._append(POINTS, record),
+            POINT_COLUMNS,
+            lambda data: self._put(POINT_COLUMNS, data),
+        )
         self._stages: list[Stage] = []
         self._open: list[str] = []
         """Stages of all threads that have begun and not ended."""
@@ -178,15 +185,27 @@ class BundleWriter:
         """Append to a rank's ground truth. `suffix` ".outside": to the second one."""
         self._append(f"truth/{rank}{suffix}.jsonl", line)
 
+    def truths(self, rank: int, lines: Iterable[TruthLine], suffix: str = "") -> None:
+        """Append a rank's whole ground truth. Many rows are written in columns."""
+        path = f"truth/{rank}{suffix}.columns"
+        for line in in_columns(lines, path, lambda data: self._put(path, data)):
+            self._append(f"truth/{rank}{suffix}.jsonl", line)
+
     def tracker(self, kind: TrackerKind, record: TrackerRun | Attachment | Point | RunWriter) -> None:
-        """Append what the tracker says it has."""
-        self._append(f"tracker/{kind}.jsonl", record)
+        """Append what the tracker says it has. Of many points the last are written with the summary."""
+        if isinstance(record, Point):
+            with self._lock:
+                self.points.add(record)
+        else:
+            self._append(f"tracker/{kind}.jsonl", record)
 
     def tracker_summary(self, summary: TrackerSummary) -> None:
         """Write how many records the tracker has.
 
         It is written last, so that a file that was cut short is noticed.
         """
+        with self._lock:
+            self.points.flush()
         self._replace("tracker/summary.json", self._json(summary, indent=2))
 
     def text(self, relative_path: str, text: str) -> None:
@@ -225,6 +244,8 @@ class BundleWriter:
     def close(self) -> None:
         """Close every file. Writing again opens them again."""
         with self._lock:
+            with contextlib.suppress(HarnessError):  # without a summary they prove nothing
+                self.points.flush()
             for file in self._files.values():
                 file.close()
             self._files.clear()
@@ -249,6 +270,9 @@ class BundleWriter:
 
     def _append(self, relative_path: str, record: BaseModel) -> None:
         self._file(relative_path).append((self._json(record) + "\n").encode())
+
+    def _put(self, relative_path: str, data: bytes) -> int:
+        return self._file(relative_path).append(data)
 
     def _replace(self, relative_path: str, text: str) -> None:
         path = self._inside(relative_path)

@@ -173,8 +173,7 @@ class LaunchObserver:
         self.stop()
         for suffix, found in (("", self._truth.result()), (".outside", self._truth.outside())):
             for rank, lines in found.items():
-                for line in lines:
-                    self._writer.truth(rank, line, suffix)
+                self._writer.truths(rank, lines, suffix)
         self._writer.update(log_gaps=sorted(set(self._gaps)))
         for text in sorted(set(self._watched_again)):
             self._writer.retry("a watch", text)
