@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator
@@ -97,11 +98,16 @@ class PointWriter:
     _count: int = 0
     _waiting: dict[Whose, _Sender] = field(default_factory=dict)
     _buffered: int = 0
+    _lock: threading.RLock = field(default_factory=threading.RLock)
     _of: dict[tuple[int, str], Whose] = field(default_factory=dict)
     """(run, metric) → whose points of it wait."""
 
     def add(self, point: Point) -> None:
         """Take the next point, in arrival order."""
+        with self._lock:
+            self._add(point)
+
+    def _add(self, point: Point) -> None:
         self._count += 1
         if self._count <= self.lines or not _fits(point):
             self.flush()
@@ -118,6 +124,10 @@ class PointWriter:
 
     def flush(self) -> None:
         """Write what waits."""
+        with self._lock:
+            self._flush()
+
+    def _flush(self) -> None:
         for (run, sender, peer, launch), waiting in self._waiting.items():
             columns = of_rows(waiting.rows)
             assert columns is not None

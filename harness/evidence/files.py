@@ -67,6 +67,14 @@ def last_lines(file: BinaryIO, count: int) -> tuple[int, list[bytes]]:
     return total + bool(rest), lines[-count:] if count else []
 
 
+def inside(folder: Path, relative_path: str) -> Path:
+    """Return a path in a folder. Raises ValueError for one that leads out of it."""
+    path = Path(relative_path)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"a path inside the bundle was expected, seen {relative_path!r}")
+    return folder / path
+
+
 class Appender:
     """A file that grows by whole records. A record that does not fit is removed again whole."""
 

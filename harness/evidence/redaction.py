@@ -29,6 +29,12 @@ _ASSIGNED = re.compile(
     r"(?:\\*[\"'])?\s*[=:]\s*(?:\\*[\"'])?)[^\s\"',;&\\]+"
 )
 """The end of a name says enough. To look for its beginning at every word takes ten times as long."""
+_ASSIGNABLE = {
+    "key": ("api_key", "apikey", "access_key", "accesskey", "secret_key", "secretkey"),
+    "token": ("api_token", "apitoken", "auth_token", "authtoken"),
+    "passw": ("password", "passwd"),
+}
+"""What is in each name of _ASSIGNED, by its hint. Logs of trainings are full of "tokens"."""
 _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (("bearer", "basic"), re.compile(r"(?i)\b((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}"), rf"\1{MASK}"),
     (
@@ -37,22 +43,10 @@ _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         rf"\1{MASK}",
     ),
     (("mlpi_", "mlps_"), re.compile(r"\bml(?:pi|ps)_[A-Za-z0-9_.-]+"), MASK),
-    (("key", "passw", "token"), _ASSIGNED, rf"\1{MASK}"),
+    (tuple(_ASSIGNABLE), _ASSIGNED, rf"\1{MASK}"),
     (("://",), re.compile(r"(://[^/\s:@\"]+:)[^/\s@\"]+(?=@)"), rf"\1{MASK}"),
 )
 """What each shape contains in lower case, the shape, and what replaces it."""
-_ASSIGNABLE = tuple(
-    f"{first}{joint}{last}"
-    for first, last in (
-        ("api", "key"),
-        ("api", "token"),
-        ("access", "key"),
-        ("secret", "key"),
-        ("auth", "token"),
-    )
-    for joint in ("", "_")
-) + ("password", "passwd")
-"""One of these is in each name of _ASSIGNED. Logs of trainings are full of "tokens"."""
 _HINTS = (
     "bearer",
     "basic",
@@ -114,12 +108,17 @@ def _forms(secret: str) -> Iterator[str]:
                 yield text[head:tail]
 
 
+def _folded(text: str) -> str:
+    """Return the text as a pattern that ignores case sees it: "ı" is an i to it."""
+    return text.casefold() if text.isascii() else text.casefold().replace("ı", "i")
+
+
 def _any_in(hints: Iterable[str], folded: str) -> bool:
     return any(hint in folded for hint in hints)
 
 
 def _hinted(text: str) -> bool:
-    return _any_in(_HINTS, text.casefold())
+    return _any_in(_HINTS, _folded(text))
 
 
 class Redactor:
@@ -150,9 +149,12 @@ class Redactor:
         """Return the text with every secret replaced."""
         if self._pattern is not None:
             text = self._pattern.sub(MASK, text)
-        folded = text.casefold()
+        folded = _folded(text)
         for hints, pattern, replacement in _SHAPES:
-            if _any_in(hints, folded) and (pattern is not _ASSIGNED or _any_in(_ASSIGNABLE, folded)):
+            found = [hint for hint in hints if hint in folded]
+            if pattern is _ASSIGNED:
+                found = [hint for hint in found if _any_in(_ASSIGNABLE[hint], folded)]
+            if found:
                 text = pattern.sub(replacement, text)
         return text
 
