@@ -1,8 +1,8 @@
-"""Ranks that write 10 MB/s each: whether the harness loses a line, what it needs, and whether its memory grows.
+"""Ranks that write 10 MB/s each: does the harness lose a line, what does it need, does its memory grow?
 
 A server of its own process speaks HTTP on loopback as the API server does for `GET …/log?follow=true`, and
-sends each pod's log at the given rate, in chunks. The harness follows them with its own parts (LaunchObserver,
-BundleWriter, redaction with a known secret) in a second process. When all is read, each file is compared with
+sends each pod's log at the given rate, in chunks. This process follows them with the harness's own parts
+(LaunchObserver, BundleWriter, redaction with a known secret). When all is read, each file is compared with
 what was sent, byte for byte.
 
     python bench/logs.py [--seconds 60] [--pods 8] [--rate 10] [--chunk 32768]   prints the table's row
@@ -187,7 +187,8 @@ def main() -> None:
     first, last = memory[min(2, len(memory) - 1)], max(memory[2:] or memory)
     print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} processors\n")
     print(
-        "| pods × MB/s × s | bytes of a chunk | MB | seconds | s of a processor for 100 MB | MB of memory | lost |"
+        "| pods × MB/s × s | bytes of a chunk | MB | seconds "
+        "| s of a processor for 100 MB | MB of memory | lost |"
     )
     print("|---|---|---|---|---|---|---|")
     size = given.pods * total / 1e6

@@ -128,7 +128,7 @@ class Kube:
 
     def apply_file(self, path: Path) -> None:
         """Apply every document of a YAML file, in the order of the file."""
-        for document in yaml.safe_load_all(path.read_text()):
+        for document in yaml.load_all(path.read_text(), yaml.CSafeLoader):  # 1.6 MB of Kueue: 0.1 s, not 1.1
             if document:
                 self.apply(document)
 

@@ -55,7 +55,10 @@ class Point(Record):
 
 
 class PointColumns(ColumnsRecord):
-    """Points of one sender, in columns. Where there are many, it stands for a Point each."""
+    """Points of one sender, in columns. Where there are many, it stands for a Point each.
+
+    It has the fields of ColumnsRecord as well.
+    """
 
     run_id: int
     sender: str | None = None

@@ -41,7 +41,12 @@ class TruthRow(Record):
 
 
 class TruthColumns(ColumnsRecord):
-    """Rows of one attempt, in columns. Where there are many, it stands for a TruthRow each."""
+    """Rows of one attempt, in columns. Where there are many, it stands for a TruthRow each.
+
+    It has the fields of ColumnsRecord.
+    """
+
+    kind: Literal["columns"] = "columns"
 
 
 class TruthBlock(Record):

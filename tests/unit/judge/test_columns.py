@@ -15,6 +15,8 @@ from harness.evidence.files import Appender
 from harness.evidence.record import Record
 from harness.faults.record import extract
 from harness.judge import judge
+from harness.judge.case import Case
+from harness.judge.truth import read
 from harness.report.diff import compare
 from harness.report.facts import facts
 
@@ -82,3 +84,19 @@ def test_a_verdict_is_the_same_of_lines_and_of_columns(name: str, tmp_path: Path
         parts = [part for rank in range(ranks) for _, part in other.truth_parts(rank)]
         rows = [line for rank in range(ranks) for _, line in one.truth(rank) if line.kind == "row"]
         assert any(isinstance(part, Columns) for part in parts) == bool(rows)
+
+
+def test_damage_counts_though_another_check_has_seen_it(tmp_path: Path) -> None:
+    """Contract: a rank's record with a damaged line is incomplete, whoever read that file before."""
+    shutil.copytree(written("healthy"), tmp_path / "bundle")
+    file = tmp_path / "bundle/truth/0.jsonl"
+    file.write_text("no record\n" + file.read_text())
+    bundle = Bundle.open(tmp_path / "bundle")
+    manifest = bundle.manifest
+    assert manifest is not None
+    assert manifest.expected is not None
+    assert manifest.launch is not None
+    case = Case(bundle, manifest, manifest.expected, manifest.launch)
+    assert case.told_all(0)
+    assert list(bundle.truth(0))
+    assert read(case, 0).incomplete == "its file is damaged"
