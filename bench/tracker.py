@@ -37,7 +37,7 @@ from tracker_load import load, percentiles  # noqa: E402
 from tracker_server import KEY, Server, create  # noqa: E402
 from tracker_table import table  # noqa: E402
 
-from harness.evidence.point_columns import PointColumns  # noqa: E402
+from harness.evidence.point_rows import PointRows  # noqa: E402
 from harness.evidence.redaction import Redactor  # noqa: E402
 from harness.evidence.writer import BundleWriter  # noqa: E402
 from harness.tracker.audit import EmbeddedAudit, collect  # noqa: E402
@@ -194,7 +194,7 @@ def audit(folder: Path, millions: list[int]) -> list[dict[str, Any]]:
     return found
 
 
-def timed(columns: Iterator[PointColumns]) -> tuple[int, float]:
+def timed(columns: Iterator[PointRows]) -> tuple[int, float]:
     """Return how many rows there are, and the seconds that it took to get them all."""
     began = time.perf_counter()
     number = sum(map(len, columns))

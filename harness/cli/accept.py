@@ -11,14 +11,8 @@ import typer
 
 from harness.cli import options
 from harness.cli.acceptance import fleet_of, mark_nodes, write_limits
-from harness.cli.live import watching
-from harness.cli.verdict import show
-from harness.context import RunContext
+from harness.cli.lazy import load, run_context, show_verdict, watching
 from harness.core.errors import UsageError
-from harness.evidence.reader import Bundle
-from harness.judge.calibrate import SHARE
-from harness.launch.names import LOCAL_IMAGE
-from harness.settings import load
 
 REPLICAS, GPUS = 64, 8
 """Pods, and GPUs of each, where nobody says (the guide's own numbers)."""
@@ -95,6 +89,7 @@ def accept(
     """
     from harness import run as running
     from harness.launch import acceptance
+    from harness.launch.names import LOCAL_IMAGE
 
     if [nodes, ddp, screen].count(True) != 1:
         raise UsageError(
@@ -137,11 +132,13 @@ def accept(
             "--label and --taint are for a cluster that stays", hint="--kubeconfig, or --keep-cluster"
         )
     with watching(quiet) as (tell, listener):
-        outcome = running.run(workload, RunContext(settings=settings, progress=tell), listener)
-    code = show(outcome.verdict, outcome.bundle, as_json)
+        outcome = running.run(workload, run_context(settings, tell), listener)
+    code = show_verdict(outcome.verdict, outcome.bundle, as_json)
     if calibrate is not None:
+        from harness.evidence.reader import Bundle
+
         bundle = Bundle.open(outcome.bundle)
-        write_limits(fleet_of(bundle), bundle, calibrate, SHARE)
+        write_limits(fleet_of(bundle), bundle, calibrate)
     if label or taint:
         with redirect_stdout(sys.stderr):  # stdout has the verdict
             mark_nodes(outcome.bundle, taint, False, settings.cluster_name, kubeconfig, context)

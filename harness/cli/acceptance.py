@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from harness.cli import options
+from harness.cli.lazy import console, load, opened
 from harness.cli.options import dump
 from harness.core.errors import HarnessError, UsageError
-from harness.evidence.lookup import opened
-from harness.evidence.reader import Bundle
-from harness.judge.calibrate import SHARE
-from harness.judge.fleet import Fleet
-from harness.settings import load
+
+if TYPE_CHECKING:
+    from harness.evidence.reader import Bundle
+    from harness.judge.fleet import Fleet
 
 LATEST = Path("runs/latest")
 EXIT = {"PASS": 0, "WARN": 0, "FAIL": 1, "UNKNOWN": 2}
@@ -26,7 +25,9 @@ def accepted(
     calibrate: Annotated[
         Path | None, typer.Option(help="write limits made from this good fleet to FILE", metavar="FILE")
     ] = None,
-    share: Annotated[float, typer.Option(help="of a figure's baseline still passes")] = SHARE,
+    share: Annotated[
+        float | None, typer.Option(help="of a figure's baseline still passes (0.9)", metavar="SHARE")
+    ] = None,
     as_json: options.Json = False,
 ) -> int:
     """Show which nodes of a recorded launch passed the acceptance tests, the worst first.
@@ -45,7 +46,7 @@ def accepted(
     else:
         from harness.report.terminal import accepted_table, wide
 
-        (Console() if Console().is_terminal else wide()).print(accepted_table(found))
+        (console() if console().is_terminal else wide()).print(accepted_table(found))
     return EXIT[found.verdict]
 
 
@@ -97,16 +98,17 @@ def fleet_of(bundle: Bundle) -> Fleet:
     return found
 
 
-def write_limits(found: Fleet, bundle: Bundle, file: Path, share: float) -> None:
+def write_limits(found: Fleet, bundle: Bundle, file: Path, share: float | None = None) -> None:
     """Write the limits. Raises HarnessError for a fleet that is not known to be good, and writes nothing."""
     from harness.evidence.files import replace_file
-    from harness.judge.calibrate import baselines, toml
+    from harness.judge.calibrate import SHARE, baselines, toml
 
     if found.verdict in ("FAIL", "UNKNOWN"):
         raise HarnessError(
             f"limits are made from a good fleet, and this one is {found.verdict}: {found.text}",
             hint="repair or leave out the nodes that did not pass, and test again",
         )
+    share = SHARE if share is None else share
     manifest = bundle.manifest
     date = manifest.started_at[:10] if manifest else "an unknown date"
     try:

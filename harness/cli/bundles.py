@@ -7,14 +7,9 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.lazy import load, opened
 from harness.cli.options import Json, RunsDir, dump
 from harness.core.errors import UsageError
-from harness.evidence import folder
-from harness.evidence.lookup import opened
-from harness.evidence.retention import Keep, prune
-from harness.report import runs as listing
-from harness.report.terminal import wide
-from harness.settings import load
 
 
 def runs(
@@ -41,6 +36,10 @@ def runs(
         if last is not None:
             raise UsageError("--prune and --last do not go together", hint=f"--prune last:{last}")
         return _prune(runs_dir, to_keep, as_json)
+    from harness.evidence import folder
+    from harness.report import runs as listing
+    from harness.report.terminal import wide
+
     found = folder.past(runs_dir)
     rows = [listing.row(one) for one in found[-(last or len(found)) :]]
     if as_json:
@@ -71,6 +70,7 @@ def diff(
     from harness.report.diff import compare
     from harness.report.diff_text import render
     from harness.report.facts import facts
+    from harness.report.terminal import wide
 
     runs_dir = load().runs_dir
     sides = [facts(opened(path, runs_dir), str(path)) for path in (a, b)]
@@ -83,6 +83,9 @@ def diff(
 
 
 def _prune(runs_dir: Path, to_keep: str, as_json: bool) -> int:
+    from harness.evidence.retention import Keep, prune
+    from harness.report.amounts import amount
+
     keep = Keep.parse(to_keep)
     if keep.last is None:
         raise UsageError("--prune all would keep all", hint="--prune failed, or --prune last:N")
@@ -93,6 +96,6 @@ def _prune(runs_dir: Path, to_keep: str, as_json: bool) -> int:
         dump({"keep": to_keep, "removed": gone, "bytes": total})
     else:
         for each in removed:
-            print(f"removed {each.bundle}  {listing.amount(each.bytes)}")
-        print(f"{len(removed)} bundles removed, {total} bytes ({listing.amount(total)})")
+            print(f"removed {each.bundle}  {amount(each.bytes)}")
+        print(f"{len(removed)} bundles removed, {total} bytes ({amount(total)})")
     return 0

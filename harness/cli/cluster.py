@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import options
+from harness.cli.lazy import load, opened, run_context
 from harness.cli.options import dump, progress
 from harness.cli.stdout import left
-from harness.context import RunContext
-from harness.evidence.lookup import opened
-from harness.settings import load
 
 if TYPE_CHECKING:
     from harness.provision.kind.cluster import KindCluster
@@ -35,7 +33,7 @@ def up(
     settings = load(
         cluster_name=cluster_name, workers=workers, kubernetes=kubernetes, images=images, runs_dir=runs_dir
     )
-    with running.cluster(RunContext(settings=settings, progress=progress(quiet))) as ready:
+    with running.cluster(run_context(settings, progress(quiet))) as ready:
         ready.kind.keep()
         if as_json:
             dump(looking.status(settings).document())
@@ -135,7 +133,7 @@ def shell(
     from harness.cli import shell as going
 
     settings = load(runs_dir=runs_dir)
-    context = RunContext(settings=settings, progress=progress(quiet))
+    context = run_context(settings, progress(quiet))
     found = opened(bundle, settings.runs_dir)
     sys.stdout.flush()
     return going.shell(found, rank, command or [], context)
@@ -163,7 +161,7 @@ def preflight(
     settings = load(kubeconfig=kubeconfig, context=context, tracker=tracker)
     theirs = ExistingCluster(settings)
     if install:
-        theirs.install(RunContext(settings=settings, progress=progress(quiet)))
+        theirs.install(run_context(settings, progress(quiet)))
     version, found = theirs.look(load_workload(job) if job else None)
     if as_json:
         rows = [{"what": n.what, "ok": n.problem is None, "seen": n.seen, "fix": n.fix} for n in found]

@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from harness.cli import options
+from harness.cli.lazy import console, load, run_context
 from harness.cli.options import KEEP_RUNS, dump, progress
-from harness.context import RunContext
 from harness.core.errors import UsageError
-from harness.settings import load
 
 
 def faults(
@@ -49,7 +47,7 @@ def faults(
     from harness.faults import commands as injecting
 
     settings = load(cluster_name=cluster_name, runs_dir=runs_dir, keep_cluster=keep_cluster)
-    context = RunContext(settings=settings, progress=progress(quiet))
+    context = run_context(settings, progress(quiet))
     if random and names:
         raise UsageError("names of faults and --random were given: one of them was expected")
     if only_list:
@@ -108,7 +106,7 @@ def soak(
         wait_seconds=wait,
         keep_runs=keep_runs,
     )
-    context = RunContext(settings=settings, progress=progress(quiet))
+    context = run_context(settings, progress(quiet))
     result = soaking.soak(launches, job, parallel, table, context)
-    dump(result.model_dump()) if as_json else soaking.show(result, Console())
+    dump(result.model_dump()) if as_json else soaking.show(result, console())
     return 0 if result.clean else 1

@@ -3,8 +3,7 @@
 Exit codes: 0 PASS, 1 FAIL, 2 UNKNOWN or the harness could not do its work, 64 bad usage.
 `--json` prints one JSON document on stdout and nothing else there; progress goes to stderr.
 
-A command imports what it works with when it is called: Kubernetes' client alone takes half a second, and
-`harness show` needs none of it.
+A command imports what it works with when it is called (harness/cli/lazy.py).
 """
 
 from __future__ import annotations
@@ -14,22 +13,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from harness.cli import acceptance, bundles, cluster, experiments, options, report
 from harness.cli.accept import accept
-from harness.cli.live import watching
+from harness.cli.lazy import console, load, opened, run_context, show_verdict, watching
 from harness.cli.netcheck import netcheck
 from harness.cli.options import dump, progress
 from harness.cli.stdout import may_be_left
 from harness.cli.torchrun import torchrun_app
 from harness.cli.tracker import tracker_app
 from harness.cli.train import train
-from harness.cli.verdict import show as show_verdict
-from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError
-from harness.evidence.lookup import opened
-from harness.settings import load
 
 _WrongUsage: Any = typer.BadParameter.__mro__[2]
 """ClickException, of whichever click typer uses: newer ones bring their own."""
@@ -90,7 +84,7 @@ def run(
         context=context,
     )
     with watching(quiet) as (tell, listener):
-        outcome = running.run(load_workload(job), RunContext(settings=settings, progress=tell), listener)
+        outcome = running.run(load_workload(job), run_context(settings, tell), listener)
     return show_verdict(outcome.verdict, outcome.bundle, as_json)
 
 
@@ -130,12 +124,8 @@ def doctor(
     from harness.provision import doctor as doctoring
 
     settings = load()
-    found = (
-        doctoring.fix(RunContext(settings=settings, progress=progress(quiet)))
-        if fix
-        else doctoring.checks(settings)
-    )
-    dump(doctoring.as_json(found)) if as_json else Console().print(doctoring.render(found))
+    found = doctoring.fix(run_context(settings, progress(quiet))) if fix else doctoring.checks(settings)
+    dump(doctoring.as_json(found)) if as_json else console().print(doctoring.render(found))
     return doctoring.exit_code(found)
 
 
@@ -162,7 +152,7 @@ def images_build(
     """Build or fetch every image of the stack into the cache."""
     from harness.cli import status
 
-    built = status.build_images(RunContext(settings=load(images=images), progress=progress(quiet)))
+    built = status.build_images(run_context(load(images=images), progress(quiet)))
     dump(built) if as_json else print("\n".join(f"{name:8} {ref}" for name, ref in built.items()))
     return 0
 

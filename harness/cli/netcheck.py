@@ -9,13 +9,9 @@ from typing import Annotated
 import typer
 
 from harness.cli import options
-from harness.cli.live import watching
+from harness.cli.lazy import load, opened, run_context, show_verdict, watching
 from harness.cli.options import dump, progress
-from harness.cli.verdict import show
-from harness.context import RunContext
 from harness.core.errors import UsageError
-from harness.evidence.lookup import opened
-from harness.settings import load
 
 
 def netcheck(
@@ -77,8 +73,8 @@ def netcheck(
         context=context,
     )
     with watching(quiet) as (tell, listener):
-        outcome = running.run(job(nodes or 4, image), RunContext(settings=settings, progress=tell), listener)
-    return show(outcome.verdict, outcome.bundle, as_json)
+        outcome = running.run(job(nodes or 4, image), run_context(settings, tell), listener)
+    return show_verdict(outcome.verdict, outcome.bundle, as_json)
 
 
 def _inside(bundle: Path, rank: int | None, runs_dir: Path | None, quiet: bool, as_json: bool) -> int:
@@ -86,7 +82,7 @@ def _inside(bundle: Path, rank: int | None, runs_dir: Path | None, quiet: bool, 
     from harness.workers.netcheck import show as table
 
     settings = load(runs_dir=runs_dir)
-    context = RunContext(settings=settings, progress=progress(quiet))
+    context = run_context(settings, progress(quiet))
     seen = inside.look(opened(bundle, settings.runs_dir), context)
     rank = min(seen.results, default=0) if rank is None else rank
     found = seen.diagnosis(rank)

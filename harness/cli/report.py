@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli.lazy import opened
 from harness.cli.options import Json, dump
 from harness.core.errors import HarnessError
-from harness.evidence.lookup import opened
-from harness.evidence.reader import Bundle
-from harness.report import github
+
+if TYPE_CHECKING:
+    from harness.evidence.reader import Bundle
 
 LATEST = Path("runs/latest")
 
@@ -65,6 +66,7 @@ def summary(
     PASS, or had retries, becomes an annotation.
     """
     from harness.judge.users import judge
+    from harness.report import github
     from harness.report.launched import launched
     from harness.report.summary import Row, launches, of_launch
 

@@ -11,10 +11,9 @@ from pydantic import BaseModel
 from harness.cli.launches import LaunchStatus, launches
 from harness.context import RunContext
 from harness.evidence import folder
-from harness.provision.images.build import build_controller, build_tracker, build_worker
-from harness.provision.images.stack import resolve
-from harness.provision.kind.cluster import KindCluster
-from harness.report.runs import amount
+from harness.provision.kind import power
+from harness.provision.kind.nodes import KindNodes
+from harness.report.amounts import amount
 from harness.settings import Settings
 
 
@@ -78,7 +77,7 @@ class Status(BaseModel, frozen=True):
 
 def status(settings: Settings) -> Status:
     """Look at the cluster, its nodes, controllers, queues and launches, and at the disk."""
-    kind = KindCluster(settings)
+    kind = KindNodes(settings)
     state = kind.state()
     trouble = kind.trouble() if state is not None else None
     found = Status(
@@ -89,7 +88,7 @@ def status(settings: Settings) -> Status:
         used=kind.used(),
         kubeconfig=str(kind.kubeconfig) if state else None,
         containers=kind.nodes(),
-        paused=kind.paused(),
+        paused=power.paused(kind),
         healthy=state is not None and trouble is None,
         trouble=trouble.message if trouble else None,
         others=sorted(path.parent.name for path in kind.dir.parent.glob("*/state.json")),
@@ -124,6 +123,9 @@ def _disk(settings: Settings) -> dict[str, int]:
 
 def build_images(context: RunContext) -> dict[str, str]:
     """Build every image that a cluster needs, and the torchrun controller's, without making a cluster."""
+    from harness.provision.images.build import build_controller, build_tracker, build_worker
+    from harness.provision.images.stack import resolve
+
     stack = resolve(context)
     worker = build_worker(stack, context, exact=True)
     tracker = build_tracker(stack, context)

@@ -12,13 +12,13 @@ from urllib.parse import quote, urlsplit
 import typer
 
 from harness.cli import options
-from harness.core import processes
+from harness.cli.lazy import load
 from harness.core.errors import HarnessError, UsageError
-from harness.settings import Settings, load
 
 if TYPE_CHECKING:
     from harness.core.kubernetes import Kube
     from harness.provision.cluster import Cluster
+    from harness.settings import Settings
 
 HOME = "/o/harness/projects"
 FORWARD_SECONDS = 30.0
@@ -52,6 +52,7 @@ def open_(
     """
     import httpx
 
+    from harness.core import processes
     from harness.provision.controllers import tracker as embedded
     from harness.provision.lifecycle import cluster_of
 

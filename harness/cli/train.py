@@ -9,11 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli import options
-from harness.cli.live import watching
-from harness.cli.verdict import show
-from harness.context import RunContext
+from harness.cli.lazy import load, run_context, show_verdict, watching
 from harness.core.errors import UsageError
-from harness.settings import load
 
 
 def train(
@@ -134,10 +131,8 @@ def train(
         context=context,
     )
     with watching(quiet) as (tell, listener):
-        outcome = running.run(
-            training.workload(asked), RunContext(settings=settings, progress=tell), listener
-        )
-    return show(outcome.verdict, outcome.bundle, as_json)
+        outcome = running.run(training.workload(asked), run_context(settings, tell), listener)
+    return show_verdict(outcome.verdict, outcome.bundle, as_json)
 
 
 def _words(trainer: str) -> tuple[str, ...]:

@@ -6,11 +6,12 @@ import contextlib
 import errno
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import BinaryIO, Final
 
 from harness.core.errors import HarnessError
 from harness.evidence.redaction import Redactor
@@ -18,6 +19,7 @@ from harness.evidence.redaction import Redactor
 DISK_FULL: Final = "run.evidence_disk_full"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _LONGEST_LINE = 64 * 1024
+_BLOCK = 1 << 20
 
 
 @contextlib.contextmanager
@@ -47,6 +49,32 @@ def replace_file(path: Path, text: str) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def last_lines(file: BinaryIO, count: int) -> tuple[int, list[bytes]]:
+    """Return how many lines a file has, and the last `count` of them with their ends.
+
+    The lines before are counted and not looked at: a log may have gigabytes.
+    """
+    kept: deque[tuple[int, bytes]] = deque()
+    total = have = 0
+    while block := file.read(_BLOCK):
+        ends = block.count(b"\n")
+        kept.append((ends, block))
+        total, have = total + ends, have + ends
+        while have - kept[0][0] > count:
+            have -= kept.popleft()[0]
+    *whole, rest = b"".join(block for _, block in kept).split(b"\n")
+    lines = [line + b"\n" for line in whole] + ([rest] if rest else [])
+    return total + bool(rest), lines[-count:] if count else []
+
+
+def inside(folder: Path, relative_path: str) -> Path:
+    """Return a path in a folder. Raises ValueError for one that leads out of it."""
+    path = Path(relative_path)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"a path inside the bundle was expected, seen {relative_path!r}")
+    return folder / path
+
+
 class Appender:
     """A file that grows by whole records. A record that does not fit is removed again whole."""
 
@@ -61,8 +89,8 @@ class Appender:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._lock = threading.Lock()
 
-    def append(self, data: bytes) -> None:
-        """Write one record whole, or nothing of it."""
+    def append(self, data: bytes) -> int:
+        """Write one record whole, or nothing of it. Return where in the file it begins."""
         with self._lock, self._guard(), on_disk(self.path):
             before = os.fstat(self._fd).st_size
             view = memoryview(data)
@@ -72,6 +100,7 @@ class Appender:
             except OSError:
                 os.ftruncate(self._fd, before)
                 raise
+            return before
 
     def close(self) -> None:
         """Close the file. Closing it twice is fine."""

@@ -6,29 +6,39 @@ import json
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from harness.core.errors import UsageError
+from harness.evidence import column_reader
 from harness.evidence.acceptance_records import AcceptanceRecord
+from harness.evidence.columns import Columns
+from harness.evidence.files import last_lines
 from harness.evidence.members import members
 from harness.evidence.netcheck_records import NetcheckRecord
 from harness.evidence.objects import ObjectState, Pod
 from harness.evidence.renamed import upgraded
 from harness.evidence.schema import ContainerExit, Manifest, Observation, RendezvousSnapshot, Verdict
-from harness.evidence.tracker_records import Attachment, Point, RunWriter, TrackerRun, TrackerSummary
+from harness.evidence.tracker_records import (
+    Attachment,
+    Point,
+    RunWriter,
+    TrackerRun,
+    TrackerSummary,
+)
 from harness.evidence.training_records import AUDIT, TrainingAudit
-from harness.evidence.truth_records import TruthLine
+from harness.evidence.truth_records import TruthColumns, TruthLine
 
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound=BaseModel)
 _OBSERVATION: TypeAdapter[Observation] = TypeAdapter(Observation)
-_TRUTH: TypeAdapter[TruthLine] = TypeAdapter(TruthLine)
+_TRUTH: TypeAdapter[TruthLine | TruthColumns] = TypeAdapter(
+    Annotated[TruthLine | TruthColumns, Field(discriminator="kind")]
+)
 _RUN: TypeAdapter[TrackerRun] = TypeAdapter(TrackerRun)
 _ATTACHMENT: TypeAdapter[Attachment] = TypeAdapter(Attachment)
 _INSPECTION: TypeAdapter[RendezvousSnapshot] = TypeAdapter(RendezvousSnapshot)
-_POINT: TypeAdapter[Point] = TypeAdapter(Point)
 _WRITER: TypeAdapter[RunWriter] = TypeAdapter(RunWriter)
 _NETCHECK: TypeAdapter[NetcheckRecord] = TypeAdapter(NetcheckRecord)
 _ACCEPTANCE: TypeAdapter[AcceptanceRecord] = TypeAdapter(AcceptanceRecord)
@@ -44,6 +54,7 @@ class Bundle:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._damaged: dict[str, None] = {}
+        self._columns = column_reader.ColumnFiles(path, self._damage)
         self._seen: dict[str, list[ObjectState]] = {}
         self._objects: dict[str, dict[str, list[ObjectState]]] = {}
 
@@ -182,8 +193,20 @@ class Bundle:
         return list(self._records("exits.jsonl", _EXIT))
 
     def truth(self, rank: int, suffix: str = "") -> Iterator[tuple[int, TruthLine]]:
-        """Yield a rank's ground truth with line numbers. `suffix` ".outside": the second one."""
-        return self._records(f"truth/{rank}{suffix}.jsonl", _TRUTH)
+        """Yield a rank's ground truth with line numbers. `suffix` ".outside": the second one.
+
+        Rows in columns are yielded one by one, with the number of the line that stands for them.
+        """
+        return column_reader.truth_lines(self.truth_parts(rank, suffix))
+
+    def truth_parts(self, rank: int, suffix: str = "") -> Iterator[tuple[int, TruthLine | Columns]]:
+        """Yield a rank's ground truth with line numbers, rows in columns as they are."""
+        path = f"truth/{rank}{suffix}.jsonl"
+        for number, line in self._records(path, _TRUTH):
+            if not isinstance(line, TruthColumns):
+                yield number, line
+            elif (columns := self._columns.read(f"{path}:{number}", line)) is not None:
+                yield number, columns
 
     def runs(self) -> list[tuple[int, TrackerRun]]:
         """Return the tracker's runs with line numbers."""
@@ -194,8 +217,22 @@ class Bundle:
         return list(self._records("tracker/attachments.jsonl", _ATTACHMENT))
 
     def points(self) -> Iterator[tuple[int, Point]]:
-        """Yield every raw row that the tracker has, in arrival order."""
-        return self._records("tracker/points.jsonl", _POINT)
+        """Yield every raw row that the tracker has. Those of one metric are in arrival order."""
+        return column_reader.points(self.point_parts())
+
+    def point_parts(self) -> Iterator[tuple[int, column_reader.PointPart]]:
+        """Yield the same, rows in columns as they are."""
+        path = "tracker/points.jsonl"
+        for number, line in self.lines(path):
+            try:
+                record = column_reader.point_record(line)
+            except ValidationError:
+                self._damage(f"{path}:{number}", "not a record of this file")
+                continue
+            if isinstance(record, Point):
+                yield number, record
+            elif (columns := self._columns.read(f"{path}:{number}", record)) is not None:
+                yield number, (record, columns)
 
     def writers(self) -> list[tuple[int, RunWriter]]:
         """Return who wrote into which run, with line numbers, by run and time."""
@@ -207,9 +244,18 @@ class Bundle:
 
     def tail(self, relative_path: str, count: int = 200) -> list[tuple[int, str]]:
         """Return the last lines of a log, numbered. A cut-off last line counts as damage here too."""
-        kept: list[tuple[int, bytes]] = []
-        for entry in self.lines(relative_path):
-            kept.append(entry)
-            if len(kept) >= 4 * count:
-                del kept[:-count]
-        return [(number, line.decode(errors="replace").rstrip("\n")) for number, line in kept[-count:]]
+        try:
+            with (self.path / relative_path).open("rb") as file:
+                total, lines = last_lines(file, count)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            self._damage(relative_path, error.strerror or "unreadable")
+            return []
+        if lines and not lines[-1].endswith(b"\n"):
+            self._damage(f"{relative_path}:{total}", "the last line is cut")
+        numbers = range(total - len(lines) + 1, total + 1)
+        return [
+            (number, line.decode(errors="replace").rstrip("\n"))
+            for number, line in zip(numbers, lines, strict=True)
+        ]

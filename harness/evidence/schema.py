@@ -15,6 +15,8 @@
       truth/<rank>.jsonl   of each attempt of the rank TruthStart, TruthCode …, TruthRow …, TruthRewrite …,
                            TruthBlock …, TruthClient, TruthCode …, then TruthEnd: what the rank itself says it
                            logged
+      truth/<rank>.columns, tracker/points.columns
+                           many rows in columns: a line of kind "columns" says which (columns.py)
       truth/<rank>.outside.jsonl   the same by the recorder around Pluto's client, where the worker also
                            records by itself
       tracker/runs.jsonl, attachments.jsonl, points.jsonl, writers.jsonl

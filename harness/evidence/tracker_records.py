@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from harness.evidence.columns import ColumnsRecord
 from harness.evidence.record import Record, Value
 
 
@@ -51,6 +52,20 @@ class Point(Record):
     peer: str | None = None
     launch: str | None = None
     """As in Attachment."""
+
+
+class PointColumns(ColumnsRecord):
+    """Points of one sender, in columns. Where there are many, it stands for a Point each.
+
+    It has the fields of ColumnsRecord as well.
+    """
+
+    run_id: int
+    sender: str | None = None
+    peer: str | None = None
+    launch: str | None = None
+    received: list[tuple[int, str]]
+    """(number of points, when they were received), in order."""
 
 
 class RunWriter(Record):

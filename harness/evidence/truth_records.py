@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from harness.evidence.columns import ColumnsRecord
 from harness.evidence.record import Record, Value
 
 
@@ -37,6 +38,15 @@ class TruthRow(Record):
     step: int
     value: Value
     time_ms: int
+
+
+class TruthColumns(ColumnsRecord):
+    """Rows of one attempt, in columns. Where there are many, it stands for a TruthRow each.
+
+    It has the fields of ColumnsRecord.
+    """
+
+    kind: Literal["columns"] = "columns"
 
 
 class TruthBlock(Record):

@@ -6,7 +6,8 @@ import contextlib
 import json
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,11 +18,12 @@ from harness.core.errors import HarnessError
 from harness.core.locks import Hold, take
 from harness.evidence import folder
 from harness.evidence.acceptance_records import AcceptanceRecord
+from harness.evidence.column_writer import PointWriter, in_columns
 from harness.evidence.disk import Disk
-from harness.evidence.files import Appender, LogFile, on_disk
+from harness.evidence.files import Appender, LogFile, inside, on_disk
 from harness.evidence.listener import ProgressListener
 from harness.evidence.netcheck_records import NetcheckRecord
-from harness.evidence.point_columns import PointColumns
+from harness.evidence.point_rows import PointRows
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import (
     ContainerExit,
@@ -32,9 +34,11 @@ from harness.evidence.schema import (
     Stage,
     Verdict,
 )
+from harness.evidence.stages import timed
 from harness.evidence.tracker_records import Attachment, Point, RunWriter, TrackerRun, TrackerSummary
 from harness.evidence.truth_records import TruthLine
 
+POINTS, COLUMNS = "tracker/points.jsonl", "tracker/points.columns"
 TrackerKind = Literal["runs", "attachments", "points", "writers"]
 
 
@@ -58,6 +62,9 @@ class BundleWriter:
         self.listener: ProgressListener | None = None
         self._lock = threading.RLock()
         self._files: dict[str, Appender] = {}
+        self.points = PointWriter(
+            partial(self._append, POINTS), COLUMNS, lambda data: self._file(COLUMNS).append(data)
+        )
         self._stages: list[Stage] = []
         self._open: list[str] = []
         """Stages of all threads that have begun and not ended."""
@@ -121,31 +128,18 @@ class BundleWriter:
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time a stage. An error that ends it early is recorded with its cause, and raised again."""
-        started_at, start, failed = self._clock.now(), self._clock.monotonic(), None
         self._open.append(name)
-        try:
-            # Inside, because a signal may come as soon as others can see that the stage has begun.
-            self.update(in_stage=name)
+        with timed(name, self._clock, lambda: self.update(in_stage=name), self._ended):
             yield
-        except BaseException as error:
-            failed = error
-            raise
-        finally:
-            stage = Stage(
-                name=name,
-                started_at=started_at,
-                seconds=round(self._clock.monotonic() - start, 3),
-                ok=failed is None,
-                error=None if failed is None else (str(failed) or type(failed).__name__),
-                cause=failed.cause if isinstance(failed, HarnessError) else None,
-            )
-            changes: dict[str, Any] = {}
-            if isinstance(failed, KeyboardInterrupt) and not self.current.interrupted:
-                changes["interrupted"] = str(failed) or "SIGINT"
-            with self._lock:
-                self._stages.append(stage)
-                self._open.remove(name)
-                self.update(in_stage=self._open[-1] if self._open else None, **changes)
+
+    def _ended(self, stage: Stage, failed: BaseException | None) -> None:
+        changes: dict[str, Any] = {}
+        if isinstance(failed, KeyboardInterrupt) and not self.current.interrupted:
+            changes["interrupted"] = str(failed) or "SIGINT"
+        with self._lock:
+            self._stages.append(stage)
+            self._open.remove(stage.name)
+            self.update(in_stage=self._open[-1] if self._open else None, **changes)
 
     def observe(self, kind: str, observation: Observation) -> None:
         """Append one watch delivery. `kind` is lower-case and singular. Events have their own file."""
@@ -172,26 +166,36 @@ class BundleWriter:
     def log_file(self, pod: str, container: str) -> LogFile:
         """Open a container's log for chunks. Close it to keep an unfinished last line."""
         return LogFile(
-            Appender(self._inside(f"logs/{pod}-{container}.log"), self._disk.taking), self.redactor
+            Appender(inside(self.path, f"logs/{pod}-{container}.log"), self._disk.taking), self.redactor
         )
 
     def truth(self, rank: int, line: TruthLine, suffix: str = "") -> None:
         """Append to a rank's ground truth. `suffix` ".outside": to the second one."""
         self._append(f"truth/{rank}{suffix}.jsonl", line)
 
-    def tracker(self, kind: TrackerKind, record: TrackerRun | Attachment | Point | RunWriter) -> None:
-        """Append what the tracker says it has."""
-        self._append(f"tracker/{kind}.jsonl", record)
+    def truths(self, rank: int, lines: Iterable[TruthLine], suffix: str = "") -> None:
+        """Append a rank's whole ground truth. Many rows are written in columns."""
+        path = f"truth/{rank}{suffix}.columns"
+        for line in in_columns(lines, path, lambda data: self._file(path).append(data)):
+            self._append(f"truth/{rank}{suffix}.jsonl", line)
 
-    def points(self, rows: PointColumns) -> None:
-        """Append raw rows that the tracker has, whole or not at all."""
-        self._file("tracker/points.jsonl").append(rows.lines(self.redactor.text))
+    def tracker(self, kind: TrackerKind, record: TrackerRun | Attachment | Point | RunWriter) -> None:
+        """Append what the tracker says it has. Of many points the last are written with the summary."""
+        if isinstance(record, Point):
+            self.points.add(record)
+        else:
+            self._append(f"tracker/{kind}.jsonl", record)
+
+    def point_rows(self, rows: PointRows) -> None:
+        """Append raw rows that the tracker has. The last of many are written with the summary."""
+        self.points.extend(rows)
 
     def tracker_summary(self, summary: TrackerSummary) -> None:
         """Write how many records the tracker has.
 
         It is written last, so that a file that was cut short is noticed.
         """
+        self.points.flush()
         self._replace("tracker/summary.json", self._json(summary, indent=2))
 
     def text(self, relative_path: str, text: str) -> None:
@@ -200,7 +204,7 @@ class BundleWriter:
 
     def clean(self, relative_path: str) -> None:
         """Redact, in place, the files that another program wrote into a folder of the bundle."""
-        for path in self._inside(relative_path).rglob("*"):
+        for path in inside(self.path, relative_path).rglob("*"):
             if path.is_file() and not path.is_symlink():
                 text = path.read_text(errors="surrogateescape")
                 clean = self.redactor.text(text)
@@ -229,21 +233,17 @@ class BundleWriter:
 
     def close(self) -> None:
         """Close every file. Writing again opens them again."""
+        with contextlib.suppress(HarnessError):  # without a summary they prove nothing
+            self.points.flush()
         with self._lock:
             for file in self._files.values():
                 file.close()
             self._files.clear()
 
-    def _inside(self, relative_path: str) -> Path:
-        path = Path(relative_path)
-        if path.is_absolute() or ".." in path.parts:
-            raise ValueError(f"a path inside the bundle was expected, seen {relative_path!r}")
-        return self.path / path
-
     def _file(self, relative_path: str) -> Appender:
         with self._lock:
             if relative_path not in self._files:
-                self._files[relative_path] = Appender(self._inside(relative_path), self._disk.taking)
+                self._files[relative_path] = Appender(inside(self.path, relative_path), self._disk.taking)
             return self._files[relative_path]
 
     def _json(self, record: BaseModel, indent: int | None = None) -> str:
@@ -256,5 +256,6 @@ class BundleWriter:
         self._file(relative_path).append((self._json(record) + "\n").encode())
 
     def _replace(self, relative_path: str, text: str) -> None:
+        path = inside(self.path, relative_path)
         with self._disk.taking():
-            self._disk.replace(self._inside(relative_path), text)
+            self._disk.replace(path, text)

@@ -7,7 +7,7 @@ same points. A point that only the other one has was handed to the client, so th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from harness.core.checks import CheckId
@@ -15,6 +15,7 @@ from harness.judge import truth as truths_
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, found, passed, unknown
 from harness.judge.points import same
+from harness.judge.rows import NONE, joined
 from harness.judge.truth import Truth
 
 CHECK: Final[CheckId] = "recorders-agree"
@@ -58,17 +59,26 @@ class Agreement:
 
 
 def compare(case: Case, truths: list[Truth]) -> Agreement:
-    """Compare both records of each rank, then add to `truths` the points that only the other one has."""
+    """Compare both records of each rank. `Agreement.truths` also have the points that only the other has."""
     pairs = [(one, other) for one in truths if (other := _other(case, one)) is not None]
     apart = {
         own.rank: (other, found_)
         for own, other in pairs
         if not own.incomplete and (found_ := [*differences(own, other)])
     }
-    for own, other in pairs:
-        for metric, series in other.rows.items():
-            own.rows[metric] = {**series, **own.rows.get(metric, {})}
-    return Agreement(truths, pairs, apart, [own.rank for own, _ in pairs if own.incomplete])
+    seconds = {own.rank: other for own, other in pairs}
+    both = [_joined(own, seconds[own.rank]) if own.rank in seconds else own for own in truths]
+    return Agreement(both, pairs, apart, [own.rank for own, _ in pairs if own.incomplete])
+
+
+def _joined(own: Truth, other: Truth) -> Truth:
+    """Return the rank's own record with the points that only the other one has."""
+    more = {
+        metric: joined(own.rows.get(metric), series)
+        for metric, series in other.rows.items()
+        if metric not in own.rows or not own.rows[metric].same_steps(series)
+    }
+    return replace(own, rows={**own.rows, **more}) if more else own
 
 
 def _other(case: Case, own: Truth) -> Truth | None:
@@ -90,7 +100,9 @@ def differences(own: Truth, other: Truth) -> Iterator[tuple[str, int, str]]:
             yield "", -1, "the record of one has no digests of its metrics"
         return
     for metric in sorted({*own.rows, *other.rows}):
-        mine_, theirs_ = own.rows.get(metric, {}), other.rows.get(metric, {})
+        mine_, theirs_ = own.rows.get(metric, NONE), other.rows.get(metric, NONE)
+        if mine_.same_as(theirs_):
+            continue
         for step in sorted({*mine_, *theirs_}):
             if step not in theirs_:
                 yield metric, step, "recorded, and not seen to be handed to the client"

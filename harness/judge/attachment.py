@@ -11,6 +11,7 @@ from harness.judge.case import Case, names
 from harness.judge.ends import End
 from harness.judge.finding import Finding, counted, found, listed, passed, unknown
 from harness.judge.points import Comparison, Recorded, compact, same
+from harness.judge.rows import NONE, Rows
 from harness.judge.truth import Truth
 
 CLOCK_ERROR = 2.0
@@ -139,11 +140,13 @@ def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compare
     )
 
 
-def _steps_elsewhere(truth: Truth, rows: dict[str, dict[int, float]], compared: Comparison) -> list[int]:
+def _steps_elsewhere(truth: Truth, rows: Rows, compared: Comparison) -> list[int]:
     """Return the rank's steps that the shared run lacks and another run has with the same value."""
     for (rank, metric), steps in compared.lost.items():
-        series = rows.get(metric, {})
-        here = [s for s in steps if s in series and same(series[s], truth.rows.get(metric, {}).get(s, s + 1))]
+        series = rows.get(metric, NONE)
+        here = [
+            s for s in steps if s in series and same(series[s], truth.rows.get(metric, NONE).get(s, s + 1))
+        ]
         if rank == truth.rank and here:
             return here
     return []

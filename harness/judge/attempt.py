@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from harness.evidence.truth_records import TruthBlock, TruthClient, TruthCode, TruthEnd, TruthRow, TruthStart
+from harness.evidence.columns import Columns, Part
+from harness.evidence.truth_records import (
+    TruthBlock,
+    TruthClient,
+    TruthCode,
+    TruthEnd,
+    TruthFault,
+    TruthGap,
+    TruthRow,
+    TruthStart,
+)
+from harness.judge import row_bytes as many
+from harness.judge.series import ascend
 from harness.workers.truth_frames import row_bytes
 
 DENSE_ROWS, DENSE_MS = 20, 30
@@ -52,6 +65,24 @@ class Attempt:
         """Return when it recorded its last row, in milliseconds since the epoch. None without rows."""
         return self._times[-1] if self._times else None
 
+    def told(
+        self, number: int, line: TruthBlock | TruthClient | TruthCode | TruthGap | TruthFault | TruthEnd
+    ) -> None:
+        """Take what is no row. `number` is its line."""
+        if isinstance(line, TruthBlock):
+            self.blocks.append(line)
+        elif isinstance(line, TruthClient):
+            self.client = line
+        elif isinstance(line, TruthCode):
+            self.code.append((number, line))
+        elif isinstance(line, TruthGap):
+            self.gaps += 1
+        elif isinstance(line, TruthFault):
+            self.fault = self.fault or line.text
+        else:
+            self.gaps += self.end is not None
+            self.end = line
+
     def take(self, row: TruthRow) -> None:
         """Count and digest one row. Rows must come in the order in which the rank recorded them."""
         data = row_bytes(row.metric, row.step, row.value)
@@ -62,6 +93,24 @@ class Attempt:
         first, last = self.steps.get(row.metric, (row.step, row.step))
         self.steps[row.metric] = min(first, row.step), max(last, row.step)
         self._times.append(row.time_ms)
+
+    def take_columns(self, columns: Columns, parts: Iterable[Part], by_metric: bool) -> None:
+        """Count and digest rows in columns, as `take` does one by one. `parts` are its metrics.
+
+        Digests by metric take long, and are for attempts with blocks alone.
+        """
+        data = many.row_bytes(columns)
+        self._root.update(data)
+        for name, steps, _, _ in parts:
+            self._counts[name] = self._counts.get(name, 0) + len(steps)
+            low, high = (steps[0], steps[-1]) if ascend(steps) else (min(steps), max(steps))
+            first, last = self.steps.get(name, (low, high))
+            self.steps[name] = min(first, low), max(last, high)
+        if by_metric:
+            for name, line in zip(columns.metrics(), data.splitlines(keepends=True), strict=True):
+                self._digests.setdefault(name, hashlib.sha256()).update(line)
+        self.row_count += len(columns)
+        self._times.extend(columns.times[-DENSE_ROWS:])
 
     @property
     def dense(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.core.clock import seconds
 from harness.evidence import kinds
+from harness.evidence.columns import Columns
 from harness.evidence.objects import ObjectState, Pod, items, mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Expected, Launch, Manifest, Stage
@@ -188,12 +189,13 @@ class Case:
 
     def told_all(self, rank: int) -> bool:
         """Return whether the record of a rank has an end: it logged nothing more."""
-        return any(isinstance(line, TruthEnd) for _, line in self.bundle.truth(rank))
+        return any(isinstance(line, TruthEnd) for _, line in self.bundle.truth_parts(rank))
 
     def last_logged(self, rank: int) -> float:
         """Return when a rank logged its last row by its own clock, in seconds since the epoch, or 0.0."""
-        rows = [line for _, line in self.bundle.truth(rank) if isinstance(line, TruthRow)]
-        return max((row.time_ms / 1000 for row in rows), default=0.0)
+        parts = [line for _, line in self.bundle.truth_parts(rank) if isinstance(line, TruthRow | Columns)]
+        times = (max(part.times) if isinstance(part, Columns) else part.time_ms for part in parts)
+        return max((time / 1000 for time in times), default=0.0)
 
     def started(self, index: int) -> bool:
         """Return whether the rank container of a node ever ran."""

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from harness.core.clock import seconds
+from harness.evidence.columns import Columns
+from harness.evidence.tracker_records import Point
 from harness.evidence.truth_records import TruthClient
 from harness.judge.case import Case, names
 from harness.judge.finding import counted, listed
@@ -93,10 +95,21 @@ def senders(case: Case, points: Mapping[str, Iterable[int]]) -> list[str]:
     wanted = {metric: set(steps) for metric, steps in points.items()}
     shared = {run.run_id for _, run in case.bundle.runs() if run.external_id == case.expected.run_id}
     told: dict[str, None] = {}
-    for _, point in case.bundle.points():
-        if point.sender and point.run_id in shared and point.step in wanted.get(point.metric, ()):
-            told[f"{point.sender!r}" + (f" at {point.peer}" if point.peer else "")] = None
+    for _, part in case.bundle.point_parts():
+        who = part if isinstance(part, Point) else part[0]
+        if not who.sender or who.run_id not in shared:
+            continue
+        seen: Iterable[tuple[str, int]] = (
+            [(part.metric, part.step)] if isinstance(part, Point) else _metric_steps(part[1], wanted)
+        )
+        if any(step in wanted.get(metric, ()) for metric, step in seen):
+            told[f"{who.sender!r}" + (f" at {who.peer}" if who.peer else "")] = None
     return [f"they were sent by {listed(list(told))}"] if told else []
+
+
+def _metric_steps(columns: Columns, wanted: Mapping[str, set[int]]) -> Iterable[tuple[str, int]]:
+    """Return metric and step of the rows whose metric is wanted."""
+    return ((name, step) for name, steps, *_ in columns.series() if name in wanted for step in steps)
 
 
 def rejected(truths: list[Truth]) -> list[int]:

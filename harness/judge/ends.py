@@ -9,6 +9,7 @@ from typing import Literal
 
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
+from harness.evidence.columns import Columns
 from harness.evidence.objects import ObjectState, Pod, mapping, termination
 from harness.evidence.truth_records import TruthRow
 from harness.judge import deletion, log_clues
@@ -64,7 +65,9 @@ def _signal_name(number: int) -> str:
 
 def _logged(case: Case, ranks: Iterable[int]) -> bool:
     """Return whether one of these ranks recorded a row. It was then past the rendezvous."""
-    return any(isinstance(line, TruthRow) for rank in ranks for _, line in case.bundle.truth(rank))
+    return any(
+        isinstance(line, TruthRow | Columns) for rank in ranks for _, line in case.bundle.truth_parts(rank)
+    )
 
 
 def end_of(case: Case, index: int) -> End:

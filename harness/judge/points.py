@@ -6,8 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from harness.evidence.reader import Bundle
+from harness.evidence.tracker_records import Point
 from harness.evidence.truth_records import TruthBlock
-from harness.judge.truth import Rows, Truth
+from harness.judge import rows as rows_
+from harness.judge.rows import NONE, Rows
+from harness.judge.series import Series
+from harness.judge.truth import Truth
 from harness.workers.truth_frames import digest
 
 OWN_METRICS = "sys/"
@@ -32,21 +36,23 @@ class Recorded:
 def read(bundle: Bundle, shared_run: int | None, others: Callable[[int], bool]) -> Recorded:
     """Read tracker/points.jsonl in one pass. `others`: whether a run is of other launches alone."""
     recorded = Recorded()
-    times: dict[tuple[int, str], dict[int, int]] = {}
-    for _, point in bundle.points():
-        recorded.raw += 1
-        if point.run_id == shared_run:
-            recorded.raw_shared += 1
+    for _, part in bundle.point_parts():
+        run, count = (part.run_id, 1) if isinstance(part, Point) else (part[0].run_id, len(part[1]))
+        recorded.raw += count
+        if run == shared_run:
+            recorded.raw_shared += count
             rows = recorded.shared
-        elif others(point.run_id):
+        elif others(run):
             continue
         else:
-            rows = recorded.elsewhere.setdefault(point.run_id, {})
-        series = rows.setdefault(point.metric, {})
-        when = times.setdefault((point.run_id, point.metric), {})
-        if point.step in series and point.time_ms < when[point.step]:
-            continue
-        series[point.step], when[point.step] = point.value, point.time_ms
+            rows = recorded.elsewhere.setdefault(run, {})
+        if isinstance(part, Point):
+            rows_.put(rows, part.metric, part.step, part.value, part.time_ms)
+        else:
+            rows_.extend(rows, part[1].series())
+    for rows in (recorded.shared, *recorded.elsewhere.values()):
+        for series in rows.values():
+            series.without_times()
     return recorded
 
 
@@ -89,47 +95,78 @@ def compare(truths: Iterable[Truth], recorded: Recorded) -> Comparison:
     truths = list(truths)
     result = Comparison()
     claims: dict[str, list[Truth]] = {}
+    blocks: dict[str, list[Truth]] = {}
     for truth in truths:
         for metric in truth.rows:
             claims.setdefault(metric, []).append(truth)
+        for metric in dict.fromkeys(block.metric for block in truth.blocks):
+            blocks.setdefault(metric, []).append(truth)
+    disputed = {metric: _disputed(owners, metric) for metric, owners in claims.items() if len(owners) > 1}
     for truth in truths:
         result.arrived[truth.rank] = 0
         for metric, rows in truth.rows.items():
-            _compare_rows(truth, metric, rows, claims[metric], recorded.shared.get(metric, {}), result)
+            owners, steps = claims[metric], disputed.get(metric, set())
+            _compare_rows(truth, metric, rows, owners, steps, recorded.shared.get(metric, NONE), result)
         for block in truth.blocks:
-            _compare_block(truth, block, truths, recorded.shared.get(block.metric, {}), result)
+            holders = {one.rank: one for one in blocks[block.metric] + claims.get(block.metric, [])}
+            _compare_block(truth, block, holders.values(), recorded.shared.get(block.metric, NONE), result)
     for metric, series in recorded.shared.items():
         if metric.startswith(OWN_METRICS):
             continue
-        ranges = [(b.first, b.last) for truth in truths for b in truth.blocks if b.metric == metric]
-        owners = [truth.rows[metric] for truth in claims.get(metric, [])]
-        strange = [
-            step
-            for step in series
-            if not any(step in rows for rows in owners)
-            and not any(first <= step <= last for first, last in ranges)
+        ranges = [
+            (b.first, b.last) for truth in blocks.get(metric, []) for b in truth.blocks if b.metric == metric
         ]
+        strange = _unclaimed(series, [truth.rows[metric] for truth in claims.get(metric, [])], ranges)
         if strange:
             result.foreign[metric] = sorted(strange)
     return result
 
 
+def _disputed(owners: list[Truth], metric: str) -> set[int]:
+    """Return the steps for which the ranks that logged a metric do not all have the same value."""
+    all_rows = [truth.rows[metric] for truth in owners]
+    if all(rows.same_as(all_rows[0]) for rows in all_rows[1:]):
+        return set()
+    first: dict[int, float] = {}
+    return {
+        step
+        for rows in all_rows
+        for step, value in rows.items()
+        if not same(first.setdefault(step, value), value)
+    }
+
+
+def _unclaimed(series: Series, owners: list[Series], ranges: list[tuple[int, int]]) -> list[int]:
+    """Return the steps in the run that no rank logged."""
+    if any(rows.same_steps(series) for rows in owners):
+        return []
+    return [
+        step
+        for step in series
+        if not any(step in rows for rows in owners)
+        and not any(first <= step <= last for first, last in ranges)
+    ]
+
+
 def _compare_rows(
     truth: Truth,
     metric: str,
-    rows: dict[int, float],
+    rows: Series,
     owners: list[Truth],
-    series: dict[int, float],
+    disputed: set[int],
+    series: Series,
     result: Comparison,
 ) -> None:
     result.compared += len(rows)
+    if not disputed and rows.same_as(series):
+        result.arrived[truth.rank] += len(rows)
+        return
     for step, value in rows.items():
-        if len(owners) > 1:
+        if step in disputed:
             said = {other.rank: other.rows[metric][step] for other in owners if step in other.rows[metric]}
-            if any(not same(value, other) for other in said.values()):
-                result.collisions[metric, step] = said
-                result.arrived[truth.rank] += step in series
-                continue
+            result.collisions[metric, step] = said
+            result.arrived[truth.rank] += step in series
+            continue
         if step not in series:
             result.lost.setdefault((truth.rank, metric), []).append(step)
             continue
@@ -139,14 +176,15 @@ def _compare_rows(
 
 
 def _compare_block(
-    truth: Truth, block: TruthBlock, truths: list[Truth], series: dict[int, float], result: Comparison
+    truth: Truth, block: TruthBlock, holders: Iterable[Truth], series: Series, result: Comparison
 ) -> None:
-    own = truth.rows.get(block.metric, {})
+    """Compare a block with the run. `holders` are the ranks that logged anything of its metric."""
+    own = truth.rows.get(block.metric, NONE)
     if len(truth.attempts) > 1 and any(block.first <= step <= block.last for step in own):
         result.undecided.append((truth.rank, block))  # A row in the run does not say which attempt logged it.
         return
-    for other in truths:
-        steps = other.rows.get(block.metric, {}) if other is not truth else {}
+    for other in holders:
+        steps = other.rows.get(block.metric, NONE) if other is not truth else NONE
         overlap = [
             b
             for b in other.blocks

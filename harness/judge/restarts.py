@@ -7,11 +7,8 @@ means that somebody disturbed the job. All points may be there, and the run is s
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import pairwise
 
 from harness.core.clock import seconds
@@ -19,28 +16,17 @@ from harness.evidence.objects import ObjectState, Pod, changed_by, items, mappin
 from harness.judge import deletion
 from harness.judge.case import Case, condition, names
 from harness.judge.finding import Finding, counted, found, passed
+from harness.judge.restart import Restart, clock
+from harness.judge.restarts_torchrun import by_torchrun
 from harness.judge.truth import Truth
 
 RESTARTS = "pluto-e2e-harness/restarts"
 """As in harness/launch/names.py, which the judges do not import."""
-_FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
-"""The line in which torchrun's agent logs how one of its ranks ended."""
-
-
-@dataclass(frozen=True)
-class Restart:
-    """A restart of one node's ranks or of all ranks. `at` is in seconds since the epoch."""
-
-    at: float
-    ranks: list[int]
-    text: str
-    allowed: bool
-    evidence: list[str] = field(default_factory=list)
 
 
 def seen(case: Case, truths: list[Truth]) -> list[Restart]:
     """Return every restart, by time."""
-    return sorted([*_by_torchrun(case, truths), *_of_pods(case), *_of_containers(case)], key=lambda r: r.at)
+    return sorted([*by_torchrun(case, truths), *_of_pods(case), *_of_containers(case)], key=lambda r: r.at)
 
 
 def check(case: Case, truths: list[Truth]) -> Finding:
@@ -98,45 +84,6 @@ def _counted(restarts: list[Restart], told: list[str], limit: int) -> Finding:
     )
 
 
-def _by_torchrun(case: Case, truths: list[Truth]) -> Iterator[Restart]:
-    """Yield one restart for each time that torchrun restarted its ranks, from the ranks' own ground truth."""
-    by_time: dict[int | None, list[tuple[int, int, str, int | None]]] = {}
-    for truth in truths:
-        for before, after in pairwise([None, *(attempt.start for attempt in truth.attempts)]):
-            if after is None or after.restart is None:
-                continue
-            if before is None or before.pod != after.pod:
-                if not after.restart:
-                    continue
-                number: int | None = after.restart  # lives before it that ended before they logged anything
-            else:
-                number = after.restart if after.restart != before.restart else None
-            by_time.setdefault(number, []).append(
-                (truth.rank, after.time_ms, after.pod or "", after.max_restarts)
-            )
-    for number, entries in by_time.items():
-        at = min(time for _, time, _, _ in entries) / 1000
-        ranks = sorted({rank for rank, *_ in entries})
-        limit = entries[0][3]
-        which = "after a new rendezvous" if number is None else f"(restart {number} of at most {limit})"
-        why = _failures(case, {pod for _, _, pod, _ in entries}, at)
-        text = f"torchrun started {names(ranks)} again at {_clock(at)} {which}{why}"
-        yield Restart(at, ranks, text, True, [f"truth/{rank}.jsonl" for rank in ranks])
-
-
-def _failures(case: Case, pods: set[str], before: float) -> str:
-    """Return what torchrun logged of the failed ranks before it restarted them."""
-    told: dict[str, None] = {}
-    for pod in sorted(pods):
-        path = case.bundle.log(pod, case.launch.container)
-        for _, raw in case.bundle.lines(path):
-            line = raw.decode(errors="replace")
-            failed = _FAILED.search(line)
-            if failed and (seconds(line.partition(" ")[0]) or 0.0) <= before:
-                told[f"in pod {pod} local rank {failed[2]} failed with exit code {failed[1]}"] = None
-    return f": {', '.join(list(told)[-4:])}" if told else ""
-
-
 def _of_pods(case: Case) -> Iterator[Restart]:
     """Yield one restart for each pod that replaced another pod of the same node of the job."""
     for index, pods in case.pod_attempts.items():
@@ -150,7 +97,7 @@ def _replaced(case: Case, index: int, before: Pod, after: Pod) -> Restart:
 
     def restart(text: str, allowed: bool, *more: str) -> Restart:
         return Restart(
-            at, ranks, f"{names(ranks)} got pod {after.name} at {_clock(at)}: {text}", allowed, [*more, *refs]
+            at, ranks, f"{names(ranks)} got pod {after.name} at {clock(at)}: {text}", allowed, [*more, *refs]
         )
 
     if after.attempt > before.attempt:
@@ -164,7 +111,7 @@ def _replaced(case: Case, index: int, before: Pod, after: Pod) -> Restart:
     jobs = [_owner(pod) for pod in (before, after)]
     if jobs[0] != jobs[1]:
         gone = next((s for s in case.bundle.objects("job").get(jobs[0], []) if deletion.leaving(s)), None)
-        when = f" at {_clock(seconds(gone.received_at) or at)}" if gone else ""
+        when = f" at {clock(seconds(gone.received_at) or at)}" if gone else ""
         name = f"Job {gone.name}" if gone else "its Job"
         return restart(
             f"{name} was deleted{when}, and a new one was made for it", False, *([gone.ref] if gone else [])
@@ -173,7 +120,7 @@ def _replaced(case: Case, index: int, before: Pod, after: Pod) -> Restart:
     if removed is not None:
         why = deletion.evicted(before)
         text = f"pod {before.name} was {f'evicted ({why})' if why else 'deleted while it ran'}"
-        text += f" at {_clock(deletion.asked(removed))}, and was made again"
+        text += f" at {clock(deletion.asked(removed))}, and was made again"
         return restart(text, False, removed.ref)
     limit = _backoff_limit(case, jobs[0])
     text = f"pod {before.name} failed{_ended(case, before)}, and its Job made another (backoffLimit {limit})"
@@ -191,7 +138,7 @@ def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
         evicted = [
             w for w in case.workload if condition(w, "Evicted").get("status") == "True" and w.version < again
         ]
-        when = _clock(seconds(state.received_at) or 0.0)
+        when = clock(seconds(state.received_at) or 0.0)
         if evicted:
             reason = condition(evicted[-1], "Evicted").get("reason")
             return (
@@ -200,9 +147,7 @@ def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
             )
         gone = [w for w in case.workload if deletion.leaving(w) and born < w.version < again]
         if gone:
-            text = (
-                f"Workload {gone[0].name} was deleted at {_clock(seconds(gone[0].received_at) or 0.0)}, so "
-            )
+            text = f"Workload {gone[0].name} was deleted at {clock(seconds(gone[0].received_at) or 0.0)}, so "
             return text + f"that Kueue suspended {case.launch.kind} {state.name} and admitted it again", False
         who = ", ".join(changed_by(previous, state)) or "somebody"
         text = f"{who} suspended {case.launch.kind} {state.name} at {when}, without Kueue, and it was resumed"
@@ -224,7 +169,7 @@ def _of_containers(case: Case) -> Iterator[Restart]:
                 at = seconds(after.received_at) or 0.0
                 ended = mapping(_status(case, after), "lastState", "terminated")
                 code = f", it had ended with exit code {ended['exitCode']}" if "exitCode" in ended else ""
-                text = f"the container of pod {pod.name} was started again at {_clock(at)} "
+                text = f"the container of pod {pod.name} was started again at {clock(at)} "
                 text += f"(restartPolicy {policy}{code})"
                 allowed = policy == "OnFailure" and ended.get("exitCode") != 0
                 yield Restart(at, case.ranks_of(index), text, allowed, [after.ref])
@@ -266,8 +211,3 @@ def _backoff_limit(case: Case, job: str) -> int:
     states = case.bundle.objects("job").get(job, [])
     limit = mapping(states[-1].object, "spec").get("backoffLimit", 0) if states else 0
     return limit if isinstance(limit, int) else 0
-
-
-def _clock(at: float) -> str:
-    """Return a time as the bundle writes it, to the second."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -15,6 +15,7 @@ from harness.evidence.truth_records import TruthBlock
 from harness.judge.case import names
 from harness.judge.finding import Finding, found, passed
 from harness.judge.points import Comparison, Recorded, compact, same
+from harness.judge.rows import NONE
 from harness.judge.truth import Truth
 from harness.workers.client_rules import sent_name
 from harness.workers.truth_frames import digest
@@ -69,7 +70,7 @@ def explain(truths: list[Truth], recorded: Recorded, compared: Comparison) -> Re
             compared.lost_in_blocks.remove(entry)
     for wrong in list(compared.wrong):  # A plain name that another name became.
         others = [
-            truth.rows.get(m, {}).get(wrong.step) for truth in truths for m in became.get(wrong.metric, {})
+            truth.rows.get(m, NONE).get(wrong.step) for truth in truths for m in became.get(wrong.metric, {})
         ]
         if wrong.metric in result.merged and any(
             same(wrong.seen, value) for value in others if value is not None
@@ -88,7 +89,7 @@ def explain(truths: list[Truth], recorded: Recorded, compared: Comparison) -> Re
 def _renamed(truth: Truth, metric: str, steps: list[int], recorded: Recorded, result: Rewritten) -> list[int]:
     """Sort lost steps of a metric into renamed and overwritten ones. Return the others."""
     name = sent_name(metric)
-    series = recorded.shared.get(name, {})
+    series = recorded.shared.get(name, NONE)
     if name == metric:
         return steps
     rows = truth.rows[metric]
@@ -112,7 +113,7 @@ def _keep(into: dict, key: object, steps: list[int]) -> None:  # type: ignore[ty
 def _expected(truths: list[Truth], originals: dict[str, None], step: int) -> bool:
     """Return whether a rank logged this step under a name that the client changes into another."""
     return any(
-        step in truth.rows.get(metric, {})
+        step in truth.rows.get(metric, NONE)
         or any(block.metric == metric and block.first <= step <= block.last for block in truth.blocks)
         for truth in truths
         for metric in originals
@@ -123,7 +124,7 @@ def _expected(truths: list[Truth], originals: dict[str, None], step: int) -> boo
 def _has_block(recorded: Recorded, block: TruthBlock) -> bool:
     """Return whether the run has exactly the points of a block under the block's new name."""
     name = sent_name(block.metric)
-    series = recorded.shared.get(name, {})
+    series = recorded.shared.get(name, NONE)
     steps = sorted(step for step in series if block.first <= step <= block.last)
     if name == block.metric or len(steps) != block.count:
         return False

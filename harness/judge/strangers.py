@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from harness.core.checks import CheckId
+from harness.evidence.column_reader import points_of
 from harness.evidence.objects import Pod, items, mapping
+from harness.evidence.reader import Bundle
 from harness.evidence.tracker_records import Attachment, Point, RunWriter, TrackerRun
 from harness.judge.attachment import Attached
 from harness.judge.case import Case, names
@@ -184,10 +186,19 @@ def _traces(
         if any(who) and not own.sent(*who) and event.get("source") == "api":
             at = str(event.get("createdAt") or "")
             yield Trace(f"tracker/runs.jsonl:{run_line}", "status", 1, *who, (at,))
-    for number, point in bundle.points():
-        if point.run_id == run.run_id and not own.sent(point.launch, point.sender, point.peer):
-            ref, who = f"tracker/points.jsonl:{number}", (point.launch, point.sender, point.peer)
-            yield Trace(ref, "metrics", 1, *who, (point.received_at,), point=point)
+    for number, point in _points_of_others(bundle, own, run):
+        ref, who = f"tracker/points.jsonl:{number}", (point.launch, point.sender, point.peer)
+        yield Trace(ref, "metrics", 1, *who, (point.received_at,), point=point)
+
+
+def _points_of_others(bundle: Bundle, own: Own, run: TrackerRun) -> Iterator[tuple[int, Point]]:
+    """Yield the points of the run that this launch did not send, with their line numbers."""
+    for number, part in bundle.point_parts():
+        whose = part if isinstance(part, Point) else part[0]
+        if whose.run_id == run.run_id and not own.sent(whose.launch, whose.sender, whose.peer):
+            yield from (
+                (number, point) for point in ([part] if isinstance(part, Point) else points_of(*part))
+            )
 
 
 def _by_us(own: Own, writer: RunWriter) -> bool:

@@ -11,6 +11,8 @@ from harness.evidence.schema import Launch
 from harness.evidence.training_records import AUDIT, TrainingAudit
 from harness.judge.facts import Facts
 from harness.judge.finding import Finding, counted, found, passed, unknown
+from harness.judge.rows import NONE
+from harness.judge.series import Series
 from harness.workers.training import order
 
 VAL_LOSS, VAL_PERPLEXITY = "val/loss", "val/perplexity"
@@ -22,7 +24,6 @@ BELOW = 0.01
 """Share of the known entropy that a loss may be below it by luck."""
 OTHER_TOKENS = ("model", "model_local_dir", "tokenizer_local_dir")
 """Options with which a token is no byte."""
-Series = dict[int, float]
 
 
 class Problem(NamedTuple):
@@ -172,7 +173,7 @@ def _audit(facts: Facts) -> TrainingAudit | str:
 
 def _of_rank_0(facts: Facts, metric: str) -> Series:
     """Return what rank 0 logged, step → value, the later value where it logged one twice."""
-    return facts.truths[0].rows.get(metric, {}) if facts.truths else {}
+    return facts.truths[0].rows.get(metric, NONE) if facts.truths else NONE
 
 
 def _not_evaluated(audit: TrainingAudit, losses: Series, steps: Series) -> list[int]:

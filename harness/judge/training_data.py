@@ -11,6 +11,8 @@ from harness.evidence.truth_records import TruthRow, TruthStart
 from harness.judge.case import names
 from harness.judge.facts import Facts
 from harness.judge.finding import Finding, counted, found, passed, unknown
+from harness.judge.rows import NONE
+from harness.judge.series import Series
 from harness.workers.training import order
 
 RANKS = "train/ranks"
@@ -57,7 +59,7 @@ def data(facts: Facts) -> Finding:
     if audit is None or not {"seed", "batch", "sequences"} <= audit.order.keys():
         return unknown("training-data", "the order of the data is not known: no checkpoint was audited")
     of = Order(audit.order["seed"], audit.order["batch"], audit.order["sequences"])
-    worlds = facts.truths[0].rows.get(RANKS, {})
+    worlds = facts.truths[0].rows.get(RANKS, NONE)
     if not worlds:
         return unknown("training-data", "no step was logged", ranks=[0])
     first, last = int(min(worlds)), int(max(worlds))
@@ -124,7 +126,7 @@ def _seen(facts: Facts, step: int, world: int) -> dict[int, Taken | None]:
     found_: dict[int, Taken | None] = {}
     for truth in facts.truths[:world]:
         said = [
-            truth.rows.get(f"rank{truth.rank}/data/{what}", {}).get(step)
+            truth.rows.get(f"rank{truth.rank}/data/{what}", NONE).get(step)
             for what in ("count", "sum", "squares")
         ]
         whole = [value for value in said if value is not None]
@@ -147,7 +149,7 @@ def _wrong(
     facts: Facts,
     of: Order,
     seen: dict[int, dict[int, Taken | None]],
-    worlds: dict[int, float],
+    worlds: Series,
     deviates: dict[int, list[int]],
     odd: list[int],
 ) -> Finding:

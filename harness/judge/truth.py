@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
+from harness.evidence.columns import Columns
 from harness.evidence.objects import Pod, mapping, termination
+from harness.evidence.reader import Bundle
 from harness.evidence.truth_records import (
     TruthBlock,
     TruthClient,
-    TruthCode,
     TruthEnd,
-    TruthFault,
-    TruthGap,
     TruthRewrite,
     TruthRow,
     TruthStart,
 )
+from harness.judge import rows as rows_
 from harness.judge import unrecorded
 from harness.judge.attempt import Attempt
 from harness.judge.case import Case
+from harness.judge.rows import Rows
 
-Rows = dict[str, dict[int, float]]
-"""metric → step → value."""
+_READ: WeakKeyDictionary[Bundle, dict[tuple[int, str], Truth]] = WeakKeyDictionary()
 
 
 @dataclass
@@ -43,8 +44,6 @@ class Truth:
     rewrites: list[TruthRewrite] = field(default_factory=list)
     known_silent: bool = False
     """The termination message says that the rank logged nothing."""
-    _owner: dict[tuple[str, int], int] = field(default_factory=dict)
-    """(metric, step) → its attempt, for rows of other attempts than the first."""
 
     @property
     def count(self) -> int:
@@ -69,7 +68,8 @@ class Truth:
 
     def client(self, metric: str, step: int) -> TruthClient | None:
         """Return the report of the client that was given this row."""
-        attempt = self._owner.get((metric, step), 0)
+        series = self.rows.get(metric)
+        attempt = series.mark(step) if series is not None else 0  # as `read` marks it
         return self.attempts[attempt].client if self.attempts else None
 
     @property
@@ -82,52 +82,41 @@ class Truth:
 
 
 def read(case: Case, rank: int, suffix: str = "") -> Truth:
-    """Read truth/<rank>.jsonl in one pass."""
+    """Read truth/<rank>.jsonl in one pass. It is kept: the report asks for what the judges have read."""
+    known = _READ.setdefault(case.bundle, {})
+    if (rank, suffix) not in known:
+        known[rank, suffix] = _read(case, rank, suffix)
+    return known[rank, suffix]
+
+
+def _read(case: Case, rank: int, suffix: str) -> Truth:
     truth = Truth(rank, suffix=suffix)
-    times: dict[str, dict[int, int]] = {}
-    damaged_before = len(case.bundle.damaged)
-    for number, line in case.bundle.truth(rank, suffix):
+    has_blocks = any(b'"kind":"block"' in line for _, line in case.bundle.lines(truth.path))
+    for number, line in case.bundle.truth_parts(rank, suffix):
         if isinstance(line, TruthStart):
             truth.attempts.append(Attempt(line))
             continue
         if not truth.attempts:
             truth.attempts.append(Attempt())
-        attempt = truth.attempts[-1]
+        attempt, mark = truth.attempts[-1], len(truth.attempts) - 1
         if isinstance(line, TruthRow):
             attempt.take(line)
-            _last_write(truth, line, times.setdefault(line.metric, {}))
-        elif isinstance(line, TruthBlock):
-            attempt.blocks.append(line)
-        elif isinstance(line, TruthClient):
-            attempt.client = line
-        elif isinstance(line, TruthCode):
-            attempt.code.append((number, line))
+            truth.overwritten += rows_.put(truth.rows, line.metric, line.step, line.value, line.time_ms, mark)
+        elif isinstance(line, Columns):
+            parts = list(line.series())
+            attempt.take_columns(line, parts, has_blocks)
+            truth.overwritten += rows_.extend(truth.rows, parts, mark)
         elif isinstance(line, TruthRewrite):
             truth.rewrites.append(line)
-        elif isinstance(line, TruthGap):
-            attempt.gaps += 1
-        elif isinstance(line, TruthFault):
-            attempt.fault = attempt.fault or line.text
         else:
-            attempt.gaps += attempt.end is not None
-            attempt.end = line
-    damage = len(case.bundle.damaged) > damaged_before
+            attempt.told(number, line)
+    for series in truth.rows.values():
+        series.without_times()
+    damage = any(ref.startswith(truth.path) for ref in case.bundle.damaged)
     said = {} if suffix else _in_message(case, truth)
     truth.known_silent = said.get("count") == 0
     truth.incomplete = _why_incomplete(case, truth, damage, said)
     return truth
-
-
-def _last_write(truth: Truth, row: TruthRow, times: dict[int, int]) -> None:
-    """Keep a row as the tracker does: of two rows for one metric and step, the later client time wins."""
-    rows = truth.rows.setdefault(row.metric, {})
-    if row.step in rows:
-        truth.overwritten += 1
-        if row.time_ms < times[row.step]:
-            return
-    rows[row.step], times[row.step] = row.value, row.time_ms
-    if len(truth.attempts) > 1:
-        truth._owner[row.metric, row.step] = len(truth.attempts) - 1
 
 
 def _in_message(case: Case, truth: Truth) -> dict[str, object]:

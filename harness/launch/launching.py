@@ -79,7 +79,7 @@ class Launching:
                 project=self.expected.project,
                 job_name=launch.tracked_as if launch else None,
                 write=self.writer.tracker,
-                write_points=self.writer.points,
+                write_points=self.writer.point_rows,
             )
         except Exception as error:
             self.no_tracker(f"{error}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,11 +16,12 @@ from harness.core.progress import Progress
 from harness.evidence.acceptance_records import AcceptanceRecord
 from harness.evidence.kinds import ALWAYS, FILES, SURROUNDINGS, WatchedKind
 from harness.evidence.netcheck_records import NetcheckDiagnosis, NetcheckRecord
-from harness.evidence.schema import ContainerExit, Launch, Observation
+from harness.evidence.schema import Launch, Observation
 from harness.evidence.truth import TruthCollector
 from harness.evidence.writer import BundleWriter
 from harness.observe import inside
 from harness.observe.completion import CompletionDetector
+from harness.observe.exits import exit_of
 from harness.observe.heartbeat import Heartbeat
 from harness.observe.independent import IndependentPods
 from harness.observe.logs import Life, LogFollower
@@ -45,7 +45,6 @@ MANY_SECONDS, PAUSE_SECONDS = 2.0, 0.2
 SHOWN_BYTES = 64 * 1024
 """Bytes of one read that a listener gets. Nobody can read a flood as it comes."""
 UNREACHABLE: Final = "cluster.unreachable"
-_EXIT = re.compile(rf"(?P<at>\S+) {EXIT_MARK}(?P<nonce>\w+) (?P<code>\d+)$")
 
 
 class LaunchObserver:
@@ -178,8 +177,7 @@ class LaunchObserver:
         self.stop()
         for suffix, found in (("", self._truth.result()), (".outside", self._truth.outside())):
             for rank, lines in found.items():
-                for line in lines:
-                    self._writer.truth(rank, line, suffix)
+                self._writer.truths(rank, lines, suffix)
         self._writer.update(log_gaps=sorted(set(self._gaps)))
         for text in sorted(set(self._watched_again)):
             self._writer.retry("a watch", text)
@@ -215,15 +213,20 @@ class LaunchObserver:
             if (pod, container) not in self._files:
                 self._files[pod, container] = self._writer.log_file(pod, container)
             self._files[pod, container].write(text)
+        if "@" in text:  # as every mark: most of a flood of lines has none
+            self._marked(life, text)
+        if self._writer.listener is not None:
+            self._writer.listener.logged(pod, self._writer.redactor.text(text[-SHOWN_BYTES:]))
+
+    def _marked(self, life: Life, text: str) -> None:
+        """Take the lines that are meant for the harness."""
         if MARK in text or EXIT_MARK in text:
             for line in text.splitlines():
-                self._truth.feed(line, pod)
+                self._truth.feed(line, life.pod)
                 self._exited(life, line)
         for mark, taken in ((frames.MARK, self._checked), (emit.MARK, self._accepted)):
             for line in text.splitlines() if mark in text else ():
-                self._framed(pod, line, mark, taken)
-        if self._writer.listener is not None:
-            self._writer.listener.logged(pod, self._writer.redactor.text(text[-SHOWN_BYTES:]))
+                self._framed(life.pod, line, mark, taken)
 
     def _framed(self, pod: str, line: str, mark: str, taken: Callable[[str, str, Any], None]) -> None:
         """Take a line of a document. What is none of its kind is left out, so that its pod has none."""
@@ -248,17 +251,13 @@ class LaunchObserver:
             self._told = self._told or Deadline.after(TELL_SECONDS)
 
     def _exited(self, life: Life, line: str) -> None:
-        """Take the last line of a rank container's init: the command ended, the container may stay."""
-        if not self._launch.held or life.container != self._launch.container:
-            return
-        found = _EXIT.match(line)
-        if not found or found["nonce"] != self._writer.current.nonce:
-            return
-        of = {"pod": life.pod, "uid": life.uid, "container": life.container}
-        exit_ = ContainerExit(at=found["at"], **of, exit_code=int(found["code"]))
-        with suppress(HarnessError):
-            self._writer.exited(exit_)
-        self.completion.exited(life.pod, exit_.exit_code, life.uid)
+        """Take the end of a command whose container is held."""
+        rank = self._launch.held and life.container == self._launch.container
+        exit_ = exit_of(life, line, self._writer.current.nonce) if rank else None
+        if exit_ is not None:
+            with suppress(HarnessError):
+                self._writer.exited(exit_)
+            self.completion.exited(life.pod, exit_.exit_code, life.uid)
 
     def _silence(self, text: str) -> None:
         """Note a gap, and renew the watches. A watch may have died silently meanwhile."""

@@ -1,6 +1,6 @@
 """Describe each file of the evidence bundle and each field, from the docstrings of
 its records: harness/evidence/schema.py, netcheck_records.py, acceptance_records.py, truth_records.py,
-tracker_records.py.
+tracker_records.py, columns.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,14 @@ import ast
 import inspect
 from collections.abc import Iterator
 
-from harness.evidence import acceptance_records, netcheck_records, schema, tracker_records, truth_records
+from harness.evidence import (
+    acceptance_records,
+    columns,
+    netcheck_records,
+    schema,
+    tracker_records,
+    truth_records,
+)
 from harness.reference.note import WRITTEN
 from harness.report.markdown import code, table
 
@@ -21,7 +28,7 @@ Every launch leaves one below `runs/`; `runs/latest` is the newest. `harness jud
 `shell` take its folder or a part of its name. [`harness.judge.users`](../how-to/own-judges.md) is how a
 program of yours reads it.
 """
-MODULES = (schema, netcheck_records, acceptance_records, truth_records, tracker_records)
+MODULES = (schema, netcheck_records, acceptance_records, truth_records, tracker_records, columns)
 Fields = list[tuple[str, str, str, str]]
 
 

@@ -9,6 +9,7 @@ from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
 from harness.judge import restarts
 from harness.judge.case import Case
+from harness.judge.restart import Restart
 from harness.judge.truth import Truth, read
 
 HEADINGS = ("rank", "attempt", "pod", "start – last row", "rows", "why it began")
@@ -64,7 +65,7 @@ def attempts(bundle: Bundle, verdict: Verdict) -> list[RankAttempt]:
     return [one for truth in logged for one in _of_rank(truth, seen, prefix)]
 
 
-def _of_rank(truth: Truth, seen: list[restarts.Restart], prefix: str) -> list[RankAttempt]:
+def _of_rank(truth: Truth, seen: list[Restart], prefix: str) -> list[RankAttempt]:
     starts = [attempt.start for attempt in truth.attempts if attempt.start is not None]
     if len(starts) < 2:
         return []

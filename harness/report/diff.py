@@ -8,6 +8,7 @@ from itertools import islice
 from pydantic import BaseModel, computed_field
 
 from harness.evidence.record import Record, Value
+from harness.judge import series as rows
 from harness.judge.points import same
 from harness.report.facts import WHOLE, Facts, Series
 from harness.report.points import steps
@@ -184,18 +185,32 @@ def _told(own: Series | None, other: Series | None) -> Told | None:
         return None
     lost = [steps(own.missing)] if own.missing else []
     lost += [f"{own.missing_in_blocks} of those known by digest"] if own.missing_in_blocks else []
-    only = sorted(set(own.values) - set(other.values)) if other is not None else []
+    only = [] if other is None or _same_steps(own, other) else sorted(set(own.values) - set(other.values))
     return Told(logged=own.logged, kept=own.kept, missing=", ".join(lost), only=steps(only))
 
 
 def _values(a: Facts, b: Facts) -> Iterator[ValueChange]:
     for (rank, metric), one in sorted(a.series.items()):
         other = b.series.get((rank, metric))
+        if other is not None and _same_values(one, other):
+            continue
         for step in sorted(set(one.values) & set(other.values)) if other is not None else ():
             assert other is not None
             left, right = one.values[step], other.values[step]
             if not same(left, right) and (left, right) != (a.mark, b.mark):
                 yield ValueChange(rank=rank, metric=metric, step=step, a=left, b=right)
+
+
+def _same_steps(one: Series, other: Series) -> bool:
+    """Return whether both have the same steps, where that can be told without a look at each."""
+    mine, theirs = one.values, other.values
+    return isinstance(mine, rows.Series) and isinstance(theirs, rows.Series) and mine.same_steps(theirs)
+
+
+def _same_values(one: Series, other: Series) -> bool:
+    """Return whether both have the same rows, where that can be told without a look at each."""
+    mine, theirs = one.values, other.values
+    return isinstance(mine, rows.Series) and isinstance(theirs, rows.Series) and mine.same_as(theirs)
 
 
 def _blocks(a: Facts, b: Facts) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.core.clock import seconds
@@ -20,7 +21,7 @@ WHOLE = "whole run"
 class Series:
     """What one rank logged of one metric, and how much of it the run has."""
 
-    values: dict[int, float] = field(default_factory=dict)
+    values: Mapping[int, float] = field(default_factory=dict)
     """Step → value, for every row that is known."""
     digests: dict[tuple[int, int], str] = field(default_factory=dict)
     """(first, last step) → SHA-256 of rows that are known only by their digest."""
@@ -96,7 +97,9 @@ def _job(manifest: Manifest) -> dict[str, str]:
 def _attempts(bundle: Bundle, manifest: Manifest) -> dict[str, str]:
     """How often each rank lived, where one lived more than once."""
     ranks = range(manifest.expected.ranks if manifest.expected else 0)
-    lives = {rank: sum(isinstance(line, TruthStart) for _, line in bundle.truth(rank)) or 1 for rank in ranks}
+    lives = {
+        rank: sum(isinstance(line, TruthStart) for _, line in bundle.truth_parts(rank)) or 1 for rank in ranks
+    }
     told = ", ".join(f"rank {rank}: {count}" for rank, count in lives.items())
     return {"attempts": told} if any(count > 1 for count in lives.values()) else {}
 
@@ -106,7 +109,7 @@ def _code(bundle: Bundle, manifest: Manifest) -> dict[str, str]:
     sent = manifest.code
     if sent is None:
         return {}
-    lines = (line for _, line in bundle.truth(0) if isinstance(line, TruthCode))
+    lines = (line for _, line in bundle.truth_parts(0) if isinstance(line, TruthCode))
     told = {name: value for line in lines for what, name, value in line.facts if what == "stack"}
     stack = {name: told[name] for name in ("python", "torch", "pluto", "pluto_files") if told.get(name)}
     return {name: value[:12] for name, value in {**sent.files, **stack}.items()}
@@ -128,13 +131,13 @@ def _series(bundle: Bundle, manifest: Manifest) -> dict[tuple[int, str], Series]
     known = metrics(bundle, manifest.expected.run_id)
     found = {
         (rank, name): Series(
-            values=dict(metric.truth[rank]), logged=cell.logged, missing=tuple(sorted(set(cell.lost)))
+            values=metric.truth[rank], logged=cell.logged, missing=tuple(sorted(set(cell.lost)))
         )
         for name, metric in known.items()
         for rank, cell in metric.cells.items()
     }
     for rank in range(manifest.expected.ranks):
-        for _, line in bundle.truth(rank):
+        for _, line in bundle.truth_parts(rank):
             if isinstance(line, TruthBlock):
                 key = rank, line.metric
                 found[key] = _with(found.get(key, Series()), line, known.get(line.metric))
@@ -142,7 +145,7 @@ def _series(bundle: Bundle, manifest: Manifest) -> dict[tuple[int, str], Series]
 
 
 def _with(series: Series, block: TruthBlock, metric: Metric | None) -> Series:
-    recorded = metric.recorded if metric else {}
+    recorded = metric.recorded if metric else ()
     have = sum(block.first <= step <= block.last and step not in series.values for step in recorded)
     return Series(
         values=series.values,

@@ -13,6 +13,7 @@ from harness.evidence.objects import mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Manifest, Verdict
 from harness.report import acceptance, training
+from harness.report import matrix as matrix_
 from harness.report.acceptance_pairs import told
 from harness.report.attempts import HEADINGS, attempts
 from harness.report.netcheck import matrix
@@ -25,6 +26,8 @@ from harness.workers.truth_frames import MARK
 REPORT = "report.html"
 LOG_LINES = 2000
 """Most lines of each container, the last ones. The whole log lies beside the report."""
+ALL_LINES = 20_000
+"""Most lines of all containers together: a browser takes a second for three times as many."""
 MAX_EVENTS = 500
 MAX_PLOTS = 60
 LETTER = 0.85
@@ -47,6 +50,7 @@ def render(bundle: Bundle, verdict: Verdict) -> str:
     manifest = bundle.manifest or Manifest(nonce="", started_at="")
     run_id = manifest.expected.run_id if manifest.expected else None
     found = metrics(bundle, run_id)
+    ranks = sorted({rank for metric in found.values() for rank in metric.cells})
     drawn = lanes(bundle, manifest)
     begin = min((span.start for lane in drawn for span in lane.spans), default=0.0)
     end = max((span.end for lane in drawn for span in lane.spans), default=1.0)
@@ -66,7 +70,8 @@ def render(bundle: Bundle, verdict: Verdict) -> str:
         tiles=_tiles(manifest, found),
         checks=_checks(verdict),
         metrics=found,
-        ranks=sorted({rank for metric in found.values() for rank in metric.cells}),
+        wide=matrix_.wide(found.values(), len(ranks)),
+        ranks=ranks,
         attempts=[one.cells() for one in attempts(bundle, verdict)],
         headings=HEADINGS,
         netcheck=matrix(bundle),
@@ -151,10 +156,12 @@ def _placer(begin: float, end: float) -> Any:
 
 def _logs(bundle: Bundle) -> Iterator[Log]:
     owner = {pod.name: index for index, pod in bundle.pods().items()}
-    for path in sorted((bundle.path / "logs").glob("*.log")):
+    paths = sorted((bundle.path / "logs").glob("*.log"))
+    most = min(LOG_LINES, max(1, ALL_LINES // max(1, len(paths))))
+    for path in paths:
         lines = [
             (number, text.partition(" ")[0][11:23], text.partition(" ")[2])
-            for number, text in bundle.tail(f"logs/{path.name}", LOG_LINES)
+            for number, text in bundle.tail(f"logs/{path.name}", most)
             if MARK not in text and frames.MARK not in text and emit.MARK not in text
         ]
         pod = next((name for name in owner if path.name.startswith(f"{name}-")), None)

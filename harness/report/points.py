@@ -5,14 +5,19 @@ curves.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from harness.evidence.reader import Bundle
+from harness.evidence.tracker_records import Point
+from harness.judge import rows as rows_
+from harness.judge import series
 from harness.report.attempts import truths
 
 MAX_DRAWN = 400
 """Most points of a curve: more than a screen shows. Each stretch keeps its extremes."""
+MAX_CURVES = 16
+"""Most ranks whose curve of a metric is drawn: those that miss points first."""
 Series = list[tuple[int, float]]
 
 
@@ -34,8 +39,8 @@ class Metric:
 
     name: str
     cells: dict[int, Cell] = field(default_factory=dict)
-    truth: dict[int, Series] = field(default_factory=dict)
-    recorded: dict[int, float] = field(default_factory=dict)
+    truth: dict[int, series.Series] = field(default_factory=dict)
+    recorded: series.Series = field(default_factory=series.Series)
 
     @property
     def lost(self) -> int:
@@ -48,20 +53,25 @@ def metrics(bundle: Bundle, run_id: str | None) -> dict[str, Metric]:
     points come first.
     """
     shared = {run.run_id for _, run in bundle.runs() if run_id is not None and run.external_id == run_id}
-    found: dict[str, Metric] = {}
-    times: dict[tuple[str, int], int] = {}
-    for _, point in bundle.points():
-        if point.run_id in shared and not point.metric.startswith("sys/"):
-            metric = found.setdefault(point.metric, Metric(point.metric))
-            if point.time_ms >= times.get((point.metric, point.step), 0):
-                metric.recorded[point.step] = point.value
-                times[point.metric, point.step] = point.time_ms
+    recorded: rows_.Rows = {}
+    for _, part in bundle.point_parts():
+        if isinstance(part, Point):
+            if part.run_id in shared:
+                rows_.put(recorded, part.metric, part.step, part.value, part.time_ms)
+        elif part[0].run_id in shared:
+            rows_.extend(recorded, part[1].series())
+    found = {
+        name: Metric(name, recorded=rows.without_times())
+        for name, rows in recorded.items()
+        if not name.startswith("sys/")
+    }
     for truth in truths(bundle)[1]:
         counts = [attempt.counts for attempt in truth.attempts] if len(truth.attempts) > 1 else []
         for name, rows in truth.rows.items():
             metric = found.setdefault(name, Metric(name))
-            metric.truth[truth.rank] = list(rows.items())
-            lost = [step for step in rows if step not in metric.recorded]
+            metric.truth[truth.rank] = rows
+            whole = rows.same_steps(metric.recorded)
+            lost = [] if whole else [step for step in rows if step not in metric.recorded]
             each = [count.get(name, 0) for count in counts]
             metric.cells[truth.rank] = Cell(logged=len(rows), lost=lost, attempts=each)
     return dict(sorted(found.items(), key=lambda item: (not item[1].lost, item[0])))
@@ -98,16 +108,14 @@ class Plot:
 
 def plot(metric: Metric, width: int = 360, height: int = 120) -> Plot | None:
     """Return the plot, or None when no value is finite."""
-    recorded = [(step, value) for step, value in sorted(metric.recorded.items()) if math.isfinite(value)]
-    truth = {
-        rank: sorted((step, value) for step, value in rows if math.isfinite(value))
-        for rank, rows in metric.truth.items()
-    }
-    drawn = recorded + [row for rows in truth.values() for row in rows]
+    curves = {rank: _finite(metric.truth[rank].items()) for rank in _drawn(metric)}
+    recorded = _finite(metric.recorded.items())
+    drawn = [rows for rows in (recorded, *curves.values()) if rows]
     if not drawn:
         return None
-    first, last = min(step for step, _ in drawn), max(step for step, _ in drawn)
-    low, high = min(value for _, value in drawn), max(value for _, value in drawn)
+    first, last = min(rows[0][0] for rows in drawn), max(rows[-1][0] for rows in drawn)
+    low = min(value for rows in drawn for _, value in rows)
+    high = max(value for rows in drawn for _, value in rows)
 
     def place(step: int, value: float) -> tuple[float, float]:
         x = (step - first) / (last - first) if last > first else 0.5
@@ -120,7 +128,8 @@ def plot(metric: Metric, width: int = 360, height: int = 120) -> Plot | None:
 
     lost = [
         (*place(step, value), f"rank {rank} step {step}: {value:g} is not in the run")
-        for rank, rows in truth.items()
+        for rank, rows in curves.items()
+        if not metric.truth[rank].same_steps(metric.recorded)
         for step, value in rows
         if step not in metric.recorded
     ]
@@ -129,13 +138,25 @@ def plot(metric: Metric, width: int = 360, height: int = 120) -> Plot | None:
         width,
         height,
         path(recorded),
-        {rank: path(rows) for rank, rows in truth.items()},
+        {rank: path(rows) for rank, rows in curves.items()},
         lost[:MAX_DRAWN],
         f"{low:.4g}",
         f"{high:.4g}",
         first,
         last,
     )
+
+
+def _drawn(metric: Metric) -> list[int]:
+    """Return the ranks whose curves are drawn."""
+    misses = {rank for rank, cell in metric.cells.items() if cell.lost}
+    first = sorted(metric.truth, key=lambda rank: (rank not in misses, rank))
+    return sorted(first[:MAX_CURVES])
+
+
+def _finite(rows: Iterable[tuple[int, float]]) -> Series:
+    """Return the rows whose values are numbers, by step."""
+    return sorted((step, value) for step, value in rows if math.isfinite(value))
 
 
 def thinned(rows: Series) -> Series:

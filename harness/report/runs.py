@@ -12,11 +12,11 @@ from rich.text import Text
 
 from harness.evidence import folder
 from harness.evidence.folder import Past, State
+from harness.report.amounts import amount
 from harness.report.terminal import STYLE
 
 WIDE = 130
 """Columns that need a wide terminal."""
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class Row(BaseModel):
@@ -75,12 +75,3 @@ def show(rows: Sequence[Row], console: Console) -> None:
             amount(each.bytes),
         )
     console.print(made)
-
-
-def amount(size: float) -> str:
-    """Return bytes for people: "812 KiB", "1.4 MiB"."""
-    for unit in _UNITS[:-1]:
-        if size < 1023.5:
-            return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} {_UNITS[-1]}"

@@ -10,7 +10,7 @@ import httpx
 
 from harness.core.clock import now
 from harness.core.errors import HarnessError
-from harness.evidence.point_columns import PointColumns, of_points
+from harness.evidence.point_rows import PointRows, of_points
 from harness.evidence.tracker_records import (
     Attachment,
     Point,
@@ -28,7 +28,7 @@ from harness.tracker.hosted import HostedAudit
 __all__ = ["AuditReader", "EmbeddedAudit", "HostedAudit", "collect"]
 
 Write = Callable[[TrackerKind, TrackerRun | Attachment | RunWriter], None]
-WritePoints = Callable[[PointColumns], None]
+WritePoints = Callable[[PointRows], None]
 PAGE = 10_000
 """Rows of a page of a tracker that has no columns."""
 COLUMNS_PAGE = 200_000
@@ -48,7 +48,7 @@ class AuditReader(Protocol):
     def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
         """Return every create and resume of these runs, or None when the tracker keeps none."""
 
-    def columns(self, run_ids: Sequence[int]) -> Iterator[PointColumns]:
+    def columns(self, run_ids: Sequence[int]) -> Iterator[PointRows]:
         """Return every raw row of these runs, in columns."""
 
     def writers(self, run_ids: Sequence[int]) -> list[RunWriter] | None:
@@ -129,7 +129,7 @@ class EmbeddedAudit:
         for some in self.columns(run_ids):
             yield from some.records()
 
-    def columns(self, run_ids: Sequence[int]) -> Iterator[PointColumns]:
+    def columns(self, run_ids: Sequence[int]) -> Iterator[PointRows]:
         """Yield every raw row in arrival order."""
         if not self._packs:
             yield from of_points(self._plain(run_ids))
@@ -137,7 +137,7 @@ class EmbeddedAudit:
         for page in self._pages("api/audit/columns", run_ids, COLUMNS_PAGE):
             for one in page["blocks"]:
                 found = blocks.unpacked(one["names"], one["count"], base64.b64decode(one["packed"]))
-                yield PointColumns(
+                yield PointRows(
                     one["run_id"],
                     list(found.metrics()),
                     found.steps,

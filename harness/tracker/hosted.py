@@ -16,7 +16,7 @@ import httpx
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from harness.core.errors import HarnessError, WaitError
-from harness.evidence.point_columns import PointColumns, of_points
+from harness.evidence.point_rows import PointRows, of_points
 from harness.evidence.tracker_records import (
     Attachment,
     Point,
@@ -107,7 +107,7 @@ class HostedAudit:
                         received_at=str(row["time"]),
                     )
 
-    def columns(self, run_ids: Sequence[int]) -> Iterator[PointColumns]:
+    def columns(self, run_ids: Sequence[int]) -> Iterator[PointRows]:
         """Wait and read as `points`."""
         return of_points(self.points(run_ids))
 

@@ -12,6 +12,7 @@ import pytest
 
 from harness.evidence import Bundle
 from harness.judge import judge
+from harness.judge.series import Series
 from harness.report.page import render, write
 from harness.report.points import Metric, metrics, plot, steps
 from harness.report.timeline import lanes
@@ -129,7 +130,7 @@ def test_long_curves_keep_their_extremes():
     """Contract: a curve has at most some hundred points and keeps every peak."""
     rows = [(step, 0.0) for step in range(100_000)]
     rows[77_777] = (77_777, 9.0)
-    metric = Metric("m", truth={0: rows}, recorded=dict(rows))
+    metric = Metric("m", truth={0: Series(rows)}, recorded=Series(rows))
     drawn = plot(metric)
     assert drawn is not None
     assert drawn.truth[0].count("L") <= 400
@@ -149,6 +150,6 @@ def test_steps_are_told_in_few_words(lost, said):
 
 def test_values_that_cannot_be_drawn_are_left_out(tmp_path):
     """Contract: NaN and infinity are not drawn. A metric without other values has no curve."""
-    nan = Metric("n", truth={0: [(0, float("nan"))]}, recorded={0: float("nan")})
+    nan = Metric("n", truth={0: Series([(0, float("nan"))])}, recorded=Series([(0, float("nan"))]))
     assert plot(nan) is None
     assert metrics(bundles.healthy().write(tmp_path / "bundle"), None)

@@ -12,7 +12,8 @@ from rich.console import Console
 from harness.evidence import BundleWriter, Redactor, folder
 from harness.faults.record import extract
 from harness.judge import judge
-from harness.report.runs import WIDE, Row, amount, row, show
+from harness.report.amounts import amount
+from harness.report.runs import WIDE, Row, row, show
 
 
 @pytest.fixture

@@ -1,16 +1,13 @@
-"""Raw rows of a tracker in columns, and their lines in the evidence.
+"""Raw rows of a tracker, in columns.
 
-A record for each of a million rows would take longer than the tracker takes to give them. The lines are those
-of Point to the byte (tests/unit/evidence/test_point_columns.py).
+A record for each of a million rows would take longer than the tracker takes to give them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby, islice
-
-from pydantic_core import to_json
 
 from harness.evidence.tracker_records import Point
 
@@ -18,7 +15,7 @@ AT_ONCE = 10_000
 
 
 @dataclass(frozen=True)
-class PointColumns:
+class PointRows:
     """Rows of one run by one sender, in arrival order: what Point says, the columns of equal length."""
 
     run_id: int
@@ -50,33 +47,32 @@ class PointColumns:
                 launch=self.launch,
             )
 
-    def lines(self, redact: Callable[[str], str]) -> bytes:
-        """Return the rows as JSON lines. Secrets can only be in texts, so each text is redacted once."""
+    def before(self, row: int) -> PointRows:
+        """Return the rows before this one."""
+        return self._part(slice(row))
 
-        def written(text: str | None) -> str:
-            return "null" if text is None else to_json(redact(text)).decode()
+    def after(self, row: int) -> PointRows:
+        """Return this row and those after it."""
+        return self._part(slice(row, None)) if row else self
 
-        metrics = {name: written(name) for name in set(self.metrics)}
-        whose = f'"sender":{written(self.sender)},"peer":{written(self.peer)},"launch":{written(self.launch)}'
-        ends = {at: f'"received_at":{written(at)},{whose}}}\n' for at in set(self.received_at)}
-        values = to_json(list(self.values), inf_nan_mode="strings")[1:-1].decode().split(",")
-        columns = (self.metrics, self.steps, values if self.metrics else [], self.times_ms, self.received_at)
-        start = f'{{"run_id":{self.run_id},"metric":'
-        return "".join(
-            [
-                f'{start}{metrics[metric]},"step":{step},"value":{value},"time_ms":{time_ms},{ends[at]}'
-                for metric, step, value, time_ms, at in zip(*columns, strict=True)
-            ]
-        ).encode()
+    def _part(self, part: slice) -> PointRows:
+        return replace(
+            self,
+            metrics=self.metrics[part],
+            steps=self.steps[part],
+            values=self.values[part],
+            times_ms=self.times_ms[part],
+            received_at=self.received_at[part],
+        )
 
 
-def of_points(points: Iterable[Point]) -> Iterator[PointColumns]:
+def of_points(points: Iterable[Point]) -> Iterator[PointRows]:
     """Yield columns of records: new ones wherever the run or the sender changes, and after AT_ONCE rows."""
     for (run_id, sender, peer, launch), group in groupby(
         points, lambda point: (point.run_id, point.sender, point.peer, point.launch)
     ):
         while some := list(islice(group, AT_ONCE)):
-            yield PointColumns(
+            yield PointRows(
                 run_id,
                 [one.metric for one in some],
                 [one.step for one in some],

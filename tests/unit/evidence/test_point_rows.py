@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import struct
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness.evidence.point_columns import AT_ONCE, PointColumns, of_points
+from harness.evidence import column_writer
+from harness.evidence.point_rows import AT_ONCE, PointRows, of_points
+from harness.evidence.reader import Bundle
 from harness.evidence.redaction import Redactor
 from harness.evidence.tracker_records import Point
 from harness.evidence.writer import BundleWriter
@@ -25,42 +28,48 @@ ROW = st.tuples(WORDS, WHOLE, st.floats(), WHOLE, st.sampled_from(["2026-01-01T0
 
 
 @st.composite
-def columns(draw: st.DrawFn) -> PointColumns:
+def columns(draw: st.DrawFn) -> PointRows:
     rows = draw(st.lists(ROW, max_size=8))
     metrics, steps, values, times, received = (
         (list(column) for column in zip(*rows, strict=True)) if rows else [[]] * 5
     )
-    who = [draw(st.none() | WORDS) for _ in range(3)]
-    return PointColumns(draw(WHOLE), metrics, steps, values, times, received, *who)
+    who = [draw(st.none() | st.sampled_from(["node0", "node1", SECRET])) for _ in range(3)]
+    return PointRows(draw(st.integers(1, 2)), metrics, steps, values, times, received, *who)
 
 
-def written(rows: PointColumns, redactor: Redactor, *, at_once: bool) -> bytes:
-    with TemporaryDirectory() as folder:
-        writer = BundleWriter(Path(folder), "nonce", redactor)
+Rows = dict[tuple[int, str], list[tuple[object, ...]]]
+"""Rows of each metric of each run, in their order."""
+
+
+def written(parts: list[PointRows], folder: Path, lines: int, *, at_once: bool) -> Rows:
+    writer = BundleWriter(folder, "nonce", Redactor([SECRET]))
+    writer.points.lines = lines
+    for rows in parts:
         if at_once:
-            writer.points(rows)
+            writer.point_rows(rows)
         else:
             for record in rows.records():
                 writer.tracker("points", record)
-        writer.close()
-        path = Path(folder) / "tracker/points.jsonl"
-        return path.read_bytes() if path.exists() else b""
+    writer.close()
+    found: Rows = {}
+    for _, point in Bundle(folder).points():
+        who = point.sender, point.peer, point.launch, point.received_at
+        row = point.step, struct.pack("d", point.value), point.time_ms, *who
+        found.setdefault((point.run_id, point.metric), []).append(row)
+    return found
 
 
-@given(columns())
-@example(PointColumns(1, ["a", "b"], [0, 1], [1e-5, -0.0], [1, 2], ["t", "t"], "node0"))
+@given(st.lists(columns(), max_size=4), st.integers(0, 12), st.integers(1, 12))
+@example([PointRows(1, ["a", "b"], [0, 1], [1e-5, -0.0], [1, 2], ["t", "t"], "node0")], 0, 500)
+@example([PointRows(1, ["a", "b"], [2**63, 1], [1.0, 2.0], [1, 2], ["t", "u"])], 0, 500)
 @settings(max_examples=200, deadline=None)
-def test_lines_are_those_of_records(rows: PointColumns) -> None:
-    """Contract: without a secret the same bytes, with one the same values, redacted."""
-    redactor = Redactor([SECRET])
-    one_by_one = written(rows, redactor, at_once=False)
-    together = written(rows, redactor, at_once=True)
-    assert [json.loads(line) for line in together.splitlines()] == [
-        json.loads(line) for line in one_by_one.splitlines()
-    ]
-    plain = b"".join(f"{record.model_dump_json()}\n".encode() for record in rows.records())
-    if redactor.clean(plain.decode()):
-        assert together == plain
+def test_the_rows_are_those_of_records(parts: list[PointRows], lines: int, buffered: int) -> None:
+    """Contract: rows that are taken at once are read back as if each had been a record, in their order."""
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as one, TemporaryDirectory() as other:
+        patch.setattr(column_writer, "MOST_BUFFERED", buffered)
+        assert written(parts, Path(one), lines, at_once=True) == written(
+            parts, Path(other), lines, at_once=False
+        )
 
 
 def test_columns_of_records_are_these_records() -> None:

@@ -1,0 +1,67 @@
+"""What most commands need of the rest of the harness, imported only when it is called.
+
+Typer reads the functions of all commands to show the help of one. So the modules of commands import nothing
+but typer at their top: settings, evidence and rich cost ten times as long as the help itself.
+tests/unit/cli/test_startup.py checks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from harness.context import RunContext
+    from harness.core.progress import Progress
+    from harness.evidence.listener import ProgressListener
+    from harness.evidence.reader import Bundle
+    from harness.evidence.schema import Verdict
+    from harness.settings import Settings
+
+
+def load(**flags: Any) -> Settings:
+    """Return the settings (harness/settings.py). Raises UsageError."""
+    from harness.settings import load as load_settings
+
+    return load_settings(**flags)
+
+
+def run_context(settings: Settings, progress: Progress) -> RunContext:
+    """Return what each part of a run is given (harness/context.py)."""
+    from harness.context import RunContext
+
+    return RunContext(settings=settings, progress=progress)
+
+
+def opened(path: Path, runs_dir: Path = Path("runs")) -> Bundle:
+    """Open a bundle by what a user calls it (harness/evidence/lookup.py). Raises UsageError."""
+    from harness.evidence.lookup import opened as open_bundle
+
+    return open_bundle(path, runs_dir)
+
+
+def show_verdict(verdict: Verdict, bundle: Path, as_json: bool) -> int:
+    """Print a verdict and return its exit code (harness/cli/verdict.py)."""
+    from harness.cli.verdict import show
+
+    return show(verdict, bundle, as_json)
+
+
+def console() -> Console:
+    """Return rich's console on stdout."""
+    from rich.console import Console
+
+    return Console()
+
+
+@contextmanager
+def watching(quiet: bool) -> Iterator[tuple[Progress, ProgressListener | None]]:
+    """Yield how to report progress of a launch (harness/cli/live.py)."""
+    from harness.cli.live import watching as live
+
+    with live(quiet) as both:
+        yield both

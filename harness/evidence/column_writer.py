@@ -1,0 +1,195 @@
+"""Write many rows in columns: a rank's ground truth when it is whole, the tracker's points as they come."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, islice
+from typing import Any
+
+from harness.evidence.columns import Columns, of_rows
+from harness.evidence.point_rows import PointRows
+from harness.evidence.record import Record
+from harness.evidence.tracker_records import Point, PointColumns
+from harness.evidence.truth_records import TruthColumns, TruthLine, TruthRow
+
+TRUTH_LINES = 2_000
+"""A rank with fewer rows has a line for each: people read such files."""
+POINT_LINES = 10_000
+"""So many points of the tracker have a line each, the others are in columns."""
+MOST_ROWS = 65_536
+"""Rows of one record of a rank: half a second's work is lost to a damaged byte, not all."""
+MOST_BUFFERED = 500_000
+"""Points that are held until they are written: 20 MB."""
+Put = Callable[[bytes], int]
+"""Appends bytes to a file and returns where they begin."""
+
+
+def _fields(columns: Columns, path: str, put: Put) -> dict[str, Any]:
+    """Write the columns, and return the fields of the record that stands for them."""
+    data = columns.packed()
+    return {
+        "file": path,
+        "offset": put(data),
+        "count": len(columns),
+        "names": list(columns.names),
+        "in_turn": columns.which is None,
+        "crc32": zlib.crc32(data),
+    }
+
+
+def in_columns(
+    lines: Iterable[TruthLine], path: str, put: Put, least: int = TRUTH_LINES
+) -> Iterator[TruthLine | TruthColumns]:
+    """Yield a rank's lines. `least` or more rows that follow one another become records of columns."""
+    rows: list[TruthRow] = []
+    for line in lines:
+        if isinstance(line, TruthRow):
+            rows.append(line)
+            if len(rows) < max(MOST_ROWS, least):
+                continue
+        yield from _packed(rows, path, put, least)
+        rows.clear()
+        if not isinstance(line, TruthRow):
+            yield line
+    yield from _packed(rows, path, put, least)
+
+
+def _packed(rows: list[TruthRow], path: str, put: Put, least: int) -> Iterable[TruthRow | TruthColumns]:
+    many = len(rows) >= max(least, 1)
+    columns = of_rows([(row.metric, row.step, row.value, row.time_ms) for row in rows]) if many else None
+    return list(rows) if columns is None else [TruthColumns(**_fields(columns, path, put))]
+
+
+@dataclass
+class _Sender:
+    """Points of one sender that wait to be written."""
+
+    rows: list[tuple[str, int, float, int]] = field(default_factory=list)
+    received: list[tuple[int, str]] = field(default_factory=list)
+    """(number of points, when they came)"""
+
+    def take(self, point: Point) -> None:
+        self.rows.append((point.metric, point.step, point.value, point.time_ms))
+        if self.received and self.received[-1][1] == point.received_at:
+            self.received[-1] = self.received[-1][0] + 1, point.received_at
+        else:
+            self.received.append((1, point.received_at))
+
+    def extend(self, rows: PointRows) -> None:
+        self.rows.extend(zip(rows.metrics, rows.steps, rows.values, rows.times_ms, strict=True))
+        for at, group in groupby(rows.received_at):
+            count = sum(1 for _ in group)
+            if self.received and self.received[-1][1] == at:
+                self.received[-1] = self.received[-1][0] + count, at
+            else:
+                self.received.append((count, at))
+
+
+Whose = tuple[int, str | None, str | None, str | None]
+"""Run, sender, peer and launch of a point."""
+
+
+@dataclass
+class PointWriter:
+    """Writes the tracker's points: the first ones as lines, the others in columns, by sender.
+
+    Points of one metric stay in the order in which they came, because of two for one step the later counts:
+    where a second sender sends a metric, what the first one sent is written before.
+    """
+
+    line: Callable[[Record], None]
+    """Appends a record to tracker/points.jsonl."""
+    path: str
+    put: Put
+    lines: int = POINT_LINES
+    _count: int = 0
+    _waiting: dict[Whose, _Sender] = field(default_factory=dict)
+    _buffered: int = 0
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _of: dict[tuple[int, str], Whose] = field(default_factory=dict)
+    """(run, metric) → whose points of it wait."""
+
+    def add(self, point: Point) -> None:
+        """Take the next point, in arrival order."""
+        with self._lock:
+            self._add(point)
+
+    def _add(self, point: Point) -> None:
+        self._count += 1
+        if self._count <= self.lines or not _fits(point):
+            self.flush()
+            self.line(point)
+            return
+        whose: Whose = point.run_id, point.sender, point.peer, point.launch
+        if self._of.setdefault((point.run_id, point.metric), whose) != whose:
+            self.flush()
+            self._of[point.run_id, point.metric] = whose
+        self._waiting.setdefault(whose, _Sender()).take(point)
+        self._buffered += 1
+        if self._buffered >= MOST_BUFFERED:
+            self.flush()
+
+    def extend(self, rows: PointRows) -> None:
+        """Take the next points, in arrival order, as `add` takes each."""
+        with self._lock:
+            fit = _fit(rows.steps) and _fit(rows.times_ms)
+            alone = max(0, self.lines - self._count) if fit else len(rows)
+            for record in islice(rows.records(), alone):
+                self._add(record)
+            self._extend(rows.after(alone))
+
+    def _extend(self, rows: PointRows) -> None:
+        """Take points that go into columns."""
+        self._count += len(rows)
+        whose: Whose = rows.run_id, rows.sender, rows.peer, rows.launch
+        while len(rows):
+            room = MOST_BUFFERED - self._buffered
+            some, rows = rows.before(room), rows.after(room)
+            metrics = set(some.metrics)
+            if any(self._of.get((rows.run_id, metric), whose) != whose for metric in metrics):
+                self._flush()
+            self._of.update(dict.fromkeys([(rows.run_id, metric) for metric in metrics], whose))
+            self._waiting.setdefault(whose, _Sender()).extend(some)
+            self._buffered += len(some)
+            if self._buffered >= MOST_BUFFERED:
+                self._flush()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        with self._lock:
+            self._flush()
+
+    def _flush(self) -> None:
+        for (run, sender, peer, launch), waiting in self._waiting.items():
+            columns = of_rows(waiting.rows)
+            assert columns is not None
+            self.line(
+                PointColumns(
+                    **_fields(columns, self.path, self.put),
+                    run_id=run,
+                    sender=sender,
+                    peer=peer,
+                    launch=launch,
+                    received=waiting.received,
+                )
+            )
+        self._waiting.clear()
+        self._of.clear()
+        self._buffered = 0
+
+
+def _fits(point: Point) -> bool:
+    return _fit((point.step, point.time_ms))
+
+
+def _fit(numbers: Sequence[int]) -> bool:
+    """Return whether they have at most 64 bits."""
+    try:
+        array("q", numbers)
+    except OverflowError:
+        return False
+    return True

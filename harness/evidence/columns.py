@@ -1,0 +1,134 @@
+"""Rows in columns: what a rank logged, or what a sender sent, as three columns of numbers.
+
+Reading a JSON line for each row takes microseconds, so a launch of hundreds of ranks could not be judged in
+seconds. From some thousand rows on, the writer keeps them in a binary file beside the lines, and one line
+(`ColumnsRecord`) says where they are, of which metrics they are, and their checksum. The file has, for each
+such line, the steps, the client times and the values as little-endian 64-bit numbers, and then, unless the
+metrics take turns, for each row its metric's place among the names as a 32-bit number
+(docs/decisions/022-columns.md).
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from typing import Any, Literal
+
+from harness.evidence.record import Record
+
+WORD, SHORT = 8, 4
+"""Bytes of a step, of a time and of a value; bytes of a metric's place."""
+assert array("I").itemsize == SHORT
+
+
+class ColumnsRecord(Record):
+    """A line that stands for `count` rows in columns."""
+
+    kind: Literal["columns"] = "columns"
+    file: str
+    """Path in the bundle."""
+    offset: int
+    count: int
+    names: list[str]
+    in_turn: bool
+    """Row i is of metric i modulo the number of names. Otherwise a column says of which."""
+    crc32: int
+
+    @property
+    def size(self) -> int:
+        """Return how many bytes the rows take in the file."""
+        return self.count * (3 * WORD + (0 if self.in_turn else SHORT))
+
+
+Part = tuple[str, "array[int]", "array[float]", "array[int]"]
+"""A metric, and the steps, values and times of its rows."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Rows in the order in which they were recorded. `which` is None where the metrics take turns."""
+
+    names: Sequence[str]
+    steps: array[int]
+    times: array[int]
+    values: array[float]
+    which: array[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def metrics(self) -> Iterator[str]:
+        """Yield the metric of each row."""
+        if self.which is None:
+            return islice(cycle(self.names), len(self))
+        return map(self.names.__getitem__, self.which)
+
+    def rows(self) -> Iterator[tuple[str, int, float, int]]:
+        """Yield (metric, step, value, time_ms) of each row."""
+        return zip(self.metrics(), self.steps, self.values, self.times, strict=True)
+
+    def series(self) -> Iterator[Part]:
+        """Yield each metric that has rows, with their steps, values and times, in order."""
+        for place, name in enumerate(self.names):
+            if self.which is None:
+                part = slice(place, None, len(self.names))
+                found = name, self.steps[part], self.values[part], self.times[part]
+            else:
+                own = [at for at, of in enumerate(self.which) if of == place]
+                found = (
+                    name,
+                    array("q", map(self.steps.__getitem__, own)),
+                    array("d", map(self.values.__getitem__, own)),
+                    array("q", map(self.times.__getitem__, own)),
+                )
+            if found[1]:
+                yield found
+
+    def packed(self) -> bytes:
+        """Return the bytes of the file."""
+        parts: list[array[Any]] = [self.steps, self.times, self.values]
+        parts += [] if self.which is None else [self.which]
+        return b"".join(_little(part).tobytes() for part in parts)
+
+
+def of_rows(rows: Sequence[tuple[str, int, float, int]]) -> Columns | None:
+    """Return (metric, step, value, time_ms) rows in columns. None where a number has more than 64 bits."""
+    places: dict[str, int] = {}
+    which = array("I", [places.setdefault(row[0], len(places)) for row in rows])
+    try:
+        steps, times = array("q", [row[1] for row in rows]), array("q", [row[3] for row in rows])
+    except OverflowError:
+        return None
+    turns = len(which) % len(places) == 0 and array("I", range(len(places))) * (len(which) // len(places))
+    values = array("d", [row[2] for row in rows])
+    return Columns(list(places), steps, times, values, None if turns == which else which)
+
+
+def unpacked(record: ColumnsRecord, data: bytes) -> Columns:
+    """Return the rows of a record. Raises ValueError where the bytes are not those that were written."""
+    if len(data) != record.size or zlib.crc32(data) != record.crc32:
+        raise ValueError("the columns are cut or changed")
+    end = WORD * record.count
+    steps, times, values = array("q"), array("q"), array("d")
+    whole = memoryview(data)
+    steps.frombytes(whole[:end])
+    times.frombytes(whole[end : 2 * end])
+    values.frombytes(whole[2 * end : 3 * end])
+    which = None if record.in_turn else array("I", data[3 * end :])
+    if which is not None and record.count and max(which) >= len(record.names):
+        raise ValueError("a row of a metric without a name")
+    if record.in_turn and (not record.names or record.count % len(record.names)):
+        raise ValueError("metrics that cannot take turns")
+    return Columns(record.names, _little(steps), _little(times), _little(values), which and _little(which))
+
+
+def _little(column: array[Any]) -> array[Any]:
+    """Return the column with its bytes in the other order where this machine's is big-endian."""
+    if sys.byteorder == "big":
+        column = array(column.typecode, column)
+        column.byteswap()
+    return column
