@@ -38,6 +38,8 @@ from tests.browser import Page  # noqa: E402
 
 PER_NODE, METRICS, PER_REQUEST, PER_FRAME = 8, 4, 100, 30
 NAMES = ("loss", "grad_norm", "lr", "tokens_per_second")
+PLAIN = 500
+"""Other lines of each pod."""
 EPOCH_MS = 1_795_237_210_000
 BIN = Path(sys.executable).parent
 SAMPLE = 200_000
@@ -87,6 +89,8 @@ def make(path: Path, ranks: int, points: int, other: bool) -> None:
             log.write("".join(f"{line}\n" for line in lines[:1]))
             for rank in range(node * PER_NODE, (node + 1) * PER_NODE):
                 log.write("".join(frames(rank, every[rank])))
+            for step in range(PLAIN):  # as many as the report shows, and more
+                log.write(f"{at(6 + step / 10, True)} step {step} loss 1.2345 lr 1.0e-05 tokens/s 123456\n")
             log.write("".join(f"{line}\n" for line in lines[1:]))
     for rank, values in enumerate(every):
         start = TruthStart(attempt=f"a{rank}", time_ms=EPOCH_MS, pod=job.pod_name(rank // PER_NODE))
