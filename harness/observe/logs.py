@@ -24,9 +24,12 @@ from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Kube
 from harness.evidence.schema import Observation
 
-RETRY_SECONDS = 0.3
-MAX_RETRIES = 100
-"""Retries in a row: a kubelet that restarts on a busy machine is away for many seconds."""
+RETRY_SECONDS, LONGEST_RETRY = 0.3, 2.0
+"""Seconds until the first retry, each next one half as long again. Pods without logs must not keep the API
+server busy: 256 that were asked three times a second cost it 22 000 requests.
+"""
+MAX_RETRIES = 20
+"""Retries in a row, half a minute: a kubelet that restarts on a busy machine is away for many seconds."""
 BEHIND_SECONDS = 3.0
 """Seconds after the end of a container within which a follower is done, unless it is behind."""
 READ_BYTES = 1 << 18
@@ -127,7 +130,7 @@ class LogFollower:
                 if error.status == 404 or (error.status or 0) >= 500:
                     # The kubelet is not reached, or it restarts and knows no pod yet: the stream before may
                     # have ended with it, and not with the log.
-                    if self._stop.wait(RETRY_SECONDS):
+                    if self._stop.wait(_pause(failures)):
                         return
                     continue
             except _Unread:
@@ -138,7 +141,7 @@ class LogFollower:
                 if known.tail:
                     self._write(life, known.tail.decode(errors="replace") + "\n")
                 return
-            if self._stop.wait(RETRY_SECONDS):
+            if self._stop.wait(_pause(failures)):
                 return
         self._on_gap(f"{pod}-{container}: could not be read to its end")
 
@@ -181,6 +184,11 @@ class LogFollower:
             raise _Unread
         known.tail = tail
         return False
+
+
+def _pause(failures: int) -> float:
+    """Return seconds until the next try after so many failures in a row."""
+    return float(min(LONGEST_RETRY, RETRY_SECONDS * 1.5 ** max(0, failures - 1)))
 
 
 class _Known:

@@ -67,6 +67,7 @@ def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     The container ends with the request `ends`.
     """
     monkeypatch.setattr(logs, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(logs, "LONGEST_RETRY", 0.01)
     servers = []
 
     def start(*answers: bytes | str, ends: int = 1) -> Follow:
