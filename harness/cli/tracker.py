@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from harness.settings import Settings
 
 HOME = "/o/harness/projects"
-FORWARD_SECONDS = 30.0
+FORWARD_SECONDS, END_SECONDS = 30.0, 5.0
 tracker_app = typer.Typer(help="The Pluto-compatible tracker, and its pages.", no_args_is_help=True)
 Port = Annotated[int, typer.Option(help="local port; 0 takes a free one")]
 
@@ -185,4 +185,8 @@ def forwarded(settings: Settings, cluster: Cluster, port: int) -> Iterator[tuple
     finally:
         over.cancel()
         process.terminate()
-        process.wait()
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:  # a connection that a browser keeps open must not hold Ctrl-C up
+            process.kill()
+            process.wait()

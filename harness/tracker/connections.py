@@ -19,7 +19,7 @@ HEAD_MOST = 64 << 10
 """Most bytes of a request that are not its body: its head, and what its parts are framed with."""
 FRAMES = 8
 """Most bytes of framing for each byte of a body: a part of one byte has six."""
-WHOLE = "tracker.whole"
+WHOLE = "tracker whole"
 """In a request's scope: its whole body came, mostly before its task began."""
 SPARE = 128
 """File descriptors that are not for connections: the database, files, threads."""
