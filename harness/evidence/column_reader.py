@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from harness.evidence.columns import Columns, ColumnsRecord, unpacked
+from harness.evidence.files import inside
 from harness.evidence.tracker_records import Point, PointColumns
 from harness.evidence.truth_records import TruthLine, TruthRow
 
@@ -37,10 +38,7 @@ class ColumnFiles:
     def read(self, ref: str, record: ColumnsRecord) -> Columns | None:
         """Return the rows that the record at `ref` stands for."""
         try:
-            path = Path(record.file)
-            if path.is_absolute() or ".." in path.parts:
-                raise ValueError("it is outside of the bundle")
-            with (self._bundle / path).open("rb") as file:
+            with inside(self._bundle, record.file).open("rb") as file:
                 file.seek(record.offset)
                 return unpacked(record, file.read(record.size))
         except (OSError, ValueError, OverflowError) as error:

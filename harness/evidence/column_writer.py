@@ -7,11 +7,11 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, islice
+from itertools import chain, groupby
 from typing import Any
 
 from harness.evidence.columns import Columns, of_rows
-from harness.evidence.point_rows import PointRows
+from harness.evidence.point_rows import PointRows, of_points
 from harness.evidence.record import Record
 from harness.evidence.tracker_records import Point, PointColumns
 from harness.evidence.truth_records import TruthColumns, TruthLine, TruthRow
@@ -72,13 +72,6 @@ class _Sender:
     received: list[tuple[int, str]] = field(default_factory=list)
     """(number of points, when they came)"""
 
-    def take(self, point: Point) -> None:
-        self.rows.append((point.metric, point.step, point.value, point.time_ms))
-        if self.received and self.received[-1][1] == point.received_at:
-            self.received[-1] = self.received[-1][0] + 1, point.received_at
-        else:
-            self.received.append((1, point.received_at))
-
     def extend(self, rows: PointRows) -> None:
         self.rows.extend(zip(rows.metrics, rows.steps, rows.values, rows.times_ms, strict=True))
         for at, group in groupby(rows.received_at):
@@ -115,32 +108,26 @@ class PointWriter:
 
     def add(self, point: Point) -> None:
         """Take the next point, in arrival order."""
-        with self._lock:
-            self._add(point)
-
-    def _add(self, point: Point) -> None:
-        self._count += 1
-        if self._count <= self.lines or not _fits(point):
-            self.flush()
-            self.line(point)
-            return
-        whose: Whose = point.run_id, point.sender, point.peer, point.launch
-        if self._of.setdefault((point.run_id, point.metric), whose) != whose:
-            self.flush()
-            self._of[point.run_id, point.metric] = whose
-        self._waiting.setdefault(whose, _Sender()).take(point)
-        self._buffered += 1
-        if self._buffered >= MOST_BUFFERED:
-            self.flush()
+        self.extend(*of_points([point]))
 
     def extend(self, rows: PointRows) -> None:
-        """Take the next points, in arrival order, as `add` takes each."""
+        """Take the next points, in arrival order."""
         with self._lock:
-            fit = _fit(rows.steps) and _fit(rows.times_ms)
-            alone = max(0, self.lines - self._count) if fit else len(rows)
-            for record in islice(rows.records(), alone):
-                self._add(record)
-            self._extend(rows.after(alone))
+            alone = max(0, self.lines - self._count)
+            self._alone(rows.before(alone))
+            rows = rows.after(alone)
+            if _fit(rows.steps) and _fit(rows.times_ms):
+                self._extend(rows)
+                return
+            for one in chain.from_iterable(of_points([record]) for record in rows.records()):
+                (self._extend if _fit((*one.steps, *one.times_ms)) else self._alone)(one)
+
+    def _alone(self, rows: PointRows) -> None:
+        """Write a line for each."""
+        self._count += len(rows)
+        self._flush()
+        for record in rows.records():
+            self.line(record)
 
     def _extend(self, rows: PointRows) -> None:
         """Take points that go into columns."""
@@ -180,10 +167,6 @@ class PointWriter:
         self._waiting.clear()
         self._of.clear()
         self._buffered = 0
-
-
-def _fits(point: Point) -> bool:
-    return _fit((point.step, point.time_ms))
 
 
 def _fit(numbers: Sequence[int]) -> bool:

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import yaml
+from loopback import kube_of
 
 from harness.core.kubernetes import Kube
 
@@ -36,15 +36,7 @@ class EventsServer(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def kube(self, folder: Path, user: dict[str, str] | None = None) -> Kube:
-        """A client of it, by a kubeconfig in `folder`."""
-        config = {
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{self.server_address[1]}"}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "users": [{"name": "u", "user": user or {}}],
-            "current-context": "c",
-        }
-        (folder / "kubeconfig").write_text(yaml.safe_dump(config))
-        return Kube(folder / "kubeconfig")
+        return kube_of(self.server_address[1], folder, user)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -20,6 +20,18 @@ def body(text: bytes) -> bytes:
 OK = body(b"{}")
 
 
+def kube_of(port: int, folder: Path, user: dict[str, str] | None = None) -> Kube:
+    """Return a client of an API server on loopback, by a kubeconfig in `folder`."""
+    config = {
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "users": [{"name": "u", "user": user or {}}],
+        "current-context": "c",
+    }
+    (folder / "kubeconfig").write_text(yaml.safe_dump(config))
+    return Kube(folder / "kubeconfig")
+
+
 class Server:
     """Speaks HTTP on loopback; `answer` says what becomes of each connection: bytes, "reset" or "frozen"."""
 
@@ -49,15 +61,7 @@ class Server:
                 self._open.append(connection)
 
     def kube(self, folder: Path) -> Kube:
-        """A client of it, by a kubeconfig in `folder`."""
-        config = {
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{self.port}"}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "users": [{"name": "u", "user": {}}],
-            "current-context": "c",
-        }
-        (folder / "kubeconfig").write_text(yaml.safe_dump(config))
-        return Kube(folder / "kubeconfig")
+        return kube_of(self.port, folder)
 
     def close(self) -> None:
         self._socket.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import yaml
+from loopback import kube_of
 
 from harness.core.kubernetes import Kube
 
@@ -43,15 +43,7 @@ class WatchServer(ThreadingHTTPServer):
         self.watched.put(json.dumps({"type": kind, "object": found}).encode() + b"\n")
 
     def kube(self, folder: Path, user: dict[str, str] | None = None) -> Kube:
-        address = f"http://127.0.0.1:{self.server_address[1]}"
-        config = {
-            "clusters": [{"name": "c", "cluster": {"server": address}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "users": [{"name": "u", "user": user or {}}],
-            "current-context": "c",
-        }
-        (folder / "kubeconfig").write_text(yaml.safe_dump(config))
-        return Kube(folder / "kubeconfig")
+        return kube_of(self.server_address[1], folder, user)
 
 
 class _Handler(BaseHTTPRequestHandler):
