@@ -1,91 +1,56 @@
-"""Load local Docker images into kind nodes. Each is saved once and imported on all nodes at the same time.
+"""Bring local Docker images into kind nodes: unpacked once, and linked on all nodes at the same time.
 
-The tar lies in <cache>/images, which the harness's clusters mount at /harness-images. A node without that
-mount gets it on stdin. `kind load` saves again for each node, and fails on images with attestations (kind
-issue 3795).
+The harness's clusters mount the volume of unpacked images (unpacked.py). A node without that mount, or an
+image that cannot be linked, is imported from a tar. `kind load` saves again for each node, and fails on
+images with attestations (kind issue 3795).
 """
 
 from __future__ import annotations
 
-import re
-import tempfile
 import time
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TypeVar
 
 from harness.context import RunContext
 from harness.core import processes
 from harness.core.errors import HarnessError
-from harness.core.locks import locked
-from harness.core.progress import Progress
-from harness.provision.images.docker import image_id
+from harness.provision.images import unpacked
+from harness.provision.images.local import CAUSE, CTR, IMPORT, SECONDS, LocalImage, node_name, saved
 
-MOUNT = "/harness-images"
-KEPT_TARS = 8
-CAUSE: Final = "image.load_failed"
-_SECONDS = 300
-_CTR = ["ctr", "-n", "k8s.io", "images"]
-_IMPORT = [*_CTR, "import", "--local", "--snapshotter=overlayfs"]
-"""`--local`: ctr unpacks by itself. 780 MB onto two nodes at once on 2 busy cores took 6–9 s so, 8–11 s from
-stdin, and 15–18 s through containerd's transfer service (the default)."""
-
-
-@dataclass(frozen=True)
-class LocalImage:
-    """An image of the local Docker: its tag, and its id as `sha256:…`."""
-
-    tag: str
-    image_id: str
-
-    @property
-    def tar(self) -> str:
-        """Return the file name of its tar. Another id or tag is another file."""
-        return f"{re.sub(r'[^A-Za-z0-9.-]', '_', self.tag)}-{self.image_id.removeprefix('sha256:')[:12]}.tar"
+T = TypeVar("T")
 
 
 def load_images(images: Sequence[str], nodes: Sequence[str], context: RunContext) -> None:
-    """Load every image into every node. `nodes` are container names.
+    """Bring every image into every node. `nodes` are container names.
 
     Raises ToolError or HarnessError, cause image.load_failed.
     """
-    local = [_local(tag) for tag in dict.fromkeys(images)]
+    local = [LocalImage.of(tag) for tag in dict.fromkeys(images)]
     if not local or not nodes:
         return
     start = time.monotonic()
-    with ThreadPoolExecutor(len(nodes)) as pool:
-        seen = dict(zip(nodes, pool.map(_seen, nodes), strict=True))
+    seen = _each_node(nodes, _seen)
     missing = {node: [i for i in local if not has(seen[node].listing, i)] for node in nodes}
     wanted = [image for image in local if any(image in lacks for lacks in missing.values())]
     if not wanted:
         context.progress(f"nodes: {len(local)} images are there")
         return
-    folder = context.settings.cache_dir / "images"
-    folder.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(1) as saver, ThreadPoolExecutor(len(nodes)) as importer:
-        tars = {image: saver.submit(_saved, image, folder, context.progress) for image in wanted}
-        imports = [importer.submit(_import, node, missing[node], tars, seen[node].mounted) for node in nodes]
-        try:
-            for done in imports:
-                done.result()
-        except BaseException:
-            saver.shutdown(wait=False, cancel_futures=True)
-            importer.shutdown(wait=False, cancel_futures=True)
-            raise
-    prune(folder, keep=[image.tar for image in local])
+    linked = [node for node in nodes if missing[node] and seen[node].mounted]
+    if linked:
+        _unpack(wanted, linked[0], context)
+        left = _each_node(linked, lambda node: _link(node, missing[node], context))
+        missing = {**missing, **left}
+    for image in wanted:
+        lacking = [node for node in nodes if image in missing[node]]
+        if lacking:
+            with saved(image, context) as tar:
+                _each_node(lacking, lambda node, tar=tar: _import(node, tar))  # type: ignore[misc]
     context.progress(
         f"nodes: {len(wanted)} images loaded into {len(nodes)} in {time.monotonic() - start:.1f} s"
     )
-
-
-def node_name(tag: str) -> str:
-    """Return containerd's name of a Docker tag: `a:1` is docker.io/library/a:1."""
-    first, slash, _ = tag.partition("/")
-    if not slash:
-        return f"docker.io/library/{tag}"
-    return tag if "." in first or ":" in first or first == "localhost" else f"docker.io/{tag}"
 
 
 def has(listing: str, image: LocalImage) -> bool:
@@ -98,14 +63,6 @@ def has(listing: str, image: LocalImage) -> bool:
     return row is not None and (image.image_id in rows or image.image_id in row)
 
 
-def prune(folder: Path, keep: Sequence[str]) -> None:
-    """Remove all but the newest tars. Those of `keep` stay."""
-    tars = sorted(folder.glob("*.tar"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for tar in tars[KEPT_TARS:]:
-        if tar.name not in keep:
-            tar.unlink(missing_ok=True)
-
-
 @dataclass(frozen=True)
 class _Node:
     listing: str
@@ -113,46 +70,50 @@ class _Node:
 
 
 def _seen(node: str) -> _Node:
-    """Return in one call what the node's containerd has, and whether the cache is mounted there."""
-    script = f"{' '.join(_CTR)} ls && if mountpoint -q {MOUNT}; then echo MOUNTED; fi"
+    """Return in one call what the node's containerd has, and whether the volume is mounted there."""
+    script = f"{' '.join(CTR)} images ls && if mountpoint -q {unpacked.MOUNT}; then echo MOUNTED; fi"
     out = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=60, cause=CAUSE).stdout
     return _Node(out, out.rstrip().endswith("MOUNTED"))
 
 
-def _local(tag: str) -> LocalImage:
-    there = image_id(tag)
-    if there is None:
-        raise HarnessError(f"no local image {tag}", hint="`harness images build`", cause=CAUSE)
-    return LocalImage(tag, there)
+def _unpack(images: Sequence[LocalImage], node: str, context: RunContext) -> None:
+    """Unpack what no cluster had yet. A failure only says so: those images are imported."""
+    scripts = [unpacked.script(image) for image in images]
+    tests = " && ".join(f"test -e {path}" for path in scripts)
+    if processes.run(["docker", "exec", node, "sh", "-c", tests], timeout=60, check=False).returncode == 0:
+        return
+    node_image = processes.run(
+        ["docker", "inspect", "--format", "{{.Image}}", node], timeout=60, cause=CAUSE
+    ).stdout.strip()
+    try:
+        unpacked.add(images, node_image, context)
+    except HarnessError as error:
+        context.progress(f"nodes: images are imported, because unpacking them failed: {error.message}")
 
 
-def _saved(image: LocalImage, folder: Path, progress: Progress) -> Path:
-    tar = folder / image.tar
-    with locked(folder / f".{image.tar}.lock"):
-        if not tar.is_file():
-            progress(f"{image.tag}: saving")
-            with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as saving:
-                partial = Path(saving, image.tar)
-                processes.run(
-                    ["docker", "save", "-o", str(partial), image.tag], timeout=_SECONDS, cause=CAUSE
-                )
-                partial.rename(tar)
-        tar.touch()
-    return tar
-
-
-def _import(
-    node: str, images: Sequence[LocalImage], tars: dict[LocalImage, Future[Path]], mounted: bool
-) -> None:
+def _link(node: str, images: Sequence[LocalImage], context: RunContext) -> list[LocalImage]:
+    """Link images in a node. Return those that are to be imported."""
+    left = []
     for image in images:
-        tar = tars[image].result()
-        if mounted:
-            inside = ["docker", "exec", node, *_IMPORT, f"{MOUNT}/{tar.name}"]
-            processes.run(inside, timeout=_SECONDS, cause=CAUSE)
-        else:
-            _pour(["docker", "exec", "-i", node, *_IMPORT, "-"], tar)
+        command = ["docker", "exec", node, "sh", unpacked.script(image)]
+        done = processes.run(command, timeout=SECONDS, check=False)
+        if done.returncode:
+            context.progress(f"{node}: {image.tag} is imported, it could not be linked: {_last(done.stdout)}")
+            left.append(image)
+    return left
 
 
-def _pour(command: list[str], tar: Path) -> None:
+def _last(text: str) -> str:
+    return (text.strip().splitlines() or ["nothing was said"])[-1]
+
+
+def _import(node: str, tar: Path) -> None:
     with tar.open("rb") as content:
-        processes.run(command, stdin=content, timeout=_SECONDS, cause=CAUSE)
+        command = ["docker", "exec", "-i", node, *IMPORT, "-"]
+        processes.run(command, stdin=content, timeout=SECONDS, cause=CAUSE)
+
+
+def _each_node(nodes: Sequence[str], what: Callable[[str], T]) -> dict[str, T]:
+    """Run it for every node at the same time."""
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        return dict(zip(nodes, pool.map(what, nodes), strict=True))

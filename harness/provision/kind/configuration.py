@@ -7,9 +7,9 @@ from pathlib import Path
 
 import yaml
 
+from harness.provision.images import unpacked
 from harness.settings import Settings
 
-IMAGES_MOUNT = "/harness-images"
 VOLUMES_MOUNT = "/harness-volumes"
 """A folder that all nodes share: what a claim of many writers is on a real cluster."""
 
@@ -17,7 +17,7 @@ VOLUMES_MOUNT = "/harness-volumes"
 def configuration(
     settings: Settings, node_image: str, containerd_patches: Sequence[str], images: Path, volumes: Path
 ) -> dict[str, object]:
-    """Return kind.yaml. The nodes see the folder `images`, and write into the folder `volumes`.
+    """Return kind.yaml. The nodes see the unpacked `images`, and write into the folder `volumes`.
 
     Three kubelet settings matter: a longer syncFrequency delays Kueue's certificate by a minute, a smaller
     containerLogMaxSize rotates the log away from its follower, and cgroup v1 must be allowed by name.
@@ -25,7 +25,7 @@ def configuration(
     node = {
         "image": node_image,
         "extraMounts": [
-            {"hostPath": str(images.resolve()), "containerPath": IMAGES_MOUNT, "readOnly": True},
+            {"hostPath": str(images), "containerPath": unpacked.MOUNT, "readOnly": True},
             {"hostPath": str(volumes.resolve()), "containerPath": VOLUMES_MOUNT},
         ],
     }

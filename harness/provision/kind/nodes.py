@@ -20,6 +20,7 @@ from harness.core.clock import CLOCK
 from harness.core.errors import HarnessError, ToolError, UsageError
 from harness.core.kubernetes import Kube, Object, condition
 from harness.core.locks import Hold, in_use, take
+from harness.provision.images import unpacked
 from harness.provision.kind import docker, health
 from harness.provision.kind.configuration import VOLUMES_MOUNT, configuration
 from harness.provision.kind.state import State, read, save
@@ -123,9 +124,8 @@ class KindNodes:
             progress(f"removing what is left of cluster {self.name}")
             self.delete()
         self.dir.mkdir(parents=True, exist_ok=True)
-        images = self.settings.cache_dir / "images"
-        for folder in (images, self.volumes):
-            folder.mkdir(parents=True, exist_ok=True)
+        self.volumes.mkdir(parents=True, exist_ok=True)
+        images = unpacked.folder(context)
         now = CLOCK.utc().isoformat(timespec="seconds")
         state = State(self.name, "creating", node_image, self.settings.workers, now, owner=context.nonce)
         self.save(state)

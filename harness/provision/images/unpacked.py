@@ -1,0 +1,236 @@
+"""Images unpacked once for all nodes of all clusters, in one Docker volume. Nodes take them over by links.
+
+    containerd/         the root of a containerd that runs only while an image is added
+    images/<name>.tar   an image without its layers: manifest and configuration
+    images/<name>.sh    run in a node, makes its containerd's snapshots links to the layers here, and
+                        imports the tar
+
+An import writes every file of an image into every node: 1 GB twice took 30 s of the 57 that a cluster of
+three nodes needed. A link takes no room and no time, and what the layers' files hold in memory is there once
+(docs/decisions/025). An image stays until the whole volume goes, because pods may run on it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.context import RunContext
+from harness.core import processes
+from harness.core.errors import HarnessError
+from harness.core.locks import locked
+from harness.provision.images.local import CAUSE, CTR, IMPORT, SECONDS, LocalImage, node_name, saved
+from harness.provision.source.store import key
+
+MOUNT = "/harness-unpacked"
+KEPT_IMAGES = 24
+_SNAPSHOTS = "io.containerd.snapshotter.v1.overlayfs/snapshots"
+_CONFIGURATION = """version = 2
+disabled_plugins = [
+  "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime"
+]
+"""
+_CONTAINERD = f"""printf %s '{_CONFIGURATION}' >/run/unpack.toml
+exec containerd --config /run/unpack.toml --root {MOUNT}/containerd --state /run/unpack --log-level warn
+"""
+_LINK = """# Links what is not there yet. containerd's garbage collection may strike in between: then again.
+s='ctr -n k8s.io snapshots --snapshotter overlayfs'
+link() {
+  case "$known" in *"$1"*) return 0 ;; esac
+  made=$($s prepare --mounts "new-$1" $3) || { $s rm "new-$1"; return 1; }
+  folder=$(echo "$made" | sed -n 's/.*upperdir=\\([^",]*\\).*/\\1/p; s/.*"Source": "\\(.*shots.*\\)".*/\\1/p')
+  rmdir "$folder" && ln -s "$2" "$folder" && $s commit "$1" "new-$1"
+}
+all() {
+  known=$($s ls)
+"""
+_IMPORT_LINKED = """}}
+for attempt in 1 2 3 4 5; do
+  said=$(all 2>&1 && {command} 2>&1) && exit 0
+done
+echo "$said"
+exit 1
+"""
+
+
+def volume(context: RunContext) -> str:
+    """Return the name of the volume: of one cache there is one, and its lock is there."""
+    return f"harness-unpacked-{key(str(context.settings.cache_dir.resolve()))}"
+
+
+def folder(context: RunContext) -> Path:
+    """Return where Docker keeps the volume, for kind. It is made when it is not there."""
+    name = volume(context)
+    _docker("volume", "create", name)
+    return Path(_docker("volume", "inspect", "--format", "{{.Mountpoint}}", name).strip())
+
+
+def script(image: LocalImage) -> str:
+    """Return the path, in a node, of the script that links an image."""
+    return f"{MOUNT}/images/{image.file}.sh"
+
+
+def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> None:
+    """Unpack what the volume lacks, with the containerd of a node image. One process at a time.
+
+    Raises ToolError or HarnessError, cause image.load_failed.
+    """
+    with locked(context.settings.cache_dir / "unpacked.lock"):
+        name = volume(context)
+        with _containerd(name, node_image) as container:
+            there = _inside(container, "ls", f"{MOUNT}/images").split()
+            full = len(there) > 2 * KEPT_IMAGES and not _used(container)
+            for image in images if not full else ():
+                if f"{image.file}.sh" not in there:
+                    _add(container, image, context)
+        if not full:
+            return
+        context.progress(f"{name}: full, and no cluster uses it: emptied")
+        _docker("volume", "rm", name)
+        with _containerd(name, node_image) as container:
+            for image in images:
+                _add(container, image, context)
+
+
+def _used(container: str) -> bool:
+    """Return whether another container, a node, mounts a volume of unpacked images."""
+    listed = _docker("ps", "--all", "--filter", f"volume={MOUNT}", "--format", "{{.Names}}")
+    return bool(set(listed.split()) - {container})
+
+
+def _add(container: str, image: LocalImage, context: RunContext) -> None:
+    context.progress(f"{image.tag}: unpacking, once for all clusters")
+    name = node_name(image.tag)
+    with saved(image, context) as tar, tar.open("rb") as content:
+        command = ["docker", "exec", "-i", container, *IMPORT, "--discard-unpacked-layers", "-"]
+        processes.run(command, stdin=content, timeout=SECONDS, cause=CAUSE)
+    # Another image of this name may come. Then this one's layers would go, under pods that run on them.
+    _inside(container, *CTR, "images", "tag", "--force", name, f"kept.invalid/{image.file.lower()}")
+    rows = [row.split() for row in _inside(container, *CTR, "images", "ls").splitlines()]
+    digest = next(row[2] for row in rows if row[0] == name)
+    manifest = _inside(container, *CTR, "content", "get", digest)
+    document = json.loads(manifest)
+    if "config" not in document or _sha256(manifest.encode()) != digest:
+        raise HarnessError(f"{image.tag} is no single image in containerd", cause=CAUSE)
+    configuration = _inside(container, *CTR, "content", "get", document["config"]["digest"])
+    chains = chain_ids(json.loads(configuration)["rootfs"]["diff_ids"])
+    links = [(chain, _layer(container, chain)) for chain in chains]
+    files = {"tar": small(name, digest, manifest, configuration), "sh": linking(links, image).encode()}
+    for ending, content_of in files.items():  # the script last: who sees it finds everything
+        path = f"{MOUNT}/images/{image.file}.{ending}"
+        _write(container, path, content_of)
+
+
+def chain_ids(diff_ids: Sequence[str]) -> list[str]:
+    """Return the name that containerd gives to each layer on those below it: OCI's ChainID."""
+    chains: list[str] = []
+    for diff_id in diff_ids:
+        below = f"{chains[-1]} " if chains else ""
+        chains.append(_sha256(f"{below}{diff_id}".encode()) if below else diff_id)
+    return chains
+
+
+def linking(links: Sequence[tuple[str, str]], image: LocalImage) -> str:
+    """Return the script for a node. `links`: each layer's ChainID, lowest first, and its folder."""
+    lines, below = [], ""
+    for chain, path in links:
+        lines.append(f"  link {chain} {path} {below} || return 1\n")
+        below = chain
+    command = " ".join([*IMPORT, f"{MOUNT}/images/{image.file}.tar"])
+    return _LINK + "".join(lines) + _IMPORT_LINKED.format(command=command)
+
+
+def small(name: str, digest: str, manifest: str, configuration: str) -> bytes:
+    """Return an OCI layout as a tar, of one image without its layers."""
+    body = manifest.encode()
+    index = {
+        "schemaVersion": 2,
+        "manifests": [
+            {
+                "mediaType": json.loads(manifest)["mediaType"],
+                "digest": digest,
+                "size": len(body),
+                "annotations": {"io.containerd.image.name": name},
+            }
+        ],
+    }
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for path, content in {
+            "oci-layout": b'{"imageLayoutVersion": "1.0.0"}',
+            "index.json": json.dumps(index).encode(),
+            _blob(body): body,
+            _blob(configuration.encode()): configuration.encode(),
+        }.items():
+            entry = tarfile.TarInfo(path)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _blob(content: bytes) -> str:
+    return "blobs/" + _sha256(content).replace(":", "/")
+
+
+def _sha256(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def _layer(container: str, chain: str) -> str:
+    """Return the folder of a layer's own files."""
+    view = f"ctr -n k8s.io snapshots view --mounts look {chain}; ctr -n k8s.io snapshots rm look >&2 || true"
+    mount = json.loads(_inside(container, "sh", "-c", view))[0]
+    lower = next((o for o in mount["Options"] if o.startswith("lowerdir=")), None)
+    path = mount["Source"] if lower is None else lower.removeprefix("lowerdir=").split(":")[0]
+    if not path.startswith(f"{MOUNT}/containerd/{_SNAPSHOTS}/"):
+        raise HarnessError(f"containerd keeps the layer {chain} at {path}", cause=CAUSE)
+    return str(path)
+
+
+def _write(container: str, path: str, content: bytes) -> None:
+    with tempfile.TemporaryFile() as file:
+        file.write(content)
+        file.seek(0)
+        command = f"cat >{path}.new && mv {path}.new {path}"
+        processes.run(
+            ["docker", "exec", "-i", container, "sh", "-c", command], stdin=file, timeout=60, cause=CAUSE
+        )
+
+
+@contextmanager
+def _containerd(name: str, node_image: str) -> Iterator[str]:
+    """Run a containerd over the volume. Yields the container's name. Needs the lock."""
+    _docker("rm", "--force", "--volumes", name)  # a process that was killed may have left it
+    mounted = ["--volume", f"{name}:{MOUNT}", "--entrypoint", "sh"]
+    _docker("run", "--detach", "--privileged", "--name", name, *mounted, node_image, "-c", _CONTAINERD)
+    try:
+        _inside(name, "mkdir", "-p", f"{MOUNT}/images")
+        deadline = time.monotonic() + 30
+        answers = ["docker", "exec", name, "ctr", "--timeout", "1s", "version"]
+        while processes.run(answers, timeout=10, check=False).returncode:
+            if time.monotonic() > deadline:
+                raise HarnessError(
+                    "no containerd answers in the volume of images",
+                    hint=_docker("logs", "--tail", "5", name),
+                    cause=CAUSE,
+                )
+            time.sleep(0.1)
+        yield name
+        _docker("stop", "--time", "10", name)  # it writes what it knows
+    finally:
+        _docker("rm", "--force", "--volumes", name)
+
+
+def _inside(container: str, *command: str) -> str:
+    return processes.run(["docker", "exec", container, *command], timeout=60, cause=CAUSE).stdout
+
+
+def _docker(*arguments: str) -> str:
+    return processes.run(["docker", *arguments], timeout=60, cause=CAUSE).stdout
