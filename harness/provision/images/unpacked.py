@@ -44,9 +44,9 @@ _LINK = """# Links what is not there yet. containerd's garbage collection may st
 s='ctr -n k8s.io snapshots --snapshotter overlayfs'
 link() {
   case "$known" in *"$1"*) return 0 ;; esac
-  made=$($s prepare --mounts "new-$1" $3) || { $s rm "new-$1"; return 1; }
+  made=$($s prepare --mounts link-$$ $3) || { $s rm link-$$; return 1; }
   folder=$(echo "$made" | sed -n 's/.*upperdir=\\([^",]*\\).*/\\1/p; s/.*"Source": "\\(.*shots.*\\)".*/\\1/p')
-  rmdir "$folder" && ln -s "$2" "$folder" && $s commit "$1" "new-$1"
+  rmdir "$folder" && ln -s "$2" "$folder" && $s commit "$1" link-$$
 }
 all() {
   known=$($s ls)

@@ -1,11 +1,9 @@
 """What travels to the nodes, and what is there already."""
 
-import os
-from pathlib import Path
-
 import pytest
 
-from harness.provision.images.load import KEPT_TARS, LocalImage, has, node_name, prune
+from harness.provision.images.load import has
+from harness.provision.images.local import LocalImage, node_name
 
 ID = "sha256:" + "ab" * 32
 IMAGE = LocalImage("pluto-multinode-test:8dedc5c7912d", ID)
@@ -48,19 +46,8 @@ def test_an_old_build_under_the_same_tag_is_brought_again(listing: str) -> None:
     assert not has(listing, IMAGE)
 
 
-def test_a_tar_is_named_by_tag_and_id() -> None:
-    """Another build, or another tag of it, never takes a tar for its own."""
-    assert IMAGE.tar == "pluto-multinode-test_8dedc5c7912d-abababababab.tar"
-    assert LocalImage("a/b:1", ID).tar != LocalImage("a/c:1", ID).tar
-    assert LocalImage("a/b:1", "sha256:cd").tar != LocalImage("a/b:1", ID).tar
-
-
-def test_old_tars_go_but_never_one_that_is_needed(tmp_path: Path) -> None:
-    """The newest stay for warm runs; an old tar that was just used stays too."""
-    for age in range(KEPT_TARS + 3):
-        tar = tmp_path / f"image-{age}.tar"
-        tar.touch()
-        os.utime(tar, (1000 - age, 1000 - age))
-    prune(tmp_path, keep=[f"image-{KEPT_TARS + 2}.tar"])
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {f"image-{age}.tar" for age in [*range(KEPT_TARS), KEPT_TARS + 2]}
+def test_a_file_is_named_by_tag_and_id() -> None:
+    """Another build, or another tag of it, never takes what was unpacked for its own."""
+    assert IMAGE.file == "pluto-multinode-test_8dedc5c7912d-abababababab"
+    assert LocalImage("a/b:1", ID).file != LocalImage("a/c:1", ID).file
+    assert LocalImage("a/b:1", "sha256:cd").file != LocalImage("a/b:1", ID).file

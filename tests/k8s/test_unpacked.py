@@ -1,0 +1,98 @@
+"""Images that nodes link: no layer is copied, pods see what they should, and all else is imported."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from harness.context import RunContext
+from harness.provision.cluster import Ready
+from harness.provision.images import unpacked
+from harness.provision.images.load import load_images
+from harness.provision.images.local import LocalImage, node_name
+from harness.provision.images.stack import resolve
+from harness.settings import Settings
+
+pytestmark = pytest.mark.e2e
+FOLDERS = "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/*/fs"
+
+
+def run(*command: str, given: str | None = None) -> str:
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def tag() -> Iterator[str]:
+    """A name for images of the test. Docker's own are removed; a node keeps what it has."""
+    name = f"harness-linked:{secrets.token_hex(4)}"
+    yield name
+    run("docker", "rmi", "--force", name)
+
+
+def build(tag: str, base: str, text: str) -> LocalImage:
+    """Build an image that has a file of its own, and lacks one of its base."""
+    dockerfile = f"FROM {base}\nRUN echo {text} >/linked && rm /etc/debian_version\n"
+    run("docker", "build", "--network", "host", "--provenance=false", "-q", "-t", tag, "-", given=dockerfile)
+    return LocalImage.of(tag)
+
+
+def seen(node: str, tag: str) -> str:
+    """Return what a container of the image sees."""
+    look = "cat /linked; test -e /etc/debian_version || echo removed; test -e /etc/os-release && echo base"
+    container = ["ctr", "-n", "k8s.io", "run", "--rm", "--snapshotter", "overlayfs", node_name(tag)]
+    return run("docker", "exec", node, *container, secrets.token_hex(4), "sh", "-c", look)
+
+
+def links(node: str) -> int:
+    """Return how many snapshots of a node are links."""
+    return len(run("docker", "exec", node, "sh", "-c", f"find {FOLDERS} -maxdepth 0 -type l").split())
+
+
+def test_nodes_share_what_was_unpacked_once(
+    cluster: Ready, harness_settings: Settings, tag: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also when another image takes the name: pods of the first still have their files."""
+    context = RunContext(settings=harness_settings, progress=print)
+    nodes, base = cluster.kind.nodes(), resolve(context).python_base
+    before = {node: links(node) for node in nodes}
+    build(tag, base, "first")
+    load_images([tag], nodes, context)
+    assert {seen(node, tag) for node in nodes} == {"first\nremoved\nbase\n"}
+    assert all(links(node) > before[node] for node in nodes)
+    holder = f"holder-{secrets.token_hex(4)}"
+    kept = ["ctr", "-n", "k8s.io", "run", "--detach", "--snapshotter", "overlayfs", node_name(tag), holder]
+    run("docker", "exec", nodes[0], *kept, "sleep", "600")
+    try:
+        build(tag, base, "second")
+        load_images([tag], nodes, context)
+        assert {seen(node, tag) for node in nodes} == {"second\nremoved\nbase\n"}
+        inside = ["ctr", "-n", "k8s.io", "tasks", "exec", "--exec-id", "look", holder, "cat", "/linked"]
+        assert run("docker", "exec", nodes[0], *inside) == "first\n"
+    finally:
+        run("docker", "exec", nodes[0], "ctr", "-n", "k8s.io", "tasks", "rm", "--force", holder)
+        run("docker", "exec", nodes[0], "ctr", "-n", "k8s.io", "containers", "rm", holder)
+    assert "is imported" not in capfd.readouterr().out
+
+
+def test_what_cannot_be_linked_is_imported(
+    cluster: Ready,
+    harness_settings: Settings,
+    tag: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """A node that does not find the unpacked image gets all of it."""
+    context = RunContext(settings=harness_settings, progress=print)
+    (node,) = cluster.kind.pools()[:1]
+    build(tag, resolve(context).python_base, "imported")
+    before = links(node)
+    monkeypatch.setattr(unpacked, "script", lambda _image: f"{unpacked.MOUNT}/images/not-there.sh")
+    load_images([tag], [node], context)
+    assert "is imported, it could not be linked" in capfd.readouterr().out
+    assert links(node) == before
+    assert seen(node, tag) == "imported\nremoved\nbase\n"
