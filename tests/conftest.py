@@ -1,5 +1,6 @@
 """Fixtures of every kind of test."""
 
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -20,6 +21,10 @@ settings.register_profile("nightly", max_examples=500, deadline=None)
 CLUSTERS = Path(__file__).parent / "k8s"
 INTEGRATION = Path(__file__).parent / "integration"
 
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell without job control starts `make test &` so, and every program here would be deaf to Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 OWN_CLUSTERS = ("test_interruption.py", "test_reader.py", "test_registry.py")
 """Tests that make clusters of their own, and do not disturb the others'."""

@@ -8,11 +8,13 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from kubernetes.client.exceptions import BadRequestException
 from test_torchrun_controller import MET
 from torchrun_team import CODE, PROGRAM, Controller, Team
 
@@ -285,11 +287,13 @@ def _index(pod: Object) -> int:
 
 
 def _until_said(team: Team, pod: Object, text: str, seconds: float = 180.0) -> None:
+    """Wait for a text in a pod's log. An elastic job runs with minNodes: another pod may still be made."""
     path = f"/api/v1/namespaces/{team.namespace}/pods/{pod['metadata']['name']}/log"
     until = time.monotonic() + seconds
     seen = ""
     while time.monotonic() < until:
-        seen = team.kube.fetch(path, {"container": names.TRAINER}).read().decode()
+        with suppress(BadRequestException):  # its container waits to start
+            seen = team.kube.fetch(path, {"container": names.TRAINER}).read().decode()
         if text in seen:
             return
         time.sleep(1)

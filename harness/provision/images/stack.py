@@ -14,6 +14,7 @@ from typing import Final, Literal
 import httpx
 
 from harness.context import RunContext
+from harness.core.beside import beside
 from harness.core.errors import HarnessError, UsageError
 from harness.provision.images import mirror, reach, versions
 from harness.provision.images.debian import bases
@@ -84,8 +85,9 @@ def _built(locked: Versions, context: RunContext) -> Stack:
             f"Kubernetes {wanted} cannot be built from source: the images are of {only} alone",
             hint="HARNESS_IMAGES=registry where one is reached, or another [source] in a versions file",
         )
-    source = build(context)
-    made = bases(locked.worker.debian, context)
+    with beside(partial(bases, locked.worker.debian, context)) as debian:
+        source = build(context)
+    made = debian.result()
     return Stack(
         way="source",
         node_image=source.node_image,

@@ -6,7 +6,9 @@ What is there and proved is left as it is, so a warm cluster installs and builds
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from kubernetes.client.exceptions import ApiException
@@ -117,13 +119,26 @@ def install(
 def _prove(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
     """Prove that an earlier installation still serves. Only the images may be newer."""
     writer = context.writer
-    with writer.stage("controllers"), reached():
-        controllers.prove_again(kube)
-    if kind.settings.tracker == "embedded":
-        with writer.stage("tracker"), reached():
-            embedded.prove(kube)
-    with writer.stage("images to nodes"):
-        load_images(images.own, kind.pools(), context)
+    with _travelling(kind, images, context):
+        with writer.stage("controllers"), reached():
+            controllers.prove_again(kube)
+        if kind.settings.tracker == "embedded":
+            with writer.stage("tracker"), reached():
+                embedded.prove(kube)
+
+
+@contextmanager
+def _travelling(kind: KindNodes, images: Images, context: RecordedContext) -> Iterator[None]:
+    """Bring the images of ranks and tracker to the nodes meanwhile. The block's end waits for them."""
+
+    def travel() -> None:
+        with context.writer.stage("images to nodes"):
+            load_images(images.own, kind.pools(), context)
+
+    with ThreadPoolExecutor(1) as background:
+        travelling = background.submit(travel)
+        yield
+        travelling.result()
 
 
 def _install(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext, begun: Begun) -> None:
@@ -134,21 +149,13 @@ def _install(kind: KindNodes, kube: Kube, images: Images, context: RecordedConte
     if stack.node_images:
         with writer.stage("controller images to nodes"):
             load_images(list(stack.node_images), kind.nodes(), context)
-    with ThreadPoolExecutor(1) as background:
-
-        def travel() -> None:
-            with writer.stage("images to nodes"):
-                load_images(images.own, kind.pools(), context)
-
-        travelling = background.submit(travel)
-        with writer.stage("controllers"), reached():
-            if not begun.prepared:
-                controllers.prepare(kube, stack.jobset_manifest, stack.kueue_manifest)
-            if not begun.deployed:
-                early.wait_routed(kind, kube)
-                controllers.deploy(kube, stack.jobset_manifest, stack.kueue_manifest)
-            controllers.complete(kube, stack.jobset_manifest, stack.kueue_manifest, progress)
-        travelling.result()
+    with _travelling(kind, images, context), writer.stage("controllers"), reached():
+        if not begun.prepared:
+            controllers.prepare(kube, stack.jobset_manifest, stack.kueue_manifest)
+        if not begun.deployed:
+            early.wait_routed(kind, kube)
+            controllers.deploy(kube, stack.jobset_manifest, stack.kueue_manifest)
+        controllers.complete(kube, stack.jobset_manifest, stack.kueue_manifest, progress)
     with writer.stage("tracker"), reached():
         if not begun.tracker:
             embedded.begin(kube, images.tracker.tag)

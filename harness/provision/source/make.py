@@ -1,4 +1,4 @@
-"""Build everything in order: steps that fail soonest come first, and no step runs twice."""
+"""Build everything, no step twice. Debian's steps mostly wait for disk and network: they run beside Go's."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.context import RunContext
+from harness.core.beside import beside
 from harness.core.errors import HarnessError
 from harness.core.locks import locked
 from harness.core.progress import Progress
@@ -93,15 +94,17 @@ class _Making:
         compiled = self.plan.store.root / "go-build"  # a build that was cut off goes on from it
         go = Go(self.shell, self.plan.versions.go, compiled)
         go.check()
-        if self.plan.node_image in self.missing:
-            self._root()
-            for name in self.plan.modules:
-                if name not in CONTROLLERS:
-                    self._programs(go, name)
-            self._node(go)
         controllers = replace(self, shell=replace(self.shell, cause="controllers.image_failed"))
-        for name in CONTROLLERS:
-            controllers._controller(replace(go, shell=controllers.shell), name)
+        if self.plan.node_image in self.missing:
+            aside = replace(self, shell=replace(self.shell, log=self.shell.log.with_suffix(".node.log")))
+            with beside(aside._root):
+                for name in self.plan.modules:
+                    if name not in CONTROLLERS:
+                        self._programs(go, name)
+            with beside(lambda: aside._node(replace(go, shell=aside.shell))):
+                controllers._controllers(go)
+        else:
+            controllers._controllers(go)
         shutil.rmtree(compiled, ignore_errors=True)
 
     @contextmanager
@@ -148,6 +151,10 @@ class _Making:
                 root=plan.root_image,
             )
             images.build_node(self.shell, parts, plan.node_image, work)
+
+    def _controllers(self, go: Go) -> None:
+        for name in CONTROLLERS:
+            self._controller(replace(go, shell=self.shell), name)
 
     def _controller(self, go: Go, name: str) -> None:
         plan, image, manifest = self.plan, self.plan.controller_image(name), self.plan.manifest(name)

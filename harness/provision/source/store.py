@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 FILES = Path(__file__).parent / "files"
@@ -41,7 +42,13 @@ def code_input(module_file: str) -> str:
 
     So a changed command makes a new artefact, and a changed comment makes none.
     """
-    tree = ast.parse(Path(module_file).read_text())
+    return _code(Path(module_file).read_text())
+
+
+@cache
+def _code(text: str) -> str:
+    """Every launch asks 47 times, for the same few modules."""
+    tree = ast.parse(text)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):

@@ -1,0 +1,60 @@
+"""Two things at once: both results, and an end of both when one fails."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from harness.core import processes
+from harness.core.beside import beside
+from harness.core.errors import ToolError
+
+FAILS = ["sh", "-c", "sleep 0.2; echo broken; exit 3"]
+LONG = 60.0
+
+
+def long() -> str:
+    processes.run(["sleep", str(LONG)], timeout=LONG)
+    return "it ran to its end"
+
+
+def fails() -> None:
+    processes.run(FAILS, timeout=LONG)
+
+
+def test_both_end() -> None:
+    with beside(lambda: processes.run(["echo", "one"], timeout=LONG).stdout) as one:
+        two = processes.run(["echo", "two"], timeout=LONG).stdout
+    assert (one.result(), two) == ("one\n", "two\n")
+
+
+def test_a_failure_beside_ends_the_block_and_is_told() -> None:
+    start = time.monotonic()
+    with pytest.raises(ToolError, match="broken"), beside(fails):
+        long()
+    assert time.monotonic() - start < LONG / 2
+
+
+def test_a_failure_of_the_block_ends_what_runs_beside() -> None:
+    start = time.monotonic()
+    with pytest.raises(ToolError, match="broken"), beside(long):
+        fails()
+    assert time.monotonic() - start < LONG / 2
+
+
+def test_a_failure_beside_is_told_when_the_block_had_ended() -> None:
+    with pytest.raises(ToolError, match="broken"), beside(fails):
+        pass
+
+
+def test_an_interruption_stays_one() -> None:
+    """Ctrl-C in the block is not taken for a failure of what ran beside."""
+
+    def interrupted() -> None:
+        time.sleep(0.2)
+        processes.interrupt_all("SIGINT")
+        raise KeyboardInterrupt("SIGINT")
+
+    with pytest.raises(KeyboardInterrupt, match="SIGINT"), beside(long):
+        interrupted()
