@@ -71,12 +71,16 @@ class Bench:
         self.seconds.setdefault(arm, []).append(time.monotonic() - begun)
         print(f"{arm}: {self.seconds[arm][-1]:.1f} s", file=sys.stderr, flush=True)
 
-    def run(
-        self, arm: str, code: int = 0, job: Path = ROOT / "jobs/multinode.yaml", **environment: str
-    ) -> None:
+    def run(self, arm: str, code: int = 0, **environment: str) -> None:
         """Run `harness run`. Its verdict must be the expected one."""
         told = {"HARNESS_RUNS_DIR": str(self.folder / "runs"), **environment}
-        command = [Path(sys.executable).with_name("harness"), "run", job, "--quiet", "--json"]
+        command = [
+            Path(sys.executable).with_name("harness"),
+            "run",
+            ROOT / "jobs/multinode.yaml",
+            "--quiet",
+            "--json",
+        ]
         done = subprocess.run(
             command, env={**os.environ, **told}, capture_output=True, text=True, check=False, cwd=self.folder
         )
@@ -129,10 +133,7 @@ def on_kept_cluster(bench: Bench, rounds: int) -> None:
     text = WORKER.read_text()
     assert RAISES[0] in text, "the worker has changed: say anew where a rank raises"
     (raising / WORKER.name).write_text(text.replace(RAISES[0], RAISES[0] + RAISES[1]))
-    small = bench.folder / "small.yaml"
-    document = yaml.safe_load((ROOT / "jobs/multinode.yaml").read_text())
-    document["resources"]["cpus"] = 0.2  # four of them at once are to be admitted
-    small.write_text(yaml.safe_dump(document))
+    small = {**environment, "HARNESS_CPU_REQUEST": "200m"}  # four of them at once are to be admitted
     try:
         bench.run("warm", **environment)
         for number in range(rounds):
@@ -144,13 +145,11 @@ def on_kept_cluster(bench: Bench, rounds: int) -> None:
             bench.take(
                 "failing", lambda: bench.run("failing", 1, HARNESS_SCRIPTS=str(raising), **environment)
             )
-            bench.take("one small", lambda: bench.run("one small", job=small, **environment))
+            bench.take("one small", lambda: bench.run("one small", **small))
             with ThreadPoolExecutor(BESIDE) as pool:
                 bench.take(
                     "beside",
-                    lambda: list(
-                        pool.map(lambda _: bench.run("beside", job=small, **environment), range(BESIDE))
-                    ),
+                    lambda: list(pool.map(lambda _: bench.run("beside", **small), range(BESIDE))),
                 )
     finally:
         KindCluster(kept).down(lambda _text: None)
