@@ -8,6 +8,7 @@ controllers are applied at once, and all webhooks when their pods have been crea
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ from harness.provision.controllers.certificates import SECRET, issued
 from harness.provision.controllers.prove import prove
 from harness.provision.controllers.readiness import CONTROLLERS, standing
 
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 DEPLOYMENT = "Deployment"
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 
@@ -49,12 +51,29 @@ def prepare(kube: Kube, *manifests: Path) -> None:
 def deploy(kube: Kube, *manifests: Path) -> None:
     """Apply the Deployments of what was prepared.
 
-    Their nodes must reach the API server's Service. A Kueue that does not reach it when it starts hangs until
-    the kubelet kills it, a minute later.
+    The control plane must reach the API server's Service. A Kueue that does not reach it when it starts hangs
+    until the kubelet kills it, a minute later.
     """
     for document in _documents(manifests):
         if document["kind"] == DEPLOYMENT:
-            kube.apply(document)
+            kube.apply(at_once(document))
+
+
+def at_once(deployment: Object) -> Object:
+    """Return the Deployment for a cluster that somebody waits for.
+
+    Its pods are for the control plane, which is Ready before other nodes, and whose taint they tolerate. They
+    are asked every second whether they serve: Kueue is, from 5 s after its start every 10 s.
+    """
+    changed = copy.deepcopy(deployment)
+    spec = changed["spec"]["template"]["spec"]
+    spec["nodeSelector"] = {**spec.get("nodeSelector", {}), CONTROL_PLANE: ""}
+    tolerated = {"key": CONTROL_PLANE, "operator": "Exists", "effect": "NoSchedule"}
+    spec["tolerations"] = [*spec.get("tolerations", []), tolerated]
+    for container in spec["containers"]:
+        if "readinessProbe" in container:
+            container["readinessProbe"] |= {"initialDelaySeconds": 0, "periodSeconds": 1}
+    return changed
 
 
 def complete(

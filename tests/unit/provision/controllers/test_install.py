@@ -30,9 +30,17 @@ class Cluster:
         return [each["kind"] for each in self.applied]
 
 
+def deployment() -> dict[str, Any]:
+    """A Deployment as the projects publish them: with a probe, and no place for its pods."""
+    probe = {"httpGet": {"path": "/readyz", "port": 8081}, "initialDelaySeconds": 5, "periodSeconds": 10}
+    containers = [{"name": "manager", "readinessProbe": probe}, {"name": "beside"}]
+    template = {"spec": {"containers": containers}}
+    return {"kind": DEPLOYMENT, "metadata": {"name": "x"}, "spec": {"template": template}}
+
+
 @pytest.fixture
 def manifest(tmp_path: Path) -> Path:
-    others = [{"kind": kind, "metadata": {"name": "x"}} for kind in (*WEBHOOKS, DEPLOYMENT, "Service")]
+    others = [{"kind": kind, "metadata": {"name": "x"}} for kind in (*WEBHOOKS, "Service")] + [deployment()]
     path = tmp_path / "jobset.yaml"
     path.write_text(yaml.safe_dump_all([*others, SECRET]))
     return path
@@ -57,3 +65,16 @@ def test_certificates_that_are_there_stay(manifest: Path) -> None:
     cluster = Cluster(Secret={**SECRET, "data": {"tls.crt": "x"}})
     install.prepare(cluster, manifest)  # type: ignore[arg-type]
     assert "Secret" not in cluster.kinds
+
+
+def test_pods_of_controllers_begin_where_a_node_is_ready_first() -> None:
+    """On the control plane, in spite of its taint, and asked every second. The rest is as published."""
+    published = deployment()
+    spec = install.at_once(published)["spec"]["template"]["spec"]
+    assert published == deployment()
+    assert list(spec["nodeSelector"]) == [spec["tolerations"][0]["key"]] == [install.CONTROL_PLANE]
+    assert spec["tolerations"][0]["effect"] == "NoSchedule"
+    probe = spec["containers"][0]["readinessProbe"]
+    assert (probe["initialDelaySeconds"], probe["periodSeconds"]) == (0, 1)
+    assert probe["httpGet"] == {"path": "/readyz", "port": 8081}
+    assert spec["containers"][1] == {"name": "beside"}
