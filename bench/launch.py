@@ -12,6 +12,7 @@ down slows all of them.
                       kept      `harness run`
                       edit      the same after an edit of the worker script
                       failing   the same with a rank that raises at step 5; seconds to the verdict
+                      four jobs `konduktor launch` of four such jobs at once, until all are Completed
                       beside    four `harness run` at once
 """
 
@@ -146,6 +147,8 @@ def on_kept_cluster(bench: Bench, rounds: int) -> None:
                 "failing", lambda: bench.run("failing", 1, HARNESS_SCRIPTS=str(raising), **environment)
             )
             bench.take("one small", lambda: bench.run("one small", **small))
+            few = bench.bundles["one small"][-1]
+            bench.take("four jobs", lambda few=few: job_alone(kept, few, BESIDE))  # type: ignore[misc]
             with ThreadPoolExecutor(BESIDE) as pool:
                 bench.take(
                     "beside",
@@ -155,8 +158,8 @@ def on_kept_cluster(bench: Bench, rounds: int) -> None:
         KindCluster(kept).down(lambda _text: None)
 
 
-def job_alone(settings: Settings, bundle: Path) -> None:
-    """Submit what a launch submitted once more, as it is, and wait until the JobSet is Completed."""
+def job_alone(settings: Settings, bundle: Path, count: int = 1) -> None:
+    """Submit what a launch submitted once more, as it is, or more often. Wait until all are Completed."""
     manifest = Bundle.open(bundle).manifest
     assert manifest is not None
     assert manifest.launch is not None
@@ -186,12 +189,17 @@ def job_alone(settings: Settings, bundle: Path) -> None:
             "-d",
             bundle / "launch/job.yaml",
         ]
-        subprocess.run(command, env={"PATH": os.environ["PATH"], **own}, check=True, capture_output=True)
+
+        def submit(_: int) -> None:
+            subprocess.run(command, env={"PATH": os.environ["PATH"], **own}, check=True, capture_output=True)
+
+        with ThreadPoolExecutor(count) as pool:
+            list(pool.map(submit, range(count)))
 
         def completed(found: dict[str, Object]) -> str | None:
             new = [each for name, each in found.items() if name not in before]
-            done = new and condition(new[0], "Completed").get("status") == "True"
-            return None if done else "not Completed"
+            done = [each for each in new if condition(each, "Completed").get("status") == "True"]
+            return None if len(done) == count else f"{len(done)} of {count} Completed"
 
         kube.wait("the job alone", JOBSET_API, "JobSet", completed, seconds=300, namespace=namespace)
 
@@ -208,7 +216,7 @@ def markdown(bench: Bench, rounds: int) -> str:
         "kept": ("job", middle.get("job", 0)),
         "edit": ("job", middle.get("job", 0)),
         "failing": ("job", middle.get("job", 0)),
-        "beside": ("one small", middle.get("one small", 0)),
+        "beside": ("four jobs", middle.get("four jobs", 0)),
     }
     lines = [f"{bench.settings.workers} workers beside the control plane, {rounds} rounds, medians:", ""]
     lines += ["| arm | median s | least – most s | beside | ratio |", "| --- | ---: | ---: | --- | ---: |"]
