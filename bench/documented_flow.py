@@ -122,10 +122,17 @@ def _launch(
             if state == "Completed":
                 return
             if state:
-                raise SystemExit(f"the documented flow's job is {state}")
+                raise SystemExit(f"the documented flow's job is {state}: {_said(kube)}")
     raise SystemExit(
         "the documented flow's job did not end: " + json.dumps(kube.objects("v1", "Pod", "default"))[:2000]
     )
+
+
+def _said(kube: Kube) -> str:
+    """Return the ends of the pods' logs."""
+    pods = [each["metadata"]["name"] for each in kube.objects("v1", "Pod", "default")]
+    logs = [f"/api/v1/namespaces/default/pods/{pod}/log" for pod in pods]
+    return "\n".join(kube.fetch(path, {"tailLines": "15"}).read().decode() for path in logs)
 
 
 def _eventually(what: object) -> None:

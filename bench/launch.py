@@ -121,7 +121,10 @@ def without_cluster(bench: Bench, rounds: int, documented: int) -> None:
         bench.take("bare delete", quiet("kind", "delete", "cluster", *kubeconfig))
         bench.take("cold", lambda: bench.run("cold", HARNESS_CLUSTER_NAME="bench-cold"))
     for _ in range(documented):
-        bench.take("documented", lambda: documented_flow.run(settings, bench.stack, bench.folder))
+        try:
+            bench.take("documented", lambda: documented_flow.run(settings, bench.stack, bench.folder))
+        except SystemExit as error:  # what was measured before it must not be lost
+            print(f"documented: {error}", file=sys.stderr, flush=True)
 
 
 def on_kept_cluster(bench: Bench, rounds: int) -> None:
