@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from threading import Thread
 
 from harness.context import RecordedContext, RunContext
 from harness.core import processes
@@ -30,7 +31,7 @@ from harness.provision import disk, preflight
 from harness.provision.cluster import Ready
 from harness.provision.images import scripts
 from harness.provision.lifecycle import ClusterUse, cluster_of
-from harness.report.finalize import Outcome, finish, tidy
+from harness.report.finalize import Outcome, finish, prepare_to_finish, tidy
 from harness.settings import Settings
 from harness.tracker.run_id import check_run_id
 
@@ -170,6 +171,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext) -> None:
         with writer.stage("watches"), reached():
             progress(f"watching namespace {launching.namespace}")
             observer.start()
+        Thread(target=prepare_to_finish, daemon=True).start()
         try:
             with writer.stage("launch"), observer.blamed():
                 writer.update(launched_at=now())

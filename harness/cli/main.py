@@ -8,6 +8,7 @@ A command imports what it works with when it is called (harness/cli/lazy.py).
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -172,4 +173,5 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, typer.Abort):
         print("harness: interrupted", file=sys.stderr)
         code = 2
+    gc.freeze()  # the interpreter's end would look through every object once more
     sys.exit(code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,9 +15,6 @@ from harness.evidence.reader import Bundle
 from harness.evidence.redaction import Redactor
 from harness.evidence.retention import Keep, prune
 from harness.evidence.schema import Check, Verdict
-from harness.judge.users import judge
-from harness.report import beside
-from harness.report.page import REPORT
 
 _R = TypeVar("_R", Check, Verdict)
 
@@ -29,8 +27,17 @@ class Outcome:
     """None: it could not be written."""
 
 
+def prepare_to_finish() -> None:
+    """Import what judges and reports. It takes 0.2 s, which a caller has while its job starts."""
+    for module in ("harness.judge.users", "harness.report.beside"):
+        import_module(module)
+
+
 def finish(context: RecordedContext) -> Outcome:
     """Judge the bundle, write the verdict into it, and write the files for people and CI beside it."""
+    from harness.judge.users import judge
+    from harness.report.page import REPORT
+
     writer = context.writer
     writer.update(ended_at=now())
     writer.close()
@@ -61,6 +68,8 @@ def _beside(context: RecordedContext, bundle: Bundle, verdict: Verdict) -> Colle
     A report is not evidence: a failure here changes no verdict. When the evidence filled the disk, nothing
     is written, so that the rest of the disk stays free.
     """
+    from harness.report import beside
+
     writer, full = context.writer, context.writer.full
     failed = beside.write(bundle, verdict) if full is None else dict.fromkeys(beside.FILES, full)
     if failed:
