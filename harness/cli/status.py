@@ -124,15 +124,14 @@ def _disk(settings: Settings) -> dict[str, int]:
 def build_images(context: RunContext) -> dict[str, str]:
     """Build every image that a cluster needs, and the torchrun controller's, without making a cluster."""
     from harness.provision.images.build import build_controller, build_tracker, build_worker
+    from harness.provision.images.debian import Bases
     from harness.provision.images.stack import resolve
 
-    stack = resolve(context)
-    worker = build_worker(stack, context, exact=True)
-    tracker = build_tracker(stack, context)
-    controller = build_controller(stack, context)
-    return {
-        "node": stack.node_image,
-        "worker": worker.tag,
-        "tracker": tracker.tag,
-        "torchrun-controller": controller.tag,
-    }
+    own: dict[str, str] = {}
+
+    def build_own(bases: Bases) -> None:
+        own["worker"] = build_worker(bases, context, exact=True).tag
+        own["tracker"] = build_tracker(bases, context).tag
+        own["torchrun-controller"] = build_controller(bases, context).tag
+
+    return {"node": resolve(context, build_own).node_image, **own}

@@ -132,6 +132,19 @@ class BundleWriter:
         with timed(name, self._clock, lambda: self.update(in_stage=name), self._ended):
             yield
 
+    @contextlib.contextmanager
+    def attempt(self, name: str) -> Iterator[None]:
+        """Time what others do again where it fails. Only an attempt that succeeds becomes a stage."""
+
+        def ended(stage: Stage, failed: BaseException | None) -> None:
+            if failed is None:
+                with self._lock:
+                    self._stages.append(stage)
+                    self.update()
+
+        with timed(name, self._clock, lambda: None, ended):
+            yield
+
     def _ended(self, stage: Stage, failed: BaseException | None) -> None:
         changes: dict[str, Any] = {}
         if isinstance(failed, KeyboardInterrupt) and not self.current.interrupted:

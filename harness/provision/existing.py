@@ -157,7 +157,7 @@ class ExistingCluster:
                         "JobSet and Kueue can only be installed where container registries are reached",
                         hint="HARNESS_IMAGES=registry, or install them by hand",
                     )
-                controllers.install(kube, stack.jobset_manifest, stack.kueue_manifest, progress)
+                controllers.install(kube, stack.controllers, progress)
             if lacks & {"queue", "kueue"} and settings.cluster_queue == queues.CLUSTER_QUEUE:
                 progress(f"queue: {queues.install(kube)}")
             if "tracker" in lacks and settings.tracker == "embedded":

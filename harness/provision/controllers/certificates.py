@@ -8,7 +8,8 @@ certificate from the start is taken as it is, and renewed by them before it ends
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from cryptography import x509
@@ -55,6 +56,20 @@ def issued(secret: Object) -> Object:
         "tls.key": _pem(server_key),
     }
     return {**secret, "data": {file: base64.b64encode(text).decode() for file, text in held.items()}}
+
+
+def trusting(document: Object, authorities: Mapping[str, str]) -> Object:
+    """Return the object with the authority of each webhook that it names. `authorities` are by namespace.
+
+    Kueue writes it itself otherwise, into one definition after the other, before it starts: 2 s.
+    """
+    changed = copy.deepcopy(document)
+    conversion = changed.get("spec", {}).get("conversion", {}).get("webhook")
+    for webhook in [*changed.get("webhooks", []), *([conversion] if conversion else [])]:
+        authority = authorities.get(webhook["clientConfig"].get("service", {}).get("namespace", ""))
+        if authority:
+            webhook["clientConfig"]["caBundle"] = authority
+    return changed
 
 
 def _key() -> rsa.RSAPrivateKey:

@@ -8,9 +8,9 @@ controllers are applied at once, and all webhooks when their pods have been crea
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -19,72 +19,66 @@ from harness.core.causes import NOT_READY, CauseId
 from harness.core.kubernetes import Kube, Object
 from harness.core.progress import Progress
 from harness.provision.controllers.available import wait_available
-from harness.provision.controllers.certificates import SECRET, issued
+from harness.provision.controllers.certificates import SECRET, issued, trusting
 from harness.provision.controllers.prove import prove
+from harness.provision.controllers.quick import DEPLOYMENT
 from harness.provision.controllers.readiness import CONTROLLERS, standing
 
-CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
-DEPLOYMENT = "Deployment"
+NAMESPACE = "Namespace"
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+SERVED = (*WEBHOOKS, "APIService")
+"""What the API server passes to a controller. Before that one serves, requests fail or wait."""
+Change = Callable[[Object], Object]
+"""Returns an object as it is to be applied."""
 
 
-def install(
-    kube: Kube, jobset_manifest: Path, kueue_manifest: Path, progress: Progress, seconds: float = 240
-) -> None:
-    """Apply both and wait until both serve. Raises WaitError with cause controllers.*_not_ready."""
-    prepare(kube, jobset_manifest, kueue_manifest)
-    deploy(kube, jobset_manifest, kueue_manifest)
-    complete(kube, jobset_manifest, kueue_manifest, progress, seconds)
+def _as_published(document: Object) -> Object:
+    return document
 
 
-def prepare(kube: Kube, *manifests: Path) -> None:
-    """Apply all but Deployments and webhooks, with certificates where a Secret for them is empty."""
+def install(kube: Kube, manifests: Sequence[Path], progress: Progress, seconds: float = 240) -> None:
+    """Apply both as they are published, and wait until both serve.
+
+    Raises WaitError with cause controllers.*_not_ready.
+    """
+    prepare(kube, manifests)
+    deploy(kube, manifests)
+    complete(kube, manifests, progress, seconds)
+
+
+def prepare(kube: Kube, manifests: Sequence[Path], change: Change = _as_published) -> None:
+    """Apply all but what has its own time, certificates first.
+
+    `change` says how an object differs from its manifest.
+    """
     for document in _documents(manifests):
-        if document["kind"] in (DEPLOYMENT, *WEBHOOKS):
-            continue
-        if document["kind"] != "Secret" or not document["metadata"]["name"].endswith(SECRET):
+        if document["kind"] == NAMESPACE:
             kube.apply(document)
-        elif not _filled(kube, document["metadata"]):
-            kube.apply(issued(document))
+    authorities = _authorities(kube, manifests)
+    for document in _documents(manifests):
+        if document["kind"] not in (NAMESPACE, DEPLOYMENT, *SERVED) and not _is_certificate(document):
+            kube.apply(trusting(change(document), authorities))
 
 
-def deploy(kube: Kube, *manifests: Path) -> None:
+def deploy(kube: Kube, manifests: Sequence[Path], change: Change = _as_published) -> None:
     """Apply the Deployments of what was prepared.
 
-    The control plane must reach the API server's Service. A Kueue that does not reach it when it starts hangs
-    until the kubelet kills it, a minute later.
+    Their pods must reach the API server as soon as they start. A Kueue that does not hangs until the kubelet
+    kills it, a minute later.
     """
     for document in _documents(manifests):
         if document["kind"] == DEPLOYMENT:
-            kube.apply(at_once(document))
+            kube.apply(change(document))
 
 
-def at_once(deployment: Object) -> Object:
-    """Return the Deployment for a cluster that somebody waits for.
-
-    Its pods are for the control plane, which is Ready before other nodes, and whose taint they tolerate. They
-    are asked every second whether they serve: Kueue is, from 5 s after its start every 10 s.
-    """
-    changed = copy.deepcopy(deployment)
-    spec = changed["spec"]["template"]["spec"]
-    spec["nodeSelector"] = {**spec.get("nodeSelector", {}), CONTROL_PLANE: ""}
-    tolerated = {"key": CONTROL_PLANE, "operator": "Exists", "effect": "NoSchedule"}
-    spec["tolerations"] = [*spec.get("tolerations", []), tolerated]
-    for container in spec["containers"]:
-        if "readinessProbe" in container:
-            container["readinessProbe"] |= {"initialDelaySeconds": 0, "periodSeconds": 1}
-    return changed
-
-
-def complete(
-    kube: Kube, jobset_manifest: Path, kueue_manifest: Path, progress: Progress, seconds: float = 240
-) -> None:
-    """Apply the webhooks of what was deployed, and wait until all serves. Raises as `install`."""
+def complete(kube: Kube, manifests: Sequence[Path], progress: Progress, seconds: float = 240) -> None:
+    """Apply what the deployed controllers serve, and wait until all of it does. Raises as `install`."""
     for name, namespace in CONTROLLERS.items():
         _wait_created(kube, namespace, seconds, NOT_READY[name])
-    for document in _documents([jobset_manifest, kueue_manifest]):
-        if document["kind"] in WEBHOOKS:
-            kube.apply(document)
+    authorities = _authorities(kube, manifests)
+    for document in _documents(manifests):
+        if document["kind"] in SERVED:
+            kube.apply(trusting(document, authorities))
     for name, namespace in CONTROLLERS.items():
         wait_available(kube, namespace, seconds, NOT_READY[name])
         progress(f"{name}: Available")
@@ -93,15 +87,33 @@ def complete(
 
 
 def _documents(manifests: Iterable[Path]) -> Iterator[Object]:
-    """Yield the objects of all files. By libyaml: Kueue's CRDs are 1.6 MB."""
-    for path in manifests:
-        yield from filter(None, yaml.load_all(path.read_text(), yaml.CSafeLoader))
+    return (document for path in manifests for document in _parsed(path))
 
 
-def _filled(kube: Kube, metadata: Object) -> bool:
-    """Return whether the cluster has this Secret with certificates: a controller made or renewed them."""
-    secret = kube.get("v1", "Secret", metadata["name"], metadata["namespace"])
-    return secret is not None and bool(secret.get("data"))
+@cache
+def _parsed(path: Path) -> tuple[Object, ...]:
+    """Return the objects of a file. By libyaml, and once: Kueue's definitions are 1.6 MB."""
+    return tuple(filter(None, yaml.load_all(path.read_text(), yaml.CSafeLoader)))
+
+
+def _is_certificate(document: Object) -> bool:
+    return document["kind"] == "Secret" and bool(document["metadata"]["name"].endswith(SECRET))
+
+
+def _authorities(kube: Kube, manifests: Iterable[Path]) -> dict[str, str]:
+    """Return the authority of the webhooks of each namespace. An empty Secret gets certificates.
+
+    One with certificates stays: a controller made or renewed them.
+    """
+    found = {}
+    for document in filter(_is_certificate, _documents(manifests)):
+        metadata = document["metadata"]
+        there = kube.get("v1", "Secret", metadata["name"], metadata["namespace"])
+        if there is None or not there.get("data"):
+            there = issued(document)
+            kube.apply(there)
+        found[metadata["namespace"]] = there["data"]["ca.crt"]
+    return found
 
 
 def _wait_created(kube: Kube, namespace: str, seconds: float, cause: CauseId) -> None:

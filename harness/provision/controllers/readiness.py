@@ -104,7 +104,7 @@ def is_transient(kube: Kube, error: HarnessError, seconds: float = SERVING_SECON
 
 def _api(kube: Kube, name: str) -> None:
     version = APIS[name]
-    crd = kube.get("apiextensions.k8s.io/v1", "CustomResourceDefinition", name)
+    crd = _definition(kube, name)
     if crd is None or crd["metadata"].get("deletionTimestamp"):
         raise HarnessError(
             f"the cluster has no CustomResourceDefinition {name}",
@@ -118,6 +118,18 @@ def _api(kube: Kube, name: str) -> None:
             hint="install the versions of harness/versions.toml, or `harness down` for a new cluster",
             cause="controllers.version_unsupported",
         )
+
+
+def _definition(kube: Kube, name: str) -> Object | None:
+    """Return the definition. The dynamic client makes an object of each of its thousands of fields."""
+    try:
+        answer = kube.fetch(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
+    except ApiException as error:
+        if error.status == 404:
+            return None
+        raise
+    found: Object = answer.json()
+    return found
 
 
 def _deployments(kube: Kube, name: Controller) -> None:

@@ -36,7 +36,7 @@ def checks(settings: Settings) -> list[Check]:
     found = [_python(), _client(), _daemon(info, problem)]
     if info:
         found += [_privileged(info), _cgroup(info)]
-    found += [_buildx(), _kind(settings), _kubectl(settings), _go(source), _debootstrap(source)]
+    found += [_buildx(), _kind(settings), _kubectl(settings), _go(source), _mmdebstrap(source)]
     found += _disk(settings, info, source)
     found += [_memory(info), _cores(info), *_inotify()]
     found += [_registry(name, problem) for name, problem in registries.items()]
@@ -128,11 +128,11 @@ def _go(source: bool) -> Check:
     return Check("Go", ok, answer.last_line, _for_source("≥ 1.26", source), fix, required=source)
 
 
-def _debootstrap(source: bool) -> Check:
-    path = probe.which("debootstrap")
+def _mmdebstrap(source: bool) -> Check:
+    path = probe.which("mmdebstrap")
     expected = _for_source("installed", source)
-    fix = f"{REPAIR}; elsewhere install debootstrap from your system's packages"
-    return Check("debootstrap", path is not None, path or "not found", expected, fix, required=source)
+    fix = f"{REPAIR}; elsewhere install mmdebstrap from your system's packages"
+    return Check("mmdebstrap", path is not None, path or "not found", expected, fix, required=source)
 
 
 def _for_source(expected: str, source: bool) -> str:

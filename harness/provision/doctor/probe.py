@@ -15,7 +15,7 @@ import httpx
 
 from harness.core.processes import environment
 
-# dockerd and debootstrap are in sbin, which is not on every user's PATH.
+# dockerd is in sbin, which is not on every user's PATH.
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 
 # Where kind's node image and the controllers' images are published.

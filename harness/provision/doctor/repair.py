@@ -35,7 +35,7 @@ _PACKAGES = {
     "kind": ["kind"],
     "kubectl": ["kubectl"],
     "Go": ["golang-1.26-go", "golang-1.26-src"],
-    "debootstrap": ["debootstrap"],
+    "mmdebstrap": ["mmdebstrap"],
 }
 _DAEMON_PACKAGES = ["docker.io", "containerd", "docker-cli", "docker-buildx", "iptables"]
 

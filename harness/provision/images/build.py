@@ -10,6 +10,7 @@ from pathlib import Path
 from harness.context import RunContext
 from harness.core.errors import HarnessError
 from harness.provision.images import scripts, versions
+from harness.provision.images.debian import Bases
 from harness.provision.images.docker import BUILD, CAUSE, files_of, image_id, making
 from harness.provision.images.stack import Stack
 from harness.provision.images.wheels import lock_key, pinned, wheels
@@ -78,15 +79,15 @@ CONTROLLER = Recipe(
 )
 
 
-def build_worker(stack: Stack, context: RunContext, exact: bool = False) -> ImageRef:
+def build_worker(bases: Stack | Bases, context: RunContext, exact: bool = False) -> ImageRef:
     """Return the image of the ranks: PyTorch, Pluto's client and harness/workers/ in /workspace.
 
     Unless `exact`, an existing image whose scripts alone differ is used, with the changed scripts. Raises
     ToolError naming the log, cause image.build_failed.
     """
     worker = versions.load(context.settings).worker
-    arguments = {"BASE": stack.torch_base, "TORCH": worker.torch}
-    made_of = {"worker_base": stack.torch_base, "pluto": pinned(WORKER.lock.read_text(), "pluto-ml")}
+    arguments = {"BASE": bases.torch_base, "TORCH": worker.torch}
+    made_of = {"worker_base": bases.torch_base, "pluto": pinned(WORKER.lock.read_text(), "pluto-ml")}
     making, files = WORKER.making(arguments, worker.python), scripts.read(SCRIPTS)
     if not exact and image_id(WORKER.tag(arguments, worker.python)) is None:
         there = scripts.near(WORKER.repository, making, files)
@@ -100,16 +101,16 @@ def build_worker(stack: Stack, context: RunContext, exact: bool = False) -> Imag
     return replace(built, made_of=made_of, scripts=scripts.digests(files))
 
 
-def build_tracker(stack: Stack, context: RunContext) -> ImageRef:
+def build_tracker(bases: Stack | Bases, context: RunContext) -> ImageRef:
     """Return the image of the embedded tracker. Raises as `build_worker`."""
     python = versions.load(context.settings).worker.python
-    return _build(TRACKER, {"BASE": stack.python_base}, python, context)
+    return _build(TRACKER, {"BASE": bases.python_base}, python, context)
 
 
-def build_controller(stack: Stack, context: RunContext) -> ImageRef:
+def build_controller(bases: Stack | Bases, context: RunContext) -> ImageRef:
     """Return the image of the torchrun controller. Raises as `build_worker`."""
     python = versions.load(context.settings).worker.python
-    return _build(CONTROLLER, {"BASE": stack.python_base}, python, context)
+    return _build(CONTROLLER, {"BASE": bases.python_base}, python, context)
 
 
 def _build(

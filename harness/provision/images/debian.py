@@ -25,14 +25,14 @@ _INPUTS = {
 
 @dataclass(frozen=True)
 class Bases:
-    """Local Docker tags."""
+    """What the worker image and the tracker image are built on: references that Docker can use."""
 
-    torch: str
-    python: str
+    torch_base: str
+    python_base: str
 
 
 def bases(suite: str, context: RunContext) -> Bases:
-    """Return both bases of a Debian suite, built when missing. Building needs root (debootstrap).
+    """Return both bases of a Debian suite, built when missing. Building needs root (mmdebstrap).
 
     Raises ToolError naming the log, or HarnessError when a tool or a Debian mirror is missing; cause
     image.build_failed.
@@ -42,7 +42,7 @@ def bases(suite: str, context: RunContext) -> Bases:
     for name, tag in made.items():
         if image_id(tag) is None:
             _make(name, tag, suite, root, context)
-    return Bases(torch=made["torch"], python=made["python"])
+    return Bases(torch_base=made["torch"], python_base=made["python"])
 
 
 def _key(root: str, files: list[str]) -> str:
@@ -63,7 +63,7 @@ def _make_root(suite: str, root: str, context: RunContext) -> None:
         return
     with making(root, context) as shell:
         if shell is not None:
-            context.progress(f"{root}: debootstrap from {debian.mirror()}")
+            context.progress(f"{root}: mmdebstrap from {debian.mirror()}")
             unfinished = context.settings.cache_dir / "images-unfinished" / root.replace("/", "_")
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(parents=True)

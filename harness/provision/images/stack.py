@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from harness.context import RunContext
 from harness.core.beside import beside
 from harness.core.errors import HarnessError, UsageError
 from harness.provision.images import mirror, reach, versions
-from harness.provision.images.debian import bases
+from harness.provision.images.debian import Bases, bases
 from harness.provision.images.versions import Controller, Registry, Versions
 from harness.provision.source import build, manifests
 from harness.provision.source import versions as source_versions
@@ -47,9 +48,17 @@ class Stack:
     mirrors: dict[str, str] = field(default_factory=dict)
     """For `mirror.teach`, once the nodes run and before anything is pulled."""
 
+    @property
+    def controllers(self) -> tuple[Path, Path]:
+        """Return the manifests of JobSet and Kueue."""
+        return self.jobset_manifest, self.kueue_manifest
 
-def resolve(context: RunContext) -> Stack:
+
+def resolve(context: RunContext, then: Callable[[Bases], object] = lambda _bases: None) -> Stack:
     """Return the stack of HARNESS_IMAGES. What the cache lacks is downloaded or built.
+
+    `then` is called as soon as the bases are there: what is built on them need not wait for the cluster's own
+    images.
 
     Raises HarnessError when a manifest cannot be downloaded or is not the pinned one (controllers.manifest),
     or when a build failed (cluster.node_image, controllers.image_failed, image.build_failed). Raises
@@ -74,20 +83,26 @@ def resolve(context: RunContext) -> Stack:
     else:
         progress(f"images: {way} (set by HARNESS_IMAGES)")
     make = partial(_published, locked.registry) if way == "registry" else partial(_built, locked)
-    stack = make(context)
+    stack = make(context, then)
     return replace(stack, node_image=settings.node_image) if settings.node_image else stack
 
 
-def _built(locked: Versions, context: RunContext) -> Stack:
+def _built(locked: Versions, context: RunContext, then: Callable[[Bases], object]) -> Stack:
     wanted, only = context.settings.kubernetes, source_versions.load(context.settings).kubernetes
     if not versions.is_of(only, wanted):
         raise UsageError(
             f"Kubernetes {wanted} cannot be built from source: the images are of {only} alone",
             hint="HARNESS_IMAGES=registry where one is reached, or another [source] in a versions file",
         )
-    with beside(partial(bases, locked.worker.debian, context)) as debian:
+
+    def debian() -> Bases:
+        made = bases(locked.worker.debian, context)
+        then(made)
+        return made
+
+    with beside(debian) as aside:
         source = build(context)
-    made = debian.result()
+    made = aside.result()
     return Stack(
         way="source",
         node_image=source.node_image,
@@ -95,8 +110,8 @@ def _built(locked: Versions, context: RunContext) -> Stack:
         jobset_manifest=source.jobset_manifest,
         kueue_manifest=source.kueue_manifest,
         node_images=(source.jobset_image, source.kueue_image),
-        torch_base=made.torch,
-        python_base=made.python,
+        torch_base=made.torch_base,
+        python_base=made.python_base,
         versions={
             "jobset": _tag(source.jobset_image),
             "kueue": _tag(source.kueue_image),
@@ -105,10 +120,11 @@ def _built(locked: Versions, context: RunContext) -> Stack:
     )
 
 
-def _published(registry: Registry, context: RunContext) -> Stack:
+def _published(registry: Registry, context: RunContext, then: Callable[[Bases], object]) -> Stack:
     kubernetes, node = registry.node_of(context.settings.kubernetes)
     jobset = _manifest("jobset", registry.jobset, context)
     kueue = _manifest("kueue", registry.kueue, context)
+    then(Bases(registry.torch_base, registry.python_base))
     return Stack(
         way="registry",
         node_image=node,

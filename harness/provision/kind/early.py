@@ -18,27 +18,32 @@ from urllib3.exceptions import HTTPError
 
 from harness.context import RecordedContext
 from harness.core import processes
-from harness.core.deadlines import Deadline
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import NOT_SERVED, Kube
-from harness.core.retries import pause
 from harness.provision.controllers import install as controllers
 from harness.provision.controllers import tracker as embedded
+from harness.provision.controllers.quick import quick
 from harness.provision.images.load import load_images
 from harness.provision.images.stack import Stack
 from harness.provision.kind.nodes import KindNodes
 
 LOOK_SECONDS = 0.3
-_CONFIGURED = "/kind/kubeadm.conf"
-"""kind writes it when it is done with a node's containerd, just before kubeadm starts."""
+ASKED_SECONDS, PAUSE_SECONDS = 4.0, 0.2
+"""How long a node is asked by one call, and the pause between two tries in it."""
 _AUTHORITY = "/etc/kubernetes/pki/ca.crt"
-ROUTED_SECONDS = 30.0
+_CONFIGURED = "test -e /kind/kubeadm.conf && ctr version >/dev/null"
+"""kind writes that file when it is done with a node's containerd, just before kubeadm starts."""
+_ANSWERS = (
+    "test -e /etc/kubernetes/admin.conf && "
+    f"curl --silent --fail --cacert {_AUTHORITY} https://localhost:6443/livez >/dev/null"
+)
 
 
 @dataclass
 class Begun:
     """What is in a new cluster already."""
 
+    images: bool = False
     prepared: bool = False
     deployed: bool = False
     tracker: bool = False
@@ -90,12 +95,18 @@ class _Filling:
 
     def images(self) -> None:
         """Load every image into the nodes that need it, those that pods wait for first."""
+        kind, attempt = self._kind, self._context.writer.attempt
         try:
-            self._until(self._configured)
-            load_images(list(self._stack.node_images), self._kind.nodes(), self._context)
-            load_images([self._tracker], self._kind.pools(), self._context)
+            with attempt("nodes to have containerd"):
+                self._until(self._there)
+                self._until(self._configured)
+            with attempt("controller images to new nodes"):
+                load_images(list(self._stack.node_images), kind.nodes(), self._context)
+                load_images([self._tracker], kind.pools(), self._context)
             self._loaded.set()
-            load_images([self._worker], self._kind.pools(), self._context)
+            with attempt("worker image to new nodes"):
+                load_images([self._worker], kind.pools(), self._context)
+            self._begun.images = True
         except (_Stopped, HarnessError):
             return
         finally:
@@ -103,20 +114,25 @@ class _Filling:
 
     def objects(self) -> None:
         """Apply controllers and tracker. Webhooks come later: they would stop kind's own pods."""
+        attempt = self._context.writer.attempt
         try:
-            self._until(self._answers)
+            with attempt("API server to answer"):
+                self._until(self._there)
+                self._until(lambda: comes_true(self._kind.nodes()[0], _ANSWERS))
+                self._until(self._exported)
+                self._until(self._admitted)
             kube = Kube(self._kind.kubeconfig, self._kind.context)
             kube.retried = self._context.writer.retry
-            manifests = self._stack.jobset_manifest, self._stack.kueue_manifest
-            controllers.prepare(kube, *manifests)
+            with attempt("definitions and roles"):
+                controllers.prepare(kube, self._stack.controllers, quick)
             self._begun.prepared = True
             self._loaded.wait()
-            self._until(lambda: routed(self._kind, kube))
-            controllers.deploy(kube, *manifests)
-            self._begun.deployed = True
-            if self._kind.settings.tracker == "embedded":
-                embedded.begin(kube, self._tracker)
-                self._begun.tracker = True
+            with attempt("Deployments"):
+                controllers.deploy(kube, self._stack.controllers, quick)
+                self._begun.deployed = True
+                if self._kind.settings.tracker == "embedded":
+                    embedded.begin(kube, self._tracker)
+                    self._begun.tracker = True
         except (_Stopped, HarnessError, ApiException, HTTPError, OSError, NOT_SERVED):
             return
 
@@ -128,45 +144,36 @@ class _Filling:
                     return
                 raise _Stopped
 
-    def _configured(self) -> bool:
-        nodes = self._kind.nodes()
-        if len(nodes) != self._kind.settings.workers + 1:
-            return False
-        look = f"test -e {_CONFIGURED} && ctr version >/dev/null"
-        return all(_ok(["docker", "exec", node, "sh", "-c", look]) for node in nodes)
+    def _there(self) -> bool:
+        """Return whether Docker has every node."""
+        return len(self._kind.nodes()) == self._kind.settings.workers + 1
 
-    def _answers(self) -> bool:
+    def _configured(self) -> bool:
+        with ThreadPoolExecutor(self._kind.settings.workers + 1) as pool:
+            return all(pool.map(lambda node: comes_true(node, _CONFIGURED), self._kind.nodes()))
+
+    def _admitted(self) -> bool:
         """Return whether the API server lets its administrator in, by the kubeconfig that kind will write."""
-        kind = self._kind
-        export = ["export", "kubeconfig", "--name", kind.name, "--kubeconfig", str(kind.kubeconfig)]
-        if not _ok([kind.settings.kind_bin, *export]):
-            return False
         try:
-            answer = Kube(kind.kubeconfig, kind.context).fetch("/api/v1/namespaces/kube-system", seconds=2)
+            kube = Kube(self._kind.kubeconfig, self._kind.context)
+            return kube.fetch("/api/v1/namespaces/kube-system", seconds=2).status == 200
         except (HarnessError, ApiException, HTTPError):
             return False
-        return answer.status == 200
+
+    def _exported(self) -> bool:
+        kind = self._kind
+        export = ["export", "kubeconfig", "--name", kind.name, "--kubeconfig", str(kind.kubeconfig)]
+        return _ok([kind.settings.kind_bin, *export])
 
 
-def routed(kind: KindNodes, kube: Kube) -> bool:
-    """Return whether the control plane reaches the API server by its Service, as the controllers there will.
+def comes_true(node: str, test: str) -> bool:
+    """Return whether a test of the shell comes true in a node within ASKED_SECONDS.
 
-    kube-proxy writes the rules for that some time after the node is Ready. Until then the address leads out
-    of the machine, where something else may answer: so the certificate counts.
+    It is repeated there: each `docker exec` takes 0.1 s of a processor, and kind needs all there are.
     """
-    service = kube.get("v1", "Service", "kubernetes", "default")
-    if service is None:
-        return False
-    address = service["spec"]["clusterIP"]
-    ask = ["curl", "--silent", "--noproxy", "*", "--max-time", "2", "--cacert", _AUTHORITY]
-    return all(_ok(["docker", "exec", node, *ask, f"https://{address}/livez"]) for node in kind.nodes()[:1])
-
-
-def wait_routed(kind: KindNodes, kube: Kube, seconds: float = ROUTED_SECONDS) -> None:
-    """Wait until `routed`. Where it stays otherwise, the controllers say so themselves."""
-    deadline = Deadline.after(seconds)
-    while not routed(kind, kube) and not deadline.passed:
-        pause(deadline)
+    tries = round(ASKED_SECONDS / PAUSE_SECONDS)
+    script = f"for try in $(seq {tries}); do {test} && exit 0; sleep {PAUSE_SECONDS}; done; exit 1"
+    return _ok(["docker", "exec", node, "sh", "-c", script])
 
 
 def _ok(command: list[str]) -> bool:

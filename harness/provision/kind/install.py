@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from kubernetes.client.exceptions import ApiException
@@ -23,15 +23,17 @@ from harness.core.progress import Progress
 from harness.provision.controllers import install as controllers
 from harness.provision.controllers import queues
 from harness.provision.controllers import tracker as embedded
+from harness.provision.controllers.quick import quick
 from harness.provision.images import mirror, scripts
 from harness.provision.images.build import ImageRef, build_tracker, build_worker
+from harness.provision.images.debian import Bases
 from harness.provision.images.load import load_images
 from harness.provision.images.stack import Stack, resolve
 from harness.provision.kind import early, power
 from harness.provision.kind.early import Begun
 from harness.provision.kind.nodes import KindNodes
 from harness.provision.kind.state import State
-from harness.provision.konduktor import konduktor_version
+from harness.provision.konduktor import konduktor_bin, konduktor_version
 
 AGAIN_SECONDS = 180
 """Seconds for controllers to serve after their nodes were started again."""
@@ -47,8 +49,13 @@ class Images:
 
     @classmethod
     def make(cls, context: RecordedContext) -> Images:
-        stack = resolve(context)
-        return cls(stack, build_worker(stack, context), build_tracker(stack, context))
+        own: dict[str, ImageRef] = {}
+
+        def build_own(bases: Bases) -> None:
+            own.update(worker=build_worker(bases, context), tracker=build_tracker(bases, context))
+            konduktor_bin(context)  # most launches need it, and its environment takes 5 s to make
+
+        return cls(resolve(context, build_own), **own)
 
     @property
     def own(self) -> list[str]:
@@ -58,8 +65,7 @@ class Images:
     @property
     def fingerprint(self) -> str:
         """Return the fingerprint of everything that `install` puts into a cluster once."""
-        manifests = (self.stack.jobset_manifest, self.stack.kueue_manifest)
-        parts = [*(path.read_bytes() for path in manifests), self.tracker.tag.encode()]
+        parts = [*(path.read_bytes() for path in self.stack.controllers), self.tracker.tag.encode()]
         return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
     def versions(self) -> dict[str, str]:
@@ -146,16 +152,16 @@ def _install(kind: KindNodes, kube: Kube, images: Images, context: RecordedConte
     if stack.mirrors:
         with writer.stage("mirrors"):
             mirror.teach(kind.nodes(), stack.mirrors, progress)
-    if stack.node_images:
+    if stack.node_images and not begun.images:
         with writer.stage("controller images to nodes"):
             load_images(list(stack.node_images), kind.nodes(), context)
-    with _travelling(kind, images, context), writer.stage("controllers"), reached():
+    travelling = nullcontext() if begun.images else _travelling(kind, images, context)
+    with travelling, writer.stage("controllers"), reached():
         if not begun.prepared:
-            controllers.prepare(kube, stack.jobset_manifest, stack.kueue_manifest)
+            controllers.prepare(kube, stack.controllers, quick)
         if not begun.deployed:
-            early.wait_routed(kind, kube)
-            controllers.deploy(kube, stack.jobset_manifest, stack.kueue_manifest)
-        controllers.complete(kube, stack.jobset_manifest, stack.kueue_manifest, progress)
+            controllers.deploy(kube, stack.controllers, quick)
+        controllers.complete(kube, stack.controllers, progress)
     with writer.stage("tracker"), reached():
         if not begun.tracker:
             embedded.begin(kube, images.tracker.tag)

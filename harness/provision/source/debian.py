@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from harness.core.errors import HarnessError
@@ -11,6 +10,19 @@ from harness.provision.source.shell import CAUSE, Shell
 from harness.provision.source.store import FILES
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+_APT = (
+    'Acquire::Check-Valid-Until "false"',  # the Release files of a pinned mirror are past their date
+    'Acquire::Languages "none"',
+)
+_DPKG = (
+    "force-unsafe-io",  # an image that is not finished is thrown away: nothing need be on the disk at once
+    *(f"path-exclude=/usr/share/{folder}/*" for folder in ("doc", "man", "locale", "info", "lintian")),
+)
+_CLOSED = 'for fd in /proc/$$/fd/*; do fd=${fd##*/}; [ $fd -le 2 ] || eval "exec $fd>&-"; done; exec "$@"'
+ALONE = ("bash", "-c", _CLOSED, "bash")
+"""Without the files of locks, which programs inherit: mmdebstrap numbers its pipes above them, and dash, in
+which it writes to these pipes, knows no number above 9.
+"""
 SUITES = {"bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing", "unstable"}
 
 
@@ -48,41 +60,28 @@ def mirrors(text: str) -> list[str]:
 def import_root(shell: Shell, suite: str, tag: str, work: Path) -> None:
     """Import a minimal root of `suite` as Docker image `tag`. Needs root.
 
-    Its apt also knows sid, pinned so that nothing comes from there unless asked for by name.
+    Its apt also knows sid, pinned so that nothing comes from there unless asked for by name. What dpkg keeps
+    out here, and its trust in the disk, hold for every package that is installed on this root later.
     """
     address = mirror()
-    root = work / "root"
+    sources, archive = work / "sid.sources", work / "root.tar"
+    sources.write_text(f"Types: deb\nURIs: {address}\nSuites: sid\nComponents: main\nSigned-By: {KEYRING}\n")
     keyring = [f"--keyring={KEYRING}"] if Path(KEYRING).is_file() else []
-    # In a mount namespace of its own: what it mounts goes with it, however it ends.
-    private: list[str | Path] = ["unshare", "--mount", "--propagation", "private"]
-    bootstrap: list[str | Path] = [
-        "debootstrap",
-        "--variant=minbase",
-        "--include=ca-certificates",
-        *keyring,
-        suite,
-        root,
-        address,
-    ]
-    shell.run([*private, *bootstrap])
-    own = root / "etc/apt"
-    (own / "sources.list.d/sid.sources").write_text(
-        f"Types: deb\nURIs: {address}\nSuites: sid\nComponents: main\nSigned-By: {KEYRING}\n"
-    )
-    shutil.copyfile(FILES / "sid.pref", own / "preferences.d/sid")
-    archive = work / "root.tar"
-    used_up = ["--exclude=./var/cache/apt/*.bin", "--exclude=./var/cache/apt/archives/*.deb"]
     shell.run(
         [
-            "tar",
-            "--numeric-owner",
-            *used_up,
-            "--exclude=./var/lib/apt/lists/*",
-            "-C",
-            root,
-            "-cf",
+            *ALONE,
+            "mmdebstrap",
+            "--mode=root",
+            "--variant=minbase",
+            "--include=ca-certificates",
+            *keyring,
+            *(f"--aptopt={option}" for option in _APT),
+            *(f"--dpkgopt={option}" for option in _DPKG),
+            f"--customize-hook=upload {sources} /etc/apt/sources.list.d/sid.sources",
+            f"--customize-hook=upload {FILES / 'sid.pref'} /etc/apt/preferences.d/sid",
+            suite,
             archive,
-            ".",
+            f"deb {address} {suite} main",
         ]
     )
     shell.run(["docker", "import", "-", tag], stdin=archive)

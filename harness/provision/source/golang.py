@@ -1,5 +1,8 @@
-"""Build programs from Go modules, each from a module of our own in the cache. The user's module is never
+"""Build programs from Go modules, all from one module of our own in the cache. The user's module is never
 touched.
+
+That one module requires all of them, so every dependency has one version, and what programs share is compiled
+once: Kueue and JobSet are made of the same Kubernetes packages as the API server (docs/decisions/026).
 """
 
 from __future__ import annotations
@@ -7,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +22,8 @@ from harness.provision.source.versions import Versions
 ENVIRONMENT = {
     "CGO_ENABLED": "0",
     "GOFLAGS": "-mod=mod -buildvcs=false",
+    "GOGC": "off",  # the compiler's own: building etcd took a quarter less of a processor
+    "GOMEMLIMIT": "2GiB",
     "GOOS": "linux",
     "GOTOOLCHAIN": "local",
     "GOWORK": "off",
@@ -46,7 +51,7 @@ class Module:
     packages: Mapping[str, str]
     """Program → import path. With more than one, each program has the name that its path ends with."""
     main: str = ""
-    """A file of ours that is built in place of packages; the module is its only requirement."""
+    """A file of ours that is built in place of packages."""
     stamps: tuple[str, ...] = ()
     """`package.Variable=value`, set by the linker."""
     staging: bool = False
@@ -55,6 +60,11 @@ class Module:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "programs", tuple(self.packages) or (self.name,))
+
+    @property
+    def mains(self) -> tuple[str, ...]:
+        """Return what Go is to build, in a module that requires this one."""
+        return (f"./{self.name}",) if self.main else tuple(self.packages.values())
 
 
 def modules(versions: Versions) -> dict[str, Module]:
@@ -132,45 +142,52 @@ class Go:
         )
         return Path(json.loads(out)["Dir"])
 
-    def build(self, module: Module, work: Path, target: Path) -> None:
-        """Build the module's programs into `target`. `work` is an empty folder for the requiring module."""
-        required = []
-        if module.path:
+    def require(self, modules: Iterable[Module], work: Path) -> None:
+        """Make the empty folder `work` a Go module that requires all of these, for `build`.
+
+        Where two want different versions of a dependency, both get the newer one, as Go chooses.
+        """
+        required: dict[str, str] = {}
+        sums: set[str] = set()
+        for module in modules:
+            if module.main:
+                (work / module.name).mkdir()
+                shutil.copyfile(FILES / module.main, work / module.name / "main.go")
+            if not module.path:
+                continue
             folder = self.download(module.path, module.version, work)
-            required = [(module.path, module.version)]
+            required[module.path] = module.version
             if module.staging:
-                listed = self.shell.run(
-                    ["go", "mod", "edit", "-json", folder / "go.mod"], env=self._environment
-                )
-                version = re.sub(r"^v1\.", "v0.", module.version)
-                parts = [
-                    part["Path"] for part in json.loads(listed)["Require"] if part["Version"] == "v0.0.0"
-                ]
-                required += [(part, version) for part in parts]
-            # The module's own sums know every dependency, also those that no checksum database does.
-            shutil.copyfile(folder / "go.sum", work / "go.sum")
-        lines = [f"module build\n\ngo {self.oldest}\n", *(f"require {path} {v}" for path, v in required)]
+                required |= dict.fromkeys(self._parts(folder), re.sub(r"^v1\.", "v0.", module.version))
+            # A module's own sums know every dependency, also those that no checksum database does.
+            sums |= set((folder / "go.sum").read_text().splitlines())
+        lines = [f"module build\n\ngo {self.oldest}\n", *(f"require {p} {v}" for p, v in required.items())]
         (work / "go.mod").write_text("\n".join(lines) + "\n")
-        packages = list(module.packages.values())
-        if module.main:
-            shutil.copyfile(FILES / module.main, work / "main.go")
-            packages = ["."]
+        (work / "go.sum").write_text("".join(f"{line}\n" for line in sorted(sums)))
+
+    def _parts(self, folder: Path) -> list[str]:
+        """Return the paths of a module's own parts, which it requires at v0.0.0."""
+        listed = self.shell.run(["go", "mod", "edit", "-json", folder / "go.mod"], env=self._environment)
+        return [part["Path"] for part in json.loads(listed)["Require"] if part["Version"] == "v0.0.0"]
+
+    def packages(self, modules: Iterable[Module], work: Path) -> int:
+        """Return how many packages the programs of these are made of. Downloads what is missing, at once."""
+        mains = [main for module in modules for main in module.mains]
+        listed = self.shell.run(["go", "list", "-deps", *mains], cwd=work, env=self._environment)
+        return len(listed.split())
+
+    def build(
+        self, module: Module, work: Path, target: Path, compiled: Callable[[], None] = lambda: None
+    ) -> None:
+        """Build the programs of a module that `work` requires into `target`.
+
+        `compiled` is called for each package that is compiled.
+        """
         linked = " ".join(["-s -w", *(f"-X {stamp}" for stamp in module.stamps)])
-        output = target if len(packages) > 1 else target / module.programs[0]
-        self.shell.run(
-            [
-                "go",
-                "build",
-                NO_DEBUG_DATA,
-                "-ldflags",
-                linked,
-                "-o",
-                f"{output}/" if output == target else output,
-                *packages,
-            ],
-            cwd=work,
-            env=self._environment,
-        )
+        several = len(module.mains) > 1
+        output = f"{target}/" if several else str(target / module.programs[0])
+        command = ["go", "build", "-v", NO_DEBUG_DATA, "-ldflags", linked, "-o", output, *module.mains]
+        self.shell.run(command, cwd=work, env=self._environment, each_line=lambda _line: compiled())
 
 
 def _numbers(version: str) -> tuple[int, ...]:

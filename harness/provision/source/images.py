@@ -26,6 +26,15 @@ ON_NODE = ["kubeadm", "kubelet", "kubectl"]
 """Programs that are files of the node. Every other one is in an image that the node holds."""
 
 _START_SECONDS = 60.0
+_OUT_OF_VAR = """mkdir -p /usr/local/share/harness/layers
+for folder in /var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/*/fs; do
+  own=/usr/local/share/harness/layers/$(basename "$(dirname "$folder")")
+  mv "$folder" "$own" && ln -s "$own" "$folder" || exit 1
+done
+"""
+"""Moves the files of the images that a node holds out of /var. kind makes a volume of /var for each node, and
+Docker copies into it what the image has there: 0.5 GB a node, 8 s of a processor for three.
+"""
 
 
 @dataclass(frozen=True)
@@ -170,7 +179,7 @@ def _preload(shell: Shell, container: str, archive: Path, images: list[str]) -> 
     shell.run(
         [*inside, "sh", "-c", "pkill -x containerd; while pgrep -x containerd >/dev/null; do sleep 0.1; done"]
     )
-    shell.run([*inside, "sh", "-c", "rm -rf /run/containerd /run/containerd.log"])
+    shell.run([*inside, "sh", "-c", f"rm -rf /run/containerd /run/containerd.log; {_OUT_OF_VAR}"])
 
 
 @contextmanager

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.context import RunContext
@@ -20,6 +20,9 @@ from harness.provision.source.golang import Go
 from harness.provision.source.plan import CONTROLLERS, Plan
 from harness.provision.source.shell import CAUSE, Shell
 from harness.provision.source.store import Store
+
+TOLD_SECONDS = 20.0
+"""Seconds between two lines of progress while Go compiles."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ def build(context: RunContext) -> SourceStack:
     """Build everything that a cluster needs and no registry gives, from Go modules and Debian packages.
 
     What exists already is not built again. One process builds at a time, others wait for it. Needs root
-    (debootstrap), Docker and Go.
+    (mmdebstrap), Docker and Go.
 
     Raises ToolError or HarnessError with cause cluster.node_image or controllers.image_failed. A ToolError
     names the log.
@@ -81,6 +84,27 @@ def _missing(plan: Plan, shell: Shell) -> set[str]:
     return ({plan.node_image} | controllers) - present | {str(path) for path in files if not path.is_file()}
 
 
+@dataclass
+class _Compiling:
+    """Says every TOLD_SECONDS how many packages are left, and about how long."""
+
+    packages: int
+    progress: Progress
+    done: int = 0
+    begun: float = field(default_factory=time.monotonic)
+    told: float = field(default_factory=time.monotonic)
+
+    def __call__(self) -> None:
+        self.done += 1
+        now = time.monotonic()
+        if now - self.told < TOLD_SECONDS:
+            return
+        self.told = now
+        left = max(0, self.packages - self.done) * (now - self.begun) / self.done / 60
+        about = f"about {left:.0f} min left" if left >= 1 else "less than a minute left"
+        self.progress(f"Go: {self.done} of {self.packages} packages compiled, {about}")
+
+
 @dataclass(frozen=True)
 class _Making:
     plan: Plan
@@ -94,17 +118,16 @@ class _Making:
         compiled = self.plan.store.root / "go-build"  # a build that was cut off goes on from it
         go = Go(self.shell, self.plan.versions.go, compiled)
         go.check()
-        controllers = replace(self, shell=replace(self.shell, cause="controllers.image_failed"))
-        if self.plan.node_image in self.missing:
-            aside = replace(self, shell=replace(self.shell, log=self.shell.log.with_suffix(".node.log")))
-            with beside(aside._root):
-                for name in self.plan.modules:
-                    if name not in CONTROLLERS:
-                        self._programs(go, name)
-            with beside(lambda: aside._node(replace(go, shell=aside.shell))):
-                controllers._controllers(go)
-        else:
-            controllers._controllers(go)
+        with self.plan.store.work() as module:
+            programs = _Programs(self, go, module)
+            if self.plan.node_image in self.missing:
+                aside = replace(self, shell=replace(self.shell, log=self.shell.log.with_suffix(".node.log")))
+                with beside(aside._root):
+                    programs.make(name for name in self.plan.modules if name not in CONTROLLERS)
+                with beside(lambda: aside._node(replace(go, shell=aside.shell))):
+                    self._controllers(programs)
+            else:
+                self._controllers(programs)
         shutil.rmtree(compiled, ignore_errors=True)
 
     @contextmanager
@@ -121,23 +144,12 @@ class _Making:
             return
         if os.geteuid() != 0:
             raise HarnessError(
-                "building the node image needs root: debootstrap makes a Debian root",
+                "building the node image needs root: mmdebstrap makes a Debian root",
                 hint="run it once as root, or with internet use HARNESS_IMAGES=registry",
                 cause=CAUSE,
             )
         with self._step(f"debian {self.plan.versions.debian}: root from the machine's mirror") as work:
             debian.import_root(self.shell, self.plan.versions.debian, self.plan.root_image, work)
-
-    def _programs(self, go: Go, name: str) -> None:
-        target = self.plan.programs(name)
-        if target.is_dir():
-            return
-        module = self.plan.modules[name]
-        count = len(module.programs)
-        programs = f"{count} binaries" if count > 1 else "1 binary"
-        what = f"{name} {module.version}: {programs}" if module.version else f"{name}: {programs}"
-        with self._step(what) as work, self.plan.store.making(target) as made:
-            go.build(module, work, made)
 
     def _node(self, go: Go) -> None:
         plan, names = self.plan, [name for name in self.plan.modules if name not in CONTROLLERS]
@@ -152,23 +164,55 @@ class _Making:
             )
             images.build_node(self.shell, parts, plan.node_image, work)
 
-    def _controllers(self, go: Go) -> None:
+    def _controllers(self, programs: _Programs) -> None:
+        shell = replace(self.shell, cause="controllers.image_failed")
         for name in CONTROLLERS:
-            self._controller(replace(go, shell=self.shell), name)
+            image, manifest = self.plan.controller_image(name), self.plan.manifest(name)
+            if image in self.missing:
+                programs.make([name], shell)
+                with self._step(f"image {image}") as work:
+                    images.build_controller(shell, self.plan.programs(name) / name, image, work)
+            if str(manifest) in self.missing:
+                programs.make(["kubernetes"])
+                with self._step(f"manifest of {name}"):
+                    self._manifest(replace(programs.go, shell=shell), name, image, manifest)
 
-    def _controller(self, go: Go, name: str) -> None:
-        plan, image, manifest = self.plan, self.plan.controller_image(name), self.plan.manifest(name)
-        if image in self.missing:
-            self._programs(go, name)
-            with self._step(f"image {image}") as work:
-                images.build_controller(self.shell, plan.programs(name) / name, image, work)
-        if str(manifest) in self.missing:
-            self._programs(go, "kubernetes")
-            with self._step(f"manifest of {name}") as work, plan.store.making(manifest.parent) as made:
-                module = plan.modules[name]
-                folder = go.download(module.path, module.version, work)
-                kubectl = plan.programs("kubernetes") / "kubectl"
-                text = self.shell.run([kubectl, "kustomize", folder / "config/default"])
-                images_of = {f"{name}-controller-manager": image}
-                adapted = manifests.adapt(manifests.parse(text), images_of)
-                (made / manifest.name).write_text(manifests.render(adapted))
+    def _manifest(self, go: Go, name: str, image: str, manifest: Path) -> None:
+        module, kubectl = self.plan.modules[name], self.plan.programs("kubernetes") / "kubectl"
+        with self.plan.store.work() as work, self.plan.store.making(manifest.parent) as made:
+            folder = go.download(module.path, module.version, work)
+            text = go.shell.run([kubectl, "kustomize", folder / "config/default"])
+            adapted = manifests.adapt(manifests.parse(text), {f"{name}-controller-manager": image})
+            (made / manifest.name).write_text(manifests.render(adapted))
+
+
+@dataclass
+class _Programs:
+    """The programs of a plan, compiled when they are asked for. `module` is an empty folder."""
+
+    making: _Making
+    go: Go
+    module: Path
+    compiling: _Compiling | None = None
+
+    def make(self, names: Iterable[str], shell: Shell | None = None) -> None:
+        """Make the programs of these modules, unless they are there. `shell` may name another cause."""
+        plan = self.making.plan
+        missing = [plan.modules[name] for name in names if not plan.programs(name).is_dir()]
+        for module in missing:
+            compiled = self._prepared()
+            count = len(module.programs)
+            programs = f"{count} binaries" if count > 1 else "1 binary"
+            what = f"{module.name} {module.version}".rstrip() + f": {programs}"
+            with self.making._step(what), plan.store.making(plan.programs(module.name)) as made:
+                replace(self.go, shell=shell or self.go.shell).build(module, self.module, made, compiled)
+
+    def _prepared(self) -> _Compiling:
+        """Require every module once, and count what is to be compiled of those that are missing."""
+        if self.compiling is None:
+            plan = self.making.plan
+            with self.making._step("Go modules: downloading"):
+                self.go.require(plan.modules.values(), self.module)
+                left = [each for each in plan.modules.values() if not plan.programs(each.name).is_dir()]
+                self.compiling = _Compiling(self.go.packages(left, self.module), self.making.progress)
+        return self.compiling

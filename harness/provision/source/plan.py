@@ -27,7 +27,7 @@ class Plan:
     def programs(self, name: str) -> Path:
         """Return the folder with a Go module's programs."""
         module = self.modules[name]
-        return self.store.path(name, module.version, self._go_key(name))
+        return self.store.path(name, module.version, self._go_key())
 
     @property
     def root_image(self) -> str:
@@ -41,23 +41,24 @@ class Plan:
             code_input(images.__file__),
             code_input(archive.__file__),
         ]
-        inputs += [self._go_key(name) for name in self.modules if name not in CONTROLLERS]
+        inputs += [self._go_key()]
         inputs += [file_input(name) for name in ["node.Dockerfile", *images.NODE_FILES]]
         return f"harness/node:{self.versions.kubernetes}-{key('node', *inputs)}"
 
     def controller_image(self, name: str) -> str:
-        inputs = [self._go_key(name), code_input(images.__file__), code_input(archive.__file__)]
+        inputs = [name, self._go_key(), code_input(images.__file__), code_input(archive.__file__)]
         return f"harness/{name}:{self.modules[name].version}-{key('image', *inputs)}"
 
     def manifest(self, name: str) -> Path:
-        inputs = [self.controller_image(name), self._go_key("kubernetes"), code_input(manifests.__file__)]
+        inputs = [self.controller_image(name), self._go_key(), code_input(manifests.__file__)]
         folder = self.store.path(f"{name}-manifest", self.modules[name].version, key("manifest", *inputs))
         return folder / f"{name}.yaml"
 
     def _root_key(self) -> str:
         return key("root", self.versions.debian, file_input("sid.pref"), code_input(debian.__file__))
 
-    def _go_key(self, name: str) -> str:
-        module = self.modules[name]
-        main = file_input(module.main) if module.main else ""
-        return key("go", repr(module), main, self.versions.go, code_input(golang.__file__))
+    def _go_key(self) -> str:
+        """Every program is made of what all of them require."""
+        modules = self.modules.values()
+        mains = [file_input(module.main) for module in modules if module.main]
+        return key("go", *map(repr, modules), *mains, self.versions.go, code_input(golang.__file__))

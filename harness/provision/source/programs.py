@@ -45,6 +45,7 @@ def program(module: Module, context: RunContext) -> Path:
                 go = Go(shell, oldest, work / "go-build")
                 go.check()
                 (work / "module").mkdir()
+                go.require([module], work / "module")
                 go.build(module, work / "module", made)
     return built / module.programs[0]
 

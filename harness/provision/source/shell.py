@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -34,9 +34,11 @@ class Shell:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
         stdin: Path | None = None,
+        each_line: Callable[[str], None] | None = None,
     ) -> str:
         """Return what the program printed on stdout; stderr is in the log alone. `env` adds to the
-        environment.
+        environment. `each_line` gets each line of stderr as it comes, of a program that prints little on
+        stdout.
 
         Raises ToolError with the end of both and the log's path, HarnessError when there is no such program.
         """
@@ -51,8 +53,12 @@ class Shell:
                 cwd=cwd,
                 stdin=source,
                 stdout=subprocess.PIPE,
-                stderr=log,
+                stderr=subprocess.PIPE if each_line else log,
             ) as process:
+                if each_line:
+                    for line in process.stderr or ():
+                        log.write(line.encode())
+                        each_line(line)
                 out, _ = process.communicate()
             log.write(out[-_LOGGED:].encode())
         if process.returncode != 0:

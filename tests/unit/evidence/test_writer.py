@@ -259,3 +259,14 @@ def test_a_bundle_that_is_discarded_leaves_the_one_before_it(tmp_path):
     assert (tmp_path / "latest").resolve() == first.path.resolve()
     first.discard()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_attempt_that_failed_is_no_stage(writer):
+    """What is done again where it fails must not look as if the run had failed."""
+    with pytest.raises(HarnessError), writer.attempt("early"):
+        raise HarnessError("not yet")
+    assert writer.current.stages == []
+    with writer.attempt("early"):
+        pass
+    (stage,) = Bundle.open(writer.path).manifest.stages
+    assert (stage.name, stage.ok) == ("early", True)

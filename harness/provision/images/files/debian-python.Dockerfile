@@ -2,9 +2,8 @@
 # Debian's Python with its standard library, as one flat layer; no package manager.
 ARG BASE
 FROM ${BASE} AS slim
-# A pinned or mirrored archive may carry an expired Release file; its signature is still checked.
 RUN rm -f /etc/apt/sources.list.d/sid.sources \
- && apt-get -o Acquire::Check-Valid-Until=false update -qq \
+ && apt-get update -qq \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3 ca-certificates \
  && rm -rf /usr/share/doc /usr/share/man /usr/share/locale /usr/share/info /usr/share/zoneinfo \
       /usr/lib/x86_64-linux-gnu/gconv /usr/lib/x86_64-linux-gnu/perl* /usr/bin/perl* /usr/share/perl* \

@@ -3,9 +3,8 @@
 # self-test runs a two-process torchrun with DDP on the result, so a removal that breaks it ends the build.
 ARG BASE
 FROM ${BASE} AS slim
-# A pinned or mirrored archive may carry an expired Release file; its signature is still checked.
 RUN rm -f /etc/apt/sources.list.d/sid.sources \
- && apt-get -o Acquire::Check-Valid-Until=false update -qq \
+ && apt-get update -qq \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-torch tini
 # Test programs, the AMD GPU runtime that UCX and hwloc would load as plug-ins, Python packages that torch
 # imports only for graph export and in its own tests, numpy (the worker brings the one of its lock), and the

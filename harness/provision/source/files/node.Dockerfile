@@ -4,17 +4,17 @@
 ARG BASE
 FROM ${BASE} AS debian
 ENV DEBIAN_FRONTEND=noninteractive
-# A pinned mirror's Release files are past their date.
-RUN echo 'Acquire::Check-Valid-Until "false";' > /etc/apt/apt.conf.d/80-pinned-mirror
 
 # kube-proxy's root: what it calls, without the tools that installed it.
 FROM debian AS proxy
-RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends iptables nftables conntrack kmod \
- && rm -rf /var/lib/apt/lists /var/cache/apt /var/log/* /usr/share/doc /usr/share/man /usr/share/locale /usr/share/info
+RUN --mount=type=cache,id=harness-apt-node,target=/var/lib/apt/lists,sharing=locked \
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends iptables nftables conntrack kmod \
+ && rm -rf /var/cache/apt /var/log/*
 
 FROM debian AS base
 # The units that a container must not start go, as in kind's own base image.
-RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends \
+RUN --mount=type=cache,id=harness-apt-node,target=/var/lib/apt/lists,sharing=locked \
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends \
       systemd dbus conntrack iptables nftables iproute2 ethtool util-linux mount kmod libseccomp2 bash ca-certificates \
       curl jq procps containernetworking-plugins runc containerd/sid \
  && containerd --version | grep -q ' 2\.' \
@@ -24,7 +24,7 @@ RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends \
       /lib/systemd/system/sockets.target.wants/*initctl* /lib/systemd/system/basic.target.wants/* \
  && echo ReadKMsg=no >> /etc/systemd/journald.conf \
  && ln -sf /usr/lib/systemd/systemd /sbin/init \
- && rm -rf /etc/containerd/config.toml /var/lib/apt/lists /var/cache/apt /usr/share/doc /usr/share/man \
+ && rm -rf /etc/containerd/config.toml /var/cache/apt \
  && mkdir -p /etc/kubernetes/manifests /opt/cni /kind/manifests /usr/local/share/harness \
  && rm -rf /opt/cni/bin && ln -s /usr/lib/cni /opt/cni/bin \
  && ln -sf /usr/bin/containerd /usr/local/bin/containerd && ln -sf /usr/bin/ctr /usr/local/bin/ctr

@@ -7,7 +7,9 @@ import pytest
 import yaml
 
 from harness.provision.controllers import install
-from harness.provision.controllers.install import DEPLOYMENT, WEBHOOKS
+from harness.provision.controllers.certificates import trusting
+from harness.provision.controllers.install import SERVED, WEBHOOKS
+from harness.provision.controllers.quick import DEPLOYMENT, quick
 
 SECRET = {"kind": "Secret", "metadata": {"name": "jobset-webhook-server-cert", "namespace": "jobset-system"}}
 
@@ -40,7 +42,7 @@ def deployment() -> dict[str, Any]:
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Path:
-    others = [{"kind": kind, "metadata": {"name": "x"}} for kind in (*WEBHOOKS, "Service")] + [deployment()]
+    others = [{"kind": kind, "metadata": {"name": "x"}} for kind in (*SERVED, "Service")] + [deployment()]
     path = tmp_path / "jobset.yaml"
     path.write_text(yaml.safe_dump_all([*others, SECRET]))
     return path
@@ -48,33 +50,48 @@ def manifest(tmp_path: Path) -> Path:
 
 def test_deployments_and_webhooks_have_their_own_time(manifest: Path) -> None:
     cluster = Cluster()
-    install.prepare(cluster, manifest)  # type: ignore[arg-type]
-    assert cluster.kinds == ["Service", "Secret"]
-    install.deploy(cluster, manifest)  # type: ignore[arg-type]
-    assert cluster.kinds == ["Service", "Secret", DEPLOYMENT]
+    install.prepare(cluster, [manifest])  # type: ignore[arg-type]
+    assert cluster.kinds == ["Secret", "Service"]
+    install.deploy(cluster, [manifest])  # type: ignore[arg-type]
+    assert cluster.kinds == ["Secret", "Service", DEPLOYMENT]
 
 
 def test_an_empty_secret_gets_certificates(manifest: Path) -> None:
     cluster = Cluster(Secret=SECRET)
-    install.prepare(cluster, manifest)  # type: ignore[arg-type]
-    assert set(cluster.applied[-1]["data"]) == {"ca.crt", "ca.key", "tls.crt", "tls.key"}
+    install.prepare(cluster, [manifest])  # type: ignore[arg-type]
+    (secret,) = (each for each in cluster.applied if each["kind"] == "Secret")
+    assert set(secret["data"]) == {"ca.crt", "ca.key", "tls.crt", "tls.key"}
 
 
 def test_certificates_that_are_there_stay(manifest: Path) -> None:
     """Also when an installation is repeated. To apply the Secret without them would remove them."""
-    cluster = Cluster(Secret={**SECRET, "data": {"tls.crt": "x"}})
-    install.prepare(cluster, manifest)  # type: ignore[arg-type]
+    cluster = Cluster(Secret={**SECRET, "data": {"tls.crt": "x", "ca.crt": "y"}})
+    install.prepare(cluster, [manifest])  # type: ignore[arg-type]
     assert "Secret" not in cluster.kinds
 
 
-def test_pods_of_controllers_begin_where_a_node_is_ready_first() -> None:
-    """On the control plane, in spite of its taint, and asked every second. The rest is as published."""
-    published = deployment()
-    spec = install.at_once(published)["spec"]["template"]["spec"]
-    assert published == deployment()
-    assert list(spec["nodeSelector"]) == [spec["tolerations"][0]["key"]] == [install.CONTROL_PLANE]
-    assert spec["tolerations"][0]["effect"] == "NoSchedule"
-    probe = spec["containers"][0]["readinessProbe"]
-    assert (probe["initialDelaySeconds"], probe["periodSeconds"]) == (0, 1)
-    assert probe["httpGet"] == {"path": "/readyz", "port": 8081}
-    assert spec["containers"][1] == {"name": "beside"}
+def test_what_names_a_webhook_knows_its_authority(tmp_path: Path) -> None:
+    """The one of the Secret, whoever made it. What leads elsewhere stays."""
+    own, other = ({"service": {"name": "w", "namespace": name}} for name in ("jobset-system", "other"))
+    definition = {
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "x"},
+        "spec": {"conversion": {"strategy": "Webhook", "webhook": {"clientConfig": own}}},
+    }
+    path = tmp_path / "jobset.yaml"
+    path.write_text(yaml.safe_dump_all([SECRET, definition]))
+    cluster = Cluster(Secret={**SECRET, "data": {"ca.crt": "y"}})
+    install.prepare(cluster, [path])  # type: ignore[arg-type]
+    assert cluster.applied[-1]["spec"]["conversion"]["webhook"]["clientConfig"] == {**own, "caBundle": "y"}
+    webhooks = {"kind": WEBHOOKS[0], "webhooks": [{"clientConfig": own}, {"clientConfig": other}]}
+    changed = trusting(webhooks, {"jobset-system": "y"})["webhooks"]
+    assert [each["clientConfig"].get("caBundle") for each in changed] == ["y", None]
+
+
+def test_a_user_s_cluster_gets_what_is_published(manifest: Path) -> None:
+    """Its control plane may be nobody's to use, or no node at all. Only `quick` changes anything."""
+    cluster = Cluster()
+    install.deploy(cluster, [manifest])  # type: ignore[arg-type]
+    assert cluster.applied == [deployment()]
+    install.deploy(cluster, [manifest], quick)  # type: ignore[arg-type]
+    assert cluster.applied[-1] == quick(deployment()) != deployment()

@@ -1,6 +1,7 @@
 """What is begun beside kind's creation ends with it."""
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from harness.provision.kind import early
 
 OWN = ("worker:1", "tracker:1")
+CONTEXT: Any = SimpleNamespace(writer=SimpleNamespace(attempt=nullcontext))
 
 
 class Nodes:
@@ -39,7 +41,7 @@ def test_a_failed_creation_ends_it() -> None:
             time.sleep(0.01)
         raise RuntimeError("kind failed")
 
-    filling = early.filling(nodes, stack(), OWN, SimpleNamespace())  # type: ignore[arg-type]
+    filling = early.filling(nodes, stack(), OWN, CONTEXT)
     with pytest.raises(RuntimeError, match="kind failed"), filling:
         create()
     asked = nodes.asked

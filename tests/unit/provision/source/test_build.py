@@ -15,7 +15,7 @@ import pytest
 
 from harness.core.errors import HarnessError, ToolError
 from harness.provision.source.archive import ProgramImage, write
-from harness.provision.source.debian import mirror, mirrors
+from harness.provision.source.debian import ALONE, mirror, mirrors
 from harness.provision.source.shell import Shell
 
 DEB822 = """Types: deb
@@ -51,6 +51,19 @@ def test_a_machine_without_debian_s_archive_is_told_so(tmp_path: Path) -> None:
     """The error says what was looked for, and names the other way."""
     with pytest.raises(HarnessError, match="HARNESS_IMAGES=registry"):
         mirror(tmp_path)
+
+
+def test_mmdebstrap_gets_no_file_of_a_lock(tmp_path: Path) -> None:
+    """It numbers its pipes above what it inherits, and the shell that it runs knows no number above 9."""
+    files = [os.open(tmp_path, os.O_RDONLY) for _ in range(12)]
+    try:
+        listed = subprocess.run(
+            [*ALONE, "sh", "-c", "ls /proc/$$/fd"], pass_fds=files, capture_output=True, text=True, check=True
+        )
+    finally:
+        for each in files:
+            os.close(each)
+    assert listed.stdout.split() == ["0", "1", "2"]
 
 
 def test_an_archive_is_what_docker_load_reads(tmp_path: Path) -> None:

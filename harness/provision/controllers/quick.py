@@ -1,0 +1,70 @@
+"""Change the controllers' manifests for a new cluster of the harness's own, that somebody waits for.
+
+A cluster of a user gets them as they are published (harness/provision/existing.py): it may have no node of a
+control plane that takes pods, and its users read the descriptions.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from harness.core.kubernetes import Object
+
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+DEPLOYMENT, DEFINITION = "Deployment", "CustomResourceDefinition"
+_API_SERVER = (
+    {"name": "KUBERNETES_SERVICE_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
+    {"name": "KUBERNETES_SERVICE_PORT", "value": "6443"},
+)
+"""A pod's own variables come before the kubelet's. kubeadm's API server is at this port."""
+_VALUES = ("default", "enum", "example")
+"""Fields of a schema that hold values and no schemas: a `description` in them is somebody's data."""
+
+
+def quick(document: Object) -> Object:
+    """Return the object as a new cluster gets it. Only Deployments and definitions are changed."""
+    change = {DEPLOYMENT: at_once, DEFINITION: undescribed}.get(document["kind"])
+    return change(document) if change else document
+
+
+def at_once(deployment: Object) -> Object:
+    """Return the Deployment with its pods on the control plane, asked every second whether they serve.
+
+    That node is Ready before the others, and its taint is tolerated. Its pods reach the API server by the
+    node's own address: its Service leads nowhere until kube-proxy has written its rules, seconds later. Kueue
+    is asked from 5 s after its start every 10 s otherwise.
+    """
+    changed = copy.deepcopy(deployment)
+    spec = changed["spec"]["template"]["spec"]
+    spec["nodeSelector"] = {**spec.get("nodeSelector", {}), CONTROL_PLANE: ""}
+    tolerated = {"key": CONTROL_PLANE, "operator": "Exists", "effect": "NoSchedule"}
+    spec["tolerations"] = [*spec.get("tolerations", []), tolerated]
+    for container in spec["containers"]:
+        container["env"] = [*container.get("env", []), *_API_SERVER]
+        if "readinessProbe" in container:
+            container["readinessProbe"] |= {"initialDelaySeconds": 0, "periodSeconds": 1}
+    return changed
+
+
+def undescribed(definition: Object) -> Object:
+    """Return the definition without the descriptions of its fields.
+
+    They are three quarters of the 1.2 MB of JobSet's and Kueue's. The API server decodes, compares and stores
+    each definition several times until it serves: with them that took 10 s of a processor.
+    """
+    versions = definition["spec"]["versions"]
+    bare = [{**each, "schema": _bare(each["schema"])} if "schema" in each else each for each in versions]
+    return {**definition, "spec": {**definition["spec"], "versions": bare}}
+
+
+def _bare(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_bare(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: value if name in _VALUES else _bare(value)
+        for name, value in schema.items()
+        if not (name == "description" and isinstance(value, str))
+    }
