@@ -1,6 +1,8 @@
 """How long people wait for a verdict, beside the floor: what kind and the job take alone. All in one run.
 
-    python bench/launch.py [--rounds 5] [--workers 2] [--documented 1] [--json F]     prints Markdown
+    python bench/launch.py [--rounds 5] [--workers 2] [--documented 1] [--json F] [--write F]
+
+It prints Markdown. `--write docs/performance.md` puts it between the marks of that file, too.
 
 `harness images build` comes first: caches are warm. Arms of a part take turns, so that a machine that slows
 down slows all of them.
@@ -11,7 +13,8 @@ down slows all of them.
   on a kept cluster   job       `konduktor launch` of the same job, until its JobSet is Completed, by a watch
                       kept      `harness run`
                       edit      the same after an edit of the worker script
-                      failing   the same with a rank that raises at step 5; seconds to the verdict
+                      failing   the same with a rank that raises at step 5, and how long after the API server
+                          showed the failed container the verdict was there
                       four jobs `konduktor launch` of four such jobs at once, until all are Completed
                       beside    four `harness run` at once
 """
@@ -24,12 +27,10 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 
 import yaml
 
@@ -37,6 +38,8 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
 import documented_flow  # noqa: E402
+from launch_table import markdown  # noqa: E402
+from machine import Used, replace, watched  # noqa: E402
 
 from harness.context import RunContext  # noqa: E402
 from harness.core.kubernetes import Object, condition  # noqa: E402
@@ -63,14 +66,16 @@ class Bench:
     stack: Stack
     folder: Path
     seconds: dict[str, list[float]] = field(default_factory=dict)
+    used: dict[str, list[Used]] = field(default_factory=dict)
     bundles: dict[str, list[Path]] = field(default_factory=dict)
 
     def take(self, arm: str, what: Callable[[], object]) -> None:
-        """Run once and note how long it took."""
-        begun = time.monotonic()
-        what()
-        self.seconds.setdefault(arm, []).append(time.monotonic() - begun)
-        print(f"{arm}: {self.seconds[arm][-1]:.1f} s", file=sys.stderr, flush=True)
+        """Run once and note how long it took, and what of the machine."""
+        with watched() as used:
+            what()
+        self.seconds.setdefault(arm, []).append(used.seconds)
+        self.used.setdefault(arm, []).append(used)
+        print(f"{arm}: {used.seconds:.1f} s", file=sys.stderr, flush=True)
 
     def run(self, arm: str, code: int = 0, **environment: str) -> None:
         """Run `harness run`. Its verdict must be the expected one."""
@@ -142,9 +147,9 @@ def on_kept_cluster(bench: Bench, rounds: int) -> None:
         bench.run("warm", **environment)
         for number in range(rounds):
             (edited / WORKER.name).write_text(f"{text}\n# edit {number}\n")
-            sent = bench.bundles.get("kept", bench.bundles["warm"])[-1]
-            bench.take("job", lambda sent=sent: job_alone(kept, sent))  # type: ignore[misc]
             bench.take("kept", lambda: bench.run("kept", **environment))
+            sent = bench.bundles["kept"][-1]  # of its namespace, which later launches remove
+            bench.take("job", lambda sent=sent: job_alone(kept, sent))  # type: ignore[misc]
             bench.take("edit", lambda: bench.run("edit", HARNESS_SCRIPTS=str(edited), **environment))
             bench.take(
                 "failing", lambda: bench.run("failing", 1, HARNESS_SCRIPTS=str(raising), **environment)
@@ -207,60 +212,6 @@ def job_alone(settings: Settings, bundle: Path, count: int = 1) -> None:
         kube.wait("the job alone", JOBSET_API, "JobSet", completed, seconds=300, namespace=namespace)
 
 
-def markdown(bench: Bench, rounds: int) -> str:
-    """Return the tables."""
-    middle = {arm: median(values) for arm, values in bench.seconds.items()}
-    floors = {
-        "cold": (
-            "bare create, job, bare delete",
-            sum(middle.get(a, 0) for a in ("bare create", "job", "bare delete")),
-        ),
-        "documented": ("cold", middle.get("cold", 0)),
-        "kept": ("job", middle.get("job", 0)),
-        "edit": ("job", middle.get("job", 0)),
-        "failing": ("job", middle.get("job", 0)),
-        "beside": ("four jobs", middle.get("four jobs", 0)),
-    }
-    lines = [f"{bench.settings.workers} workers beside the control plane, {rounds} rounds, medians:", ""]
-    lines += ["| arm | median s | least – most s | beside | ratio |", "| --- | ---: | ---: | --- | ---: |"]
-    for arm, values in bench.seconds.items():
-        beside, floor = floors.get(arm, ("", 0.0))
-        ratio = f"{middle[arm] / floor:.2f}" if floor else ""
-        lines.append(
-            f"| {arm} | {middle[arm]:.1f} | {min(values):.1f} – {max(values):.1f} | {beside} | {ratio} |"
-        )
-    for arm in ("cold", "kept"):
-        if arm in bench.bundles:
-            lines += ["", *picture(arm, bench.bundles[arm][-1])]
-    return "\n".join(lines)
-
-
-def picture(arm: str, bundle: Path) -> list[str]:
-    """Return the stages of one launch as a Gantt chart in Mermaid: what waited for what."""
-    manifest = Bundle.open(bundle).manifest
-    assert manifest is not None
-    lines = [
-        "```mermaid",
-        "gantt",
-        f"  title {arm}: the last of the rounds",
-        "  dateFormat x",
-        "  axisFormat %M:%S",
-    ]
-    begun = time_of(manifest.stages[0].started_at)
-    for stage in manifest.stages:
-        at = round(1000 * (time_of(stage.started_at) - begun))
-        lines.append(
-            f"  {stage.name} ({stage.seconds:.1f} s) :{at}, {at + max(1, round(1000 * stage.seconds))}"
-        )
-    return [*lines, "```"]
-
-
-def time_of(stamp: str) -> float:
-    from datetime import datetime
-
-    return datetime.fromisoformat(stamp).timestamp()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -269,6 +220,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2, help="0: one node")
     parser.add_argument("--documented", type=int, default=1, help="rounds of the documented flow")
     parser.add_argument("--json", type=Path, help="write seconds by arm there")
+    parser.add_argument("--write", type=Path, help="a Markdown file with marks of this benchmark")
     asked = parser.parse_args()
     os.environ["HARNESS_WORKERS"] = str(asked.workers)
     settings = load()
@@ -277,7 +229,10 @@ def main() -> int:
         bench = Bench(settings, stack, Path(folder))
         without_cluster(bench, asked.rounds, asked.documented)
         on_kept_cluster(bench, asked.rounds)
-        print(markdown(bench, asked.rounds))
+        text = markdown(bench.settings.workers, bench.seconds, bench.used, bench.bundles)
+        print(text)
+        if asked.write:
+            replace(asked.write, f"launch {asked.workers}", text)
         if asked.json:
             asked.json.write_text(json.dumps(bench.seconds, indent=1))
     return 0

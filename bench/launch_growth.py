@@ -1,9 +1,12 @@
 """How a launch on a kept cluster grows: with ranks, with points, with launches side by side.
 
-    python bench/launch_growth.py [--ranks 2,4,8] [--steps 20,333] [--beside 1,2,4]   prints Markdown
+    python bench/launch_growth.py [--ranks 2,4,8] [--points 1000] [--image 0,512] [--beside 1,2,4] [--write F]
 
-Each row is one launch of the main job with other numbers, in turn on one cluster of two workers. A step is
-three points of a rank. `harness` is what the harness itself takes: seconds of a processor, programs that it
+It prints Markdown. `--write docs/performance.md` puts it between the marks of that file, too.
+
+Each row is one launch of the main job with other numbers, in turn on one cluster of two workers. `points` are
+those of each rank. `image` is how many MB of random bytes the worker image has besides; no node has it yet.
+`harness` is what the harness itself takes: seconds of a processor, programs that it
 runs included, and the memory of its largest process. `cores` is the former by the seconds of the launch: the
 longer the job, the more of it is watching alone.
 """
@@ -25,9 +28,15 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
+from machine import machine, replace  # noqa: E402
+
+from harness.context import RunContext  # noqa: E402
 from harness.evidence.reader import Bundle  # noqa: E402
+from harness.provision.images.build import build_worker  # noqa: E402
+from harness.provision.images.stack import resolve  # noqa: E402
+from harness.settings import load  # noqa: E402
 
 NAME = "bench-growth"
 MIB = 1 << 20
@@ -74,13 +83,24 @@ def launch(job: dict[str, Any], folder: Path, number: int) -> Launched:
     return Launched(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, observed, size)
 
 
-def job_of(ranks: int = 2, steps: int = 20) -> dict[str, Any]:
-    """Return the main job with so many ranks, of which several fit on a node, and steps."""
+def job_of(ranks: int = 2, points: int = 60, image: str = "") -> dict[str, Any]:
+    """Return the main job with so many ranks, of which several fit on a node, and points of each."""
+    steps = min(1000, max(20, points // 100))
     document = yaml.safe_load((ROOT / "jobs/multinode.yaml").read_text())
     document["num_nodes"] = ranks
     document["resources"]["memory"] = 1
-    document["envs"] = {"E2E_STEPS": str(steps)}
+    document["envs"] = {"E2E_STEPS": str(steps), "E2E_MORE_METRICS": str(points // steps - 3)}
+    if image:
+        document["resources"]["image_id"] = image
     return document
+
+
+def padded(base: str, megabytes: int, folder: Path) -> str:
+    """Build the worker image with so many MB of random bytes. Return its tag, which is new."""
+    tag = f"bench-padded:{megabytes}-{os.getpid()}"
+    (folder / "Dockerfile").write_text(f"FROM {base}\nRUN head -c {megabytes}M /dev/urandom >/opt/padding\n")
+    subprocess.run(["docker", "build", "-q", "-t", tag, str(folder)], check=True, capture_output=True)
+    return tag
 
 
 def numbers(text: str) -> list[int]:
@@ -92,13 +112,24 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ranks", type=numbers, default=[2, 4, 8, 16])
-    parser.add_argument("--steps", type=numbers, default=[20, 333, 3333, 33333])
+    parser.add_argument("--points", type=numbers, default=[1000, 10_000, 100_000, 1_000_000])
+    parser.add_argument("--image", type=numbers, default=[0, 512, 1024])
     parser.add_argument("--beside", type=numbers, default=[1, 2, 4])
+    parser.add_argument("--write", type=Path, help="a Markdown file with marks of this benchmark")
     asked = parser.parse_args()
     os.environ["HARNESS_WORKERS"] = "2"
+    context = RunContext(settings=load(), progress=lambda _text: None)
+    worker = build_worker(resolve(context), context, exact=True).tag
+    lines: list[str] = []
+
+    def say(line: str) -> None:
+        lines.append(line)
+        print(line, flush=True)
+
+    say(f"{machine()}.\n")
     columns = "seconds", "of these the job", "harness: s of a processor", "cores", "MiB", "bundle MiB"
-    print(f"| what | {' | '.join(columns)} |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    say(f"| what | {' | '.join(columns)} |")
+    say("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     with tempfile.TemporaryDirectory(prefix="bench-growth-") as name:
         folder, number = Path(name), 0
 
@@ -108,16 +139,24 @@ def main() -> int:
                 f"{launched.seconds:.1f} | {launched.observed:.1f} | {launched.processor:.1f} | {cores:.2f}"
             )
             sizes = f"{launched.memory / MIB:.0f} | {launched.bundle / MIB:.1f}"
-            print(f"| {what} | {cells} | {sizes} |", flush=True)
+            say(f"| {what} | {cells} | {sizes} |")
 
         try:
             launch(job_of(), folder, number)
             for ranks in asked.ranks:
                 number += 1
                 row(f"{ranks} ranks", launch(job_of(ranks=ranks), folder, number))
-            for steps in asked.steps:
+            for points in asked.points:
                 number += 1
-                row(f"{3 * steps} points a rank", launch(job_of(steps=steps), folder, number))
+                row(f"{points} points a rank", launch(job_of(points=points), folder, number))
+            for megabytes in asked.image:
+                number += 1
+                tag = padded(worker, megabytes, folder)
+                row(
+                    f"an image that is new, and {megabytes} MB larger",
+                    launch(job_of(image=tag), folder, number),
+                )
+                subprocess.run(["docker", "rmi", tag], check=False, capture_output=True)
             for count in asked.beside:
                 number += count
                 with ThreadPoolExecutor(count) as pool:
@@ -133,6 +172,8 @@ def main() -> int:
                 check=False,
                 capture_output=True,
             )
+    if asked.write:
+        replace(asked.write, "growth", "\n".join(lines))
     return 0
 
 

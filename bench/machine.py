@@ -1,14 +1,21 @@
-"""What a server takes of the machine, and what other work takes of it."""
+"""What a measurement takes of the machine, and what other work takes of it; tables in documents."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
+import shutil
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tracker_server import Server
+if TYPE_CHECKING:
+    from tracker_server import Server
 
 CALM = 0.25
 """Share of the cores that other work may take when a measurement begins. It is awaited for a minute."""
@@ -67,3 +74,51 @@ def machine() -> str:
     model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     processor = model[1] if model else platform.machine()
     return f"{os.cpu_count()} cores of {processor}, Python {platform.python_version()}"
+
+
+@dataclass
+class Used:
+    """What one measurement took of the whole machine."""
+
+    seconds: float = 0.0
+    processor: float = 0.0
+    """Seconds of all processors together."""
+    memory: int = 0
+    """Bytes, at most, beyond what was in use when it began; so is `disk`."""
+    disk: int = 0
+
+
+@contextmanager
+def watched() -> Iterator[Used]:
+    """Measure the block. Memory and disk are looked at five times a second."""
+    used, ended = Used(), threading.Event()
+    begun, before, free = time.monotonic(), busy(), _free()
+
+    def look() -> None:
+        while not ended.wait(0.2):
+            now = _free()
+            used.memory, used.disk = max(used.memory, free[0] - now[0]), max(used.disk, free[1] - now[1])
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    try:
+        yield used
+    finally:
+        used.seconds, used.processor = time.monotonic() - begun, busy() - before
+        ended.set()
+        looking.join()
+
+
+def _free() -> tuple[int, int]:
+    """Return the bytes of memory and of disk that can be had."""
+    found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    return int(found[1]) * 1024 if found else 0, shutil.disk_usage("/").free
+
+
+def replace(path: Path, part: str, text: str) -> None:
+    """Put a text between `<!-- bench: PART -->` and `<!-- end -->` of a Markdown file."""
+    mark, end = f"<!-- bench: {part} -->", "<!-- end -->"
+    before, found, after = path.read_text().partition(mark)
+    if not found:
+        raise SystemExit(f"{path} has no {mark}")
+    path.write_text(f"{before}{mark}\n{text}\n{end}{after.partition(end)[2]}")
