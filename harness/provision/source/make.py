@@ -174,12 +174,11 @@ class _Making:
                     images.build_controller(shell, self.plan.programs(name) / name, image, work)
             if str(manifest) in self.missing:
                 programs.make(["kubernetes"])
-                with self._step(f"manifest of {name}"):
-                    self._manifest(replace(programs.go, shell=shell), name, image, manifest)
+                self._manifest(replace(programs.go, shell=shell), name, image, manifest)
 
     def _manifest(self, go: Go, name: str, image: str, manifest: Path) -> None:
         module, kubectl = self.plan.modules[name], self.plan.programs("kubernetes") / "kubectl"
-        with self.plan.store.work() as work, self.plan.store.making(manifest.parent) as made:
+        with self._step(f"manifest of {name}") as work, self.plan.store.making(manifest.parent) as made:
             folder = go.download(module.path, module.version, work)
             text = go.shell.run([kubectl, "kustomize", folder / "config/default"])
             adapted = manifests.adapt(manifests.parse(text), {f"{name}-controller-manager": image})
