@@ -115,7 +115,9 @@ def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack, per_node
     namespace = namespaces.namespace_of(nonce)
     leases = namespaces.NamespaceLeases(cluster.dir / "launches", mine_only=not cluster.owns_namespaces)
     namespaces.sweep(kube, leases, context.progress)
-    namespaces.prune(kube, leases)
+    # At the end, because the controllers that delete all that is in a namespace would take a second of the
+    # processor from ranks that start.
+    undo.callback(namespaces.prune, kube, leases)
     leases.acquire(nonce)
     undo.callback(leases.release, nonce)
     if not cluster.keeps_namespaces:

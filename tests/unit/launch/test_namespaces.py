@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from loopback import Server, kube_of
+
 from harness.launch.names import NONCE_LABEL
-from harness.launch.namespaces import NamespaceLeases, namespace_of
+from harness.launch.namespaces import NamespaceLeases, namespace_of, prune
 
 
 def namespace(nonce: str, minute: int) -> dict[str, Any]:
@@ -42,3 +44,10 @@ def test_claims_of_killed_harnesses_are_forgotten_with_their_namespaces(tmp_path
             os.utime(tmp_path / nonce, (0, 0))
     leases.forget([namespace("there", 1)])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["held", "new", "there"]
+
+
+def test_a_silent_api_server_is_not_waited_for(tmp_path: Path) -> None:
+    """A verdict is about to be given. Requests are repeated for 20 s otherwise."""
+    server = Server(lambda _asked: "frozen")
+    prune(kube_of(server.port, tmp_path), NamespaceLeases(tmp_path / "launches"))
+    assert server.asked == 1
