@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from loopback import Server, kube_of
+from loopback import Server
 
 from harness.launch.names import NONCE_LABEL
 from harness.launch.namespaces import NamespaceLeases, namespace_of, prune
@@ -49,5 +49,5 @@ def test_claims_of_killed_harnesses_are_forgotten_with_their_namespaces(tmp_path
 def test_a_silent_api_server_is_not_waited_for(tmp_path: Path) -> None:
     """A verdict is about to be given. Requests are repeated for 20 s otherwise."""
     server = Server(lambda _asked: "frozen")
-    prune(kube_of(server.port, tmp_path), NamespaceLeases(tmp_path / "launches"))
+    prune(server.kube(tmp_path), NamespaceLeases(tmp_path / "launches"))
     assert server.asked == 1
