@@ -132,8 +132,8 @@ def without_cluster(bench: Bench, rounds: int, documented: int) -> None:
             print(f"documented: {error}", file=sys.stderr, flush=True)
 
 
-def on_kept_cluster(bench: Bench, rounds: int) -> None:
-    """Take turns on one cluster: the job alone, and what the harness makes of it."""
+def on_kept_cluster(bench: Bench, rounds: int, several: bool) -> None:
+    """Take turns on one cluster: the job alone, and what the harness makes of it; `several` at once, too."""
     kept = bench.settings.model_copy(update={"cluster_name": "bench-kept"})
     environment = {"HARNESS_CLUSTER_NAME": kept.cluster_name, "KEEP_CLUSTER": "true"}
     edited, raising = bench.folder / "edited", bench.folder / "raising"
@@ -154,6 +154,8 @@ def on_kept_cluster(bench: Bench, rounds: int) -> None:
             bench.take(
                 "failing", lambda: bench.run("failing", 1, HARNESS_SCRIPTS=str(raising), **environment)
             )
+            if not several:
+                continue
             bench.take("one small", lambda: bench.run("one small", **small))
             few = bench.bundles["one small"][-1]
             bench.take("four jobs", lambda few=few: job_alone(kept, few, BESIDE))  # type: ignore[misc]
@@ -219,6 +221,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2, help="0: one node")
     parser.add_argument("--documented", type=int, default=1, help="rounds of the documented flow")
+    parser.add_argument("--several", action=argparse.BooleanOptionalAction, default=True, help="four at once")
     parser.add_argument("--json", type=Path, help="write seconds by arm there")
     parser.add_argument("--write", type=Path, help="a Markdown file with marks of this benchmark")
     asked = parser.parse_args()
@@ -228,7 +231,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bench-launch-") as folder:
         bench = Bench(settings, stack, Path(folder))
         without_cluster(bench, asked.rounds, asked.documented)
-        on_kept_cluster(bench, asked.rounds)
+        on_kept_cluster(bench, asked.rounds, asked.several)
         text = markdown(bench.settings.workers, bench.seconds, bench.used, bench.bundles)
         print(text)
         if asked.write:
