@@ -108,7 +108,7 @@ def test_what_a_judge_of_the_user_says_is_redacted_everywhere(writer, monkeypatc
     """
     check = Check(name="user.own", result="FAIL", cause="user.own", explanation=f"asked with {SECRET}")
     verdict = Verdict(verdict="FAIL", cause="user.own", explanation=check.explanation, checks=[check])
-    monkeypatch.setattr("harness.report.finalize.judge", lambda _: verdict)
+    monkeypatch.setattr("harness.judge.users.judge", lambda _: verdict)
     outcome = finish(RecordedContext(settings=Settings(), progress=pytest.fail, writer=writer))
     assert outcome.verdict.explanation == "asked with ***"
     assert outcome.verdict == Bundle.open(writer.path).recorded_verdict
