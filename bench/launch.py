@@ -220,7 +220,12 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2, help="0: one node")
-    parser.add_argument("--documented", type=int, default=1, help="rounds of the documented flow")
+    parser.add_argument(
+        "--documented",
+        type=int,
+        default=1,
+        help="rounds of the documented flow, with workers: one node admits no two ranks of 1 CPU",
+    )
     parser.add_argument("--several", action=argparse.BooleanOptionalAction, default=True, help="four at once")
     parser.add_argument("--json", type=Path, help="write seconds by arm there")
     parser.add_argument("--write", type=Path, help="a Markdown file with marks of this benchmark")
@@ -230,7 +235,7 @@ def main() -> int:
     stack = resolve(RunContext(settings=settings, progress=lambda _text: None))
     with tempfile.TemporaryDirectory(prefix="bench-launch-") as folder:
         bench = Bench(settings, stack, Path(folder))
-        without_cluster(bench, asked.rounds, asked.documented)
+        without_cluster(bench, asked.rounds, asked.documented if asked.workers else 0)
         on_kept_cluster(bench, asked.rounds, asked.several)
         text = markdown(bench.settings.workers, bench.seconds, bench.used, bench.bundles)
         print(text)
