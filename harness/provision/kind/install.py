@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 
 from kubernetes.client.exceptions import ApiException
@@ -53,7 +53,8 @@ class Images:
 
         def build_own(bases: Bases) -> None:
             own.update(worker=build_worker(bases, context), tracker=build_tracker(bases, context))
-            konduktor_bin(context)  # most launches need it, and its environment takes 5 s to make
+            with suppress(HarnessError):  # a launch by konduktor tries again, and says why; others need none
+                konduktor_bin(context)
 
         return cls(resolve(context, build_own), **own)
 
