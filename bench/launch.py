@@ -13,8 +13,8 @@ down slows all of them.
   on a kept cluster   job       `konduktor launch` of the same job, until its JobSet is Completed, by a watch
                       kept      `harness run`
                       edit      the same after an edit of the worker script
-                      failing   the same with a rank that raises at step 5, and how long the verdict came after the
-                          API server showed the failed container, and the failed JobSet
+                      failing   the same with a rank that raises at step 5, and how long the verdict came
+                          after the API server showed the failed container, and the failed JobSet
                       four jobs `konduktor launch` of four such jobs at once, until all are Completed
                       beside    four `harness run` at once
 """
