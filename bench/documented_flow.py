@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import time
+from decimal import Decimal
 from pathlib import Path
 
 import yaml
@@ -34,7 +35,7 @@ def run(settings: Settings, stack: Stack, folder: Path) -> None:
     kubeconfig = folder / "documented-kubeconfig"
     named = ["--name", NAME, "--kubeconfig", str(kubeconfig)]
     nodes = folder / "documented-kind.yaml"
-    nodes.write_text(_nodes(settings, stack))
+    nodes.write_text(kinds_own(settings, stack))
     try:
         _do("kind", "create", "cluster", *named, "--config", str(nodes), "--wait", "180s")
         for image in images:
@@ -63,7 +64,7 @@ def run(settings: Settings, stack: Stack, folder: Path) -> None:
         _do("kind", "delete", "cluster", *named)
 
 
-def _nodes(settings: Settings, stack: Stack) -> str:
+def kinds_own(settings: Settings, stack: Stack) -> str:
     """Return kind's defaults, but for the image and for a kernel with cgroups of version 1."""
     kubelet: dict[str, object] = {"kind": "KubeletConfiguration"}
     if not Path("/sys/fs/cgroup/cgroup.controllers").exists():
@@ -99,11 +100,12 @@ def _launch(
     (home / ".konduktor/schemas/podspec.json").write_text("{}")
     (home / "job.yaml").write_text(yaml.safe_dump(document))
     # Pods here reach no package archive, from which konduktor would install programs into them.
-    pull = {
-        "apt": {"skip": True},
-        "kubernetes": {"pod_config": {"spec": {"containers": [{"imagePullPolicy": "IfNotPresent"}]}}},
-    }
-    (home / "config.yaml").write_text(yaml.safe_dump(pull))
+    container: dict[str, object] = {"imagePullPolicy": "IfNotPresent"}
+    lower = queues.single_node_request(kube, Decimal(document["resources"]["cpus"]), document["num_nodes"])
+    if lower is not None:  # one node admits no two pods of 1 CPU
+        container["resources"] = {"requests": {"cpu": lower}}
+    config = {"apt": {"skip": True}, "kubernetes": {"pod_config": {"spec": {"containers": [container]}}}}
+    (home / "config.yaml").write_text(yaml.safe_dump(config))
     own = {
         "HOME": str(home),
         "KUBECONFIG": str(kube.kubeconfig),

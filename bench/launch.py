@@ -7,7 +7,8 @@ It prints Markdown. `--write docs/performance.md` puts it between the marks of t
 `harness images build` comes first: caches are warm. Arms of a part take turns, so that a machine that slows
 down slows all of them.
 
-  without a cluster   bare      `kind create cluster` with the same nodes, and its deletion
+  without a cluster   bare      `kind create cluster` as kind has it, with the same nodes, and its deletion
+                      tuned     the same with the kind.yaml of the harness
                       cold      `harness run`: cluster, controllers, job, verdict, deletion
                       documented  kind, `kind load`, kubectl and polls of 10 s, one step after the other
   on a kept cluster   job       `konduktor launch` of the same job, until its JobSet is Completed, by a watch
@@ -39,7 +40,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
 import documented_flow  # noqa: E402
 from launch_table import markdown  # noqa: E402
-from machine import Used, replace, watched  # noqa: E402
+from machine import CALM, Used, quiet, replace, watched  # noqa: E402
 
 from harness.context import RunContext  # noqa: E402
 from harness.core.kubernetes import Object, condition  # noqa: E402
@@ -70,7 +71,8 @@ class Bench:
     bundles: dict[str, list[Path]] = field(default_factory=dict)
 
     def take(self, arm: str, what: Callable[[], object]) -> None:
-        """Run once and note how long it took, and what of the machine."""
+        """Run once on a calm machine, and note how long it took, and what of the machine."""
+        quiet(CALM)
         with watched() as used:
             what()
         self.seconds.setdefault(arm, []).append(used.seconds)
@@ -96,40 +98,24 @@ class Bench:
 
 
 def without_cluster(bench: Bench, rounds: int, documented: int) -> None:
-    """Take turns: the nodes alone, and the harness from nothing."""
-    settings, name = bench.settings, "bench-bare"
-    nodes = configuration(
-        settings.model_copy(update={"cluster_name": name}),
-        bench.stack.node_image,
-        (),
-        bench.folder,
-        bench.folder,
-    )
-    (bench.folder / "kind.yaml").write_text(yaml.safe_dump(nodes))
-    kubeconfig = ["--name", name, "--kubeconfig", bench.folder / "bare-kubeconfig"]
-    create = [
-        "kind",
-        "create",
-        "cluster",
-        *kubeconfig,
-        "--config",
-        bench.folder / "kind.yaml",
-        "--wait",
-        "180s",
-    ]
+    """Take turns: the nodes alone, the harness from nothing, and the documented flow in some rounds."""
+    settings, folder = bench.settings, bench.folder
+    ours = configuration(settings, bench.stack.node_image, (), folder, folder)
+    (folder / "bare.yaml").write_text(documented_flow.kinds_own(settings, bench.stack))
+    (folder / "tuned.yaml").write_text(yaml.safe_dump(ours))
+    named = ["--name", "bench-bare", "--kubeconfig", folder / "bare-kubeconfig"]
 
-    def quiet(*command: object) -> Callable[[], object]:
+    def kind(*words: object) -> Callable[[], object]:
+        command = ["kind", words[0], "cluster", *named, *words[1:]]
         return lambda: subprocess.run(list(map(str, command)), check=True, capture_output=True)
 
-    for _ in range(rounds):
-        bench.take("bare create", quiet(*create))
-        bench.take("bare delete", quiet("kind", "delete", "cluster", *kubeconfig))
+    for number in range(rounds):
+        for arm in ("bare", "tuned"):
+            bench.take(f"{arm} create", kind("create", "--config", folder / f"{arm}.yaml", "--wait", "180s"))
+            bench.take(f"{arm} delete", kind("delete"))
         bench.take("cold", lambda: bench.run("cold", HARNESS_CLUSTER_NAME="bench-cold"))
-    for _ in range(documented):
-        try:
-            bench.take("documented", lambda: documented_flow.run(settings, bench.stack, bench.folder))
-        except SystemExit as error:  # what was measured before it must not be lost
-            print(f"documented: {error}", file=sys.stderr, flush=True)
+        if number < documented:
+            bench.take("documented", lambda: documented_flow.run(settings, bench.stack, folder))
 
 
 def on_kept_cluster(bench: Bench, rounds: int, several: bool) -> None:
@@ -145,11 +131,19 @@ def on_kept_cluster(bench: Bench, rounds: int, several: bool) -> None:
     small = {**environment, "HARNESS_CPU_REQUEST": "200m"}  # four of them at once are to be admitted
     try:
         bench.run("warm", **environment)
+        sent = bench.bundles["warm"][-1]
         for number in range(rounds):
             (edited / WORKER.name).write_text(f"{text}\n# edit {number}\n")
-            bench.take("kept", lambda: bench.run("kept", **environment))
-            sent = bench.bundles["kept"][-1]  # of its namespace, which later launches remove
-            bench.take("job", lambda sent=sent: job_alone(kept, sent))  # type: ignore[misc]
+
+            def job(sent: Path = sent) -> None:
+                job_alone(kept, sent)
+
+            def launch() -> None:
+                bench.run("kept", **environment)
+
+            for arm, what in [("job", job), ("kept", launch)][:: 1 - 2 * (number % 2)]:
+                bench.take(arm, what)
+            sent = bench.bundles["kept"][-1]  # of a namespace that later launches remove
             bench.take("edit", lambda: bench.run("edit", HARNESS_SCRIPTS=str(edited), **environment))
             bench.take(
                 "failing", lambda: bench.run("failing", 1, HARNESS_SCRIPTS=str(raising), **environment)
@@ -224,7 +218,7 @@ def main() -> int:
         "--documented",
         type=int,
         default=1,
-        help="rounds of the documented flow, with workers: one node admits no two ranks of 1 CPU",
+        help="rounds with the documented flow, which takes minutes",
     )
     parser.add_argument("--several", action=argparse.BooleanOptionalAction, default=True, help="four at once")
     parser.add_argument("--json", type=Path, help="write seconds by arm there")
@@ -235,7 +229,7 @@ def main() -> int:
     stack = resolve(RunContext(settings=settings, progress=lambda _text: None))
     with tempfile.TemporaryDirectory(prefix="bench-launch-") as folder:
         bench = Bench(settings, stack, Path(folder))
-        without_cluster(bench, asked.rounds, asked.documented if asked.workers else 0)
+        without_cluster(bench, asked.rounds, asked.documented)
         on_kept_cluster(bench, asked.rounds, asked.several)
         text = markdown(bench.settings.workers, bench.seconds, bench.used, bench.bundles)
         print(text)

@@ -49,7 +49,8 @@ def run(job: Workload | JobFile, context: RunContext, listener: ProgressListener
         recorded.writer.listener = listener
         use = ClusterUse(chosen, recorded)
         try:
-            _launch(workload, use.up(), recorded)
+            with workload.begun(recorded) as begun:
+                _launch(workload, use.up(), recorded, begun)
         except (Exception, KeyboardInterrupt) as error:
             _stopped(error, recorded)
             if isinstance(error, UsageError):
@@ -68,7 +69,8 @@ def launch(job: Workload | JobFile, context: RunContext, ready: Ready) -> Outcom
     _check(workload, context.settings)
     recorded = _new_bundle(context, workload)
     try:
-        _launch(workload, ready, recorded)
+        with workload.begun(recorded) as begun:
+            _launch(workload, ready, recorded, begun)
     except (Exception, KeyboardInterrupt) as error:
         _stopped(error, recorded)
         if isinstance(error, KeyboardInterrupt):
@@ -145,7 +147,7 @@ def _new_bundle(context: RunContext, workload: Workload | None = None) -> Record
     return context.recorded(writer)
 
 
-def _launch(workload: Workload, ready: Ready, context: RecordedContext) -> None:
+def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: object) -> None:
     """Launch, observe to the end, collect. Cleans up what belongs to the launch alone."""
     writer, progress, nonce = context.writer, context.progress, context.nonce
     budget = Budget(context.settings.wait_seconds)
@@ -162,7 +164,9 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext) -> None:
                 ready.cluster.provide_image(image, context, everywhere=workload.purpose == "nodes")
         with writer.stage("namespace"), reached():
             progress(f"preparing namespace {namespace_of(nonce)}")
-            launching = prepare(workload, ready, context, expected=expected, budget=budget, undo=undo)
+            launching = prepare(
+                workload, ready, context, expected=expected, budget=budget, undo=undo, begun=begun
+            )
             undo.callback(launching.clean)
             launch = launch_of(workload, launching.namespace, context)
             writer.update(launch=launch)

@@ -122,12 +122,12 @@ def doctor(
     as_json: options.Json = False,
 ) -> int:
     """Check Docker, cgroups, disk, tools and registries, and say how to fix what is missing."""
-    from harness.provision import doctor as doctoring
+    from harness.provision.doctor import check, checks, repair
 
     settings = load()
-    found = doctoring.fix(run_context(settings, progress(quiet))) if fix else doctoring.checks(settings)
-    dump(doctoring.as_json(found)) if as_json else console().print(doctoring.render(found))
-    return doctoring.exit_code(found)
+    found = repair.fix(run_context(settings, progress(quiet))) if fix else checks.checks(settings)
+    dump(check.as_json(found)) if as_json else console().print(check.render(found))
+    return check.exit_code(found)
 
 
 COMMANDS = (

@@ -71,17 +71,44 @@ def run(
     text, source = (stdin, subprocess.PIPE) if isinstance(stdin, str) else (None, stdin or subprocess.DEVNULL)
     streams: dict[str, Any] = {"stdin": source, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with started(command, cause=cause, env=env, **streams) as process:
-        try:
-            out, err = process.communicate(text, timeout=timeout)
-        except subprocess.TimeoutExpired:
-            kill_group(process)
-            out, err = process.communicate()
-            raise ToolError(
-                command, -1, f"{out}{err}\nstill running after {timeout:.0f} s", hint=hint, cause=cause
-            ) from None
-    if check and process.returncode != 0:
-        raise ToolError(command, process.returncode, out + err, hint=hint, cause=cause)
+        done = communicated(process, command, text, timeout=timeout, hint=hint, cause=cause)
+    return checked(done, hint=hint, cause=cause) if check else done
+
+
+def communicated(
+    process: subprocess.Popen[str],
+    command: Sequence[str],
+    text: str | None,
+    *,
+    timeout: float,
+    hint: str = "",
+    cause: CauseId | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Give a program, in its block of `started`, `text` on stdin, and return how it ended.
+
+    Raises ToolError on timeout. The whole group is killed then.
+    """
+    try:
+        out, err = process.communicate(text, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        kill_group(process)
+        out, err = process.communicate()
+        raise ToolError(
+            command, -1, f"{out}{err}\nstill running after {timeout:.0f} s", hint=hint, cause=cause
+        ) from None
     return subprocess.CompletedProcess(list(command), process.returncode, out, err)
+
+
+def checked(
+    done: subprocess.CompletedProcess[str], *, hint: str = "", cause: CauseId | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Return `done` itself. Raises ToolError for a non-zero exit.
+
+    To be called after the block of `started`, where an interruption comes first: it killed the program.
+    """
+    if done.returncode != 0:
+        raise ToolError(done.args, done.returncode, done.stdout + done.stderr, hint=hint, cause=cause)
+    return done
 
 
 @contextmanager

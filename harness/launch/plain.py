@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
@@ -172,6 +173,11 @@ class PlainWorkload(ABC):
                 f"manifest {self.source} is not launched by konduktor, and HARNESS_KONDUKTOR_CONFIG is set",
                 hint="node selectors and tolerations go into the manifest itself; unset it",
             )
+
+    def begun(self, context: RunContext) -> AbstractContextManager[None]:
+        """Begin nothing: the harness itself applies the manifest."""
+        del context
+        return nullcontext()
 
     def provide(self, context: RunContext) -> Iterable[str]:
         """Provide nothing: the harness itself applies the manifest."""

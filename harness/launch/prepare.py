@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 from harness.context import RecordedContext
-from harness.core import processes
 from harness.core.deadlines import Budget
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube
@@ -42,6 +37,7 @@ def prepare(
     expected: Expected,
     budget: Budget,
     undo: ExitStack,
+    begun: object,
 ) -> Launching:
     """Prepare the namespace, LocalQueue, Secret of the key and the workload's own secrets, and all that a
     launch adds.
@@ -80,7 +76,7 @@ def prepare(
         },
         secret_env=secret_env,
         max_seconds=budget.job,
-        home=_home(settings.state_dir),
+        begun=begun,
         nodes=expected.num_nodes,
         cpu_request=_cpu_request(kube, workload, expected.num_nodes, context),
         scripts=scripts.mounts(files),
@@ -216,12 +212,3 @@ def _environment(expected: Expected, nonce: str, budget: Budget, url: str) -> di
         "NO_PROXY": ".svc,.cluster.local",
         **urls,
     }
-
-
-def _home(state_dir: Path) -> Path:
-    """Return a folder of this process alone, and remove those of processes that were killed."""
-    state_dir.mkdir(parents=True, exist_ok=True)
-    for left in state_dir.glob("launch-*"):
-        if not processes.alive(left.name.split("-")[1]):
-            shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"launch-{os.getpid()}-", dir=state_dir))

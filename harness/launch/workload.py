@@ -8,9 +8,9 @@ evidence, judges, report, faults) is the same for all kinds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from decimal import Decimal
-from pathlib import Path
 from typing import Protocol
 
 from harness.context import RunContext
@@ -46,10 +46,10 @@ class Surroundings:
     """The ranks' environment by reference: name → (Secret, key)."""
     max_seconds: float
     """Seconds after which the cluster itself must end the job."""
-    home: Path
-    """A folder of this launch alone."""
     nodes: int
     """How many pods the workload is to have."""
+    begun: object = None
+    """What `Workload.begun` gave."""
     cpu_request: str | None = None
     """CPU that each pod requests in place of its own. Its limit stays."""
     scripts: list[Object] = field(default_factory=list)
@@ -144,6 +144,9 @@ class Workload(Protocol):
 
     def check(self, settings: Settings) -> None:
         """Check that the settings can work with it, before anything is created. Raises UsageError."""
+
+    def begun(self, context: RunContext) -> AbstractContextManager[object]:
+        """Begin what needs no cluster, before there is one. The end of the block ends and removes it."""
 
     def provide(self, context: RunContext) -> Iterable[str]:
         """Get what the launch needs on this machine. Return images that nodes need besides its own.

@@ -41,6 +41,12 @@ def konduktor_version(lock: Path = LOCK) -> str:
     return pinned[0].removeprefix("konduktor-nightly==").rstrip(" \\")
 
 
+def installed(settings: Settings) -> Path | None:
+    """Return the path of the `konduktor` program where its environment is complete, else None."""
+    home = environment_dir(settings)
+    return home / "bin" / "konduktor" if _complete(home) else None
+
+
 def konduktor_bin(context: RunContext) -> Path:
     """Return the path of the `konduktor` program. The first call makes its environment (10–60 s).
 
@@ -48,10 +54,10 @@ def konduktor_bin(context: RunContext) -> Path:
     environment whose creation was cut off is made again. Raises HarnessError (launch.konduktor_missing) when
     a package cannot be installed.
     """
+    if (there := installed(context.settings)) is not None:
+        return there
     home = environment_dir(context.settings)
     program = home / "bin" / "konduktor"
-    if _complete(home):
-        return program
     with locked(home.with_suffix(".lock"), lambda: context.progress("waiting for konduktor's environment")):
         if not _complete(home):
             start = time.monotonic()

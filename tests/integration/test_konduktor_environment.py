@@ -9,9 +9,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from harness.context import RunContext
+from harness.core.errors import ToolError
 from harness.launch.konduktor.config import Submission, konduktor_config
+from harness.launch.konduktor.program import Konduktor
+from harness.launch.konduktor.submit import reason
 from harness.provision import konduktor as environment
 from harness.provision.images import scripts
 from harness.settings import load
@@ -118,3 +122,21 @@ def test_it_mounts_every_script_that_is_sent(konduktor: Path, environ: dict[str,
     merged = json.loads(done.stdout.splitlines()[-1])["spec"]
     assert merged["containers"][0]["volumeMounts"] == [own, *mounts]
     assert [volume["name"] for volume in merged["volumes"]] == ["dshm", *(m["name"] for m in mounts)]
+
+
+def test_a_process_that_waited_fails_as_one_that_did_not(konduktor: Path, tmp_path: Path) -> None:
+    """Contract: what was begun before its files were there reads them as any konduktor."""
+    told = []
+    for begun in (konduktor, None):
+        with Konduktor(tmp_path, begun) as launching:
+            launching.config.write_text(
+                yaml.safe_dump(konduktor_config(Submission("ns", "0badcafe", "", {})))
+            )
+            launching.kubeconfig.write_text("{}")
+            launching.job.write_text("name: x\nnum_nodes: not a number\n")
+            with pytest.raises(ToolError) as failed:
+                launching.launch(konduktor)
+            told.append(reason(failed.value.returncode, failed.value.output))
+    assert told[0] == told[1]
+    assert told[0][0] == "launch.konduktor_failed"
+    assert "not a number" in told[0][1]

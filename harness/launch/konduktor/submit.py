@@ -1,33 +1,30 @@
 """Launch through the konduktor CLI, and read back what it made.
 
 konduktor runs with its own HOME, config and schema file (otherwise it fetches the schema from the internet),
-and without its image check. Exit code 0 proves nothing, because the JobSet CRD may be missing. The name that
-konduktor prints is not proof either, so the JobSet is looked up by the launch's label.
+and without its image check (program.py). Exit code 0 proves nothing, because the JobSet CRD may be missing.
+The name that konduktor prints is not proof either, so the JobSet is looked up by the launch's label.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import yaml
 
-from harness.core import processes
 from harness.core.causes import CauseId
 from harness.core.errors import HarnessError, ToolError
 from harness.core.kubernetes import Kube
 from harness.launch.konduktor.config import Submission, konduktor_config
 from harness.launch.konduktor.kubeconfig import for_launch
+from harness.launch.konduktor.program import Konduktor
 from harness.launch.names import NONCE_LABEL
 from harness.launch.workload import Handle
 
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
 CONTAINER = "konduktor-container"
-SUBMIT_SECONDS = 60
-"""konduktor takes 1 s, and up to 20 s on a busy machine."""
 _JOB_ID = re.compile(r"^Job ID: (\S+)", re.MULTILINE)
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _REFUSED = re.compile(r"ApiException: \((4\d\d)\).*?^HTTP response body: (.*?)$", re.DOTALL | re.MULTILINE)
@@ -40,11 +37,10 @@ class KonduktorLauncher:
     name = "konduktor"
     kind = "JobSet"
 
-    def __init__(self, kube: Kube, program: Path, home: Path) -> None:
-        """Create a launcher. `home` is a folder of this launch alone, and `clean` removes it."""
+    def __init__(self, kube: Kube, konduktor: Konduktor, program: Path) -> None:
         self.kube = kube
+        self.konduktor = konduktor
         self.program = program
-        self.home = home
 
     def submit(self, submission: Submission, record: Callable[[str, str], None]) -> Handle:
         """Run `konduktor launch` and find its JobSet. `record(file, text)` keeps konduktor's input and
@@ -53,14 +49,9 @@ class KonduktorLauncher:
         Raises HarnessError: launch.rejected, launch.timed_out, launch.konduktor_failed,
         launch.jobset_not_found.
         """
-        kubeconfig = self._prepare(submission, record)
-        job = self.home / "job.yaml"
-        job.touch(mode=0o600)
-        job.write_text(submission.job_yaml)
-        record("launch/job.yaml", submission.job_yaml)
-        command = [str(self.program), "--kubeconfig", str(kubeconfig), "launch", "-y", "-s", "-d", str(job)]
+        self._prepare(submission, record)
         try:
-            done = processes.run(command, timeout=SUBMIT_SECONDS, env=self._environment(kubeconfig))
+            done = self.konduktor.launch(self.program)
         except ToolError as error:
             self._keep_output(record, error.output)
             cause, why = reason(error.returncode, error.output)
@@ -89,37 +80,26 @@ class KonduktorLauncher:
             namespace=submission.namespace, label_selector=f"{NONCE_LABEL}={submission.nonce}"
         )
 
-    def clean(self) -> None:
-        shutil.rmtree(self.home, ignore_errors=True)
-
-    def _prepare(self, submission: Submission, record: Callable[[str, str], None]) -> Path:
-        """Write HOME with config, schema and kubeconfig, and return it."""
-        schemas = self.home / ".konduktor" / "schemas"
+    def _prepare(self, submission: Submission, record: Callable[[str, str], None]) -> None:
+        """Write job file, config, schema and kubeconfig."""
+        konduktor = self.konduktor
+        schemas = konduktor.home / ".konduktor" / "schemas"
         schemas.mkdir(parents=True, exist_ok=True, mode=0o700)
         (schemas / "podspec.json").write_text("{}")
         config = yaml.safe_dump(konduktor_config(submission))
-        (self.home / "config.yaml").write_text(config)
+        konduktor.config.write_text(config)
         record("launch/konduktor-config.yaml", config)
-        kubeconfig = self.home / "kubeconfig"
-        kubeconfig.touch(mode=0o600)
-        kubeconfig.write_text(yaml.safe_dump(for_launch(self.kube, submission.namespace)))
-        return kubeconfig
-
-    def _environment(self, kubeconfig: Path) -> dict[str, str]:
-        """Return what a program needs of the caller's environment: konduktor's logs get no key."""
-        own = {
-            "HOME": str(self.home),
-            "KUBECONFIG": str(kubeconfig),
-            "KONDUKTOR_CONFIG": str(self.home / "config.yaml"),
-            "KONDUKTOR_SKIP_IMAGE_CHECK": "1",
-            "KONDUKTOR_DISABLE_USAGE_COLLECTION": "1",
-            "NO_PROXY": "127.0.0.1,localhost",
-        }
-        return {"USER": "harness", **processes.environment(own, only=("PATH", "LANG", "TMPDIR", "USER"))}
+        for path, text in (
+            (konduktor.kubeconfig, yaml.safe_dump(for_launch(self.kube, submission.namespace))),
+            (konduktor.job, submission.job_yaml),
+        ):
+            path.touch(mode=0o600)
+            path.write_text(text)
+        record("launch/job.yaml", submission.job_yaml)
 
     def _keep_output(self, record: Callable[[str, str], None], output: str) -> None:
         record("launch/konduktor.log", output)
-        for log in sorted((self.home / ".konduktor" / "logs").glob("*.log")):
+        for log in sorted((self.konduktor.home / ".konduktor" / "logs").glob("*.log")):
             record(f"launch/konduktor-debug-{log.name}", log.read_text(errors="replace"))
 
 

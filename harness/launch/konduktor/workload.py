@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -14,9 +15,10 @@ from harness.evidence import kinds
 from harness.evidence.schema import Purpose
 from harness.launch.konduktor.config import Submission, users_config
 from harness.launch.konduktor.job_file import JobFile
+from harness.launch.konduktor.program import Konduktor
 from harness.launch.konduktor.submit import CONTAINER, KonduktorLauncher
 from harness.launch.workload import Handle, Record, Surroundings, Workload
-from harness.provision.konduktor import konduktor_bin
+from harness.provision.konduktor import installed, konduktor_bin
 from harness.settings import Settings
 
 
@@ -92,6 +94,10 @@ class KonduktorWorkload:
         self.job.ranks  # noqa: B018 - raises UsageError
         users_config(settings.konduktor_config)
 
+    def begun(self, context: RunContext) -> AbstractContextManager[Konduktor]:
+        """Start konduktor's process where it is installed: its imports take longer than what it does."""
+        return Konduktor(context.settings.state_dir, installed(context.settings))
+
     def provide(self, context: RunContext) -> Iterable[str]:
         """Install konduktor in an environment of its own."""
         konduktor_bin(context)
@@ -113,12 +119,12 @@ class KonduktorWorkload:
                 raise
 
     def clean(self, surroundings: Surroundings) -> None:
-        """Remove konduktor's HOME."""
-        self._launcher(surroundings).clean()
+        """Clean nothing: konduktor's HOME goes with what was begun."""
 
     def _launcher(self, surroundings: Surroundings) -> KonduktorLauncher:
+        assert isinstance(surroundings.begun, Konduktor)
         program = konduktor_bin(surroundings.context)
-        return KonduktorLauncher(surroundings.kube, program, surroundings.home)
+        return KonduktorLauncher(surroundings.kube, surroundings.begun, program)
 
     def _submission(self, surroundings: Surroundings) -> Submission:
         rendered = self.job.render(

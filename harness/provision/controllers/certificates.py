@@ -8,8 +8,7 @@ certificate from the start is taken as it is, and renewed by them before it ends
 from __future__ import annotations
 
 import base64
-import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from cryptography import x509
@@ -19,8 +18,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from harness.core.clock import CLOCK
 from harness.core.kubernetes import Object
+from harness.provision.controllers.trusting import SECRET
 
-SECRET = "-webhook-server-cert"  # noqa: S105 - the end of the Secret's name
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 365
 """As cert-controller's own. It renews 90 days before the end."""
 
@@ -56,20 +55,6 @@ def issued(secret: Object) -> Object:
         "tls.key": _pem(server_key),
     }
     return {**secret, "data": {file: base64.b64encode(text).decode() for file, text in held.items()}}
-
-
-def trusting(document: Object, authorities: Mapping[str, str]) -> Object:
-    """Return the object with the authority of each webhook that it names. `authorities` are by namespace.
-
-    Kueue writes it itself otherwise, into one definition after the other, before it starts: 2 s.
-    """
-    changed = copy.deepcopy(document)
-    conversion = changed.get("spec", {}).get("conversion", {}).get("webhook")
-    for webhook in [*changed.get("webhooks", []), *([conversion] if conversion else [])]:
-        authority = authorities.get(webhook["clientConfig"].get("service", {}).get("namespace", ""))
-        if authority:
-            webhook["clientConfig"]["caBundle"] = authority
-    return changed
 
 
 def _key() -> rsa.RSAPrivateKey:

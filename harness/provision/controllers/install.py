@@ -19,10 +19,10 @@ from harness.core.causes import NOT_READY, CauseId
 from harness.core.kubernetes import Kube, Object
 from harness.core.progress import Progress
 from harness.provision.controllers.available import wait_available
-from harness.provision.controllers.certificates import SECRET, issued, trusting
 from harness.provision.controllers.prove import prove
 from harness.provision.controllers.quick import DEPLOYMENT
 from harness.provision.controllers.readiness import CONTROLLERS, standing
+from harness.provision.controllers.trusting import SECRET, trusting
 
 NAMESPACE = "Namespace"
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
@@ -110,6 +110,9 @@ def _authorities(kube: Kube, manifests: Iterable[Path]) -> dict[str, str]:
         metadata = document["metadata"]
         there = kube.get("v1", "Secret", metadata["name"], metadata["namespace"])
         if there is None or not there.get("data"):
+            # Only here, because cryptography takes as long to import as a warm cluster to be proved.
+            from harness.provision.controllers.certificates import issued
+
             there = issued(document)
             kube.apply(there)
         found[metadata["namespace"]] = there["data"]["ca.crt"]

@@ -43,7 +43,6 @@ def surroundings(**more: Any) -> Surroundings:
         "envs": {"PLUTO_RUN_ID": "e2e-run-1", "HARNESS_NONCE": "1"},
         "secret_env": {"PLUTO_API_KEY": ("pluto", "PLUTO_API_KEY")},
         "max_seconds": 300.0,
-        "home": Path("/nowhere"),
         "nodes": 2,
         **more,
     }

@@ -59,7 +59,6 @@ def test_what_is_applied(tmp_path: Path) -> None:
         envs={"PLUTO_RUN_ID": "ours"},
         secret_env={"PLUTO_API_KEY": ("keys", "key")},
         max_seconds=100,
-        home=tmp_path,
         nodes=2,
     )
     queue, job = workload.render(given)

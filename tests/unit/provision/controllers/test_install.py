@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from harness.provision.controllers import install
-from harness.provision.controllers.certificates import trusting
 from harness.provision.controllers.install import SERVED, WEBHOOKS
 from harness.provision.controllers.quick import DEPLOYMENT, quick
+from harness.provision.controllers.trusting import trusting
 
 SECRET = {"kind": "Secret", "metadata": {"name": "jobset-webhook-server-cert", "namespace": "jobset-system"}}
 

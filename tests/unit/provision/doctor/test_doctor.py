@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from harness.core.errors import HarnessError
-from harness.provision import doctor
-from harness.provision.doctor import apt, probe, repair
+from harness.provision.doctor import apt, check, checks, probe, repair
 from harness.provision.doctor.check import Check, at_least, version_of
 from harness.settings import Settings
 
@@ -213,11 +212,11 @@ class TestProbes:
 
 class TestReport:
     def test_exit_code_is_2_for_a_required_check_only(self) -> None:
-        assert doctor.exit_code([_failed("a", required=False), Check("b", True, "x", "y")]) == 0
-        assert doctor.exit_code([_failed("a")]) == 2
+        assert check.exit_code([_failed("a", required=False), Check("b", True, "x", "y")]) == 0
+        assert check.exit_code([_failed("a")]) == 2
 
     def test_json_is_one_document_with_every_field(self) -> None:
-        seen = json.loads(json.dumps(doctor.as_json([_failed("kind")])))
+        seen = json.loads(json.dumps(check.as_json([_failed("kind")])))
         assert seen["ok"] is False
         assert seen["checks"] == [
             {"name": "kind", "ok": False, "seen": "x", "expected": "y", "fix": "do z", "required": True}
@@ -238,7 +237,7 @@ class TestReport:
 
 def test_every_check_that_can_fail_says_what_to_do(settings: Settings) -> None:
     """Run for real, here: whatever this machine lacks, the answer is never a bare 'no'."""
-    found = doctor.checks(settings)
+    found = checks.checks(settings)
     assert {"Python", "Docker client", "Docker daemon", "kind", "memory"} <= {check.name for check in found}
     assert all(check.seen and check.expected for check in found)
     assert all(check.fix for check in found if check.failed)
@@ -250,6 +249,6 @@ def _failed(name: str, *, required: bool = True) -> Check:
 
 def _terminal(checks: list[Check]) -> str:
     console = Console(file=io.StringIO(), width=100)
-    console.print(doctor.render(checks))
+    console.print(check.render(checks))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()

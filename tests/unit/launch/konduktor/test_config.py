@@ -1,8 +1,5 @@
-"""A launch's own folder is private, and is removed also after a harness that was killed."""
+"""What konduktor is given for a launch, and why it failed."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,25 +7,6 @@ import pytest
 from harness.core.errors import UsageError
 from harness.launch.konduktor.config import Submission, konduktor_config, users_config
 from harness.launch.konduktor.submit import reason
-from harness.launch.prepare import _home
-
-
-def test_folders_of_dead_processes_are_removed(tmp_path: Path) -> None:
-    """Folders of living processes stay, whoever owns them. A name that is no process's is left over too."""
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    for pid in (dead.pid, os.getppid(), 1, "odd", 2**70):
-        (tmp_path / f"launch-{pid}-x").mkdir(exist_ok=True)  # our parent may be 1
-    home = _home(tmp_path)
-    assert (home.stat().st_mode & 0o777) == 0o700
-    left = {path.name for path in tmp_path.iterdir()} - {home.name}
-    assert left == {f"launch-{os.getppid()}-x", "launch-1-x"}
-
-
-def test_a_living_process_keeps_its_folder(tmp_path: Path) -> None:
-    (tmp_path / f"launch-{os.getpid()}-x").mkdir()
-    _home(tmp_path)
-    assert (tmp_path / f"launch-{os.getpid()}-x").is_dir()
 
 
 @pytest.mark.parametrize("request_", [None, "510m"])

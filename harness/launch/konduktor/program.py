@@ -1,0 +1,112 @@
+"""konduktor's program with a HOME of its own, started before there is anything to launch.
+
+A `konduktor launch` takes 1 s, and 0.6 s of it are imports of libraries. So its process is started when the
+harness begins, imports them beside the checks of the cluster, and waits for a line. Then it runs konduktor's
+own program, which reads its HOME and config as always.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from harness.core import processes
+
+SECONDS = 60
+"""konduktor takes 1 s, and up to 20 s on a busy machine."""
+LIBRARIES = (
+    "kubernetes",
+    "google.auth.transport.requests",
+    "jsonschema",
+    "jinja2",
+    "rich.console",
+    "click",
+    "prettytable",
+    "filelock",
+    "dotenv",
+)
+"""What konduktor's program imports, none of it konduktor's own: that reads files when it is imported."""
+_WAITING = """
+import contextlib, importlib, runpy, sys
+libraries, *sys.argv = sys.argv[1:]
+for name in libraries.split(","):
+    with contextlib.suppress(Exception):  # konduktor's program says so itself
+        importlib.import_module(name)
+if sys.stdin.readline():  # else the harness has ended
+    runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+class Konduktor:
+    """`konduktor launch` with a HOME of one launch alone, which the end of the `with` block removes."""
+
+    def __init__(self, state_dir: Path, program: Path | None) -> None:
+        """Create a HOME in `state_dir`, and start the process where `program` is installed already.
+
+        HOMEs of processes that were killed are removed.
+        """
+        state_dir.mkdir(parents=True, exist_ok=True)
+        for left in state_dir.glob("launch-*"):
+            if not processes.alive(left.name.split("-")[1]):
+                shutil.rmtree(left, ignore_errors=True)
+        self.home = Path(tempfile.mkdtemp(prefix=f"launch-{os.getpid()}-", dir=state_dir))
+        self.config, self.kubeconfig, self.job = (
+            self.home / name for name in ("config.yaml", "kubeconfig", "job.yaml")
+        )
+        self._until = ExitStack()
+        self._waiting = None if program is None else self._started(program)
+
+    def launch(self, program: Path) -> subprocess.CompletedProcess[str]:
+        """Run `konduktor launch` on the files of this HOME. Raises ToolError."""
+        waiting, self._waiting = self._waiting, None
+        command = self._command(program)
+        if waiting is None:  # the first launch has used it
+            return processes.run(command, timeout=SECONDS, env=self._environment())
+        with self._until:
+            done = processes.communicated(waiting, command, "launch\n", timeout=SECONDS)
+        return processes.checked(done)
+
+    def __enter__(self) -> Konduktor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        waiting, self._waiting = self._waiting, None
+        try:
+            with self._until:
+                if waiting is not None:
+                    processes.kill_group(waiting)
+                    waiting.communicate()
+        finally:
+            shutil.rmtree(self.home, ignore_errors=True)
+
+    def _started(self, program: Path) -> subprocess.Popen[str]:
+        python = program.with_name("python")
+        return self._until.enter_context(
+            processes.started(
+                [str(python), "-P", "-c", _WAITING, ",".join(LIBRARIES), *self._command(program)],
+                cause="launch.konduktor_missing",
+                env=self._environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        )
+
+    def _command(self, program: Path) -> list[str]:
+        return [str(program), "--kubeconfig", str(self.kubeconfig), "launch", "-y", "-s", "-d", str(self.job)]
+
+    def _environment(self) -> dict[str, str]:
+        """Return what a program needs of the caller's environment: konduktor's logs get no key."""
+        own = {
+            "HOME": str(self.home),
+            "KUBECONFIG": str(self.kubeconfig),
+            "KONDUKTOR_CONFIG": str(self.config),
+            "KONDUKTOR_SKIP_IMAGE_CHECK": "1",
+            "KONDUKTOR_DISABLE_USAGE_COLLECTION": "1",
+            "NO_PROXY": "127.0.0.1,localhost",
+        }
+        return {"USER": "harness", **processes.environment(own, only=("PATH", "LANG", "TMPDIR", "USER"))}

@@ -1,0 +1,24 @@
+"""Which authority the API server trusts when it calls the webhooks of JobSet and Kueue."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+from harness.core.kubernetes import Object
+
+SECRET = "-webhook-server-cert"  # noqa: S105 - the end of the Secret's name
+
+
+def trusting(document: Object, authorities: Mapping[str, str]) -> Object:
+    """Return the object with the authority of each webhook that it names. `authorities` are by namespace.
+
+    Kueue writes it itself otherwise, into one definition after the other, before it starts: 2 s.
+    """
+    changed = copy.deepcopy(document)
+    conversion = changed.get("spec", {}).get("conversion", {}).get("webhook")
+    for webhook in [*changed.get("webhooks", []), *([conversion] if conversion else [])]:
+        authority = authorities.get(webhook["clientConfig"].get("service", {}).get("namespace", ""))
+        if authority:
+            webhook["clientConfig"]["caBundle"] = authority
+    return changed

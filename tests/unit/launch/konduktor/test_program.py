@@ -1,0 +1,115 @@
+"""konduktor's process: begun before its files are there, used once, ended with the launch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import psutil
+import pytest
+
+from harness.core import processes
+from harness.core.errors import ToolError
+from harness.launch.konduktor.program import Konduktor
+
+TELLS = """
+import json, os, sys
+from pathlib import Path
+print(json.dumps({"words": sys.argv, "job": Path(sys.argv[-1]).read_text(), "name": __name__,
+    "home": os.environ["HOME"], "pid": os.getpid(), "imported": "email.mime.text" in sys.modules,
+    "path": sys.path[0]}))
+sys.exit(int(Path(sys.argv[-1]).read_text() == "fails"))
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A program of a Python environment, which says how it was called."""
+    there = tmp_path / "bin"
+    there.mkdir()
+    (there / "python").symlink_to(sys.executable)
+    (there / "konduktor").write_text(f"#!{sys.executable}\n{TELLS}")
+    (there / "konduktor").chmod(0o755)
+    monkeypatch.setattr("harness.launch.konduktor.program.LIBRARIES", ("email.mime.text", "no.such.library"))
+    return there / "konduktor"
+
+
+def test_what_was_begun_runs_the_program_as_it_would_run_alone(program: Path, tmp_path: Path) -> None:
+    """Contract: same words and environment, files that came after its start. A second launch starts anew."""
+    with Konduktor(tmp_path / "state", program) as konduktor:
+        begun = konduktor._waiting
+        assert begun is not None
+        konduktor.job.write_text("job")
+        first, second = (json.loads(konduktor.launch(program).stdout) for _ in range(2))
+        assert first.pop("pid") == begun.pid != second.pop("pid")
+        assert (first.pop("imported"), second.pop("imported")) == (True, False)
+        assert first.pop("path") != os.getcwd()
+        del second["path"]
+        assert first == second
+        assert first["words"][0] == str(program)
+        assert first["home"] == str(konduktor.home)
+    assert not konduktor.home.exists()
+
+
+def test_a_failure_of_what_was_begun_is_its_own(program: Path, tmp_path: Path) -> None:
+    with Konduktor(tmp_path / "state", program) as konduktor:
+        konduktor.job.write_text("fails")
+        with pytest.raises(ToolError) as failed:
+            konduktor.launch(program)
+    assert failed.value.returncode == 1
+    assert '"job": "fails"' in failed.value.output
+
+
+@pytest.mark.parametrize("ending", ["block", "error", "interruption"])
+def test_nothing_is_left_of_what_nobody_launched(program: Path, tmp_path: Path, ending: str) -> None:
+    """Contract: process and HOME go with the block, however it ends."""
+    expected = {"block": nullcontext(), "error": pytest.raises(ValueError, match="x")}
+    konduktor = Konduktor(tmp_path / "state", program)
+    assert konduktor._waiting is not None
+    pid = konduktor._waiting.pid
+    with expected.get(ending) or pytest.raises(KeyboardInterrupt, match="SIGINT"), konduktor:
+        if ending == "error":
+            raise ValueError("x")
+        if ending == "interruption":
+            processes.interrupt_all("SIGINT")
+    assert not psutil.pid_exists(pid)
+    assert not konduktor.home.exists()
+
+
+def test_it_ends_with_a_harness_that_is_killed(program: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from harness.launch.konduktor.program import Konduktor;"
+        "k = Konduktor(Path(sys.argv[1]), Path(sys.argv[2])); print(k._waiting.pid, flush=True);"
+        "time.sleep(99)"
+    )
+    harness = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "state"), str(program)], stdout=subprocess.PIPE, text=True
+    )
+    assert harness.stdout is not None
+    waiting = psutil.Process(int(harness.stdout.readline()))
+    harness.kill()
+    harness.communicate()
+    gone, _ = psutil.wait_procs([waiting], timeout=30)
+    assert gone
+
+
+def test_without_a_program_nothing_is_begun(tmp_path: Path) -> None:
+    with Konduktor(tmp_path / "state", None) as konduktor:
+        assert konduktor._waiting is None
+        assert (konduktor.home.stat().st_mode & 0o777) == 0o700
+
+
+def test_homes_of_dead_processes_are_removed(tmp_path: Path) -> None:
+    """HOMEs of living processes stay, whoever owns them. A name that is no process's is left over too."""
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    for pid in (dead.pid, os.getppid(), os.getpid(), 1, "odd", 2**70):
+        (tmp_path / f"launch-{pid}-x").mkdir(exist_ok=True)  # our parent may be 1
+    with Konduktor(tmp_path, None) as konduktor:
+        left = {path.name for path in tmp_path.iterdir()} - {konduktor.home.name}
+    assert left == {f"launch-{os.getppid()}-x", f"launch-{os.getpid()}-x", "launch-1-x"}
