@@ -57,6 +57,10 @@ class Launched:
     """Bytes of the evidence."""
 
 
+class NotPassed(Exception):
+    """A launch had another verdict than PASS. What came before it is worth to be seen."""
+
+
 def launch(job: dict[str, Any], folder: Path, number: int) -> Launched:
     """Run `harness run` of a job. It must pass."""
     file = folder / f"job-{number}.yaml"
@@ -74,7 +78,7 @@ def launch(job: dict[str, Any], folder: Path, number: int) -> Launched:
         out.seek(0)
         answer = json.loads(out.read())
     if status:
-        raise SystemExit(f"PASS was expected, seen {answer['cause']}: {answer['explanation']}")
+        raise NotPassed(f"{answer['cause']}: {answer['explanation']}")
     bundle = Path(answer["bundle"])
     manifest = Bundle.open(bundle).manifest
     assert manifest is not None
@@ -133,7 +137,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bench-growth-") as name:
         folder, number = Path(name), 0
 
-        def row(what: str, launched: Launched) -> None:
+        def row(what: str, *jobs: dict[str, Any]) -> None:
+            """Launch these side by side, and show the slowest."""
+            nonlocal number
+            first, number = number, number + len(jobs)
+            try:
+                with ThreadPoolExecutor(len(jobs)) as pool:
+                    found = list(pool.map(lambda n: launch(jobs[n - first], folder, n), range(first, number)))
+            except NotPassed as error:
+                say(f"| {what}: {error} | | | | | | |")
+                return
+            launched = max(found, key=lambda each: each.seconds)
             cores = launched.processor / launched.seconds
             cells = (
                 f"{launched.seconds:.1f} | {launched.observed:.1f} | {launched.processor:.1f} | {cores:.2f}"
@@ -142,30 +156,17 @@ def main() -> int:
             say(f"| {what} | {cells} | {sizes} |")
 
         try:
-            launch(job_of(), folder, number)
+            launch(job_of(), folder, -1)
             for ranks in asked.ranks:
-                number += 1
-                row(f"{ranks} ranks", launch(job_of(ranks=ranks), folder, number))
+                row(f"{ranks} ranks", job_of(ranks=ranks))
             for points in asked.points:
-                number += 1
-                row(f"{points} points a rank", launch(job_of(points=points), folder, number))
+                row(f"{points} points a rank", job_of(points=points))
             for megabytes in asked.image:
-                number += 1
                 tag = padded(worker, megabytes, folder)
-                row(
-                    f"an image that is new, and {megabytes} MB larger",
-                    launch(job_of(image=tag), folder, number),
-                )
+                row(f"an image that is new, and {megabytes} MB larger", job_of(image=tag))
                 subprocess.run(["docker", "rmi", tag], check=False, capture_output=True)
             for count in asked.beside:
-                number += count
-                with ThreadPoolExecutor(count) as pool:
-                    found = list(
-                        pool.map(lambda n: launch(job_of(), folder, n), range(number, number + count))
-                    )
-                slowest = max(found, key=lambda each: each.seconds)
-                row(f"{count} side by side, the slowest", slowest)
-                number += count
+                row(f"{count} side by side, the slowest", *[job_of()] * count)
         finally:
             subprocess.run(
                 [str(Path(sys.executable).with_name("harness")), "down", "--cluster-name", NAME],

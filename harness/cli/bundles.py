@@ -38,7 +38,7 @@ def runs(
         return _prune(runs_dir, to_keep, as_json)
     from harness.evidence import folder
     from harness.report import runs as listing
-    from harness.report.terminal import wide
+    from harness.report.signs import wide
 
     found = folder.past(runs_dir)
     rows = [listing.row(one) for one in found[-(last or len(found)) :]]
@@ -70,7 +70,7 @@ def diff(
     from harness.report.diff import compare
     from harness.report.diff_text import render
     from harness.report.facts import facts
-    from harness.report.terminal import wide
+    from harness.report.signs import wide
 
     runs_dir = load().runs_dir
     sides = [facts(opened(path, runs_dir), str(path)) for path in (a, b)]

@@ -6,9 +6,11 @@ was cut off.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -120,12 +122,17 @@ def _folders(runs_dir: Path) -> Iterator[Path]:
 
 def size(path: Path) -> int:
     """Return the bytes that a folder takes on the disk, as `du` counts them. Links are not followed."""
-    total = 0
-    for each in (path, *path.rglob("*")):
-        try:
-            total += each.lstat().st_blocks * 512
-        except FileNotFoundError:  # it is being written, or removed
-            continue
+    total, folders = 0, [path]
+    with suppress(OSError):
+        total = path.lstat().st_blocks * 512
+    while folders:
+        # By scandir: a cache of 50 000 files takes pathlib a second.
+        with suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                with suppress(OSError):  # it is being written, or removed
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(Path(entry.path))
     return total
 
 

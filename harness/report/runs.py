@@ -13,7 +13,7 @@ from rich.text import Text
 from harness.evidence import folder
 from harness.evidence.folder import Past, State
 from harness.report.amounts import amount
-from harness.report.terminal import STYLE
+from harness.report.signs import STYLE
 
 WIDE = 130
 """Columns that need a wide terminal."""

@@ -20,18 +20,7 @@ from harness.report import acceptance
 from harness.report.attempts import HEADINGS, RankAttempt
 from harness.report.netcheck import Matrix
 from harness.report.page import REPORT
-
-STYLE = {"PASS": "bold green", "WARN": "bold yellow", "FAIL": "bold red", "UNKNOWN": "bold yellow"}
-MARK = {"PASS": "✓", "FAIL": "✗", "UNKNOWN": "?"}
-PIPE_COLUMNS = 240
-
-
-def wide() -> Console:
-    """Return a console for tables. Output that is not a terminal gets unlimited width."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = PIPE_COLUMNS
-    return console
+from harness.report.signs import MARK, STYLE
 
 
 def render(

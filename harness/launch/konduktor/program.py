@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 
 from harness.core import processes
@@ -45,7 +46,7 @@ class Konduktor:
     """`konduktor launch` with a HOME of one launch alone, which the end of the `with` block removes."""
 
     def __init__(self, state_dir: Path, program: Path | None) -> None:
-        """Create a HOME in `state_dir`, and start the process where `program` is installed already.
+        """Create a HOME in `state_dir`, and start the process where `program` is there already.
 
         HOMEs of processes that were killed are removed.
         """
@@ -58,7 +59,7 @@ class Konduktor:
             self.home / name for name in ("config.yaml", "kubeconfig", "job.yaml")
         )
         self._until = ExitStack()
-        self._waiting = None if program is None else self._started(program)
+        self._waiting = self._started(program) if program is not None and _of_python(program) else None
 
     def launch(self, program: Path) -> subprocess.CompletedProcess[str]:
         """Run `konduktor launch` on the files of this HOME. Raises ToolError."""
@@ -110,3 +111,9 @@ class Konduktor:
             "NO_PROXY": "127.0.0.1,localhost",
         }
         return {"USER": "harness", **processes.environment(own, only=("PATH", "LANG", "TMPDIR", "USER"))}
+
+
+def _of_python(program: Path) -> bool:
+    """Return whether a script is for Python: its first line says so, or the second of a path that is long."""
+    with program.open("rb") as text:
+        return any(b"python" in line for line in islice(text, 2))

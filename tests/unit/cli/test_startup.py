@@ -85,10 +85,10 @@ def test_wrong_usage_imports_no_more_than_help(tmp_path: Path) -> None:
 
 
 def test_old_bundles_are_listed_without_a_cluster_client(tmp_path: Path) -> None:
-    """Contract: `harness runs` reads folders. It imports no client of Kubernetes, and none of HTTP."""
+    """Contract: `harness runs` reads folders. It imports no client of Kubernetes, none of HTTP, no judge."""
     code, modules, _ = imported("harness", "runs", folder=tmp_path)
     assert code == 0
-    assert modules & {"kubernetes", "httpx", "starlette", "kopf", "jinja2"} == set()
+    assert modules & {"kubernetes", "httpx", "starlette", "kopf", "jinja2", "harness.judge"} == set()
 
 
 def test_the_scripts_that_users_type_are_these_entry_points() -> None:

@@ -104,6 +104,13 @@ def test_without_a_program_nothing_is_begun(tmp_path: Path) -> None:
         assert (konduktor.home.stat().st_mode & 0o777) == 0o700
 
 
+def test_a_program_that_is_not_for_python_is_started_when_it_is_needed(program: Path, tmp_path: Path) -> None:
+    program.write_text("#!/bin/bash\necho called with $1\n")
+    with Konduktor(tmp_path / "state", program) as konduktor:
+        assert konduktor._waiting is None
+        assert konduktor.launch(program).stdout == "called with --kubeconfig\n"
+
+
 def test_homes_of_dead_processes_are_removed(tmp_path: Path) -> None:
     """HOMEs of living processes stay, whoever owns them. A name that is no process's is left over too."""
     dead = subprocess.Popen([sys.executable, "-c", ""])
