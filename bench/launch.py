@@ -131,19 +131,11 @@ def on_kept_cluster(bench: Bench, rounds: int, several: bool) -> None:
     small = {**environment, "HARNESS_CPU_REQUEST": "200m"}  # four of them at once are to be admitted
     try:
         bench.run("warm", **environment)
-        sent = bench.bundles["warm"][-1]
         for number in range(rounds):
             (edited / WORKER.name).write_text(f"{text}\n# edit {number}\n")
-
-            def job(sent: Path = sent) -> None:
-                job_alone(kept, sent)
-
-            def launch() -> None:
-                bench.run("kept", **environment)
-
-            for arm, what in [("job", job), ("kept", launch)][:: 1 - 2 * (number % 2)]:
-                bench.take(arm, what)
-            sent = bench.bundles["kept"][-1]  # of a namespace that later launches remove
+            bench.take("kept", lambda: bench.run("kept", **environment))
+            sent = bench.bundles["kept"][-1]  # of its namespace, which later launches remove
+            bench.take("job", lambda sent=sent: job_alone(kept, sent))  # type: ignore[misc]
             bench.take("edit", lambda: bench.run("edit", HARNESS_SCRIPTS=str(edited), **environment))
             bench.take(
                 "failing", lambda: bench.run("failing", 1, HARNESS_SCRIPTS=str(raising), **environment)
@@ -229,14 +221,16 @@ def main() -> int:
     stack = resolve(RunContext(settings=settings, progress=lambda _text: None))
     with tempfile.TemporaryDirectory(prefix="bench-launch-") as folder:
         bench = Bench(settings, stack, Path(folder))
-        without_cluster(bench, asked.rounds, asked.documented)
-        on_kept_cluster(bench, asked.rounds, asked.several)
-        text = markdown(bench.settings.workers, bench.seconds, bench.used, bench.bundles)
-        print(text)
+        try:
+            without_cluster(bench, asked.rounds, asked.documented)
+            on_kept_cluster(bench, asked.rounds, asked.several)
+        finally:  # what was measured before a failure must not be lost
+            text = markdown(bench.settings.workers, bench.seconds, bench.used, bench.bundles)
+            print(text)
+            if asked.json:
+                asked.json.write_text(json.dumps(bench.seconds, indent=1))
         if asked.write:
             replace(asked.write, f"launch {asked.workers}", text)
-        if asked.json:
-            asked.json.write_text(json.dumps(bench.seconds, indent=1))
     return 0
 
 
