@@ -20,8 +20,10 @@ from harness.core.clock import CLOCK
 from harness.core.kubernetes import Object
 from harness.provision.controllers.trusting import SECRET
 
-AUTHORITY_DAYS, SERVER_DAYS = 3650, 365
-"""As cert-controller's own. It renews 90 days before the end."""
+AUTHORITY_DAYS = SERVER_DAYS = 3650
+"""As long as cert-controller's authority. Where controllers look after certificates, as on a user's cluster, they
+renew them 90 days before the end; in a kind cluster they do not (quick.certified).
+"""
 
 
 def issued(secret: Object) -> Object:

@@ -9,10 +9,17 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import yaml
+
 from harness.core.kubernetes import Object
 
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
-DEPLOYMENT, DEFINITION = "Deployment", "CustomResourceDefinition"
+DEPLOYMENT, DEFINITION, CONFIGURATION = "Deployment", "CustomResourceDefinition", "ConfigMap"
+_FILE = "controller_manager_config.yaml"
+_CERTIFICATES, _VISIBILITY = "cert", "visibility"
+"""Volumes of the published Deployments. Kueue writes a certificate into the second one, if it makes any."""
+_METRICS = "/etc/kueue/metrics/certs"
+"""Where a Kueue that makes no certificates looks for those of its metrics."""
 _API_SERVER = (
     {"name": "KUBERNETES_SERVICE_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
     {"name": "KUBERNETES_SERVICE_PORT", "value": "6443"},
@@ -23,8 +30,12 @@ _VALUES = ("default", "enum", "example")
 
 
 def quick(document: Object) -> Object:
-    """Return the object as a new cluster gets it. Only Deployments and definitions are changed."""
-    change = {DEPLOYMENT: at_once, DEFINITION: undescribed}.get(document["kind"])
+    """Return the object as a new cluster gets it.
+
+    Deployments, definitions and the controllers' own configurations are changed.
+    """
+    changes = {DEPLOYMENT: at_once, DEFINITION: undescribed, CONFIGURATION: certified}
+    change = changes.get(document["kind"])
     return change(document) if change else document
 
 
@@ -40,11 +51,30 @@ def at_once(deployment: Object) -> Object:
     spec["nodeSelector"] = {**spec.get("nodeSelector", {}), CONTROL_PLANE: ""}
     tolerated = {"key": CONTROL_PLANE, "operator": "Exists", "effect": "NoSchedule"}
     spec["tolerations"] = [*spec.get("tolerations", []), tolerated]
+    held = {each["name"]: each for each in spec.get("volumes", [])}
+    if _VISIBILITY in held:
+        held[_VISIBILITY] = {**held[_CERTIFICATES], "name": _VISIBILITY}
+        spec["volumes"] = list(held.values())
     for container in spec["containers"]:
         container["env"] = [*container.get("env", []), *_API_SERVER]
+        certificates = [each for each in container.get("volumeMounts", []) if each["name"] == _CERTIFICATES]
+        container.get("volumeMounts", []).extend({**each, "mountPath": _METRICS} for each in certificates)
         if "readinessProbe" in container:
             container["readinessProbe"] |= {"initialDelaySeconds": 0, "periodSeconds": 1}
     return changed
+
+
+def certified(configuration: Object) -> Object:
+    """Return the configuration with certificates that the controller need not make, because the harness does.
+
+    Kueue starts twice otherwise: first to look after certificates, and then to serve, 2 s later. They are valid
+    for longer than any cluster of the harness lives (certificates.SERVER_DAYS).
+    """
+    if _FILE not in configuration.get("data", {}):
+        return configuration
+    settings = yaml.safe_load(configuration["data"][_FILE])
+    text = yaml.safe_dump({**settings, "internalCertManagement": {"enable": False}})
+    return {**configuration, "data": {**configuration["data"], _FILE: text}}
 
 
 def undescribed(definition: Object) -> Object:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.provision.controllers.quick import CONTROL_PLANE, DEFINITION, DEPLOYMENT, quick
+from harness.provision.controllers.quick import CONFIGURATION, CONTROL_PLANE, DEFINITION, DEPLOYMENT, quick
 
 
 def deployment() -> dict[str, Any]:
@@ -49,6 +50,42 @@ def test_pods_of_controllers_do_not_wait_for_kube_proxy() -> None:
         assert env["KUBERNETES_SERVICE_HOST"]["valueFrom"]["fieldRef"]["fieldPath"] == "status.hostIP"
         assert env["KUBERNETES_SERVICE_PORT"]["value"] == "6443"
         assert ("OWN" in env) == (container["name"] == "beside")
+
+
+def test_controllers_are_given_certificates_wherever_they_would_make_some() -> None:
+    """Webhooks, Kueue's metrics and Kueue's visibility server: all have the Secret that the harness fills."""
+    published = deployment()
+    spec = published["spec"]["template"]["spec"]
+    secret = {"secret": {"secretName": "kueue-webhook-server-cert"}}
+    spec["volumes"] = [{"name": "visibility", "emptyDir": {}}, {"name": "cert", **secret}, {"name": "other"}]
+    mounts = [
+        {"name": "visibility", "mountPath": "/visibility"},
+        {"name": "cert", "mountPath": "/tmp/k8s-webhook-server/serving-certs", "readOnly": True},
+    ]
+    spec["containers"][0]["volumeMounts"] = list(mounts)
+    changed = quick(published)["spec"]["template"]["spec"]
+    assert [each["name"] for each in changed["volumes"]] == ["visibility", "cert", "other"]
+    assert changed["volumes"][0] == {"name": "visibility", **secret}
+    metrics = {"name": "cert", "mountPath": "/etc/kueue/metrics/certs", "readOnly": True}
+    assert changed["containers"][0]["volumeMounts"] == [*mounts, metrics]
+    assert "volumeMounts" not in changed["containers"][1]
+
+
+def test_a_controller_s_own_settings_stay() -> None:
+    file = "controller_manager_config.yaml"
+    text = (
+        "kind: Configuration\nleaderElection: {leaderElect: true}\ninternalCertManagement: {enable: true}\n"
+    )
+    published = {"kind": CONFIGURATION, "metadata": {"name": "x"}, "data": {file: text, "beside": "1"}}
+    changed = quick(published)
+    assert changed["data"]["beside"] == "1"
+    assert yaml.safe_load(changed["data"][file]) == {
+        "kind": "Configuration",
+        "leaderElection": {"leaderElect": True},
+        "internalCertManagement": {"enable": False},
+    }
+    other = {"kind": CONFIGURATION, "metadata": {"name": "x"}}
+    assert quick(other) == other
 
 
 def test_a_schema_loses_its_descriptions_and_nothing_else() -> None:
