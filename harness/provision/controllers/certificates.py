@@ -21,8 +21,8 @@ from harness.core.kubernetes import Object
 from harness.provision.controllers.trusting import SECRET
 
 AUTHORITY_DAYS = SERVER_DAYS = 3650
-"""As long as cert-controller's authority. Where controllers look after certificates, as on a user's cluster, they
-renew them 90 days before the end; in a kind cluster they do not (quick.certified).
+"""As long as cert-controller's authority. Where controllers look after certificates, as on a user's cluster,
+they renew them 90 days before the end; in a kind cluster they do not (quick.certified).
 """
 
 

@@ -67,8 +67,8 @@ def at_once(deployment: Object) -> Object:
 def certified(configuration: Object) -> Object:
     """Return the configuration with certificates that the controller need not make, because the harness does.
 
-    Kueue starts twice otherwise: first to look after certificates, and then to serve, 2 s later. They are valid
-    for longer than any cluster of the harness lives (certificates.SERVER_DAYS).
+    Kueue starts twice otherwise: first to look after certificates, and then to serve, 2 s later. They are
+    valid for longer than any cluster of the harness lives (certificates.SERVER_DAYS).
     """
     if _FILE not in configuration.get("data", {}):
         return configuration
