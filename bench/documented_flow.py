@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import time
-from decimal import Decimal
 from pathlib import Path
 
 import yaml
@@ -100,12 +99,11 @@ def _launch(
     (home / ".konduktor/schemas/podspec.json").write_text("{}")
     (home / "job.yaml").write_text(yaml.safe_dump(document))
     # Pods here reach no package archive, from which konduktor would install programs into them.
-    container: dict[str, object] = {"imagePullPolicy": "IfNotPresent"}
-    lower = queues.single_node_request(kube, Decimal(document["resources"]["cpus"]), document["num_nodes"])
-    if lower is not None:  # one node admits no two pods of 1 CPU
-        container["resources"] = {"requests": {"cpu": lower}}
-    config = {"apt": {"skip": True}, "kubernetes": {"pod_config": {"spec": {"containers": [container]}}}}
-    (home / "config.yaml").write_text(yaml.safe_dump(config))
+    pull = {
+        "apt": {"skip": True},
+        "kubernetes": {"pod_config": {"spec": {"containers": [{"imagePullPolicy": "IfNotPresent"}]}}},
+    }
+    (home / "config.yaml").write_text(yaml.safe_dump(pull))
     own = {
         "HOME": str(home),
         "KUBECONFIG": str(kube.kubeconfig),
