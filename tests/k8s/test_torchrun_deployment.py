@@ -21,7 +21,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from torchrun_team import Team
 
 from harness.context import RunContext
+from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Object, condition
+from harness.core.retries import pause
 from harness.fixtures.plugin import progress
 from harness.provision.cluster import Ready
 from harness.provision.images.build import build_controller
@@ -112,6 +114,16 @@ class Installed:
     def text(self, pod: str, **query: str) -> str:
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/log"
         return self.team.kube.fetch(path, query).read().decode()
+
+    def until_counted(self, sample: tuple[str, Any]) -> tuple[str, dict[str, Samples]]:
+        """Return the leader, and what each pod has, once the leader has the sample: a new one has none."""
+        deadline = Deadline.after(60)
+        while True:
+            leader, found = self.leader(), {pod: self.scraped(pod) for pod in self.pods()}
+            if sample in found.get(leader, {}):
+                return leader, found
+            assert not deadline.passed, (leader, sorted(map(str, found.get(leader, {}))))
+            pause(deadline)
 
     def scraped(self, pod: str) -> Samples:
         """Return sample → value, of /metrics through the API server."""
@@ -249,12 +261,12 @@ def test_each_transition_has_one_event(ran: Installed) -> None:
 def test_metrics_and_log(ran: Installed) -> None:
     """Contract: metrics say what happened, and every line of the log is a JSON object."""
     ran.until_available()
-    leader, pods = ran.leader(), list(ran.pods())
-    scraped = {pod: ran.scraped(pod) for pod in pods}
-    assert [pod for pod in pods if scraped[pod]["torchrun_leader", ()]] == [leader]
-    found = scraped[leader]
     in_team = ("namespace", ran.team.namespace)
-    assert found["torchrun_jobs", (in_team, ("phase", "Succeeded"))] == 1
+    succeeded = "torchrun_jobs", (in_team, ("phase", "Succeeded"))
+    leader, scraped = ran.until_counted(succeeded)
+    assert [pod for pod in scraped if scraped[pod]["torchrun_leader", ()]] == [leader]
+    found = scraped[leader]
+    assert found[succeeded] == 1
     assert found["torchrun_reconcile_seconds_count", (("kind", "job"),)] > 0
     [before] = ran.before
     assert before["torchrun_queue_wait_seconds_count", (in_team, ("queue", "cpu"))] == 1
