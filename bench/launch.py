@@ -14,8 +14,8 @@ down slows all of them.
   on a kept cluster   job       `konduktor launch` of the same job, until its JobSet is Completed, by a watch
                       kept      `harness run`
                       edit      the same after an edit of the worker script
-                      failing   the same with a rank that raises at step 5, and how long the verdict came
-                          after the API server showed the failed container, and the failed JobSet
+                      failing   the same with a rank that raises at step 5, and how long after the API server
+                          showed the failed container, and the failed JobSet, the verdict came
                       four jobs `konduktor launch` of four such jobs at once, until all are Completed
                       beside    four `harness run` at once
 """
@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,7 @@ from harness.context import RunContext  # noqa: E402
 from harness.core.kubernetes import Object, condition  # noqa: E402
 from harness.evidence.reader import Bundle  # noqa: E402
 from harness.launch.konduktor.kubeconfig import for_launch  # noqa: E402
+from harness.launch.konduktor.program import Konduktor  # noqa: E402
 from harness.launch.konduktor.submit import JOBSET_API  # noqa: E402
 from harness.provision.images.stack import Stack, resolve  # noqa: E402
 from harness.provision.kind.cluster import KindCluster  # noqa: E402
@@ -160,37 +162,14 @@ def job_alone(settings: Settings, bundle: Path, count: int = 1) -> None:
     assert manifest is not None
     assert manifest.launch is not None
     kube, namespace = KindCluster(settings).kube(), manifest.launch.namespace
-    with tempfile.TemporaryDirectory() as home:
-        (Path(home) / ".konduktor/schemas").mkdir(parents=True)
-        (Path(home) / ".konduktor/schemas/podspec.json").write_text("{}")
-        (Path(home) / "kubeconfig").write_text(yaml.safe_dump(for_launch(kube, namespace)))
-        program = konduktor_bin(RunContext(settings=settings, progress=lambda _text: None))
-        own = {
-            "HOME": home,
-            "KUBECONFIG": f"{home}/kubeconfig",
-            "KONDUKTOR_CONFIG": str(bundle / "launch/konduktor-config.yaml"),
-            "KONDUKTOR_SKIP_IMAGE_CHECK": "1",
-            "KONDUKTOR_DISABLE_USAGE_COLLECTION": "1",
-            "NO_PROXY": "127.0.0.1,localhost",
-            "USER": "bench",
-        }
+    program = konduktor_bin(RunContext(settings=settings, progress=lambda _text: None))
+    with tempfile.TemporaryDirectory() as state, Konduktor(Path(state), None) as konduktor:
+        shutil.copyfile(bundle / "launch/konduktor-config.yaml", konduktor.config)
+        shutil.copyfile(bundle / "launch/job.yaml", konduktor.job)
+        konduktor.kubeconfig.write_text(yaml.safe_dump(for_launch(kube, namespace)))
         before = {each["metadata"]["name"] for each in kube.objects(JOBSET_API, "JobSet", namespace)}
-        command = [
-            program,
-            "--kubeconfig",
-            own["KUBECONFIG"],
-            "launch",
-            "-y",
-            "-s",
-            "-d",
-            bundle / "launch/job.yaml",
-        ]
-
-        def submit(_: int) -> None:
-            subprocess.run(command, env={"PATH": os.environ["PATH"], **own}, check=True, capture_output=True)
-
         with ThreadPoolExecutor(count) as pool:
-            list(pool.map(submit, range(count)))
+            list(pool.map(lambda _: konduktor.launch(program), range(count)))
 
         def completed(found: dict[str, Object]) -> str | None:
             new = [each for name, each in found.items() if name not in before]

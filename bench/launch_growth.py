@@ -58,7 +58,7 @@ class Launched:
 
 
 class NotPassed(Exception):
-    """A launch had another verdict than PASS. What came before it is worth to be seen."""
+    """A launch had another verdict than PASS. The rows before it are worth keeping."""
 
 
 def launch(job: dict[str, Any], folder: Path, number: int) -> Launched:

@@ -58,6 +58,9 @@ class Konduktor:
         self.config, self.kubeconfig, self.job = (
             self.home / name for name in ("config.yaml", "kubeconfig", "job.yaml")
         )
+        schemas = self.home / ".konduktor" / "schemas"
+        schemas.mkdir(parents=True, mode=0o700)
+        (schemas / "podspec.json").write_text("{}")  # konduktor fetches it from the internet otherwise
         self._until = ExitStack()
         self._waiting = self._started(program) if program is not None and _of_python(program) else None
 

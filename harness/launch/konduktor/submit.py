@@ -81,11 +81,8 @@ class KonduktorLauncher:
         )
 
     def _prepare(self, submission: Submission, record: Callable[[str, str], None]) -> None:
-        """Write job file, config, schema and kubeconfig."""
+        """Write job file, config and kubeconfig."""
         konduktor = self.konduktor
-        schemas = konduktor.home / ".konduktor" / "schemas"
-        schemas.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (schemas / "podspec.json").write_text("{}")
         config = yaml.safe_dump(konduktor_config(submission))
         konduktor.config.write_text(config)
         record("launch/konduktor-config.yaml", config)

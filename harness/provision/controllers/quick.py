@@ -51,17 +51,23 @@ def at_once(deployment: Object) -> Object:
     spec["nodeSelector"] = {**spec.get("nodeSelector", {}), CONTROL_PLANE: ""}
     tolerated = {"key": CONTROL_PLANE, "operator": "Exists", "effect": "NoSchedule"}
     spec["tolerations"] = [*spec.get("tolerations", []), tolerated]
-    held = {each["name"]: each for each in spec.get("volumes", [])}
-    if _VISIBILITY in held:
-        held[_VISIBILITY] = {**held[_CERTIFICATES], "name": _VISIBILITY}
-        spec["volumes"] = list(held.values())
+    _mount_certificates(spec)
     for container in spec["containers"]:
         container["env"] = [*container.get("env", []), *_API_SERVER]
-        certificates = [each for each in container.get("volumeMounts", []) if each["name"] == _CERTIFICATES]
-        container.get("volumeMounts", []).extend({**each, "mountPath": _METRICS} for each in certificates)
         if "readinessProbe" in container:
             container["readinessProbe"] |= {"initialDelaySeconds": 0, "periodSeconds": 1}
     return changed
+
+
+def _mount_certificates(spec: Object) -> None:
+    """Mount the webhooks' certificates wherever Kueue, which makes none (`certified`), needs some."""
+    volumes = {each["name"]: each for each in spec.get("volumes", [])}
+    if _VISIBILITY in volumes:
+        volumes[_VISIBILITY] = {**volumes[_CERTIFICATES], "name": _VISIBILITY}
+        spec["volumes"] = list(volumes.values())
+    for container in spec["containers"]:
+        mounts = container.get("volumeMounts", [])
+        mounts.extend([{**each, "mountPath": _METRICS} for each in mounts if each["name"] == _CERTIFICATES])
 
 
 def certified(configuration: Object) -> Object:
