@@ -101,8 +101,7 @@ class _Filling:
                 self._until(self._there)
                 self._until(self._configured)
             with attempt("controller images to new nodes"):
-                load_images(list(self._stack.node_images), kind.nodes(), self._context)
-                load_images([self._tracker], kind.pools(), self._context)
+                load_images([*self._stack.node_images, self._tracker], kind.nodes(), self._context)
             self._loaded.set()
             with attempt("worker image to new nodes"):
                 load_images([self._worker], kind.pools(), self._context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import time
@@ -128,7 +129,8 @@ class _Making:
                     self._controllers(programs)
             else:
                 self._controllers(programs)
-        shutil.rmtree(compiled, ignore_errors=True)
+        # Not at once: while 7 GB go, and some minutes after, ext4 is slow to make the files of unpacked images.
+        atexit.register(shutil.rmtree, compiled, ignore_errors=True)
 
     @contextmanager
     def _step(self, what: str) -> Iterator[Path]:
