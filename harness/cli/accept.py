@@ -1,7 +1,5 @@
 """`harness accept`: launch the acceptance tests of a cluster, and say of each node what it is worth."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path

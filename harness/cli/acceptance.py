@@ -1,7 +1,5 @@
 """`harness accepted` and `harness mark-nodes`: the nodes that passed, limits made from them, their marks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -89,7 +87,7 @@ def mark_nodes(
     return 2 if done.absent else 0
 
 
-def fleet_of(bundle: Bundle) -> Fleet:
+def fleet_of(bundle: "Bundle") -> "Fleet":
     """Return the fleet of a bundle. Raises UsageError where no acceptance tests were recorded."""
     from harness.judge.fleet_case import FILE, of_bundle
 
@@ -99,7 +97,7 @@ def fleet_of(bundle: Bundle) -> Fleet:
     return found
 
 
-def write_limits(found: Fleet, bundle: Bundle, file: Path, share: float | None = None) -> None:
+def write_limits(found: "Fleet", bundle: "Bundle", file: Path, share: float | None = None) -> None:
     """Write the limits. Raises HarnessError for a fleet that is not known to be good, and writes nothing."""
     from harness.evidence.files import replace_file
     from harness.judge.calibrate import SHARE, baselines, toml

@@ -1,7 +1,5 @@
 """`harness runs` and `harness diff`: commands for past bundles. They touch no cluster."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Commands for a cluster: create, pause, resume and delete it, and look inside."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -68,7 +66,7 @@ def resume(
     return _done(kind.name, done, as_json, ("resumed, and serves again", "was not paused"))
 
 
-def _kind(name: str | None) -> KindCluster:
+def _kind(name: str | None) -> "KindCluster":
     from harness.provision.kind.cluster import KindCluster
 
     return KindCluster(load(cluster_name=name))

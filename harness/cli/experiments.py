@@ -1,7 +1,5 @@
 """`harness faults` and `harness soak`: the commands that test the harness itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -6,8 +6,6 @@ Exit codes: 0 PASS, 1 FAIL, 2 UNKNOWN or the harness could not do its work, 64 b
 A command imports what it works with when it is called (harness/cli/lazy.py).
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`harness netcheck`: launch netcheck alone, or look from inside a running job, and show who reaches whom."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

@@ -3,8 +3,6 @@
 An option that two commands have is defined here, so that it means the same in both.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """`harness report` and `harness summary`: what bundles say, for people and for CI, offline."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -82,7 +80,7 @@ def summary(
     return 0
 
 
-def _shown(path: Path, bundle: Bundle) -> Path:
+def _shown(path: Path, bundle: "Bundle") -> Path:
     """Return the bundle as the user called it, unless that was only its name."""
     return path if path.is_dir() else bundle.path
 

@@ -1,7 +1,5 @@
 """`harness torchrun`, also `kubectl torchrun`: TorchrunJobs from the folder that you work in."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +23,7 @@ Follow = Annotated[bool, typer.Option("--follow", "-f", help="until the job ends
 torchrun_app = typer.Typer(help="Train with the code of this folder on a cluster.", no_args_is_help=True)
 
 
-def _jobs(namespace: str | None, kubeconfig: Path | None, context: str | None) -> Jobs:
+def _jobs(namespace: str | None, kubeconfig: Path | None, context: str | None) -> "Jobs":
     from harness.cli.torchrun_jobs import Jobs, cluster, namespace_of
     from harness.core.kubernetes import reached
 

@@ -1,7 +1,5 @@
 """`harness tracker`: serve the tracker, open its pages on a cluster, make keys of projects."""
 
-from __future__ import annotations
-
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -118,7 +116,7 @@ def page_of(link: str) -> str:
     return parts.path + (f"?{parts.query}" if parts.query else "")
 
 
-def reached(cluster: Cluster) -> Kube:
+def reached(cluster: "Cluster") -> "Kube":
     """Return the client of a cluster that answers. Raises HarnessError."""
     if cluster.owns_namespaces and not cluster.kubeconfig.is_file():
         raise HarnessError(
@@ -137,7 +135,9 @@ def reached(cluster: Cluster) -> Kube:
 
 
 @contextmanager
-def forwarded(settings: Settings, cluster: Cluster, port: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def forwarded(
+    settings: "Settings", cluster: "Cluster", port: int
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Forward a port of this machine's loopback to the tracker, for as long as the block runs.
 
     Raises HarnessError (cause tracker.unreachable) when that does not begin.

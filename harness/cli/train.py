@@ -1,7 +1,5 @@
 """`harness train`: launch the trainers on several nodes, and prove that what is killed comes back."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Annotated, Any

@@ -79,6 +79,22 @@ def test_nodes_share_what_was_unpacked_once(
     assert "is imported" not in capfd.readouterr().out
 
 
+def test_containerd_ends_by_itself(cluster: Ready, harness_settings: Settings, tag: str) -> None:
+    """Docker kills what does not end when asked: ten seconds later, and what was not written is lost."""
+    context = RunContext(settings=harness_settings, progress=print)
+    ends = ["--filter", f"container={unpacked.volume(context)}", "--filter", "event=die"]
+    shown = ["docker", "events", *ends, "--format", '{{index .Actor.Attributes "exitCode"}}']
+    with subprocess.Popen(shown, stdout=subprocess.PIPE, text=True) as events:
+        build(tag, resolve(context).python_base, "ended")
+        load_images([tag], cluster.kind.pools()[:1], context)
+        events.terminate()
+        said = events.stdout
+        assert said is not None
+        codes = said.read().split()
+    assert codes
+    assert set(codes) == {"0"}
+
+
 def test_what_cannot_be_linked_is_imported(
     cluster: Ready,
     harness_settings: Settings,

@@ -129,7 +129,7 @@ class _Making:
                     self._controllers(programs)
             else:
                 self._controllers(programs)
-        # Not at once: while 7 GB go, and some minutes after, ext4 is slow to make the files of unpacked images.
+        # Later: while 7 GB go, and for minutes after, ext4 is slow to make files, such as those of images.
         atexit.register(shutil.rmtree, compiled, ignore_errors=True)
 
     @contextmanager

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import typer
+
+from harness.cli.main import app
 
 BIN = Path(sys.executable).parent
 TYPERS = {"pydantic"}
@@ -95,3 +99,23 @@ def test_the_scripts_that_users_type_are_these_entry_points() -> None:
     """Contract: what is measured above is what is installed."""
     for name in ("harness", "kubectl-torchrun"):
         assert (BIN / name).is_file()
+
+
+def commands(of: typer.Typer) -> Iterator[Callable[..., object]]:
+    for command in of.registered_commands:
+        assert command.callback is not None
+        yield command.callback
+    for group in of.registered_groups:
+        assert group.typer_instance is not None
+        yield from commands(group.typer_instance)
+
+
+def test_no_annotation_is_compiled_again() -> None:
+    """`from __future__ import annotations` makes text of them, which typer compiles for every command."""
+    texts = {
+        f"{command.__module__}.{command.__name__}({name})"
+        for command in commands(app)
+        for name, kind in command.__annotations__.items()
+        if isinstance(kind, str)
+    }
+    assert texts == set()
