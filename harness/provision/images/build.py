@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
@@ -89,16 +89,18 @@ def build_worker(bases: Stack | Bases, context: RunContext, exact: bool = False)
     arguments = {"BASE": bases.torch_base, "TORCH": worker.torch}
     made_of = {"worker_base": bases.torch_base, "pluto": pinned(WORKER.lock.read_text(), "pluto-ml")}
     making, files = WORKER.making(arguments, worker.python), scripts.read(SCRIPTS)
-    if not exact and image_id(WORKER.tag(arguments, worker.python)) is None:
+    tag = WORKER.tag(arguments, worker.python)
+    built_id = image_id(tag)
+    if built_id is None and not exact:
         there = scripts.near(WORKER.repository, making, files)
         if there is not None:
             context.progress(
                 f"{there.tag}: reused; changed scripts are mounted over it: {', '.join(there.changed)}"
             )
             return ImageRef(there.tag, there.image_id, there.changed, made_of, scripts.digests(files))
-    labels = scripts.labels(making, files)
-    built = _build(WORKER, arguments, worker.python, context, labels)
-    return replace(built, made_of=made_of, scripts=scripts.digests(files))
+    if built_id is None:
+        built_id = _build(WORKER, arguments, worker.python, context, scripts.labels(making, files)).image_id
+    return ImageRef(tag, built_id, made_of=made_of, scripts=scripts.digests(files))
 
 
 def build_tracker(bases: Stack | Bases, context: RunContext) -> ImageRef:

@@ -23,12 +23,12 @@ from harness.provision.images.local import CAUSE, CTR, IMPORT, SECONDS, LocalIma
 T = TypeVar("T")
 
 
-def load_images(images: Sequence[str], nodes: Sequence[str], context: RunContext) -> None:
-    """Bring every image into every node. `nodes` are container names.
+def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], context: RunContext) -> None:
+    """Bring every image into every node. `nodes` are container names. Docker is asked for the id of a tag.
 
     Raises ToolError or HarnessError, cause image.load_failed.
     """
-    local = [LocalImage.of(tag) for tag in dict.fromkeys(images)]
+    local = [i if isinstance(i, LocalImage) else LocalImage.of(i) for i in dict.fromkeys(images)]
     if not local or not nodes:
         return
     start = time.monotonic()

@@ -28,6 +28,7 @@ from harness.provision.images import mirror, scripts
 from harness.provision.images.build import ImageRef, build_tracker, build_worker
 from harness.provision.images.debian import Bases
 from harness.provision.images.load import load_images
+from harness.provision.images.local import LocalImage
 from harness.provision.images.stack import Stack, resolve
 from harness.provision.kind import early, power
 from harness.provision.kind.early import Begun
@@ -59,9 +60,9 @@ class Images:
         return cls(resolve(context, build_own), **own)
 
     @property
-    def own(self) -> list[str]:
+    def own(self) -> list[LocalImage]:
         """Return the images that pods of the harness run."""
-        return [self.worker.tag, self.tracker.tag]
+        return [LocalImage(image.tag, image.image_id) for image in (self.worker, self.tracker)]
 
     @property
     def fingerprint(self) -> str:
