@@ -28,7 +28,7 @@ help: ## show this list
 e2e: doctor ## a real multinode job on a real cluster, and its verdict
 	$(BIN)/harness run "$$JOB"
 
-images: doctor ## build or fetch every image into the cache, with progress (from source the first time: 10 to 15 minutes)
+images: doctor ## build or fetch every image into the cache, with progress (from source the first time: 7 to 10 minutes)
 	$(BIN)/harness images build
 
 test: images browser ## unit, integration, e2e on a real cluster, and a fault of each kind (docs/tests.md)
