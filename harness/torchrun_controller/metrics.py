@@ -7,7 +7,7 @@ import platform
 import re
 import time
 from collections import Counter as Counts
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from importlib.metadata import version
@@ -62,9 +62,9 @@ class Metrics:
                 "python": platform.python_version(),
             }
         )
-        self.phases: dict[tuple[str, str], str] = {}
-        """(namespace, name) → phase, of every job that is watched."""
-        self.registry.register(_Jobs(self.phases))
+        self.jobs: Callable[[], Iterable[Object]] = tuple
+        """Returns every job that is watched."""
+        self.registry.register(_Jobs(self))
         ProcessCollector(registry=self.registry)
 
     @contextmanager
@@ -91,14 +91,20 @@ class Metrics:
 
 
 class _Jobs(Collector):
-    """Counts at each scrape: a phase without jobs is not there."""
+    """Counts at each scrape what is known then: a phase without jobs is not there.
 
-    def __init__(self, phases: dict[tuple[str, str], str]) -> None:
-        self.phases = phases
+    To count along with the watch misses what this process wrote itself, which the watch then finds known.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.metrics = metrics
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         family = GaugeMetricFamily("torchrun_jobs", "Jobs by phase", labels=["namespace", "phase"])
-        counted = Counts((namespace, phase) for (namespace, _), phase in list(self.phases.items()))
+        counted = Counts(
+            (job["metadata"]["namespace"], str((job.get("status") or {}).get("phase") or "Unknown"))
+            for job in self.metrics.jobs()
+        )
         for labels, number in sorted(counted.items()):
             family.add_metric(list(labels), number)
         yield family

@@ -85,9 +85,7 @@ class Operator:
 
     # -- what wakes what -------------------------------------------------------------------------------
     def _told(self, kind: Kind, change: Change) -> None:
-        if kind == JOBS:
-            self._count(change)
-        elif _same(change):
+        if kind != JOBS and _same(change):
             return
         item = change.after or change.before
         assert item is not None
@@ -121,15 +119,6 @@ class Operator:
             name = queue["metadata"]["name"]
             if local_queue in (name, queue["spec"].get("localQueue")):
                 self.waking.wake(Key("queue", namespace, name))
-
-    def _count(self, change: Change) -> None:
-        phases, item = self.reconciler.metrics.phases, change.after or change.before
-        assert item is not None
-        key = (item["metadata"]["namespace"], item["metadata"]["name"])
-        if change.after is None:
-            phases.pop(key, None)
-        else:
-            phases[key] = str((item.get("status") or {}).get("phase") or "Unknown")
 
 
 def _waits(phase: str | None) -> bool:

@@ -77,6 +77,7 @@ class Reconciler:
         self.cluster, self.caches, self.cluster_queue, self.now = cluster, caches, cluster_queue, now
         cluster.wrote = caches.wrote
         self.metrics = metrics or Metrics()
+        self.metrics.jobs = lambda: caches.all(JOBS)
         self.recorder = Recorder(cluster.kube, self.metrics)
 
     def look(self, key: Key) -> float | None:

@@ -85,6 +85,10 @@ def test_requests_are_named_as_roles_name_them(method: str, path: str, verb: str
     assert request_of(method, HOST + path) == (verb, resource)
 
 
+def in_phase(namespace: str, phase: str | None) -> dict[str, Any]:
+    return {"metadata": {"namespace": namespace}, "status": {"phase": phase} if phase else None}
+
+
 def test_scrape(served: Served) -> None:
     """Contract: looks, errors, requests, jobs, waits, leadership and build are there, by their names."""
     metrics = served.metrics
@@ -93,7 +97,8 @@ def test_scrape(served: Served) -> None:
     with pytest.raises(RuntimeError), metrics.look("job"):
         raise RuntimeError("the API server does not answer")
     metrics.answered("GET", f"{HOST}/api/v1/namespaces/a/pods", 200)
-    metrics.phases.update({("a", "x"): "Running", ("a", "y"): "Running", ("b", "z"): "Queued"})
+    known = [in_phase("a", "Running"), in_phase("a", "Running"), in_phase("b", "Queued"), in_phase("c", None)]
+    metrics.jobs = lambda: known
     metrics.leads = True
     metrics.admitted(job(), JobStatus(), JobStatus(queue="cpu", start_time="2026-11-23T10:00:03Z"))
     found = served.samples()
@@ -102,10 +107,11 @@ def test_scrape(served: Served) -> None:
     assert found["torchrun_api_requests_total['200', 'list', 'pods']"] == 1
     assert found["torchrun_jobs['Running', 'a']"] == 2
     assert found["torchrun_jobs['Queued', 'b']"] == 1
+    assert found["torchrun_jobs['Unknown', 'c']"] == 1
     assert found["torchrun_leader[]"] == 1
     assert found["torchrun_queue_wait_seconds_sum['cpu', 'team']"] == 3
     assert any(name.startswith("torchrun_build_info") for name in found)
-    metrics.phases.pop(("b", "z"))
+    del known[2]
     metrics.leads = False
     found = served.samples()
     assert "torchrun_jobs['Queued', 'b']" not in found

@@ -87,6 +87,21 @@ def test_job_that_goes_well_is_not_read_anew(api: Api) -> None:
     assert api.writes == posted + len(["Pending", "JobSet", "Running", "Succeeded"])
 
 
+def test_the_phase_that_it_wrote_itself_is_counted(api: Api) -> None:
+    """Contract: the metric shows a job's phase before and after the watch has told what was written."""
+    found = controller(api)
+    running(api, found)
+    pods(api, "Succeeded", "Succeeded")
+    jobset(api, ended="Completed")
+    found.hear_all()
+    found.look()
+    for _ in range(2):
+        counted = found.reconciler.metrics.registry.get_sample_value
+        assert counted("torchrun_jobs", {"namespace": "team", "phase": "Succeeded"}) == 1
+        assert counted("torchrun_jobs", {"namespace": "team", "phase": "Running"}) is None
+        found.hear_all()
+
+
 def test_old_job_is_not_acted_on(api: Api) -> None:
     """Contract: a creation that was lost is made up for only if the job still is as it was: the same status
     is written again, to ask that.
