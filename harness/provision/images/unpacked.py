@@ -208,7 +208,7 @@ def _write(container: str, path: str, content: bytes) -> None:
 def _containerd(name: str, node_image: str) -> Iterator[str]:
     """Run a containerd over the volume. Yields the container's name. Needs the lock."""
     _docker("rm", "--force", "--volumes", name)  # a process that was killed may have left it
-    # A node image is stopped by a signal for systemd, which containerd would sit out for ten seconds.
+    # The stop signal of a node image is for systemd. containerd ignores it, and is killed ten seconds later.
     mounted = ["--volume", f"{name}:{MOUNT}", "--entrypoint", "sh", "--stop-signal", "TERM"]
     _docker("run", "--detach", "--privileged", "--name", name, *mounted, node_image, "-c", _CONTAINERD)
     try:

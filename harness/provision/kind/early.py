@@ -101,6 +101,7 @@ class _Filling:
                 self._until(self._there)
                 self._until(self._configured)
             with attempt("controller images to new nodes"):
+                # The control plane needs no tracker, but one call is sooner done than two.
                 load_images([*self._stack.node_images, self._tracker], kind.nodes(), self._context)
             self._loaded.set()
             with attempt("worker image to new nodes"):

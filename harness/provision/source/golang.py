@@ -191,7 +191,7 @@ class Go:
         linked = " ".join(["-s -w", *(f"-X {stamp}" for stamp in module.stamps)])
         several = len(module.mains) > 1
         output = f"{target}/" if several else str(target / module.programs[0])
-        # A compiler for each processor, with half of them each: on 2, etcd took 8 % less of a processor so.
+        # A compiler for each processor, which may use half of them: on 2, etcd took 8 % less of a processor.
         command = ["go", "build", "-v", "-p", str(_processors()), NO_DEBUG_DATA, "-ldflags", linked]
         command += ["-o", output, *module.mains]
         self.shell.run(command, cwd=work, env=self._environment, each_line=lambda _line: compiled())

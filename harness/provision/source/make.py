@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -129,8 +127,7 @@ class _Making:
                     self._controllers(programs)
             else:
                 self._controllers(programs)
-        # Later: while 7 GB go, and for minutes after, ext4 is slow to make files, such as those of images.
-        atexit.register(shutil.rmtree, compiled, ignore_errors=True)
+        self.plan.store.discard(compiled)
 
     @contextmanager
     def _step(self, what: str) -> Iterator[Path]:

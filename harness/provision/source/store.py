@@ -10,6 +10,7 @@ there.
 from __future__ import annotations
 
 import ast
+import atexit
 import hashlib
 import json
 import platform
@@ -90,6 +91,20 @@ class Store:
             made.mkdir()
             yield made
             made.rename(target)
+
+    def discard(self, folder: Path) -> None:
+        """Take a folder out of use at once, with the lock held. Its files are deleted when this process ends,
+        or by the next build.
+
+        Not before: while 7 GB are deleted, and for minutes after, ext4 is slow to make files, and images are
+        unpacked then.
+        """
+        if folder.exists():
+            unfinished = self.root / "unfinished"
+            unfinished.mkdir(parents=True, exist_ok=True)
+            left = Path(tempfile.mkdtemp(dir=unfinished))
+            folder.rename(left / folder.name)
+            atexit.register(shutil.rmtree, left, ignore_errors=True)
 
     def clear_unfinished(self) -> None:
         """Remove what a killed build left. Call it with the lock held."""

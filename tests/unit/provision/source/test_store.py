@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,3 +84,22 @@ def test_a_lock_without_a_version_says_which(tmp_path: Path) -> None:
     own.write_text('[source]\nkubernetes = "v1.36.3"\n')
     with pytest.raises(UsageError, match="etcd, coredns"):
         versions.load(Settings(versions_file=own))
+
+
+def test_what_is_discarded_goes_at_the_end_of_the_process_alone(tmp_path: Path) -> None:
+    """Contract: another process may already fill the same folder again; that one stays."""
+    program = f"""
+from pathlib import Path
+from harness.provision.source.store import Store
+folder = Path({str(tmp_path)!r}, "go-build")
+folder.mkdir()
+(folder / "old").touch()
+Store(folder.parent).discard(folder)
+assert not folder.exists()
+[old] = folder.parent.rglob("old")
+Store(folder.parent).discard(folder)
+folder.mkdir()
+(folder / "new").touch()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "go-build" / "new"]
