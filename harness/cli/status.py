@@ -123,15 +123,18 @@ def _disk(settings: Settings) -> dict[str, int]:
 
 def build_images(context: RunContext) -> dict[str, str]:
     """Build every image that a cluster needs, and the torchrun controller's, without making a cluster."""
-    from harness.provision.images.build import build_controller, build_tracker, build_worker
+    from harness.provision.images.build import ImageRef, build_controller, build_tracker, build_worker
     from harness.provision.images.debian import Bases
+    from harness.provision.images.local import LocalImage
     from harness.provision.images.stack import resolve
 
-    own: dict[str, str] = {}
+    own: dict[str, ImageRef] = {}
 
-    def build_own(bases: Bases) -> None:
-        own["worker"] = build_worker(bases, context, exact=True).tag
-        own["tracker"] = build_tracker(bases, context).tag
-        own["torchrun-controller"] = build_controller(bases, context).tag
+    def build_own(bases: Bases) -> list[LocalImage]:
+        own["worker"] = build_worker(bases, context, exact=True)
+        own["tracker"] = build_tracker(bases, context)
+        own["torchrun-controller"] = build_controller(bases, context)
+        return [own["worker"].local, own["tracker"].local]
 
-    return {"node": resolve(context, build_own).node_image, **own}
+    node = resolve(context, build_own).node_image
+    return {"node": node, **{name: image.tag for name, image in own.items()}}

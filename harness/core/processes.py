@@ -57,7 +57,7 @@ def run(
     *,
     timeout: float,
     env: Mapping[str, str] | None = None,
-    stdin: str | IO[bytes] | None = None,
+    stdin: str | IO[Any] | None = None,
     check: bool = True,
     hint: str = "",
     cause: CauseId | None = None,

@@ -12,6 +12,7 @@ from harness.core.errors import HarnessError
 from harness.provision.images import scripts, versions
 from harness.provision.images.debian import Bases
 from harness.provision.images.docker import BUILD, CAUSE, files_of, image_id, making
+from harness.provision.images.local import LocalImage
 from harness.provision.images.stack import Stack
 from harness.provision.images.wheels import lock_key, pinned, wheels
 from harness.provision.source.store import key
@@ -36,6 +37,11 @@ class ImageRef:
     """Versions by name, for the evidence. Empty for an image that was not built here."""
     scripts: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each file of the ranks, those of `changed` too. Empty as `made_of`."""
+
+    @property
+    def local(self) -> LocalImage:
+        """Return it as nodes take it."""
+        return LocalImage(self.tag, self.image_id)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from typing import TypeVar
 
 from harness.context import RunContext
 from harness.core import processes
-from harness.core.errors import HarnessError
 from harness.provision.images import unpacked
 from harness.provision.images.local import CAUSE, CTR, IMPORT, SECONDS, LocalImage, node_name, saved
 
@@ -77,7 +76,7 @@ def _seen(node: str) -> _Node:
 
 
 def _unpack(images: Sequence[LocalImage], node: str, context: RunContext) -> None:
-    """Unpack what no cluster had yet. A failure only says so: those images are imported."""
+    """Unpack what no cluster had yet."""
     scripts = [unpacked.script(image) for image in images]
     tests = " && ".join(f"test -e {path}" for path in scripts)
     if processes.run(["docker", "exec", node, "sh", "-c", tests], timeout=60, check=False).returncode == 0:
@@ -85,10 +84,7 @@ def _unpack(images: Sequence[LocalImage], node: str, context: RunContext) -> Non
     node_image = processes.run(
         ["docker", "inspect", "--format", "{{.Image}}", node], timeout=60, cause=CAUSE
     ).stdout.strip()
-    try:
-        unpacked.add(images, node_image, context)
-    except HarnessError as error:
-        context.progress(f"nodes: images are imported, because unpacking them failed: {error.message}")
+    unpacked.attempt(images, node_image, context)
 
 
 def _link(node: str, images: Sequence[LocalImage], context: RunContext) -> list[LocalImage]:

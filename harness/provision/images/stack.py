@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,14 +17,19 @@ import httpx
 from harness.context import RunContext
 from harness.core.beside import beside
 from harness.core.errors import HarnessError, UsageError
-from harness.provision.images import mirror, reach, versions
+from harness.provision.images import mirror, reach, unpacked, versions
 from harness.provision.images.debian import Bases, bases
+from harness.provision.images.local import LocalImage
 from harness.provision.images.versions import Controller, Registry, Versions
 from harness.provision.source import build, manifests
 from harness.provision.source import versions as source_versions
 
 _MANIFEST_CAUSE: Final = "controllers.manifest"
 _DOWNLOAD_SECONDS = 60.0
+
+
+Own = Callable[[Bases], Sequence[LocalImage]]
+"""Builds images on the bases. Returns those that every cluster will run."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +59,11 @@ class Stack:
         return self.jobset_manifest, self.kueue_manifest
 
 
-def resolve(context: RunContext, then: Callable[[Bases], object] = lambda _bases: None) -> Stack:
+def resolve(context: RunContext, then: Own = lambda _bases: ()) -> Stack:
     """Return the stack of HARNESS_IMAGES. What the cache lacks is downloaded or built.
 
     `then` is called as soon as the bases are there: what is built on them need not wait for the cluster's own
-    images.
+    images. A node image that is built now unpacks what `then` returns, while the controllers are compiled.
 
     Raises HarnessError when a manifest cannot be downloaded or is not the pinned one (controllers.manifest),
     or when a build failed (cluster.node_image, controllers.image_failed, image.build_failed). Raises
@@ -87,7 +92,7 @@ def resolve(context: RunContext, then: Callable[[Bases], object] = lambda _bases
     return replace(stack, node_image=settings.node_image) if settings.node_image else stack
 
 
-def _built(locked: Versions, context: RunContext, then: Callable[[Bases], object]) -> Stack:
+def _built(locked: Versions, context: RunContext, then: Own) -> Stack:
     wanted, only = context.settings.kubernetes, source_versions.load(context.settings).kubernetes
     if not versions.is_of(only, wanted):
         raise UsageError(
@@ -95,14 +100,13 @@ def _built(locked: Versions, context: RunContext, then: Callable[[Bases], object
             hint="HARNESS_IMAGES=registry where one is reached, or another [source] in a versions file",
         )
 
-    def debian() -> Bases:
+    def debian() -> tuple[Bases, Sequence[LocalImage]]:
         made = bases(locked.worker.debian, context)
-        then(made)
-        return made
+        return made, then(made)
 
     with beside(debian) as aside:
-        source = build(context)
-    made = aside.result()
+        source = build(context, lambda node_image: unpacked.attempt(aside.result()[1], node_image, context))
+    made, _ = aside.result()
     return Stack(
         way="source",
         node_image=source.node_image,
@@ -120,7 +124,7 @@ def _built(locked: Versions, context: RunContext, then: Callable[[Bases], object
     )
 
 
-def _published(registry: Registry, context: RunContext, then: Callable[[Bases], object]) -> Stack:
+def _published(registry: Registry, context: RunContext, then: Own) -> Stack:
     kubernetes, node = registry.node_of(context.settings.kubernetes)
     jobset = _manifest("jobset", registry.jobset, context)
     kueue = _manifest("kueue", registry.kueue, context)

@@ -26,7 +26,7 @@ from harness.context import RunContext
 from harness.core import processes
 from harness.core.errors import HarnessError
 from harness.core.locks import locked
-from harness.provision.images.local import CAUSE, CTR, IMPORT, SECONDS, LocalImage, node_name, saved
+from harness.provision.images.local import CAUSE, CTR, IMPORT, LocalImage, node_name, pipe
 from harness.provision.source.store import key
 
 MOUNT = "/harness-unpacked"
@@ -77,6 +77,14 @@ def script(image: LocalImage) -> str:
     return f"{MOUNT}/images/{image.file}.sh"
 
 
+def attempt(images: Sequence[LocalImage], node_image: str, context: RunContext) -> None:
+    """Add images. A failure only says so: nodes import what is not here."""
+    try:
+        add(images, node_image, context)
+    except HarnessError as error:
+        context.progress(f"nodes: images are imported, because unpacking them failed: {error.message}")
+
+
 def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> None:
     """Unpack what the volume lacks, with the containerd of a node image. One process at a time.
 
@@ -108,9 +116,7 @@ def _used(container: str) -> bool:
 def _add(container: str, image: LocalImage, context: RunContext) -> None:
     context.progress(f"{image.tag}: unpacking, once for all clusters")
     name = node_name(image.tag)
-    with saved(image, context) as tar, tar.open("rb") as content:
-        command = ["docker", "exec", "-i", container, *IMPORT, "--discard-unpacked-layers", "-"]
-        processes.run(command, stdin=content, timeout=SECONDS, cause=CAUSE)
+    pipe(image, ["docker", "exec", "-i", container, *IMPORT, "--discard-unpacked-layers", "-"])
     # Another image of this name may come. Then this one's layers would go, under pods that run on them.
     _inside(container, *CTR, "images", "tag", "--force", name, f"kept.invalid/{image.file.lower()}")
     rows = [row.split() for row in _inside(container, *CTR, "images", "ls").splitlines()]

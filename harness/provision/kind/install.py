@@ -52,17 +52,18 @@ class Images:
     def make(cls, context: RecordedContext) -> Images:
         own: dict[str, ImageRef] = {}
 
-        def build_own(bases: Bases) -> None:
+        def build_own(bases: Bases) -> list[LocalImage]:
             own.update(worker=build_worker(bases, context), tracker=build_tracker(bases, context))
             with suppress(HarnessError):  # a launch by konduktor tries again, and says why; others need none
                 konduktor_bin(context)
+            return [image.local for image in own.values()]
 
         return cls(resolve(context, build_own), **own)
 
     @property
     def own(self) -> list[LocalImage]:
         """Return the images that pods of the harness run."""
-        return [LocalImage(image.tag, image.image_id) for image in (self.worker, self.tracker)]
+        return [self.worker.local, self.tracker.local]
 
     @property
     def fingerprint(self) -> str:

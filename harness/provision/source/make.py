@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,10 +36,11 @@ class SourceStack:
     kueue_manifest: Path
 
 
-def build(context: RunContext) -> SourceStack:
+def build(context: RunContext, node_made: Callable[[str], object]) -> SourceStack:
     """Build everything that a cluster needs and no registry gives, from Go modules and Debian packages.
 
-    What exists already is not built again. One process builds at a time, others wait for it. Needs root
+    What exists already is not built again. `node_made` is called with a node image that was built, while the
+    controllers are compiled. One process builds at a time, others wait for it. Needs root
     (mmdebstrap), Docker and Go.
 
     Raises ToolError or HarnessError with cause cluster.node_image or controllers.image_failed. A ToolError
@@ -60,7 +61,7 @@ def build(context: RunContext) -> SourceStack:
         plan.store.clear_unfinished()
         missing = _missing(plan, shell)
         if missing:
-            _Making(plan, shell, context.progress, missing).everything()
+            _Making(plan, shell, context.progress, missing, node_made).everything()
     return stack
 
 
@@ -110,6 +111,7 @@ class _Making:
     shell: Shell
     progress: Progress
     missing: set[str]
+    node_made: Callable[[str], object]
 
     def everything(self) -> None:
         """Run each missing step. A step whose result nothing missing needs is left out."""
@@ -162,6 +164,7 @@ class _Making:
                 root=plan.root_image,
             )
             images.build_node(self.shell, parts, plan.node_image, work)
+        self.node_made(plan.node_image)
 
     def _controllers(self, programs: _Programs) -> None:
         shell = replace(self.shell, cause="controllers.image_failed")
