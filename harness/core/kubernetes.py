@@ -6,6 +6,7 @@ has a time limit, except a watch and a log stream. So a frozen API server holds 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -121,9 +122,10 @@ class Kube:
             namespace=metadata.get("namespace") or ("default" if resource.namespaced else None),
             field_manager=FIELD_MANAGER,
             force_conflicts=True,
+            serialize=False,
             **({"dry_run": "All"} if dry_run else {}),
         )
-        return dict(applied.to_dict())
+        return body_of(applied)
 
     def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
         """Delete an object, and through the garbage collector what it owns. A missing one is not an error."""
@@ -146,16 +148,18 @@ class Kube:
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Object | None:
         """Return the object, or None when there is none."""
         try:
-            found = self.resource(api_version, kind).get(name=name, namespace=namespace)
-            return dict(found.to_dict())
+            return body_of(
+                self.resource(api_version, kind).get(name=name, namespace=namespace, serialize=False)
+            )
         except (dynamic.exceptions.NotFoundError, dynamic.exceptions.ResourceNotFoundError):
             return None
 
     def objects(
         self, api_version: str, kind: str, namespace: str | None = None, selector: str = ""
     ) -> list[Object]:
-        found = self.resource(api_version, kind).get(namespace=namespace, label_selector=selector)
-        return [dict(item) for item in found.to_dict()["items"]]
+        """Return all of a kind, of one namespace or of every one, with their apiVersion and kind."""
+        found = listed(self.resource(api_version, kind), namespace=namespace, label_selector=selector)
+        return [{"apiVersion": api_version, "kind": kind, **item} for item in found["items"]]
 
     def wait(
         self,
@@ -178,12 +182,12 @@ class Kube:
         missing: str | None = "nothing yet"
         while not deadline.passed:
             try:
-                listed = resource.get(namespace=namespace, label_selector=selector).to_dict()
-                objects = {item["metadata"]["name"]: dict(item) for item in listed["items"]}
+                found = listed(resource, namespace=namespace, label_selector=selector)
+                objects = {item["metadata"]["name"]: item for item in found["items"]}
                 missing = done(objects)
                 if missing is None:
                     return objects
-                for event in self._watch(resource, namespace, selector, listed, deadline):
+                for event in self._watch(resource, namespace, selector, found, deadline):
                     item = event["object"]
                     if event["type"] == "DELETED":
                         objects.pop(item["metadata"]["name"], None)
@@ -217,6 +221,21 @@ class Kube:
         """Return nodes whose condition Ready is True. Raises within 5 s without an answer."""
         nodes = self.fetch("/api/v1/nodes", seconds=5).json()["items"]
         return [node for node in nodes if condition(node, "Ready").get("status") == "True"]
+
+
+def body_of(answer: HTTPResponse) -> Object:
+    """Return the object in an answer that the dynamic client was told not to take apart (`serialize=False`).
+
+    It makes an object of each field, and a dictionary of each again.
+    """
+    found: Object = json.loads(answer.data)
+    return found
+
+
+def listed(resource: Any, **query: Any) -> Object:
+    """Return the list of a dynamic resource's objects, whose `items` are there also when there are none."""
+    found = body_of(resource.get(serialize=False, **query))
+    return {**found, "items": found.get("items") or []}
 
 
 def events(resource: Any, *, timeout: int, watcher: watch.Watch | None = None, **query: Any) -> Iterator[Any]:

@@ -23,12 +23,12 @@ _MIN_SHIFTED = 8
 At an offset base64 loses its edges, and shorter rests would match innocent text.
 """
 
-_NAME = r"[A-Za-z0-9_]*(?:API_?KEY|API_?TOKEN|ACCESS_?KEY|SECRET_?KEY|AUTH_?TOKEN|PASSWORD|PASSWD)"
-_ASSIGNED = re.compile(
-    r"(?i)((?:API_?KEY|API_?TOKEN|ACCESS_?KEY|SECRET_?KEY|AUTH_?TOKEN|PASSWORD|PASSWD)"
-    r"(?:\\*[\"'])?\s*[=:]\s*(?:\\*[\"'])?)[^\s\"',;&\\]+"
-)
+_NAMES = "(?:API_?KEY|API_?TOKEN|ACCESS_?KEY|SECRET_?KEY|AUTH_?TOKEN|PASSWORD|PASSWD)"
+_NAME = rf"[A-Za-z0-9_]*{_NAMES}"
+_ASSIGNED = re.compile(rf"(?i)({_NAMES}(?:\\*[\"'])?\s*[=:]\s*(?:\\*[\"'])?)[^\s\"',;&\\]+")
 """The end of a name says enough. To look for its beginning at every word takes ten times as long."""
+_ASSIGNS = re.compile(rf"{_NAMES.lower()}(?:\\*[\"'])?\s*[=:]")
+"""The beginning of _ASSIGNED, for text in lower case: to ignore case takes eight times as long."""
 _ASSIGNABLE = {
     "key": ("api_key", "apikey", "access_key", "accesskey", "secret_key", "secretkey"),
     "token": ("api_token", "apitoken", "auth_token", "authtoken"),
@@ -150,10 +150,14 @@ class Redactor:
         if self._pattern is not None:
             text = self._pattern.sub(MASK, text)
         folded = _folded(text)
+        if not _any_in(_HINTS, folded):
+            return text
         for hints, pattern, replacement in _SHAPES:
             found = [hint for hint in hints if hint in folded]
             if pattern is _ASSIGNED:
                 found = [hint for hint in found if _any_in(_ASSIGNABLE[hint], folded)]
+                if found and not _ASSIGNS.search(folded):
+                    continue
             if found:
                 text = pattern.sub(replacement, text)
         return text

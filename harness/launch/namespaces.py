@@ -115,8 +115,7 @@ def launched(kube: Kube, kind: tuple[str, str]) -> list[Object]:
         found = kube.objects(*kind)
     except NOT_SERVED:
         return []
-    own = [item for item in found if not item["metadata"].get("ownerReferences")]
-    return [{**item, "kind": kind[1]} for item in own]  # a list of the API leaves the kind out
+    return [item for item in found if not item["metadata"].get("ownerReferences")]
 
 
 def _open(kube: Kube, kind: tuple[str, str], namespaces: set[str]) -> list[Object]:

@@ -17,7 +17,7 @@ from urllib3.exceptions import HTTPError
 
 from harness.core.clock import now
 from harness.core.deadlines import Deadline
-from harness.core.kubernetes import NOT_SERVED, Kube, Object, events
+from harness.core.kubernetes import NOT_SERVED, Kube, Object, events, listed
 from harness.evidence.kinds import WatchedKind
 from harness.evidence.schema import Observation
 
@@ -60,8 +60,8 @@ class Watcher:
         for thread in self._threads:
             thread.start()
         deadline = Deadline.after(seconds)
-        for name, listed in self._listed.items():
-            if not listed.wait(deadline.left):
+        for name, once in self._listed.items():
+            if not once.wait(deadline.left):
                 self._on_gap(f"objects/{name}: not listed within {seconds:.0f} s")
 
     def resume(self) -> None:
@@ -110,8 +110,8 @@ class Watcher:
 
     def _list(self, kind: WatchedKind, known: dict[str, str]) -> str:
         query = self._query(kind, "List")
-        answer = self._resource(kind).get(**query, _request_timeout=20).to_dict()
-        for item in answer.get("items") or []:
+        answer = listed(self._resource(kind), **query, _request_timeout=20)
+        for item in answer["items"]:
             change = "MODIFIED" if item["metadata"]["uid"] in known else "ADDED"
             self._deliver(kind, change, _whole(kind, item), known)
         return str(answer["metadata"]["resourceVersion"])

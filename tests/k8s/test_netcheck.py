@@ -23,9 +23,9 @@ from harness.evidence.reader import Bundle
 from harness.fixtures.plugin import Launch
 from harness.judge.facts import Facts
 from harness.judge.netcheck import best, said
+from harness.launch.manifests import of_manifest
 from harness.launch.names import NONCE_LABEL
 from harness.launch.netcheck_job import NetcheckJob, job
-from harness.launch.workload_file import of_manifest
 from harness.provision.cluster import Ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.netcheck]

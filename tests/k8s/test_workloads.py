@@ -14,9 +14,10 @@ import yaml
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
 from harness.fixtures.plugin import Launch
+from harness.launch.manifests import of_manifest
 from harness.launch.names import QUEUE_LABEL
 from harness.launch.plain import PlainWorkload
-from harness.launch.workload_file import load, of_manifest
+from harness.launch.workload_file import load
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 

@@ -31,7 +31,7 @@ def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], contex
     if not local or not nodes:
         return
     start = time.monotonic()
-    seen = _each_node(nodes, _seen)
+    seen = _each_node(nodes, lambda node: _seen(node, local))
     missing = {node: [i for i in local if not has(seen[node].listing, i)] for node in nodes}
     wanted = [image for image in local if any(image in lacks for lacks in missing.values())]
     if not wanted:
@@ -53,7 +53,7 @@ def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], contex
 
 
 def has(listing: str, image: LocalImage) -> bool:
-    """Whether `ctr images ls` of a node shows this tag and this id.
+    """Return whether `ctr images ls` of a node shows this tag and this id.
 
     The kubelet's side names an image by its id too; with Docker's containerd store the id is the digest.
     """
@@ -68,9 +68,12 @@ class _Node:
     mounted: bool
 
 
-def _seen(node: str) -> _Node:
-    """Return in one call what the node's containerd has, and whether the volume is mounted there."""
-    script = f"{' '.join(CTR)} images ls && if mountpoint -q {unpacked.MOUNT}; then echo MOUNTED; fi"
+def _seen(node: str, images: Sequence[LocalImage]) -> _Node:
+    """Return in one call what the node's containerd has of these, and whether the volume is mounted there."""
+    # Of every image that it lists, ctr adds up the layers.
+    names = [name for image in images for name in (node_name(image.tag), image.image_id)]
+    listing = " ".join([*CTR, "images", "ls", *(f"'name==\"{name}\"'" for name in names)])
+    script = f"{listing} && if mountpoint -q {unpacked.MOUNT}; then echo MOUNTED; fi"
     out = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=60, cause=CAUSE).stdout
     return _Node(out, out.rstrip().endswith("MOUNTED"))
 

@@ -86,7 +86,7 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
     """Return what is in the cluster that was created, or None when an existing one serves."""
     progress, stack = context.progress, images.stack
     state = kind.state()
-    if state is not None and state.phase != "creating" and kind.exists():
+    if state is not None and state.phase != "creating" and (nodes := kind.running()):
         wanted, there = (stack.node_image, kind.settings.workers), (state.node_image, state.workers)
         if kind.abandoned() and (wanted != there or not kind.healthy()):
             progress(f"cluster {kind.name}: left by a run that was killed, and of no use")
@@ -98,8 +98,9 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
                 hint=f"`harness down --cluster-name {kind.name}` removes it, or choose another name",
                 cause="cluster.mismatch",
             )
-        start(kind, progress)
-        if (trouble := kind.trouble()) is not None:
+        if not any(nodes.values()):
+            start(kind, progress)
+        if (trouble := kind.trouble(list(nodes))) is not None:
             raise trouble
         progress(f"cluster {kind.name}: reused")
         return None

@@ -8,6 +8,7 @@ is neither used nor deleted. The user's own kubeconfig is never written.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +37,8 @@ _CREATE_CAUSES: tuple[tuple[str, CauseId], ...] = (
     ("No such image", "cluster.node_image"),
     ("already exist for a cluster with the name", "cluster.name_taken"),
 )
+_STOPPED = ("created", "exited", "dead", "removing")
+"""States of a container without processes. One that `docker pause` froze has some."""
 
 
 class KindNodes:
@@ -64,6 +67,10 @@ class KindNodes:
 
     def nodes(self) -> list[str]:
         """Return the names of the node containers, control plane first."""
+        return list(self.running())
+
+    def running(self) -> dict[str, bool]:
+        """Return the name of each node container, control plane first, and whether it was not stopped."""
         listed = processes.run(
             [
                 "docker",
@@ -72,13 +79,15 @@ class KindNodes:
                 "--filter",
                 f"label=io.x-k8s.kind.cluster={self.name}",
                 "--format",
-                "{{.Names}}",
+                "{{.Names}} {{.State}}",
             ],
             timeout=30,
             hint="`harness doctor` says what is wrong with Docker",
             cause="docker.daemon_down",
         )
-        return sorted(listed.stdout.split(), key=lambda node: ("control-plane" not in node, node))
+        states = dict(line.split() for line in listed.stdout.splitlines())
+        ordered = sorted(states, key=lambda node: ("control-plane" not in node, node))
+        return {node: states[node] not in _STOPPED for node in ordered}
 
     def pools(self) -> list[str]:
         """Return the names of the nodes that take pods: the workers, or the only node."""
@@ -88,11 +97,15 @@ class KindNodes:
     def kube(self) -> Kube:
         return Kube(self.kubeconfig, self.context)
 
-    def trouble(self) -> HarnessError | None:
-        """Return why the cluster that the harness made cannot be used, with its cause, or None."""
+    def trouble(self, nodes: Sequence[str] | None = None) -> HarnessError | None:
+        """Return why the cluster that the harness made cannot be used, with its cause, or None.
+
+        Docker is asked for the nodes where they are not given.
+        """
         state = self.state()
         expected = 0 if state is None else state.workers + 1
-        return health.trouble(self.kubeconfig, self.context, self.nodes(), expected)
+        there = self.nodes() if nodes is None else nodes
+        return health.trouble(self.kubeconfig, self.context, there, expected)
 
     def healthy(self) -> bool:
         return self.trouble() is None

@@ -19,8 +19,8 @@ CAUSE: Final = "cluster.unhealthy"
 
 def paused(kind: KindNodes) -> bool:
     """Return whether every node is there and none of them runs."""
-    states = _running(kind.nodes())
-    return bool(states) and not any(states)
+    running = kind.running().values()
+    return bool(running) and not any(running)
 
 
 def pause(kind: KindNodes) -> bool:
@@ -79,14 +79,3 @@ def _said_ready_since(node: Object, started: datetime) -> bool:
     ready = condition(node, "Ready")
     said = datetime.fromisoformat(ready.get("lastHeartbeatTime", "1970-01-01T00:00:00Z"))
     return ready.get("status") == "True" and said >= started.replace(microsecond=0)
-
-
-def _running(nodes: list[str]) -> list[bool]:
-    if not nodes:
-        return []
-    asked = processes.run(
-        ["docker", "inspect", "--format", "{{.State.Running}}", *nodes],
-        timeout=30,
-        cause="docker.daemon_down",
-    )
-    return [line == "true" for line in asked.stdout.split()]

@@ -15,7 +15,8 @@ from mounting import lay_out
 from harness.core.errors import UsageError
 from harness.launch import acceptance
 from harness.launch.acceptance import GPU, Asked
-from harness.launch.workload_file import load, of_manifest
+from harness.launch.manifests import of_manifest
+from harness.launch.workload_file import load
 
 CPU = Asked(device="cpu")
 

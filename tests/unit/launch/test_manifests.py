@@ -17,10 +17,11 @@ import yaml
 from harness.core.errors import UsageError
 from harness.evidence.fitting import accepts
 from harness.launch.konduktor.workload import KonduktorWorkload
+from harness.launch.manifests import of_manifest
 from harness.launch.names import NETCHECK, NONCE_LABEL, QUEUE_LABEL
 from harness.launch.plain import INIT, PlainWorkload
 from harness.launch.workload import Surroundings
-from harness.launch.workload_file import load, of_manifest
+from harness.launch.workload_file import load
 
 ROOT = Path(__file__).parents[3]
 QUEUED = {QUEUE_LABEL: "user-queue"}

@@ -15,9 +15,10 @@ from harness.core.errors import UsageError
 from harness.evidence.netcheck_records import NetcheckDiagnosis
 from harness.launch import netcheck
 from harness.launch.konduktor.config import Submission, konduktor_config
+from harness.launch.manifests import of_manifest
 from harness.launch.netcheck_job import job
 from harness.launch.plain import INIT
-from harness.launch.workload_file import load, of_manifest
+from harness.launch.workload_file import load
 from harness.settings import Settings
 from harness.workers.netcheck import frames
 

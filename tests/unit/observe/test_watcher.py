@@ -49,11 +49,10 @@ class Stream:
 
 
 class Listed:
-    def __init__(self, items: list[dict[str, Any]]) -> None:
-        self.items = items
+    """The answer to a list, as it came."""
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"metadata": {"resourceVersion": "8"}, "items": self.items}
+    def __init__(self, items: list[dict[str, Any]]) -> None:
+        self.data = json.dumps({"metadata": {"resourceVersion": "8"}, "items": items}).encode()
 
 
 class Api:

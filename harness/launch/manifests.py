@@ -1,0 +1,53 @@
+"""Turn a manifest of Kubernetes objects into a workload."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.core.errors import UsageError
+from harness.launch.acceptance import DdpWorkload, NodesWorkload
+from harness.launch.daemonset import DaemonSetWorkload
+from harness.launch.indexed_job import IndexedJobWorkload
+from harness.launch.names import ACCEPT, NETCHECK
+from harness.launch.netcheck_job import NetcheckJob
+from harness.launch.plain import PlainWorkload
+from harness.launch.statefulset import StatefulSetWorkload
+from harness.launch.torchrun_job import TorchrunJobWorkload
+from harness.torchrun_controller.names import API, JOB_KIND
+
+PLAIN: dict[tuple[str, str], type[PlainWorkload]] = {
+    ("apps/v1", "StatefulSet"): StatefulSetWorkload,
+    ("batch/v1", "Job"): IndexedJobWorkload,
+    ("apps/v1", "DaemonSet"): DaemonSetWorkload,
+    (API, JOB_KIND): TorchrunJobWorkload,
+}
+
+SPECIAL: list[tuple[str, str, type[PlainWorkload]]] = [
+    (NETCHECK, "alone", NetcheckJob),
+    (ACCEPT, "nodes", NodesWorkload),
+    (ACCEPT, "ddp", DdpWorkload),
+]
+"""Annotation and value of workloads that run no training."""
+
+
+def of_manifest(documents: list[Any], source: str) -> PlainWorkload:
+    """Return the workload of a manifest. Raises UsageError where the documents hold none or more than one."""
+    named = [(each, PLAIN.get((str(each.get("apiVersion")), str(each.get("kind"))))) for each in documents]
+    found = [(each, made) for each, made in named if made is not None]
+    if len(found) != 1:
+        kinds = ", ".join(f"{api} {kind}" for api, kind in PLAIN)
+        seen = ", ".join(f"{each.get('apiVersion')} {each.get('kind')}" for each in documents)
+        raise UsageError(
+            f"manifest {source}: exactly one of {kinds} is expected; seen {seen}",
+            hint="manifests/ has one that works for each kind",
+        )
+    for each in documents:
+        metadata = each.get("metadata")
+        if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
+            raise UsageError(f"manifest {source}: {each.get('kind')}: metadata.name is expected")
+    workload, made = found[0]
+    annotations = workload["metadata"].get("annotations") or {}
+    for key, value, special in SPECIAL:
+        if issubclass(special, made) and annotations.get(key) == value:
+            made = special
+    return made(workload, tuple(each for each in documents if each is not workload), source)
