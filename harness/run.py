@@ -162,19 +162,31 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
             with writer.stage("own image"):
                 image = preflight.image(workload, ready.worker.tag)
                 ready.cluster.provide_image(image, context, everywhere=workload.purpose == "nodes")
+        namespace = namespace_of(nonce)
+        launch = launch_of(workload, namespace, context)
+        observer = LaunchObserver(ready.kube, launch, workload.watched, writer, budget)
+
+        def watch() -> None:
+            undo.callback(observer.stop)
+            progress(f"watching namespace {namespace}")
+            observer.start()
+
         with writer.stage("namespace"), reached():
-            progress(f"preparing namespace {namespace_of(nonce)}")
+            progress(f"preparing namespace {namespace}")
             launching = prepare(
-                workload, ready, context, expected=expected, budget=budget, undo=undo, begun=begun
+                workload,
+                ready,
+                context,
+                expected=expected,
+                budget=budget,
+                undo=undo,
+                begun=begun,
+                there=watch,
             )
             undo.callback(launching.clean)
-            launch = launch_of(workload, launching.namespace, context)
             writer.update(launch=launch)
-            observer = LaunchObserver(ready.kube, launch, workload.watched, writer, budget)
-            undo.callback(observer.stop)
         with writer.stage("watches"), reached():
-            progress(f"watching namespace {launching.namespace}")
-            observer.start()
+            observer.listed()
         Thread(target=prepare_to_finish, daemon=True).start()
         try:
             with writer.stage("launch"), observer.blamed():

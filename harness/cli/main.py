@@ -65,9 +65,6 @@ def run(
 
     With --json, `bundle` and `report` beside the verdict are absolute paths.
     """
-    from harness import run as running
-    from harness.launch.workload_file import load as load_workload
-
     settings = load(
         cluster_name=cluster_name,
         workers=workers,
@@ -82,8 +79,14 @@ def run(
         kubeconfig=kubeconfig,
         context=context,
     )
-    with watching(quiet) as (tell, listener):
-        outcome = running.run(load_workload(job), run_context(settings, tell), listener)
+    from harness.launch.konduktor.program import early
+
+    with early(job, settings) as konduktor:
+        from harness import run as running
+        from harness.launch.workload_file import load as load_workload
+
+        with watching(quiet) as (tell, listener):
+            outcome = running.run(load_workload(job, konduktor), run_context(settings, tell), listener)
     return show_verdict(outcome.verdict, outcome.bundle, as_json)
 
 

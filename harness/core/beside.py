@@ -1,8 +1,8 @@
-"""Do two long things at once. When one fails, the programs of the other are ended."""
+"""Do things at once: two long ones, where a failure of one ends the programs of the other, or many short."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
@@ -10,6 +10,8 @@ from typing import TypeVar
 from harness.core import processes
 
 T = TypeVar("T")
+AT_ONCE = 6
+"""Requests to one API server at the same time: each of more would make a connection of its own."""
 _WHY = "what ran beside it failed"
 
 
@@ -38,3 +40,12 @@ def beside(what: Callable[[], T]) -> Iterator[Future[T]]:
             processes.interrupt_all(_WHY)
             raise
         running.result()
+
+
+def together(things: Iterable[Callable[[], T]]) -> list[T]:
+    """Return what each short thing returns, in their order, when all have ended.
+
+    Raises what the first of them in this order raised.
+    """
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return [running.result() for running in [pool.submit(each) for each in things]]

@@ -7,11 +7,13 @@ The kernel releases the lock also when the harness is killed, so a namespace wit
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
+from harness.core.beside import together
 from harness.core.errors import WaitError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object, condition
 from harness.core.locks import Hold, in_use, take
@@ -88,7 +90,8 @@ def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
     """
     try:
         free = set(leases.free(of_launches(kube)))
-        left = [(kind, item["metadata"]) for kind in LAUNCHED for item in _open(kube, kind, free)]
+        found = zip(LAUNCHED, together(partial(_open, kube, kind, free) for kind in LAUNCHED), strict=True)
+        left = [(kind, item["metadata"]) for kind, items in found for item in items]
         for (api_version, kind), metadata in left:
             name, namespace = metadata["name"], metadata["namespace"]
             progress(f"ending {namespace}/{name}, left by a harness that was killed")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 from harness.context import RecordedContext
+from harness.core.beside import AT_ONCE
 from harness.core.deadlines import Budget
 from harness.core.errors import HarnessError
-from harness.core.kubernetes import Kube
+from harness.core.kubernetes import Kube, Object
 from harness.evidence.kinds import QUEUED
 from harness.evidence.schema import Expected
 from harness.launch import namespaces, netcheck, recorder, sent, storage
@@ -38,32 +41,43 @@ def prepare(
     budget: Budget,
     undo: ExitStack,
     begun: object,
+    there: Callable[[], None],
 ) -> Launching:
     """Prepare the namespace, LocalQueue, Secret of the key and the workload's own secrets, and all that a
     launch adds.
 
-    Jobs that killed harnesses left running are ended first. `undo` gives up the namespace.
+    Jobs that killed harnesses left running are ended first. `there` is called when the namespace is there.
+    `undo` gives it up.
     """
     kube, settings, nonce = ready.kube, context.settings, context.nonce
     own_key, url, reader = _tracker(kube, settings)
     key = own_key if settings.tracker == "hosted" else _claimed(kube, context, expected, own_key, undo)
-    namespace = _namespace(ready, context, undo, workload.per_node)
-    storage.limit(kube, ready.cluster, settings, namespace)
-    keys = {"PLUTO_API_KEY": key, "PLUTO_API_TOKEN": key}  # Workers ask for it by either name.
-    secret_env = _secret(kube, namespace, {**workload.secret_envs, **keys})
     for value in (own_key, key, *workload.secrets):
         context.writer.redactor.add(value)
-    if set(QUEUED) <= set(workload.watched):  # Kueue may have to admit it
-        queues.manages(kube, workload.kind)
-        queues.local_queue(kube, namespace, settings.queue, settings.cluster_queue)
-    files = {**(ready.worker.changed if workload.takes_ours else {}), **scripts.users(settings)}
-    if files:
-        kube.apply(scripts.config_map(namespace, files))
+    namespace = _namespace(ready, context, undo, workload.per_node)
+    there()
+    held = {**workload.secret_envs, "PLUTO_API_KEY": key, "PLUTO_API_TOKEN": key}  # workers use either name
+    ours = ready.worker if workload.takes_ours else None
+    files = {**(ours.changed if ours else {}), **scripts.users(settings)}
     image = preflight.image(workload, ready.worker.tag)
-    context.writer.update(code=sent.code(image, ready.worker if workload.takes_ours else None, files))
-    if settings.recorder:
-        kube.apply(recorder.MOUNTED.config_map(namespace))
-    kube.apply(netcheck.MOUNTED.config_map(namespace))
+    given = [
+        _secret(namespace, held),
+        *([scripts.config_map(namespace, files)] if files else []),
+        *([recorder.MOUNTED.config_map(namespace)] if settings.recorder else []),
+        netcheck.MOUNTED.config_map(namespace),
+    ]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        steps: list[Future[Any]] = [
+            pool.submit(storage.limit, kube, ready.cluster, settings, namespace),
+            pool.submit(_queue, kube, workload, settings, namespace),
+            *(pool.submit(kube.apply, each) for each in given),
+        ]
+        code = pool.submit(sent.code, image, ours, files)
+        pulled = pool.submit(_pull_secret, kube, settings, namespace)
+        cpu_request = pool.submit(_cpu_request, kube, workload, expected.num_nodes, context)
+    for step in steps:
+        step.result()
+    context.writer.update(code=code.result())
     surroundings = Surroundings(
         context=context,
         kube=kube,
@@ -74,13 +88,13 @@ def prepare(
             **_environment(expected, nonce, budget, url),
             **({"HARNESS_NETCHECK": "before"} if netcheck_first(workload, settings) else {}),
         },
-        secret_env=secret_env,
+        secret_env={name: (SECRET, name) for name in held},
         max_seconds=budget.job,
         begun=begun,
         nodes=expected.num_nodes,
-        cpu_request=_cpu_request(kube, workload, expected.num_nodes, context),
+        cpu_request=cpu_request.result(),
         scripts=scripts.mounts(files),
-        pull_secret=_pull_secret(kube, settings, namespace),
+        pull_secret=pulled.result(),
         recorder=settings.recorder,
         shared_folder=ready.cluster.shared_folder,
         netcheck=True,
@@ -124,11 +138,17 @@ def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack, per_node
     return namespace
 
 
-def _secret(kube: Kube, namespace: str, held: dict[str, str]) -> dict[str, tuple[str, str]]:
-    """Create a Secret with what ranks must not get in plain text. Return each variable's (Secret, key)."""
+def _secret(namespace: str, held: dict[str, str]) -> Object:
+    """Return a Secret with what ranks must not get in plain text, each by the name of its variable."""
     metadata = {"name": SECRET, "namespace": namespace}
-    kube.apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": held})
-    return {name: (SECRET, name) for name in held}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": held}
+
+
+def _queue(kube: Kube, workload: Workload, settings: Settings, namespace: str) -> None:
+    """Make the LocalQueue where Kueue may have to admit the workload."""
+    if set(QUEUED) <= set(workload.watched):
+        queues.manages(kube, workload.kind)
+        queues.local_queue(kube, namespace, settings.queue, settings.cluster_queue)
 
 
 def _cpu_request(kube: Kube, workload: Workload, nodes: int, context: RecordedContext) -> str | None:

@@ -8,18 +8,19 @@ from typing import Any
 import yaml
 
 from harness.launch.konduktor.job_file import JobFile
+from harness.launch.konduktor.program import Konduktor
 from harness.launch.konduktor.workload import KonduktorWorkload
 from harness.launch.workload import Workload
 
 
-def load(path: Path) -> Workload:
-    """Load a workload.
+def load(path: Path, konduktor: Konduktor | None = None) -> Workload:
+    """Load a workload. `konduktor`: its process, where it was started already.
 
     Raises UsageError for a file that is missing, not YAML, or nothing that can be launched.
     """
     documents = _documents(path)
     if documents is None or not any("apiVersion" in each and "kind" in each for each in documents):
-        return KonduktorWorkload(JobFile.load(path))
+        return KonduktorWorkload(JobFile.load(path), konduktor=konduktor)
     from harness.launch.manifests import of_manifest  # seven kinds, of which a job file needs none
 
     return of_manifest(documents, str(path))

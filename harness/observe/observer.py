@@ -48,7 +48,7 @@ UNREACHABLE: Final = "cluster.unreachable"
 
 
 class LaunchObserver:
-    """Call `start`, `wait_for_completion` and `finish`, and always `stop`."""
+    """Call `start`, `listed`, `wait_for_completion` and `finish`, and always `stop`."""
 
     def __init__(
         self, kube: Kube, launch: Launch, kinds: Sequence[WatchedKind], writer: BundleWriter, budget: Budget
@@ -94,9 +94,13 @@ class LaunchObserver:
         )
 
     def start(self) -> None:
-        """Start to watch. Returns when everything was listed once, so that from here on nothing is missed."""
+        """Start to watch a namespace that is there."""
         self._heartbeat.start()
         self._watcher.start()
+
+    def listed(self) -> None:
+        """Return when everything was listed once, so that from here on nothing is missed."""
+        self._watcher.listed()
 
     def wait_for_completion(self, progress: Progress) -> None:
         """Wait until the launch is over, or until nothing can be known of it any more.

@@ -55,10 +55,13 @@ class Watcher:
             for kind in kinds
         ]
 
-    def start(self, seconds: float = 30) -> None:
-        """Start to watch. Returns when every kind was listed once, so that from here on nothing is missed."""
+    def start(self) -> None:
+        """Start to watch."""
         for thread in self._threads:
             thread.start()
+
+    def listed(self, seconds: float = 30) -> None:
+        """Return when every kind was listed once, so that from here on nothing is missed."""
         deadline = Deadline.after(seconds)
         for name, once in self._listed.items():
             if not once.wait(deadline.left):

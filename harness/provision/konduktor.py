@@ -12,13 +12,15 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from harness.context import RunContext
 from harness.core.errors import HarnessError, ToolError
 from harness.core.locks import locked
 from harness.core.processes import environment, run
 from harness.settings import Settings
+
+if TYPE_CHECKING:  # what a launch starts first imports this module alone
+    from harness.context import RunContext
 
 # Package data, so that an installed harness has it too. Made by `make lock`.
 LOCK = Path(__file__).resolve().parent.parent / "locks" / "konduktor.txt"

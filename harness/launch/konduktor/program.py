@@ -1,7 +1,7 @@
 """konduktor's program with a HOME of its own, started before there is anything to launch.
 
 A `konduktor launch` takes 1 s, and 0.6 s of it are imports of libraries. So its process is started when the
-harness begins, imports them beside the checks of the cluster, and waits for a line. Then it runs konduktor's
+harness begins, imports them beside the harness's own imports, and waits for a line. Then it runs konduktor's
 own program, which reads its HOME and config as always.
 """
 
@@ -11,11 +11,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import islice
 from pathlib import Path
 
 from harness.core import processes
+from harness.provision.konduktor import installed
+from harness.settings import Settings
 
 SECONDS = 60
 """konduktor takes 1 s, and up to 20 s on a busy machine."""
@@ -43,6 +45,19 @@ gc.enable()
 if sys.stdin.readline():  # else the harness has ended
     runpy.run_path(sys.argv[0], run_name="__main__")
 """
+
+
+def early(job: Path, settings: Settings) -> AbstractContextManager[Konduktor | None]:
+    """Start konduktor's process as the first thing, beside the imports of the harness.
+
+    None where it is not installed yet, or where the file is a manifest as far as a glance tells.
+    """
+    program = installed(settings)
+    try:
+        manifest = b"apiVersion:" in job.read_bytes()
+    except OSError:  # whoever loads it says so
+        manifest = True
+    return nullcontext() if program is None or manifest else Konduktor(settings.state_dir, program)
 
 
 class Konduktor:

@@ -34,6 +34,8 @@ class KonduktorWorkload:
     spreads: bool = True
     purpose: Purpose = "training"
     watched: tuple[kinds.WatchedKind, ...] = kinds.JOBSET
+    konduktor: Konduktor | None = None
+    """The process, where it was started already (program.early)."""
 
     @property
     def name(self) -> str:
@@ -96,7 +98,7 @@ class KonduktorWorkload:
 
     def begun(self, context: RunContext) -> AbstractContextManager[Konduktor]:
         """Start konduktor's process where it is installed: its imports take longer than what it does."""
-        return Konduktor(context.settings.state_dir, installed(context.settings))
+        return self.konduktor or Konduktor(context.settings.state_dir, installed(context.settings))
 
     def provide(self, context: RunContext) -> Iterable[str]:
         """Install konduktor in an environment of its own."""

@@ -10,24 +10,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import yaml
+from kubernetes.client.exceptions import ApiException
 
+from harness.core.beside import together
 from harness.core.causes import NOT_READY, CauseId
-from harness.core.kubernetes import Kube, Object
+from harness.core.errors import HarnessError
+from harness.core.kubernetes import NOT_SERVED, Kube, Object
 from harness.core.progress import Progress
 from harness.provision.controllers.available import wait_available
-from harness.provision.controllers.prove import prove
+from harness.provision.controllers.prove import probes, prove
 from harness.provision.controllers.quick import DEPLOYMENT
-from harness.provision.controllers.readiness import CONTROLLERS, standing
+from harness.provision.controllers.readiness import CONTROLLERS, looks, standing
 from harness.provision.controllers.trusting import SECRET, trusting
 
 NAMESPACE = "Namespace"
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 SERVED = (*WEBHOOKS, "APIService")
 """What the API server passes to a controller. Before that one serves, requests fail or wait."""
+ONCE_SECONDS = 1.0
+"""Seconds for a Deployment to be Available where nothing is waited for: in time for one answer."""
 Change = Callable[[Object], Object]
 """Returns an object as it is to be applied."""
 
@@ -154,7 +159,21 @@ def prove_again(kube: Kube, seconds: float = 60) -> None:
 
     Raises HarnessError with cause controllers.*, at once for what cannot come back by itself.
     """
+    if _serve_now(kube):
+        return
     standing(kube)
     for name, namespace in CONTROLLERS.items():
         wait_available(kube, namespace, seconds, NOT_READY[name], endpoints=False)
     prove(kube, seconds)
+
+
+def _serve_now(kube: Kube) -> bool:
+    """Return whether all serves when it is asked once, all at the same time."""
+    asked: list[Callable[[], object]] = [*looks(kube), *probes(kube)]
+    for name, namespace in CONTROLLERS.items():
+        asked.append(partial(wait_available, kube, namespace, ONCE_SECONDS, NOT_READY[name], endpoints=False))
+    try:
+        together(asked)
+    except (HarnessError, ApiException, NOT_SERVED):
+        return False  # it is waited for, or named, one after the other
+    return True

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from kubernetes.client.exceptions import ApiException
 from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
@@ -32,6 +35,11 @@ def prove(kube: Kube, seconds: float = 60) -> None:
                 seconds,
                 cause="controllers.webhook_not_serving",
             ) from None
+
+
+def probes(kube: Kube) -> list[Callable[[], Object]]:
+    """Return a dry-run create for each webhook, which raises when it does not pass now."""
+    return [partial(kube.apply, probe, dry_run=True) for probe in _probes()]
 
 
 def _webhook_not_serving(error: BaseException) -> bool:

@@ -5,6 +5,8 @@ Nothing is waited for but in `is_transient`: what is missing here does not come 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kubernetes.client.exceptions import ApiException
@@ -38,17 +40,24 @@ def standing(kube: Kube) -> None:
     Raises HarnessError, cause controllers.crd_missing, version_unsupported, *_not_ready or
     webhook_not_serving.
     """
-    for kind in APIS:
-        _api(kube, kind)
-    for name in CONTROLLERS:
-        _controller(kube, name)
+    for look in looks(kube):
+        look()
+
+
+def looks(kube: Kube) -> list[Callable[[], None]]:
+    """Return the parts of `standing`, each of which raises as that does."""
+    groups = dict.fromkeys(_group(name) for name in APIS)
+    return [
+        *(partial(_apis, kube, group) for group in groups),
+        *(partial(_controller, kube, name) for name in CONTROLLERS),
+    ]
 
 
 def require_ready(kube: Kube, name: Controller) -> None:
     """Check one of CONTROLLERS. Raises as `standing`."""
-    for kind in APIS:
-        if kind.partition(".")[2].startswith(name):
-            _api(kube, kind)
+    for group in dict.fromkeys(_group(kind) for kind in APIS):
+        if group.startswith(name):
+            _apis(kube, group)
     _controller(kube, name)
 
 
@@ -100,6 +109,36 @@ def is_transient(kube: Kube, error: HarnessError, seconds: float = SERVING_SECON
         if deadline.passed:
             return False
         pause(deadline)
+
+
+def _group(name: str) -> str:
+    return name.partition(".")[2]
+
+
+def _apis(kube: Kube, group: str) -> None:
+    """Check the APIs of a group by what the server says of it in short.
+
+    A definition has the schema of a pod in it, which takes the server 50 ms to write. So it is asked for only
+    where something is wrong.
+    """
+    served: dict[str, set[str]] = {}
+    for name, version in APIS.items():
+        if _group(name) == group:
+            if version not in served:
+                served[version] = _creatable(kube, f"{group}/{version}")
+            if name.partition(".")[0] not in served[version]:
+                _api(kube, name)
+
+
+def _creatable(kube: Kube, group_version: str) -> set[str]:
+    """Return the kinds, in the plural, that can be created. One whose definition is being deleted cannot."""
+    try:
+        resources = kube.fetch(f"/apis/{group_version}").json()["resources"]
+    except ApiException as error:
+        if error.status == 404:
+            return set()
+        raise
+    return {each["name"] for each in resources if "create" in each["verbs"]}
 
 
 def _api(kube: Kube, name: str) -> None:

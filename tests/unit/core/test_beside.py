@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import pytest
 
 from harness.core import processes
-from harness.core.beside import beside
+from harness.core.beside import AT_ONCE, beside, together
 from harness.core.errors import ToolError
 
 FAILS = ["sh", "-c", "sleep 0.2; echo broken; exit 3"]
@@ -58,3 +59,20 @@ def test_an_interruption_stays_one() -> None:
 
     with pytest.raises(KeyboardInterrupt, match="SIGINT"), beside(long):
         interrupted()
+
+
+def test_many_at_once_keep_their_order() -> None:
+    """Contract: more of them than run at the same time, each result in its place."""
+    numbers = range(3 * AT_ONCE)
+    assert together(partial(int, str(number)) for number in numbers) == list(numbers)
+
+
+def test_of_many_the_first_that_fails_is_told() -> None:
+    """Contract: the order of the things decides which error is raised, whichever comes first."""
+
+    def late() -> None:
+        time.sleep(0.2)
+        raise ToolError(["late"], 1, "first in order")
+
+    with pytest.raises(ToolError, match="first in order"):
+        together([late, partial(int, "no number")])

@@ -83,7 +83,8 @@ def watched(api: Api, kind: WatchedKind, queries: int) -> tuple[list[Observation
         recorded.append(json.loads(observation.model_dump_json()))
 
     watcher = Watcher(api, "e2e-1", [kind], write, lambda *_: seen.set(), gaps.append)  # type: ignore[arg-type]
-    watcher.start(5)
+    watcher.start()
+    watcher.listed(5)
     deadline = time.monotonic() + 10
     while len(api.queries) < queries and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -15,7 +15,8 @@ import pytest
 
 from harness.core import processes
 from harness.core.errors import ToolError
-from harness.launch.konduktor.program import Konduktor
+from harness.launch.konduktor.program import Konduktor, early
+from harness.settings import Settings
 
 TELLS = """
 import json, os, sys
@@ -120,3 +121,27 @@ def test_homes_of_dead_processes_are_removed(tmp_path: Path) -> None:
     with Konduktor(tmp_path, None) as konduktor:
         left = {path.name for path in tmp_path.iterdir()} - {konduktor.home.name}
     assert left == {f"launch-{os.getppid()}-x", f"launch-{os.getpid()}-x", "launch-1-x"}
+
+
+def test_it_is_begun_early_for_a_job_file_alone(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract: neither a manifest nor a file that is not there begins a process that nobody uses."""
+    settings = Settings(state_dir=tmp_path / "state")
+    monkeypatch.setattr("harness.launch.konduktor.program.installed", lambda _: program)
+    job, manifest = tmp_path / "job.yaml", tmp_path / "manifest.yaml"
+    job.write_text("name: n")
+    manifest.write_text("apiVersion: v1")
+    with early(job, settings) as konduktor:
+        assert konduktor is not None
+        assert konduktor._waiting is not None
+    for other in (manifest, tmp_path / "missing.yaml"):
+        with early(other, settings) as konduktor:
+            assert konduktor is None
+
+
+def test_where_it_is_not_installed_nothing_is_begun(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("name: n")
+    with early(job, Settings(cache_dir=tmp_path / "cache", state_dir=tmp_path / "state")) as konduktor:
+        assert konduktor is None

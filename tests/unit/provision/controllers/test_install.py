@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 import yaml
+from urllib3.exceptions import HTTPError
 
+from harness.core.errors import HarnessError
 from harness.provision.controllers import install
 from harness.provision.controllers.install import SERVED, WEBHOOKS
 from harness.provision.controllers.quick import DEPLOYMENT, quick
@@ -95,3 +97,40 @@ def test_a_user_s_cluster_gets_what_is_published(manifest: Path) -> None:
     assert cluster.applied == [deployment()]
     install.deploy(cluster, [manifest], quick)  # type: ignore[arg-type]
     assert cluster.applied[-1] == quick(deployment()) != deployment()
+
+
+def proving(monkeypatch: pytest.MonkeyPatch, at_once: Exception | None) -> list[str]:
+    """Have all that is asked at once raise this, or nothing. Returns what is asked one after the other."""
+    careful: list[str] = []
+
+    def together(things: object) -> None:
+        if at_once is not None:
+            raise at_once
+
+    for name in ("standing", "wait_available", "prove"):
+        monkeypatch.setattr(install, name, lambda *_, name=name, **__: careful.append(name))
+    monkeypatch.setattr(install, "together", together)
+    for name in ("looks", "probes"):
+        monkeypatch.setattr(install, name, lambda _: [])
+    return careful
+
+
+def test_what_serves_is_proved_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    careful = proving(monkeypatch, None)
+    install.prove_again(Cluster())  # type: ignore[arg-type]
+    assert careful == []
+
+
+def test_what_does_not_serve_at_once_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract: a first look that fails decides nothing. What is wrong is waited for or named in order."""
+    careful = proving(monkeypatch, HarnessError("no endpoint", cause="controllers.webhook_not_serving"))
+    install.prove_again(Cluster())  # type: ignore[arg-type]
+    assert careful == ["standing", "wait_available", "wait_available", "prove"]
+
+
+def test_a_silent_api_server_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract: each request is repeated for 20 s already, so that nothing waits as long again."""
+    careful = proving(monkeypatch, HTTPError("no answer"))
+    with pytest.raises(HTTPError):
+        install.prove_again(Cluster())  # type: ignore[arg-type]
+    assert careful == []

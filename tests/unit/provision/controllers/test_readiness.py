@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from harness.core.causes import CauseId
@@ -50,3 +52,58 @@ def test_service_that_finds_nothing_is_no_restart(monkeypatch: pytest.MonkeyPatc
     """Contract: what stays without an endpoint is not transient."""
     looks(monkeypatch, NOT_SERVING)
     assert not readiness.is_transient(KUBE, NOT_SERVING, seconds=0)
+
+
+class Apis:
+    """An API server: what it says of `jobset.x-k8s.io/v1alpha2`, and the definition of jobsets.
+
+    It keeps the paths that were asked for.
+    """
+
+    def __init__(self, verbs: list[str] | None, definition: dict[str, Any] | None = None) -> None:
+        self.asked: list[str] = []
+        self._answers: dict[str, Any] = {}
+        if verbs is not None:
+            self._answers[SHORT] = {"resources": [{"name": "jobsets", "verbs": verbs}]}
+        if definition is not None:
+            self._answers[LONG] = definition
+
+    def fetch(self, path: str) -> Any:
+        self.asked.append(path)
+        if path not in self._answers:
+            raise ApiException(status=404)
+        return SimpleNamespace(json=lambda: self._answers[path])
+
+    def check(self) -> None:
+        readiness._apis(cast(Kube, self), "jobset.x-k8s.io")
+
+
+SHORT = "/apis/jobset.x-k8s.io/v1alpha2"
+LONG = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/jobsets.jobset.x-k8s.io"
+OTHER = {"metadata": {}, "spec": {"versions": [{"name": "v1beta1", "served": True}]}}
+
+
+def test_an_api_that_serves_is_seen_in_short() -> None:
+    """Contract: the definition, 80 KB that the server takes 30 ms to write, is not asked for."""
+    api = Apis(["create", "get"])
+    api.check()
+    assert api.asked == [SHORT]
+
+
+@pytest.mark.parametrize(
+    ("api", "cause"),
+    [
+        (Apis(None), "controllers.crd_missing"),
+        (Apis(None, OTHER), "controllers.version_unsupported"),
+        (
+            Apis(["get", "delete"], {**OTHER, "metadata": {"deletionTimestamp": "now"}}),
+            "controllers.crd_missing",
+        ),
+    ],
+    ids=["gone", "in another version", "being deleted"],
+)
+def test_what_is_wrong_with_an_api_is_named(api: Apis, cause: str) -> None:
+    with pytest.raises(HarnessError) as raised:
+        api.check()
+    assert raised.value.cause == cause
+    assert api.asked == [SHORT, LONG]

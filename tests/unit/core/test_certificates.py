@@ -1,0 +1,92 @@
+"""A client certificate: its files are read once for all connections, and the server is checked as before."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+from kubernetes.client.exceptions import ApiException
+
+from harness.core.kubernetes import Kube
+from harness.provision.controllers.certificates import issued
+
+SECRET = {"metadata": {"name": "x-webhook-server-cert", "namespace": "n"}}
+NAME = "x-webhook-service.n.svc"
+
+
+def files(folder: Path) -> Path:
+    """Make an authority, and a certificate of it, in a new folder."""
+    folder.mkdir()
+    for name, text in issued(SECRET)["data"].items():
+        (folder / name).write_bytes(base64.b64decode(text))
+    return folder
+
+
+class Hello(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path]]:
+    """Serve HTTPS. Yields the port, and the folder of the certificate."""
+    own = files(tmp_path_factory.mktemp("tls") / "own")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(own / "tls.crt", own / "tls.key")
+    made = ThreadingHTTPServer(("127.0.0.1", 0), Hello)
+    made.socket = context.wrap_socket(made.socket, server_side=True)
+    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    thread.start()
+    yield made.server_port, own
+    made.shutdown()
+    made.server_close()
+
+
+def client(port: int, own: Path, authority: Path, folder: Path) -> Kube:
+    told = {"server": f"https://127.0.0.1:{port}", "tls-server-name": NAME}
+    user = {"client-certificate": str(own / "tls.crt"), "client-key": str(own / "tls.key")}
+    config = {
+        "clusters": [{"name": "c", "cluster": {**told, "certificate-authority": str(authority)}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "users": [{"name": "u", "user": user}],
+        "current-context": "c",
+    }
+    (folder / "kubeconfig").write_text(yaml.safe_dump(config))
+    return Kube(folder / "kubeconfig")
+
+
+def test_they_are_read_once(server: tuple[int, Path], tmp_path: Path) -> None:
+    """Contract: a connection reads no file. Each did, and a launch makes 25 of them."""
+    port, served = server
+    own = files(tmp_path / "client")
+    kube = client(port, own, served / "ca.crt", tmp_path)
+    (own / "tls.key").unlink()
+    assert kube.fetch("/", seconds=5).status == 200
+
+
+def test_a_server_of_another_authority_is_refused(server: tuple[int, Path], tmp_path: Path) -> None:
+    """Contract: one context for all connections checks the server as each of them did."""
+    port, _ = server
+    own = files(tmp_path / "client")
+    with pytest.raises(ApiException, match="CERTIFICATE_VERIFY_FAILED"):
+        client(port, own, own / "ca.crt", tmp_path).fetch("/", seconds=5)
+
+
+def test_a_bad_key_is_told_by_the_request(server: tuple[int, Path], tmp_path: Path) -> None:
+    """Contract: a kubeconfig whose key cannot be read is an error of the first request, as always."""
+    port, served = server
+    own = files(tmp_path / "client")
+    (own / "tls.key").write_text("no key")
+    kube = client(port, own, served / "ca.crt", tmp_path)
+    with pytest.raises(ApiException, match="PEM"):
+        kube.fetch("/", seconds=5)

@@ -1,0 +1,46 @@
+"""What Docker says of a cluster's nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.provision.kind import power
+from harness.provision.kind.nodes import KindNodes
+from harness.settings import Settings
+
+NODES = ("k-worker", "k-control-plane")
+
+
+def docker(folder: Path, monkeypatch: pytest.MonkeyPatch, states: list[str]) -> KindNodes:
+    """Put a `docker` on PATH that lists the nodes with these states."""
+    lines = "\n".join(f"{name} {state}" for name, state in zip(NODES, states, strict=True))
+    program = folder / "docker"
+    program.write_text(f"#!/bin/sh\nprintf '{lines}\n'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    return KindNodes(Settings(cluster_name="k", state_dir=folder))
+
+
+def test_the_control_plane_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = docker(tmp_path, monkeypatch, ["running", "exited"])
+    assert kind.running() == {"k-control-plane": False, "k-worker": True}
+    assert kind.nodes() == ["k-control-plane", "k-worker"]
+    assert kind.pools() == ["k-worker"]
+
+
+@pytest.mark.parametrize(
+    ("states", "paused"),
+    [
+        (["exited", "exited"], True),
+        (["exited", "created"], True),
+        (["exited", "running"], False),
+        (["paused", "paused"], False),
+    ],
+)
+def test_a_cluster_is_paused_when_every_node_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: list[str], paused: bool
+) -> None:
+    """Contract: nodes that `docker pause` froze are there, and are trouble, not a pause."""
+    assert power.paused(docker(tmp_path, monkeypatch, states)) is paused
