@@ -50,14 +50,16 @@ if sys.stdin.readline():  # else the harness has ended
 def early(job: Path, settings: Settings) -> AbstractContextManager[Konduktor | None]:
     """Start konduktor's process as the first thing, beside the imports of the harness.
 
-    None where it is not installed yet, or where the file is a manifest as far as a glance tells.
+    None where it is not installed yet, where the file is a manifest as far as a glance tells, and where a
+    file or a folder is in the way: the launch says so.
     """
-    program = installed(settings)
     try:
-        manifest = b"apiVersion:" in job.read_bytes()
-    except OSError:  # whoever loads it says so
-        manifest = True
-    return nullcontext() if program is None or manifest else Konduktor(settings.state_dir, program)
+        program = installed(settings)
+        if program is None or b"apiVersion:" in job.read_bytes():
+            return nullcontext()
+        return Konduktor(settings.state_dir, program)
+    except OSError:
+        return nullcontext()
 
 
 class Konduktor:

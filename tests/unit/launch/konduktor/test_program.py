@@ -138,6 +138,8 @@ def test_it_is_begun_early_for_a_job_file_alone(
     for other in (manifest, tmp_path / "missing.yaml"):
         with early(other, settings) as konduktor:
             assert konduktor is None
+    with early(job, Settings(state_dir=manifest)) as konduktor:  # a file is where its folder is to be
+        assert konduktor is None
 
 
 def test_where_it_is_not_installed_nothing_is_begun(tmp_path: Path) -> None:
