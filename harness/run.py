@@ -181,7 +181,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
                 budget=budget,
                 undo=undo,
                 begun=begun,
-                there=watch,
+                namespace_made=watch,
             )
             undo.callback(launching.clean)
             writer.update(launch=launch)

@@ -81,7 +81,7 @@ def run(
     )
     from harness.launch.konduktor.program import early
 
-    with early(job, settings) as konduktor:
+    with early(job, settings) as konduktor:  # its imports run beside these
         from harness import run as running
         from harness.launch.workload_file import load as load_workload
 

@@ -11,7 +11,7 @@ from harness.core import processes
 
 T = TypeVar("T")
 AT_ONCE = 6
-"""Requests to one API server at the same time: each of more would make a connection of its own."""
+"""How many run at the same time. Each needs a connection to the API server."""
 _WHY = "what ran beside it failed"
 
 

@@ -79,8 +79,8 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
 def _share_context(options: dict[str, Any]) -> None:
     """Have all connections of a client with a certificate use one SSL context.
 
-    Each would read the certificates and check the key again, which takes 4 ms of a processor. Those of a
-    client with a token do: its process may live longer than the authority that it reads.
+    Each would read the certificates and check the key again, which takes 4 ms of a processor. A client
+    with a token is left as it is: its process may still run when the authority's file has changed.
     """
     if not options.get("cert_file"):
         return

@@ -156,9 +156,7 @@ class Redactor:
             found = [hint for hint in hints if hint in folded]
             if pattern is _ASSIGNED:
                 found = [hint for hint in found if _any_in(_ASSIGNABLE[hint], folded)]
-                if found and not _ASSIGNS.search(folded):
-                    continue
-            if found:
+            if found and (pattern is not _ASSIGNED or _ASSIGNS.search(folded)):
                 text = pattern.sub(replacement, text)
         return text
 

@@ -41,13 +41,13 @@ def prepare(
     budget: Budget,
     undo: ExitStack,
     begun: object,
-    there: Callable[[], None],
+    namespace_made: Callable[[], None],
 ) -> Launching:
     """Prepare the namespace, LocalQueue, Secret of the key and the workload's own secrets, and all that a
     launch adds.
 
-    Jobs that killed harnesses left running are ended first. `there` is called when the namespace is there.
-    `undo` gives it up.
+    Jobs that killed harnesses left running are ended first. `namespace_made` is called when the
+    namespace exists, `undo` gives it up.
     """
     kube, settings, nonce = ready.kube, context.settings, context.nonce
     own_key, url, reader = _tracker(kube, settings)
@@ -55,7 +55,7 @@ def prepare(
     for value in (own_key, key, *workload.secrets):
         context.writer.redactor.add(value)
     namespace = _namespace(ready, context, undo, workload.per_node)
-    there()
+    namespace_made()
     held = {**workload.secret_envs, "PLUTO_API_KEY": key, "PLUTO_API_TOKEN": key}  # workers use either name
     ours = ready.worker if workload.takes_ours else None
     files = {**(ours.changed if ours else {}), **scripts.users(settings)}

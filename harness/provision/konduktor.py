@@ -19,7 +19,7 @@ from harness.core.locks import locked
 from harness.core.processes import environment, run
 from harness.settings import Settings
 
-if TYPE_CHECKING:  # what a launch starts first imports this module alone
+if TYPE_CHECKING:  # konduktor's process is started before most of the harness is imported
     from harness.context import RunContext
 
 # Package data, so that an installed harness has it too. Made by `make lock`.

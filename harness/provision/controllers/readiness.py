@@ -46,18 +46,15 @@ def standing(kube: Kube) -> None:
 
 def looks(kube: Kube) -> list[Callable[[], None]]:
     """Return the parts of `standing`, each of which raises as that does."""
-    groups = dict.fromkeys(_group(name) for name in APIS)
     return [
-        *(partial(_apis, kube, group) for group in groups),
+        *(partial(_apis, kube, name) for name in CONTROLLERS),
         *(partial(_controller, kube, name) for name in CONTROLLERS),
     ]
 
 
 def require_ready(kube: Kube, name: Controller) -> None:
     """Check one of CONTROLLERS. Raises as `standing`."""
-    for group in dict.fromkeys(_group(kind) for kind in APIS):
-        if group.startswith(name):
-            _apis(kube, group)
+    _apis(kube, name)
     _controller(kube, name)
 
 
@@ -111,29 +108,28 @@ def is_transient(kube: Kube, error: HarnessError, seconds: float = SERVING_SECON
         pause(deadline)
 
 
-def _group(name: str) -> str:
-    return name.partition(".")[2]
+def _apis(kube: Kube, name: Controller) -> None:
+    """Check the APIs of a controller by the server's short list of each.
 
-
-def _apis(kube: Kube, group: str) -> None:
-    """Check the APIs of a group by what the server says of it in short.
-
-    A definition has the schema of a pod in it, which takes the server 50 ms to write. So it is asked for only
-    where something is wrong.
+    A CustomResourceDefinition has the schema of a pod in it, which takes the server 50 ms to write. So it is
+    asked for only where something is wrong.
     """
     served: dict[str, set[str]] = {}
-    for name, version in APIS.items():
-        if _group(name) == group:
-            if version not in served:
-                served[version] = _creatable(kube, f"{group}/{version}")
-            if name.partition(".")[0] not in served[version]:
-                _api(kube, name)
+    for kind, version in APIS.items():
+        plural, _, group = kind.partition(".")
+        if not group.startswith(name):
+            continue
+        path = f"/apis/{group}/{version}"
+        if path not in served:
+            served[path] = _creatable(kube, path)
+        if plural not in served[path]:
+            _api(kube, kind)
 
 
-def _creatable(kube: Kube, group_version: str) -> set[str]:
+def _creatable(kube: Kube, path: str) -> set[str]:
     """Return the kinds, in the plural, that can be created. One whose definition is being deleted cannot."""
     try:
-        resources = kube.fetch(f"/apis/{group_version}").json()["resources"]
+        resources = kube.fetch(path).json()["resources"]
     except ApiException as error:
         if error.status == 404:
             return set()
@@ -160,7 +156,7 @@ def _api(kube: Kube, name: str) -> None:
 
 
 def _definition(kube: Kube, name: str) -> Object | None:
-    """Return the definition. The dynamic client makes an object of each of its thousands of fields."""
+    """Return the CustomResourceDefinition, or None when there is none."""
     try:
         answer = kube.fetch(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
     except ApiException as error:

@@ -75,7 +75,7 @@ class Apis:
         return SimpleNamespace(json=lambda: self._answers[path])
 
     def check(self) -> None:
-        readiness._apis(cast(Kube, self), "jobset.x-k8s.io")
+        readiness._apis(cast(Kube, self), "jobset")
 
 
 SHORT = "/apis/jobset.x-k8s.io/v1alpha2"
