@@ -6,6 +6,7 @@ import secrets
 import sys
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from threading import Thread
 
@@ -28,7 +29,7 @@ from harness.launch.prepare import prepare
 from harness.launch.workload import Workload
 from harness.observe.observer import LaunchObserver
 from harness.provision import disk, preflight
-from harness.provision.cluster import Ready
+from harness.provision.cluster import Cluster, Ready
 from harness.provision.images import scripts
 from harness.provision.lifecycle import ClusterUse, cluster_of
 from harness.report.finalize import Outcome, finish, prepare_to_finish, tidy
@@ -58,7 +59,8 @@ def run(job: Workload | JobFile, context: RunContext, listener: ProgressListener
                 raise
         finally:
             use.leave_recorded()
-        outcome = finish(recorded)
+        with _freeing(chosen, recorded):
+            outcome = finish(recorded)
         tidy(context, outcome.bundle)
         return outcome
 
@@ -76,7 +78,8 @@ def launch(job: Workload | JobFile, context: RunContext, ready: Ready) -> Outcom
         if isinstance(error, KeyboardInterrupt):
             finish(recorded)
             raise
-    return finish(recorded)
+    with _freeing(ready.cluster, recorded):
+        return finish(recorded)
 
 
 @contextmanager
@@ -202,7 +205,19 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
                     launching.audit(progress)
             with writer.stage("collect"), observer.blamed():
                 _collect(launching, observer, progress)
-            ready.cluster.free_disk(launching.namespace, progress)
+
+
+@contextmanager
+def _freeing(cluster: Cluster, context: RecordedContext) -> Iterator[None]:
+    """Free what a launch keeps of the cluster's disks, beside the block: its evidence is in the bundle."""
+    if context.writer.current.launch is None:
+        yield
+        return
+    with ThreadPoolExecutor(1) as pool:
+        freeing = pool.submit(cluster.free_disk, namespace_of(context.nonce), context.progress)
+        yield
+    if (error := freeing.exception()) is not None:
+        context.progress(f"could not free what the launch keeps on disk: {error}")
 
 
 def _identity(ready: Ready) -> dict[str, str]:

@@ -65,7 +65,7 @@ def reading(token: Path) -> Callable[[client.Configuration], None]:
 
 def _read(kubeconfig: Path) -> dict[str, Any]:
     try:
-        document = yaml.safe_load(kubeconfig.read_text())
+        document = yaml.load(kubeconfig.read_text(), yaml.CSafeLoader)  # of certificates: 9 ms in Python
     except FileNotFoundError:
         seen = "is not there"
     except OSError as error:

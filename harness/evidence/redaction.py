@@ -65,6 +65,12 @@ _SENSITIVE_NAME = re.compile(rf"(?i){_NAME}$")
 _VARIABLE = r"(?:[-.\w]*[-._])?(?:token|key)|[-.\w]*(?:password|passwd|secret|credential)[-.\w]*"
 _SECRET_VARIABLE = re.compile(rf"(?ai){_VARIABLE}")
 _NAMED_VALUE = re.compile(rf'(?ai)"name":\s*"(?:{_VARIABLE}|{_NAME})"')
+_VALUED = re.compile(rf'(?ai)(\{{"name":"(?:{_VARIABLE}|{_NAME})","value":)"(?:[^"\\]|\\.)*"\}}')
+_SAFE = re.compile(
+    r'\{"name":"[^"\\]*",(?:"value":"\*\*\*"|"valueFrom":\{"\w+":\{(?![^{}]*"value":)[^{}]*\}\})\}'
+)
+"""An entry of a pod's environment whose value is replaced, or that only refers to one: every pod of ours has
+both."""
 
 
 def secret_variable(name: str) -> bool:
@@ -160,11 +166,21 @@ class Redactor:
                 text = pattern.sub(replacement, text)
         return text
 
-    def clean(self, encoded: str) -> bool:
-        """Return whether JSON text holds nothing to replace. This is faster than `value`."""
-        if self._pattern is not None and self._pattern.search(encoded):
-            return False
-        return not _hinted(encoded) or (self.text(encoded) == encoded and not _NAMED_VALUE.search(encoded))
+    def encoded(self, encoded: str) -> str | None:
+        """Return compact JSON with every secret replaced, or None where only `value` can do it.
+
+        This takes a third of the time.
+        """
+        if not _hinted(encoded):
+            return None if self._knows(encoded) else encoded
+        masked = _VALUED.sub(rf'\1"{MASK}"}}', encoded)
+        left = (
+            self._knows(masked) or self.text(masked) != masked or _NAMED_VALUE.search(_SAFE.sub("", masked))
+        )
+        return None if left else masked
+
+    def _knows(self, text: str) -> bool:
+        return self._pattern is not None and self._pattern.search(text) is not None
 
     def value(self, value: Any) -> Any:
         """Return a JSON-like value with every string in it redacted, keys included. Numbers stay numbers.

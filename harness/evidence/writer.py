@@ -261,8 +261,9 @@ class BundleWriter:
 
     def _json(self, record: BaseModel, indent: int | None = None) -> str:
         encoded = record.model_dump_json(indent=indent)
-        if self.redactor.clean(encoded):
-            return encoded
+        redacted = self.redactor.encoded(encoded)
+        if redacted is not None:
+            return redacted
         return json.dumps(self.redactor.value(record.model_dump(mode="json")), indent=indent)
 
     def _append(self, relative_path: str, record: BaseModel) -> None:

@@ -49,10 +49,12 @@ class KindCluster(KindNodes):
     def free_disk(self, namespace: str, progress: Progress) -> None:
         """Remove the launch's folder, and its ended pods that keep more than storage.KEEP_BYTES.
 
-        A failure only says so.
+        A failure only says so. A cluster that is gone keeps nothing.
         """
-        self.remove_volumes(namespace)
+        if self.state() is None:
+            return
         try:
+            self.remove_volumes(namespace)
             with reached():
                 storage.remove_large(self.kube(), namespace, progress)
         except HarnessError as error:
