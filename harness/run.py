@@ -59,8 +59,7 @@ def run(job: Workload | JobFile, context: RunContext, listener: ProgressListener
                 raise
         finally:
             use.leave_recorded()
-        with _freeing(chosen, recorded):
-            outcome = finish(recorded)
+        outcome = _finish(chosen, recorded)
         tidy(context, outcome.bundle)
         return outcome
 
@@ -76,10 +75,9 @@ def launch(job: Workload | JobFile, context: RunContext, ready: Ready) -> Outcom
     except (Exception, KeyboardInterrupt) as error:
         _stopped(error, recorded)
         if isinstance(error, KeyboardInterrupt):
-            finish(recorded)
+            _finish(ready.cluster, recorded)
             raise
-    with _freeing(ready.cluster, recorded):
-        return finish(recorded)
+    return _finish(ready.cluster, recorded)
 
 
 @contextmanager
@@ -107,6 +105,18 @@ def cluster(context: RunContext) -> Iterator[Ready]:
             yield ready
         finally:
             use.leave()
+
+
+def _finish(cluster: Cluster, context: RecordedContext) -> Outcome:
+    """Judge. What a launch keeps of the cluster's disks goes meanwhile: its evidence is in the bundle."""
+    if context.writer.current.launch is None:
+        return finish(context)
+    with ThreadPoolExecutor(1) as pool:
+        freeing = pool.submit(cluster.free_disk, namespace_of(context.nonce), context.progress)
+        outcome = finish(context)
+    if (error := freeing.exception()) is not None:
+        context.progress(f"could not free what the launch keeps on disk: {error}")
+    return outcome
 
 
 def _stopped(error: Exception | KeyboardInterrupt, context: RecordedContext) -> None:
@@ -205,19 +215,6 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
                     launching.audit(progress)
             with writer.stage("collect"), observer.blamed():
                 _collect(launching, observer, progress)
-
-
-@contextmanager
-def _freeing(cluster: Cluster, context: RecordedContext) -> Iterator[None]:
-    """Free what a launch keeps of the cluster's disks, beside the block: its evidence is in the bundle."""
-    if context.writer.current.launch is None:
-        yield
-        return
-    with ThreadPoolExecutor(1) as pool:
-        freeing = pool.submit(cluster.free_disk, namespace_of(context.nonce), context.progress)
-        yield
-    if (error := freeing.exception()) is not None:
-        context.progress(f"could not free what the launch keeps on disk: {error}")
 
 
 def _identity(ready: Ready) -> dict[str, str]:

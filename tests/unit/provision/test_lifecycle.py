@@ -153,3 +153,13 @@ def test_a_kubeconfig_chooses_the_users_own_cluster(settings: Settings) -> None:
     mine = cluster_of(settings)
     assert (mine.name, mine.owns_namespaces, mine.keeps_namespaces) == ("shared", True, True)
     assert ours.kind is kind
+
+
+def test_what_a_launch_keeps_on_disk_is_looked_for_where_the_cluster_is(settings: Settings) -> None:
+    """Contract: a failure only says so, and a cluster that is gone keeps nothing."""
+    said: list[str] = []
+    kind = KindCluster(settings)
+    kind.free_disk("e2e-1", said.append)
+    assert said == []
+    made(settings).free_disk("e2e-1", said.append)
+    assert said[0].startswith("could not see what the pods of e2e-1 keep on disk: ")

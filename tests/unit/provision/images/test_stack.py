@@ -149,6 +149,23 @@ def test_a_proxy_that_forbids_the_registry_is_not_a_registry(settings: Settings,
     assert reach.unreached(versions.load(settings).registry) == []
 
 
+def test_a_host_without_an_address_is_told_and_nothing_is_asked(
+    settings: Settings, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy would look for it itself, so it is asked where there is one."""
+    registry = versions.load(settings).registry
+    registry = registry.model_copy(update={"node": "registry.invalid/node:v1"})
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    (told,) = reach.unreached(registry)
+    assert told.startswith("https://registry.invalid/v2/: [Errno -")
+    assert server.asked == []
+    monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{server.port}")
+    (told,) = reach.unreached(registry)
+    assert told.startswith("https://registry.invalid/v2/: 501")  # this proxy knows no CONNECT
+    assert "HEAD /v2/" in server.asked
+
+
 @pytest.mark.parametrize(
     ("reference", "host", "url"),
     [
