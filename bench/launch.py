@@ -4,8 +4,8 @@
 
 It prints Markdown. `--write docs/performance.md` puts it between the marks of that file, too.
 
-`harness images build` comes first: caches are warm. Arms of a part take turns, so that a machine that slows
-down slows all of them.
+`harness images build` comes first: caches are warm. Each round runs every arm once, and a ratio is one of a
+round: machines slow down and recover within minutes. The kept cluster is paused where there is to be none.
 
   without a cluster   bare      `kind create cluster` as kind has it, with the same nodes, and its deletion
                       tuned     the same with the kind.yaml of the harness
@@ -59,6 +59,7 @@ WORKER = ROOT / "harness/workers/multinode.py"
 RAISES = ("        at_most(1.5 * STALL_SECONDS)\n", "        assert step < 5 or rank == 0\n")
 """Where in the worker the fault of `failing` comes."""
 BESIDE = 4
+KEPT = {"HARNESS_CLUSTER_NAME": "bench-kept", "KEEP_CLUSTER": "true"}
 
 
 @dataclass
@@ -101,8 +102,32 @@ class Bench:
         self.bundles.setdefault(arm, []).append(Path(json.loads(done.stdout)["bundle"]))
 
 
-def without_cluster(bench: Bench, rounds: int, documented: int) -> None:
-    """Take turns: the nodes alone, the harness from nothing, and the documented flow in some rounds."""
+def take_turns(bench: Bench, rounds: int, documented: int, several: bool) -> None:
+    """Run every arm once a round. The documented flow runs in some of the rounds only."""
+    kept = KindCluster(bench.settings.model_copy(update={"cluster_name": KEPT["HARNESS_CLUSTER_NAME"]}))
+    (bench.folder / "edited").mkdir()
+    raising = bench.folder / "raising"
+    raising.mkdir()
+    text = WORKER.read_text()
+    assert RAISES[0] in text, "the worker has changed: say anew where a rank raises"
+    (raising / WORKER.name).write_text(text.replace(RAISES[0], RAISES[0] + RAISES[1]))
+
+    def silent(_text: str) -> None:
+        return
+
+    try:
+        bench.run("warm", **KEPT)
+        for number in range(rounds):
+            kept.pause(silent)
+            without_cluster(bench, number < documented)
+            kept.resume(silent)
+            on_kept_cluster(bench, kept, number, several)
+    finally:
+        kept.down(silent)
+
+
+def without_cluster(bench: Bench, documented: bool) -> None:
+    """The nodes alone, the harness from nothing, and the documented flow."""
     settings, folder = bench.settings, bench.folder
     ours = configuration(settings, bench.stack.node_image, (), folder, folder)
     (folder / "bare.yaml").write_text(documented_flow.kinds_own(settings, bench.stack))
@@ -113,58 +138,43 @@ def without_cluster(bench: Bench, rounds: int, documented: int) -> None:
         command = ["kind", words[0], "cluster", *named, *words[1:]]
         return lambda: subprocess.run(list(map(str, command)), check=True, capture_output=True)
 
-    for number in range(rounds):
-        for arm in ("bare", "tuned"):
-            bench.take(f"{arm} create", kind("create", "--config", folder / f"{arm}.yaml", "--wait", "180s"))
-            bench.take(f"{arm} delete", kind("delete"))
-        bench.take("cold", lambda: bench.run("cold", HARNESS_CLUSTER_NAME="bench-cold"))
-        if number < documented:
-            bench.take("documented", lambda: documented_flow.run(settings, bench.stack, folder))
+    for arm in ("bare", "tuned"):
+        bench.take(f"{arm} create", kind("create", "--config", folder / f"{arm}.yaml", "--wait", "180s"))
+        bench.take(f"{arm} delete", kind("delete"))
+    bench.take("cold", lambda: bench.run("cold", HARNESS_CLUSTER_NAME="bench-cold"))
+    if documented:
+        bench.take("documented", lambda: documented_flow.run(settings, bench.stack, folder))
 
 
-def on_kept_cluster(bench: Bench, rounds: int, several: bool) -> None:
-    """Take turns on one cluster: the job alone, and what the harness makes of it; `several` at once, too."""
-    kept = bench.settings.model_copy(update={"cluster_name": "bench-kept"})
-    environment = {"HARNESS_CLUSTER_NAME": kept.cluster_name, "KEEP_CLUSTER": "true"}
+def on_kept_cluster(bench: Bench, kept: KindCluster, number: int, several: bool) -> None:
+    """The job alone, and what the harness makes of it; `several` at once, too."""
     edited, raising = bench.folder / "edited", bench.folder / "raising"
-    for folder in (edited, raising):
-        folder.mkdir()
-    text = WORKER.read_text()
-    assert RAISES[0] in text, "the worker has changed: say anew where a rank raises"
-    (raising / WORKER.name).write_text(text.replace(RAISES[0], RAISES[0] + RAISES[1]))
-    small = {**environment, "HARNESS_CPU_REQUEST": "200m"}  # four of them at once are to be admitted
-    try:
-        bench.run("warm", **environment)
-        for number in range(rounds):
-            (edited / WORKER.name).write_text(f"{text}\n# edit {number}\n")
-            bench.take("kept", lambda: bench.run("kept", **environment))
-            sent = bench.bundles["kept"][-1]  # of its namespace, which later launches remove
-            bench.take("job", lambda sent=sent: job_alone(kept, sent))  # type: ignore[misc]
-            bench.take("edit", lambda: bench.run("edit", HARNESS_SCRIPTS=str(edited), **environment))
-            bench.take(
-                "failing", lambda: bench.run("failing", 1, HARNESS_SCRIPTS=str(raising), **environment)
-            )
-            if not several:
-                continue
-            bench.take("one small", lambda: bench.run("one small", **small))
-            few = bench.bundles["one small"][-1]
-            bench.take("four jobs", lambda few=few: job_alone(kept, few, BESIDE))  # type: ignore[misc]
-            with ThreadPoolExecutor(BESIDE) as pool:
-                bench.take(
-                    "beside",
-                    lambda: list(pool.map(lambda _: bench.run("beside", **small), range(BESIDE))),
-                )
-    finally:
-        KindCluster(kept).down(lambda _text: None)
+    (edited / WORKER.name).write_text(f"{WORKER.read_text()}\n# edit {number}\n")
+    bench.take("kept", lambda: bench.run("kept", **KEPT))
+    sent = bench.bundles["kept"][-1]  # of its namespace, which later launches remove
+    bench.take("job", lambda: job_alone(kept, sent))
+    bench.take("edit", lambda: bench.run("edit", HARNESS_SCRIPTS=str(edited), **KEPT))
+    bench.take("failing", lambda: bench.run("failing", 1, HARNESS_SCRIPTS=str(raising), **KEPT))
+    if not several:
+        return
+    small = {**KEPT, "HARNESS_CPU_REQUEST": "200m"}  # four of them at once are to be admitted
+    bench.take("one small", lambda: bench.run("one small", **small))
+    few = bench.bundles["one small"][-1]
+    bench.take("four jobs", lambda: job_alone(kept, few, BESIDE))
+    with ThreadPoolExecutor(BESIDE) as pool:
+        bench.take(
+            "beside",
+            lambda: list(pool.map(lambda _: bench.run("beside", **small), range(BESIDE))),
+        )
 
 
-def job_alone(settings: Settings, bundle: Path, count: int = 1) -> None:
+def job_alone(kind: KindCluster, bundle: Path, count: int = 1) -> None:
     """Submit what a launch submitted once more, as it is, or more often. Wait until all are Completed."""
     manifest = Bundle.open(bundle).manifest
     assert manifest is not None
     assert manifest.launch is not None
-    kube, namespace = KindCluster(settings).kube(), manifest.launch.namespace
-    program = konduktor_bin(RunContext(settings=settings, progress=lambda _text: None))
+    kube, namespace = kind.kube(), manifest.launch.namespace
+    program = konduktor_bin(RunContext(settings=kind.settings, progress=lambda _text: None))
     with tempfile.TemporaryDirectory() as state, Konduktor(Path(state), None) as konduktor:
         shutil.copyfile(bundle / "launch/konduktor-config.yaml", konduktor.config)
         shutil.copyfile(bundle / "launch/job.yaml", konduktor.job)
@@ -203,8 +213,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bench-launch-") as folder:
         bench = Bench(settings, stack, Path(folder))
         try:
-            without_cluster(bench, asked.rounds, asked.documented if asked.workers else 0)
-            on_kept_cluster(bench, asked.rounds, asked.several)
+            take_turns(bench, asked.rounds, asked.documented if asked.workers else 0, asked.several)
         finally:  # what was measured before a failure must not be lost
             text = markdown(bench.settings.workers, bench.seconds, bench.used, bench.bundles)
             print(text)

@@ -23,7 +23,7 @@ FLOORS = {
     "four jobs": ("one small",),
     "beside": ("one small",),
 }
-"""What an arm is compared with: the sum of these."""
+"""What an arm is compared with: the sum of these in the same round."""
 COLUMNS = ("arm", "s", "least – most", "÷", "ratio", "processor s", "MiB of memory", "MiB of disk")
 
 
@@ -31,17 +31,18 @@ def markdown(
     workers: int, seconds: dict[str, list[float]], used: dict[str, list[Used]], bundles: dict[str, list[Path]]
 ) -> str:
     """Return the table, and pictures of single launches. Memory and disk are the most of all rounds."""
-    middle = {arm: median(values) for arm, values in seconds.items()}
     rounds = max(map(len, seconds.values()))
     lines = [f"{machine()}; {workers} workers beside the control plane. Medians of {rounds} rounds.", ""]
     lines += [f"| {' | '.join(COLUMNS)} |", "| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |"]
     for arm, values in seconds.items():
-        floor = [name for name in FLOORS.get(arm, ()) if name in middle]
-        ratio = f"{middle[arm] / sum(middle[name] for name in floor):.2f}" if floor else ""
+        floor = [name for name in FLOORS.get(arm, ()) if name in seconds]
+        floors = map(sum, zip(*(seconds[name] for name in floor), strict=False))  # documented: some rounds
+        ratios = [value / below for value, below in zip(values, floors, strict=False)]
+        ratio = f"{median(ratios):.2f} ({min(ratios):.2f} – {max(ratios):.2f})" if ratios else ""
         spread = f"{min(values):.1f} – {max(values):.1f}"
         processor = f"{median(each.processor for each in used[arm]):.0f}"
         most = [max(each.memory for each in used[arm]) >> 20, max(each.disk for each in used[arm]) >> 20]
-        cells = [arm, f"{middle[arm]:.1f}", spread, ", ".join(floor), ratio, processor, *map(str, most)]
+        cells = [arm, f"{median(values):.1f}", spread, ", ".join(floor), ratio, processor, *map(str, most)]
         lines.append(f"| {' | '.join(cells)} |")
     if "failing" in bundles:
         late = zip(*map(told_after, bundles["failing"]), strict=True)
