@@ -24,6 +24,7 @@ from harness.provision.controllers import install as controllers
 from harness.provision.controllers import tracker as embedded
 from harness.provision.controllers.quick import quick
 from harness.provision.images.load import load_images
+from harness.provision.images.local import LocalImage
 from harness.provision.images.stack import Stack
 from harness.provision.kind.nodes import KindNodes
 
@@ -54,8 +55,10 @@ class _Stopped(Exception):
 
 
 @contextmanager
-def filling(kind: KindNodes, stack: Stack, own: tuple[str, str], context: RecordedContext) -> Iterator[Begun]:
-    """Fill the cluster that the block creates. `own` are the tags of the worker image and of the tracker's.
+def filling(
+    kind: KindNodes, stack: Stack, own: tuple[LocalImage, LocalImage], context: RecordedContext
+) -> Iterator[Begun]:
+    """Fill the cluster that the block creates. `own` are the worker image and the tracker's.
 
     The block's end waits for what was begun. Its exception stops it.
     """
@@ -81,7 +84,7 @@ class _Filling:
         self,
         kind: KindNodes,
         stack: Stack,
-        own: tuple[str, str],
+        own: tuple[LocalImage, LocalImage],
         context: RecordedContext,
         begun: Begun,
         created: threading.Event,
@@ -131,7 +134,7 @@ class _Filling:
                 controllers.deploy(kube, self._stack.controllers, quick)
                 self._begun.deployed = True
                 if self._kind.settings.tracker == "embedded":
-                    embedded.begin(kube, self._tracker)
+                    embedded.begin(kube, self._tracker.tag)
                     self._begun.tracker = True
         except (_Stopped, HarnessError, ApiException, HTTPError, OSError, NOT_SERVED):
             return

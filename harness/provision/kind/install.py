@@ -105,7 +105,7 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
         progress(f"cluster {kind.name}: reused")
         return None
     progress(f"cluster {kind.name}: creating 1 control plane and {kind.settings.workers} workers")
-    with early.filling(kind, stack, (images.worker.tag, images.tracker.tag), context) as begun:
+    with early.filling(kind, stack, (images.worker.local, images.tracker.local), context) as begun:
         kind.create(stack.node_image, stack.containerd_patches, context)
     return begun
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from harness.provision.images.local import LocalImage
 from harness.provision.kind import early
 
-OWN = ("worker:1", "tracker:1")
+OWN = LocalImage("worker:1", "sha256:1"), LocalImage("tracker:1", "sha256:2")
 CONTEXT: Any = SimpleNamespace(writer=SimpleNamespace(attempt=nullcontext))
 
 
