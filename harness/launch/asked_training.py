@@ -16,7 +16,7 @@ PORT = 29500
 SMOKE = "--epochs 2 --batch 256 --samples 4096 --features 128 --classes 4 --lr 3e-3 --seed 42"
 """The guide's own flags of train.py."""
 TEXTS = ("train.jsonl", "val.jsonl")
-_OWN = {"--run", "--data-dir", "--out-dir", "--device"}
+_OWN = {"--run", "--run-name", "--data-dir", "--out-dir", "--device"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class Asked:
         head = ["sh", "/workspace/training/training.sh", f"--nproc-per-node={self.processes}", "-m"]
         if self.smoke:
             return [*head, "training.train", *SMOKE.split(), *self.options]
-        own = ["--run", self.run, "--data-dir", "/data", "--out-dir", "/out"]
+        own = ["--run-name", self.run, "--data-dir", "/data", "--out-dir", "/out"]
         device = ["--device", "cuda" if self.gpus else "cpu"]
         return [*head, *self.trainer, *own, *device, *self.options]
 

@@ -11,7 +11,6 @@ follower that is behind when its container has ended (a flood of lines) reads th
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -23,6 +22,7 @@ from urllib3.exceptions import HTTPError
 from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Kube
 from harness.evidence.schema import Observation
+from harness.observe.known_lines import KnownLines
 
 RETRY_SECONDS, LONGEST_RETRY = 0.3, 2.0
 """Seconds until the first retry, each next one half as long again. Pods without logs must not keep the API
@@ -33,8 +33,6 @@ MAX_RETRIES = 20
 BEHIND_SECONDS = 3.0
 """Seconds after the end of a container within which a follower is done, unless it is behind."""
 READ_BYTES = 1 << 18
-_STAMPED = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
-_NEXT_UNSTAMPED = re.compile(rb"\n(?!\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 
 
 @dataclass(frozen=True)
@@ -69,6 +67,8 @@ class LogFollower:
         self._threads: dict[Life, threading.Thread] = {}
         self._ended: dict[Life, float] = {}
         self._leaving: set[Life] = set()
+        self._whole: set[Life] = set()
+        """Those with the end of their command in the log."""
         self._stop = threading.Event()
 
     def observe(self, kind: str, observation: Observation) -> None:
@@ -90,11 +90,17 @@ class LogFollower:
                 self._leaving.add(life)
             started = "running" in state or "terminated" in state
             if started and life not in self._threads and observation.type != "DELETED":
-                thread = threading.Thread(
-                    target=self._follow, args=(metadata["namespace"], life), daemon=True
-                )
+                thread = threading.Thread(target=self._run, args=(metadata["namespace"], life), daemon=True)
                 self._threads[life] = thread
                 thread.start()
+
+    def command_ended(self, life: Life) -> None:
+        """Take note that the end of its command was read: what the container does after it is no gap.
+
+        A held container waits then to be deleted. Its kubelet may remove it, with its log, before it has seen
+        the end of the stream, and then the stream breaks off.
+        """
+        self._whole.add(life)
 
     def finish(self, seconds: float, lost: Collection[str] = ()) -> None:
         """Wait until every log was read to its end. What is still being read after `seconds` is a gap.
@@ -103,16 +109,22 @@ class LogFollower:
         """
         deadline = Deadline.after(seconds)
         for life, thread in list(self._threads.items()):
-            pod, container = life.pod, life.container
-            thread.join(0 if pod in lost else deadline.left)
+            gone = life.pod in lost
+            thread.join(0 if gone else deadline.left)
             if thread.is_alive():
-                why = "its node is lost" if pod in lost else f"still being read after {seconds:.0f} s"
-                self._on_gap(f"{pod}-{container}: {why}")
+                why = "its node is lost" if gone else f"still being read after {seconds:.0f} s"
+                self._gap(life, why)
         self._stop.set()
 
+    def _run(self, namespace: str, life: Life) -> None:
+        """Follow. A follower that fails leaves a gap: its log would look whole."""
+        try:
+            self._follow(namespace, life)
+        except Exception as error:
+            self._on_gap(f"{life.pod}-{life.container}: reading it failed: {type(error).__name__}: {error}")
+
     def _follow(self, namespace: str, life: Life) -> None:
-        pod, container = life.pod, life.container
-        known, follow, whole, failures = _Known(), True, False, 0
+        known, follow, whole, failures = KnownLines(), True, False, 0
         while failures < MAX_RETRIES:
             failures += 1
             try:
@@ -125,7 +137,7 @@ class LogFollower:
             except ApiException as error:
                 if error.status == 404 and life in self._leaving:
                     if not whole:  # otherwise it was followed to the end of its container
-                        self._on_gap(f"{pod}-{container}: the pod was gone before its log was read")
+                        self._gap(life, "the pod was gone before its log was read")
                     return
                 if error.status == 404 or (error.status or 0) >= 500:
                     # The kubelet is not reached, or it restarts and knows no pod yet: the stream before may
@@ -143,7 +155,11 @@ class LogFollower:
                 return
             if self._stop.wait(_pause(failures)):
                 return
-        self._on_gap(f"{pod}-{container}: could not be read to its end")
+        self._gap(life, "could not be read to its end")
+
+    def _gap(self, life: Life, why: str) -> None:
+        if life not in self._whole:
+            self._on_gap(f"{life.pod}-{life.container}: {why}")
 
     def _behind(self, life: Life) -> bool:
         """Return whether lines still come long after the end.
@@ -153,7 +169,7 @@ class LogFollower:
         ended = self._ended.get(life)
         return ended is not None and time.monotonic() - ended > BEHIND_SECONDS and life not in self._leaving
 
-    def _read(self, namespace: str, life: Life, known: _Known, follow: bool) -> bool:
+    def _read(self, namespace: str, life: Life, known: KnownLines, follow: bool) -> bool:
         """Read the log once from its first line, and write lines that are not known.
 
         Returns whether it stopped following.
@@ -189,58 +205,3 @@ class LogFollower:
 def _pause(failures: int) -> float:
     """Return seconds until the next try after so many failures in a row."""
     return float(min(LONGEST_RETRY, RETRY_SECONDS * 1.5 ** max(0, failures - 1)))
-
-
-class _Known:
-    """How far a log has been written: the newest timestamp, and how many lines had it."""
-
-    def __init__(self) -> None:
-        self._last, self._lines = b"", 0
-        self._skipping, self._skipped = False, 0
-        self.tail = b""
-        """The last bytes, without the end of their line. They are written when nothing more can come."""
-        self.strange = False
-        """Whether there was a line that does not belong to the log."""
-
-    def again(self) -> None:
-        """Start again: the log is read from its first line."""
-        self.strange = False
-        self._skipping, self._skipped = bool(self._last), 0
-
-    def fresh(self, lines: bytes) -> bytes:
-        """Return those of these whole lines that were not read before. They count as read from now on.
-
-        Python has no time for a look at each line of a rank that writes 10 MB/s: where every line is one of
-        the log and none was read before, only the last ones are looked at.
-        """
-        end = len(lines) - 1
-        if self._skipping or not _STAMPED.match(lines) or _NEXT_UNSTAMPED.search(lines, 0, end):
-            kept = [line for line in lines[:end].split(b"\n") if self.new(line)]
-            return b"\n".join((*kept, b"")) if kept else b""
-        stamp, same = b"", 0
-        while end > 0:
-            begin = lines.rfind(b"\n", 0, end) + 1
-            own = lines[begin:end].split(b" ", 1)[0]
-            if same and own != stamp:
-                break
-            stamp, same, end = own, same + 1, begin - 1
-        begun_before = end <= 0 and stamp == self._last
-        self._last, self._lines = stamp, same + (self._lines if begun_before else 0)
-        return lines
-
-    def new(self, line: bytes, whole: bool = True) -> bool:
-        """Return whether this line was not read before. A whole line counts as read from now on."""
-        if not _STAMPED.match(line):
-            self.strange = True
-            return False
-        stamp = line.split(b" ", 1)[0]
-        if self._skipping:
-            self._skipped += stamp == self._last
-            if stamp < self._last or (stamp == self._last and self._skipped <= self._lines):
-                return False
-            self._skipping = False
-        if not whole:
-            return True
-        self._lines = self._lines + 1 if stamp == self._last else 1
-        self._last = stamp
-        return True

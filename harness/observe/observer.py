@@ -261,6 +261,7 @@ class LaunchObserver:
         if exit_ is not None:
             with suppress(HarnessError):
                 self._writer.exited(exit_)
+            self._logs.command_ended(life)
             self.completion.exited(life.pod, exit_.exit_code, life.uid)
 
     def _silence(self, text: str) -> None:

@@ -118,7 +118,7 @@ def train(
     run: Run, out: Path, *more: str, ranks: int = RANKS, kills: str = "", environment: Mapping[str, str] = {}
 ) -> Ran:
     """Train the small model in folder `a` of `out`."""
-    words = ("training.train_framework", "--run", "a", *OPTIONS, *more)
+    words = ("training.train_framework", "--run-name", "a", *OPTIONS, *more)
     restarts = 20 if kills else 0
     return run(out, *words, ranks=ranks, kills=kills, restarts=restarts, environment=environment)
 
@@ -136,7 +136,7 @@ def test_the_loss_reaches_what_the_texts_allow(run: Run, data: Path, tmp_path: P
     """Contract: the loss comes near the entropy of its source and does not go below; `best` is the least."""
     floor = json.loads((data / "source.json").read_text())["val"]
     words = (*SMALL, "--epochs", "6", "--lr", "2e-2", "--save-every", "1000", "--keep", "10")
-    ran = run(tmp_path, "training.train_framework", "--run", "a", *words, ranks=2)
+    ran = run(tmp_path, "training.train_framework", "--run-name", "a", *words, ranks=2)
     assert ran.code == 0, ran.out[-3000:]
     assert floor - 0.01 <= ran.loss <= floor * 1.05
     losses = {
@@ -204,7 +204,7 @@ def test_more_ranks_go_on_where_fewer_were(run: Run, tmp_path: Path) -> None:
     first = run(
         tmp_path,
         "training.train_framework",
-        "--run",
+        "--run-name",
         "a",
         *OPTIONS,
         "--dropout",
@@ -226,7 +226,7 @@ def test_another_order_of_the_data_is_refused(
     subprocess.run(["cp", "-a", f"{undisturbed[1]}", f"{tmp_path}/a"], check=True)
     ran = train(run, tmp_path, "--seed", "7")
     assert ran.code != 0
-    assert "Another --run begins anew" in ran.out
+    assert "Another --run-name begins anew" in ran.out
 
 
 def test_the_smoke_test(run: Run, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 VERSION = 1
 """Version of every report of this package."""
@@ -15,6 +15,13 @@ Verdict = Literal["PASS", "WARN", "FAIL", "UNKNOWN"]
 _WORST_FIRST: tuple[Verdict, ...] = ("FAIL", "UNKNOWN", "WARN", "PASS")
 TAGS = ("ENV", "COMPUTE", "TRAIN", "DDP", "RESULT")
 """The tags of log lines: `[COMPUTE] PASS …`."""
+
+
+class Where(TypedDict, total=False):
+    """The fields of a check that say which GPU it is about. A check of a whole node has none of them."""
+
+    gpu: str
+    index: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,8 @@ WEIGHTS = 16
 
 
 def factor(name: str, ranks: int) -> float:
-    """Return busbw / algbw of a collective over `ranks` ranks."""
-    if ranks < 2 or name in ("broadcast", "send_recv"):
+    """Return busbw / algbw of a collective over `ranks` ranks: 0 where one rank alone sends nothing."""
+    if name in ("broadcast", "send_recv"):
         return 1.0
     return (2 if name == "all_reduce" else 1) * (ranks - 1) / ranks
 

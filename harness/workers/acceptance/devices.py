@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from .check import Check
+from .check import Check, Where
 from .smi import Gpu, Smi
 
 TAG = "ENV"
@@ -35,7 +35,7 @@ class Device:
         return f"cuda:{self.index}" if self.kind == "cuda" else "cpu"
 
     @property
-    def where(self) -> dict[str, Any]:
+    def where(self) -> Where:
         """Return the fields of Check that say which GPU it is about."""
         return {"gpu": self.uuid, "index": self.index} if self.kind == "cuda" else {}
 

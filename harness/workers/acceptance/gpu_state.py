@@ -7,9 +7,9 @@ so they are read while it computes (`under_load`). What nvidia-smi does not tell
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Unpack
 
-from .check import Check, Verdict
+from .check import Check, Verdict, Where
 from .limits import Limits, judged
 from .smi import NOT_SUPPORTED, Gpu, Number
 
@@ -31,8 +31,8 @@ AT_REST = (
 UNDER_LOAD = ("env.pcie.generation", "env.clocks", "env.throttle")
 
 
-def at_rest(gpu: Gpu, limits: Limits, **where: Any) -> Iterator[Check]:
-    """Make the checks AT_REST of one GPU. `where`: gpu and index of Check."""
+def at_rest(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Check]:
+    """Make the checks AT_REST of one GPU."""
     yield _word("env.ecc.mode", gpu.ecc_mode, "ECC", "Enabled", "FAIL", "gpu.ecc", **where)
     counts: tuple[tuple[str, Number, str, str, str], ...] = (
         ("env.ecc.sram_uncorrected", gpu.sram_uncorrected, "errors", "gpu.ecc", "uncorrected SRAM errors"),
@@ -66,7 +66,7 @@ def at_rest(gpu: Gpu, limits: Limits, **where: Any) -> Iterator[Check]:
     )
 
 
-def under_load(gpu: Gpu, limits: Limits, **where: Any) -> Iterator[Check]:
+def under_load(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Check]:
     """Make the checks UNDER_LOAD of one GPU, which computed while nvidia-smi looked."""
     yield _link(
         "env.pcie.generation", gpu.pcie_generation, gpu.pcie_generation_max, "PCIe generation", **where
@@ -75,20 +75,23 @@ def under_load(gpu: Gpu, limits: Limits, **where: Any) -> Iterator[Check]:
     yield _throttle(gpu, **where)
 
 
-def not_told(ids: Iterable[str], why: str, **where: Any) -> Iterator[Check]:
+def not_told(ids: Iterable[str], why: str, **where: Unpack[Where]) -> Iterator[Check]:
     """Make UNKNOWN of checks whose GPU nvidia-smi did not tell of."""
     for id in ids:
         yield Check(id=id, tag=TAG, verdict="UNKNOWN", text=why, **where)
 
 
 def links(
-    gpu: Gpu, all_links: Mapping[str, list[float]], limits: Limits, *, gpus: int, **where: Any
+    gpu: Gpu, all_links: Mapping[str, list[float]], limits: Limits, /, *, gpus: int, **where: Unpack[Where]
 ) -> Check:
     """Judge the GPU's NVLinks: as many are up as its model has, and each is as fast as the fastest here.
 
     Where no row says how many its model has, fewer than a neighbour's are wrong, and as many are UNKNOWN.
     """
     id, own = "env.nvlink", all_links.get(gpu.uuid)
+    if own is None and gpus < 2:
+        text = "nvidia-smi tells of no NVLink, and one GPU alone uses none"
+        return Check(id=id, tag=TAG, verdict="PASS", text=text, **where)
     if own is None:
         return _missing(id, "NVLink", None, **where)
     up = [speed for speed in own if speed > 0]
@@ -114,7 +117,7 @@ def links(
 
 
 def _word(
-    id: str, seen: str | None, words: str, good: str, otherwise: Verdict, cause: str, **where: Any
+    id: str, seen: str | None, words: str, good: str, otherwise: Verdict, cause: str, **where: Unpack[Where]
 ) -> Check:
     if seen in (None, NOT_SUPPORTED):
         return _missing(id, words, seen, **where)
@@ -124,7 +127,7 @@ def _word(
     return Check(id=id, tag=TAG, verdict=otherwise, text=f"{text}, and not {good}", cause=cause, **where)
 
 
-def _link(id: str, now: Number, most: Number, words: str, **where: Any) -> Check:
+def _link(id: str, now: Number, most: Number, words: str, **where: Unpack[Where]) -> Check:
     if not isinstance(now, float) or not isinstance(most, float) or most <= 0:
         return _missing(id, words, now if not isinstance(now, float) else None, **where)
     return Check(
@@ -142,7 +145,7 @@ def _link(id: str, now: Number, most: Number, words: str, **where: Any) -> Check
     )
 
 
-def _clock(gpu: Gpu, limits: Limits, **where: Any) -> Check:
+def _clock(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Check:
     if (
         not isinstance(gpu.sm_clock, float)
         or not isinstance(gpu.sm_clock_max, float)
@@ -158,7 +161,7 @@ def _clock(gpu: Gpu, limits: Limits, **where: Any) -> Check:
     return judged("env.clocks", TAG, round(share, 4), "share", row, "gpu.clocks", text, **where)
 
 
-def _throttle(gpu: Gpu, **where: Any) -> Check:
+def _throttle(gpu: Gpu, /, **where: Unpack[Where]) -> Check:
     id = "env.throttle"
     if not isinstance(gpu.reasons, frozenset):
         return _missing(id, "why the clocks are held down", gpu.reasons, **where)
@@ -171,6 +174,6 @@ def _throttle(gpu: Gpu, **where: Any) -> Check:
     return Check(id=id, tag=TAG, verdict="PASS", text=text, **where)
 
 
-def _missing(id: str, words: str, seen: Number | str | frozenset[str], **where: Any) -> Check:
+def _missing(id: str, words: str, seen: Number | str | frozenset[str], **where: Unpack[Where]) -> Check:
     why = "not supported by this GPU (N/A)" if seen == NOT_SUPPORTED else "nvidia-smi does not tell"
     return Check(id=id, tag=TAG, verdict="UNKNOWN", text=f"{words}: {why}", **where)

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
-from .check import Check, Verdict
+from .check import Check, Verdict, Where
 
 FILE = Path(__file__).parent / "limits.toml"
 SHARES = {"peak": 0.5, "measured": 0.75, "limit": 1.0, "floor": 1.0}
@@ -138,7 +138,7 @@ def judged(
     row: Row | None,
     cause: str,
     text: str,
-    **where: Any,
+    **where: Unpack[Where],
 ) -> Check:
     """Return the check of a figure. `where`: gpu, index, ranks, seconds of Check.
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .check import Check
+from .check import Check, Where
 from .emit import Emitter
 
 _ERROR_LETTERS = 600
@@ -29,7 +29,7 @@ class Step:
     id: str
     tag: str
     make: Callable[[], Iterable[Check]]
-    where: dict[str, Any] = field(default_factory=dict)
+    where: Where = field(default_factory=Where)
     shown: Callable[[Check], bool] = lambda _: False
     """Whether the log has the line of a check already."""
 

@@ -46,12 +46,25 @@ def parser() -> argparse.ArgumentParser:
     steps.add_argument("--max-steps", type=int, help="end after so many steps, over all epochs")
     out = made.add_argument_group("checkpoints")
     out.add_argument("--out-dir", type=Path, default=Path("/out"), help="on a disk that all ranks share")
-    out.add_argument("--run", default=os.environ.get("RUN_ID", "run"), help="name of the folder in it")
+    # Python before 3.12.7 lets torchrun refuse a --run of its script: it may mean --run-path or --run_path.
+    out.add_argument(
+        "--run-name",
+        "--run",
+        dest="run",
+        default=os.environ.get("RUN_ID", "run"),
+        help="name of the folder in it",
+    )
     out.add_argument("--save-every", type=int, default=50, help="steps between checkpoints, beside epochs'")
     out.add_argument("--keep", type=int, default=3, help="checkpoints that are kept, 2 at least")
     machine = made.add_argument_group("machine")
     machine.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     machine.add_argument("--threads", type=int, default=1, help="of a rank on the CPU; they change bits")
+    machine.add_argument(
+        "--deterministic",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="on GPUs: the same bits each time, also after a restart",
+    )
     machine.add_argument("--log-every", type=int, default=10, help="steps between [TRAIN] lines")
     machine.add_argument("--meeting", type=float, default=60, help="seconds until all ranks have met")
     machine.add_argument(
@@ -78,7 +91,7 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
             f"seen {options.tracker_seconds:g}"
         )
     if "/" in options.run or options.run.startswith("."):
-        made.error(f"--run is the name of one folder; seen {options.run!r}")
+        made.error(f"--run-name is the name of one folder; seen {options.run!r}")
     for name in ("train.jsonl", "val.jsonl"):
         if not (options.data_dir / name).is_file():
             made.error(f"{options.data_dir / name} is not there")

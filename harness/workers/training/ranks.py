@@ -125,6 +125,18 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
     os._exit(code)
 
 
+def same_bits() -> None:
+    """Let a GPU compute the same bits each time. Called before its first matrix product.
+
+    Otherwise the gradients of an embedding and of attention are summed in the order in which threads come by,
+    and a run that was killed ends with other weights than one that was not. For an operation that has no such
+    way PyTorch raises RuntimeError, with its name.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+
+
 def _give_up(seconds: float) -> None:
     """End the process, so that torchrun starts all ranks again."""
     rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]

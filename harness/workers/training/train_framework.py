@@ -1,6 +1,6 @@
 """Train a causal language model under DDP, and go on where it was when anything is killed.
 
-    torchrun … -m training.train_framework --data-dir /data --out-dir /out --run NAME
+    torchrun … -m training.train_framework --data-dir /data --out-dir /out --run-name NAME
 
 See docs/training.md.
 """
@@ -11,7 +11,7 @@ import torch
 
 from . import build, texts
 from .options import parsed
-from .ranks import ended_with, meet
+from .ranks import ended_with, meet, same_bits
 from .texts import Stream
 from .trainer import Trainer
 
@@ -21,6 +21,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parsed(arguments)
     torch.set_num_threads(options.threads)
     ranks = meet(options.device, options.meeting, options.timeout)
+    if options.deterministic and ranks.device.type == "cuda":
+        same_bits()
     if options.compile and (why := build.cannot_compile(ranks.device)):
         needs = "a C++ compiler, PyTorch's headers and networkx, and for a GPU Triton"
         ranks.tell("DDP", f"--compile does not work in this image: it needs {needs}. {why}")

@@ -221,7 +221,7 @@ class Trainer:
         if manifest.order != self._order():
             raise RuntimeError(
                 f"{folder} was written with {manifest.order}, and this run has {self._order()}: "
-                "the data would be taken in another order. Another --run begins anew"
+                "the data would be taken in another order. Another --run-name begins anew"
             )
         state.restore(folder, manifest, self.model, self.optimizer, self.scaler, self.ranks)
         self.step, self.best = manifest.step, manifest.losses.get("val/best", math.inf)

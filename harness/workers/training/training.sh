@@ -60,6 +60,10 @@ while :; do
   trap - TERM INT
   kill $watcher 2>/dev/null
   [ $code = 0 ] && break
+  if [ $code = 2 ]; then
+    say "torchrun refuses these options"
+    break
+  fi
   # Where torchrun itself was killed, its ranks live on, train with the others, and nobody would wait for them.
   for one in /proc/[0-9]*/environ; do
     one=${one#/proc/}

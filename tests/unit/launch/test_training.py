@@ -110,6 +110,7 @@ def test_memory_limits_a_pod() -> None:
         ({"run": "a/b"}, "--run: the name of one folder"),
         ({"volumes": ".."}, "--volumes: the name of one folder"),
         ({"options": ("--run", "x")}, "--run: the launch sets it"),
+        ({"options": ("--run-name=x",)}, "--run-name: the launch sets it"),
         ({"options": ("--out-dir=/x",)}, "--out-dir: the launch sets it"),
         ({"storage_class": "a", "claims_namespace": "b"}, "one is expected"),
         ({"storage_class": "a", "volumes": "b"}, "--volumes keeps a folder"),

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from harness.core.kubernetes import Kube
 from harness.evidence import BundleWriter, Redactor
 from harness.evidence.schema import Observation
-from harness.observe.logs import Life, LogFollower, _Known
+from harness.observe.known_lines import KnownLines
+from harness.observe.logs import Life, LogFollower
 
 STAMPS = st.integers(0, 3).map(lambda n: b"2026-11-22T01:57:31.%dZ" % n)
 LINES = st.one_of(
@@ -28,7 +29,7 @@ READS = st.lists(st.lists(st.lists(LINES, min_size=1, max_size=6), max_size=4), 
 @given(READS)
 def test_blocks_are_known_as_lines_are(reads: list[list[list[bytes]]]) -> None:
     """Contract: the same lines are fresh, and the same is known afterwards, whatever was read before."""
-    blocks, lines = _Known(), _Known()
+    blocks, lines = KnownLines(), KnownLines()
     for read in reads:
         for known in (blocks, lines):
             known.again()

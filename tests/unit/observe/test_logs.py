@@ -24,6 +24,11 @@ def cut(text: bytes) -> bytes:
     return head + b"%x\r\n%s\r\n" % (len(text), text)
 
 
+def refused(status: bytes) -> bytes:
+    """Return an answer with another status than 200."""
+    return b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
 class Follow:
     """A follower of one container, which runs until `ends()` is called."""
 
@@ -34,17 +39,24 @@ class Follow:
 
     def _write(self, life: Life, text: str) -> None:
         assert (life.pod, life.container) == ("p", "c")
+        if "cannot be written" in text:
+            raise ValueError(text)
         self.text += text
+        if "exited with 0" in text:
+            self._follower.command_ended(life)
 
-    def _tell(self, state: dict[str, Any], uid: str = "1", restarts: int = 0) -> None:
+    def _tell(self, state: dict[str, Any], uid: str = "1", restarts: int = 0, **metadata: str) -> None:
         pod = {
-            "metadata": {"name": "p", "namespace": "n", "uid": uid},
+            "metadata": {"name": "p", "namespace": "n", "uid": uid, **metadata},
             "status": {"containerStatuses": [{"name": "c", "state": state, "restartCount": restarts}]},
         }
         self._follower.observe("pod", Observation(received_at="t", type="MODIFIED", object=pod))
 
     def ends(self) -> None:
         self._tell({"terminated": {"exitCode": 0}})
+
+    def deleted(self) -> None:
+        self._tell({"terminated": {"exitCode": 0}}, deletionTimestamp="t")
 
     def again(self, uid: str = "1", restarts: int = 0) -> None:
         """Let the container live once more and end: in a new pod of its name, or restarted by the kubelet."""
@@ -64,18 +76,19 @@ Start = Callable[..., Follow]
 def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Start followers. `answers` are for one request after the other, and the last one for all that follow.
 
-    The container ends with the request `ends`.
+    The container ends with the request `ends`; with `deleted`, because its pod is deleted.
     """
     monkeypatch.setattr(logs, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(logs, "LONGEST_RETRY", 0.01)
     servers = []
 
-    def start(*answers: bytes | str, ends: int = 1) -> Follow:
+    def start(*answers: bytes | str, ends: int = 1, deleted: bool = False) -> Follow:
         begun = Future[Follow]()
 
         def answer(asked: int) -> bytes | str:
             if asked >= ends:
-                begun.result().ends()
+                log = begun.result()
+                (log.deleted if deleted else log.ends)()
             return answers[min(asked, len(answers)) - 1]
 
         servers.append(Server(answer))
@@ -125,13 +138,33 @@ def test_a_log_comes_back_after_the_kubelet_could_not_read_it(follow: Start) -> 
 def test_a_kubelet_that_restarts_ends_the_stream_and_not_the_log(follow: Start) -> None:
     """Contract: it ends as the log would. Nobody reaches the kubelet for a while; then the rest comes."""
     for status in (b"500 Internal Server Error", b"404 Not Found"):  # at first it knows none of its pods
-        refused = b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-        assert follow(body(ONE), refused, body(ONE + TWO), ends=2).finish() == (["one", "two"], [])
+        assert follow(body(ONE), refused(status), body(ONE + TWO), ends=2).finish() == (["one", "two"], [])
 
 
 @pytest.mark.parametrize("answer", [body(GONE), "reset"])
 def test_a_log_that_cannot_be_read_is_a_gap(follow: Start, answer: bytes | str) -> None:
     assert follow(answer).finish() == ([], ["p-c: could not be read to its end"])
+
+
+def test_a_follower_that_fails_leaves_a_gap(follow: Start) -> None:
+    """Contract: a log whose lines could not be kept never looks whole."""
+    (gap,) = follow(body(b"2026-11-22T01:57:31.2Z cannot be written\n")).finish()[1]
+    assert gap.startswith("p-c: reading it failed: ValueError: ")
+
+
+@pytest.mark.parametrize("broken", [cut(ONE), body(ONE + GONE)], ids=["reset", "removed"])
+def test_a_deleted_pod_whose_log_broke_off_is_a_gap(follow: Start, broken: bytes) -> None:
+    """Contract: nobody knows what the container wrote after the last line that was read."""
+    log = follow(broken, refused(b"404 Not Found"), deleted=True)
+    assert log.finish() == (["one"], ["p-c: the pod was gone before its log was read"])
+
+
+@pytest.mark.parametrize("after", [cut, lambda text: body(text + GONE)], ids=["reset", "removed"])
+def test_a_log_with_the_end_of_its_command_is_whole(follow: Start, after: Callable[[bytes], bytes]) -> None:
+    """Contract: a held container only waits then, to be deleted. How its stream breaks off says nothing."""
+    said = ONE + b"2026-11-22T01:57:31.2Z exited with 0\n"
+    assert follow(after(said), refused(b"404 Not Found"), deleted=True).finish()[1] == []
+    assert follow(after(said), refused(b"500 Internal Server Error")).finish()[1] == []
 
 
 @pytest.mark.parametrize("life", [{"uid": "2"}, {"restarts": 1}])

@@ -10,6 +10,7 @@ import smi_texts
 from harness.workers.acceptance import gpu_state
 from harness.workers.acceptance.causes import ADVICE
 from harness.workers.acceptance.check import Check
+from harness.workers.acceptance.devices import Device
 from harness.workers.acceptance.limits import Limits
 from harness.workers.acceptance.smi import Gpu, parse, parse_links
 
@@ -24,7 +25,9 @@ def gpu(**changed: str) -> Gpu:
 
 
 def judge(one: Gpu) -> dict[str, Check]:
-    checks = [*gpu_state.at_rest(one, LIMITS), *gpu_state.under_load(one, LIMITS)]
+    where = Device("cuda", 1, one.uuid, one.name).where
+    checks = [*gpu_state.at_rest(one, LIMITS, **where), *gpu_state.under_load(one, LIMITS, **where)]
+    assert {(check.gpu, check.index) for check in checks} == {(one.uuid, 1)}
     return {check.id: check for check in checks}
 
 
@@ -91,6 +94,7 @@ def test_a_gpu_that_nvidia_smi_does_not_list() -> None:
         ("NVIDIA H100 80GB HBM3", [[0.0] * 18, [0.0] * 18], 2, "FAIL"),
         ("NVIDIA H100 80GB HBM3", [[13.0, *UP[1:]], UP], 2, "FAIL"),
         ("NVIDIA H100 80GB HBM3", [[0.0] * 18], 1, "PASS"),
+        ("NVIDIA H200", [], 1, "PASS"),
         ("NVIDIA L40S", [[0.0] * 4, UP[:4]], 2, "FAIL"),
         ("NVIDIA L40S", [UP[:4], UP[:4]], 2, "UNKNOWN"),
         ("NVIDIA L40S", [[], []], 2, "UNKNOWN"),
@@ -100,6 +104,8 @@ def test_a_gpu_that_nvidia_smi_does_not_list() -> None:
 def test_links(name: str, speeds: list[list[float]], gpus: int, verdict: str) -> None:
     """Contract: a link that is down or slow fails, also when it is so on every GPU of a known model."""
     said = parse_links(smi_texts.links(*speeds))
-    check = gpu_state.links(replace(gpu(), name=name), said, LIMITS, gpus=gpus)
-    assert check.verdict == verdict
+    one = replace(gpu(), name=name)
+    where = Device("cuda", 1, one.uuid, one.name).where
+    check = gpu_state.links(one, said, LIMITS, gpus=gpus, **where)
+    assert (check.verdict, check.gpu, check.index) == (verdict, one.uuid, 1)
     assert (check.cause == "gpu.nvlink") == (verdict == "FAIL")

@@ -51,6 +51,12 @@ def test_what_is_not_the_whole_story_is_unknown(
     assert words in checks[-1].text
 
 
+def test_an_end_that_the_checks_explain_says_nothing_more() -> None:
+    """Contract: ddp_tests ends with 2 for an UNKNOWN check, torchrun with 1; it is no second one."""
+    unknown = replace(GOOD, verdict="UNKNOWN")
+    assert list(judge(report(GOOD, unknown), 2, Ended(1, ()))) == [GOOD, unknown]
+
+
 def test_a_failure_stays_a_failure() -> None:
     wrong = replace(GOOD, verdict="FAIL", cause="collective.wrong")
     assert list(judge(report(wrong), 2, Ended(1, ()))) == [wrong]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from pathlib import Path
+
 import pytest
 import smi_texts
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.workers.acceptance import gpu_state
+from harness.workers.acceptance.limits import Limits
 from harness.workers.acceptance.smi import NOT_SUPPORTED, Gpu, parse, parse_links
 
 
@@ -14,6 +19,18 @@ def read(**changed: str) -> Gpu:
     said = parse(smi_texts.document(smi_texts.gpu(**changed)))
     assert said
     return said.gpus[0]
+
+
+def test_a_real_one() -> None:
+    """Contract: an H200 at rest, as driver 580 printed it (without its numbers and what is not read)."""
+    said = parse((Path(__file__).parents[2] / "files/nvidia-smi-h200.xml").read_text())
+    assert said is not None
+    assert (said.driver, said.cuda) == ("580.159.04", "13.0")
+    (one,) = said.gpus
+    assert [field.name for field in fields(Gpu) if getattr(one, field.name) in (None, NOT_SUPPORTED)] == []
+    assert (one.name, one.memory, one.reasons) == ("NVIDIA H200", 143771 << 20, frozenset({"gpu_idle"}))
+    checks = list(gpu_state.at_rest(one, Limits.load(), gpu=one.uuid, index=0))
+    assert {check.verdict for check in checks} == {"PASS"}
 
 
 def test_a_healthy_gpu() -> None:

@@ -1,0 +1,63 @@
+"""Which lines of a log were read before: a log that is read again begins with its first line."""
+
+from __future__ import annotations
+
+import re
+
+_STAMPED = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
+_NEXT_UNSTAMPED = re.compile(rb"\n(?!\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
+
+
+class KnownLines:
+    """How far a log has been written: the newest timestamp, and how many lines had it."""
+
+    def __init__(self) -> None:
+        self._last, self._lines = b"", 0
+        self._skipping, self._skipped = False, 0
+        self.tail = b""
+        """The last bytes, without the end of their line. They are written when nothing more can come."""
+        self.strange = False
+        """Whether there was a line that does not belong to the log."""
+
+    def again(self) -> None:
+        """Start again: the log is read from its first line."""
+        self.strange = False
+        self._skipping, self._skipped = bool(self._last), 0
+
+    def fresh(self, lines: bytes) -> bytes:
+        """Return those of these whole lines that were not read before. They count as read from now on.
+
+        Python has no time for a look at each line of a rank that writes 10 MB/s: where every line is one of
+        the log and none was read before, only the last ones are looked at.
+        """
+        end = len(lines) - 1
+        if self._skipping or not _STAMPED.match(lines) or _NEXT_UNSTAMPED.search(lines, 0, end):
+            kept = [line for line in lines[:end].split(b"\n") if self.new(line)]
+            return b"\n".join((*kept, b"")) if kept else b""
+        stamp, same = b"", 0
+        while end > 0:
+            begin = lines.rfind(b"\n", 0, end) + 1
+            own = lines[begin:end].split(b" ", 1)[0]
+            if same and own != stamp:
+                break
+            stamp, same, end = own, same + 1, begin - 1
+        begun_before = end <= 0 and stamp == self._last
+        self._last, self._lines = stamp, same + (self._lines if begun_before else 0)
+        return lines
+
+    def new(self, line: bytes, whole: bool = True) -> bool:
+        """Return whether this line was not read before. A whole line counts as read from now on."""
+        if not _STAMPED.match(line):
+            self.strange = True
+            return False
+        stamp = line.split(b" ", 1)[0]
+        if self._skipping:
+            self._skipped += stamp == self._last
+            if stamp < self._last or (stamp == self._last and self._skipped <= self._lines):
+                return False
+            self._skipping = False
+        if not whole:
+            return True
+        self._lines = self._lines + 1 if stamp == self._last else 1
+        self._last = stamp
+        return True
