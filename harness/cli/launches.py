@@ -2,48 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel
-
+from harness.cli.launch_status import LaunchStatus, PodStatus
 from harness.core.kubernetes import NOT_SERVED, Kube, Object, condition
 from harness.evidence.members import members
 from harness.evidence.objects import ObjectState
 from harness.evidence.schema import Launch
-from harness.judge.case import names
 from harness.launch import namespaces
 from harness.launch.names import NONCE_LABEL, QUEUE_LABEL, RANKS_PER_POD
-
-
-class PodStatus(BaseModel, frozen=True):
-    """One pod of a launch."""
-
-    name: str
-    ranks: list[int]
-    """Empty while its number is not known, and for a pod that another one replaced."""
-    state: str
-    """Phase, node and what it waits for."""
-
-
-class LaunchStatus(BaseModel, frozen=True):
-    """One launch: its namespace, and the object in it."""
-
-    namespace: str
-    kind: str | None = None
-    """JobSet, StatefulSet, DaemonSet or Job. None when there is no object yet, or none any more."""
-    name: str | None = None
-    state: str
-    queue: str | None = None
-    """What Kueue says of it. None when it names no queue."""
-    pods: list[PodStatus] = []
-
-    def lines(self) -> list[str]:
-        """Return the text for a person."""
-        what = f"{self.kind} {self.name}  " if self.kind else ""
-        lines = [f"launch       {self.namespace}  {what}{self.state}"]
-        lines += [f"  queue      {self.queue}"] if self.queue else []
-        for pod in self.pods:
-            ranks = f"{names(pod.ranks)}  " if pod.ranks else ""
-            lines.append(f"  pod        {pod.name}  {ranks}{pod.state}")
-        return lines
 
 
 def launches(kube: Kube) -> list[LaunchStatus]:

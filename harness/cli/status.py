@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from harness.cli.launches import LaunchStatus, launches
-from harness.context import RunContext
-from harness.evidence import folder
+from harness.cli.launch_status import LaunchStatus
+from harness.core import disk_use
 from harness.provision.kind import power
 from harness.provision.kind.nodes import KindNodes
 from harness.report.amounts import amount
 from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from harness.context import RunContext
 
 
 class Status(BaseModel, frozen=True):
@@ -79,7 +82,11 @@ def status(settings: Settings) -> Status:
     """Look at the cluster, its nodes, controllers, queues and launches, and at the disk."""
     kind = KindNodes(settings)
     state = kind.state()
-    trouble = kind.trouble() if state is not None else None
+    with ThreadPoolExecutor(1) as pool:
+        disk = pool.submit(_disk, settings)
+        running = kind.running()
+        containers = list(running)
+        trouble = kind.trouble(containers) if state is not None else None
     found = Status(
         cluster=kind.name,
         created_by_harness=state is not None,
@@ -87,12 +94,12 @@ def status(settings: Settings) -> Status:
         kept=state.kept if state else None,
         used=kind.used(),
         kubeconfig=str(kind.kubeconfig) if state else None,
-        containers=kind.nodes(),
-        paused=power.paused(kind),
+        containers=containers,
+        paused=power.stopped(running),
         healthy=state is not None and trouble is None,
         trouble=trouble.message if trouble else None,
         others=sorted(path.parent.name for path in kind.dir.parent.glob("*/state.json")),
-        disk=_disk(settings),
+        disk=disk.result(),
     )
     if not found.healthy:
         return found
@@ -110,13 +117,15 @@ def status(settings: Settings) -> Status:
         q["metadata"]["name"]: q["status"].get("pendingWorkloads", 0)
         for q in kube.objects("kueue.x-k8s.io/v1beta2", "ClusterQueue")
     }
+    from harness.cli.launches import launches
+
     return found.model_copy(update={"queues": queues, "launches": launches(kube)})
 
 
 def _disk(settings: Settings) -> dict[str, int]:
     """Return bytes: free where Docker and the bundles are, and what the harness's own folders take."""
     rows = {"cache": settings.cache_dir, "runs": settings.runs_dir, "state": settings.state_dir}
-    taken = {name: folder.size(path) for name, path in rows.items()}
+    taken = {name: disk_use.taken(path) for name, path in rows.items()}
     docker = Path("/var/lib/docker")
     return {"free": shutil.disk_usage(docker if docker.is_dir() else Path.cwd()).free, **taken}
 

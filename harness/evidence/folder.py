@@ -6,17 +6,16 @@ was cut off.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from harness.core import disk_use
 from harness.core.errors import HarnessError
 from harness.core.locks import in_use
 from harness.evidence.reader import Bundle
@@ -120,28 +119,12 @@ def _folders(runs_dir: Path) -> Iterator[Path]:
             yield path
 
 
-def size(path: Path) -> int:
-    """Return the bytes that a folder takes on the disk, as `du` counts them. Links are not followed."""
-    total, folders = 0, [path]
-    with suppress(OSError):
-        total = path.lstat().st_blocks * 512
-    while folders:
-        # By scandir: a cache of 50 000 files takes pathlib a second.
-        with suppress(OSError), os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                with suppress(OSError):  # it is being written, or removed
-                    total += entry.stat(follow_symlinks=False).st_blocks * 512
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(Path(entry.path))
-    return total
-
-
 def remove(bundle: Path) -> int:
     """Remove a bundle and return the bytes it took. Nobody ever sees half of it.
 
     Raises HarnessError when the system does not allow it.
     """
-    taken = size(bundle)
+    taken = disk_use.taken(bundle)
     doomed = bundle.with_name(f"{_DOOMED}{bundle.name}")
     try:
         bundle.rename(doomed)

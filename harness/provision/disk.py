@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 
-from harness.core import processes
-from harness.evidence import folder
+from harness.core import disk_use, processes
 from harness.evidence.schema import DiskUse
 from harness.provision.kind import storage
 from harness.provision.kind.cluster import KindCluster
@@ -47,9 +46,9 @@ def _pods(settings: Settings) -> Iterator[DiskUse]:
 def _folders(settings: Settings) -> Iterator[DiskUse]:
     cache, runs = settings.cache_dir.absolute(), settings.runs_dir.absolute()
     what = f"{cache}, which is built or fetched again when it is needed"
-    yield DiskUse(what=what, bytes=folder.size(cache), command=f"rm -r {shlex.quote(str(cache))}")
+    yield DiskUse(what=what, bytes=disk_use.taken(cache), command=f"rm -r {shlex.quote(str(cache))}")
     prune = f"harness runs --prune last:5 --runs-dir {shlex.quote(str(runs))}"
-    yield DiskUse(what=f"bundles in {runs}", bytes=folder.size(runs), command=prune)
+    yield DiskUse(what=f"bundles in {runs}", bytes=disk_use.taken(runs), command=prune)
 
 
 def _docker(_settings: Settings) -> Iterator[DiskUse]:

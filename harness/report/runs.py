@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.evidence import folder
+from harness.core import disk_use
 from harness.evidence.folder import Past, State
 from harness.report.amounts import amount
 from harness.report.signs import STYLE
@@ -46,7 +46,7 @@ def row(one: Past) -> Row:
         verdict=verdict.verdict if verdict else "none",
         cause=verdict.cause if verdict else None,
         seconds=one.seconds,
-        bytes=folder.size(one.path),
+        bytes=disk_use.taken(one.path),
     )
 
 

@@ -11,21 +11,20 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import yaml
-
-from harness.context import RecordedContext
 from harness.core import processes
 from harness.core.causes import CauseId
 from harness.core.clock import CLOCK
 from harness.core.errors import HarnessError, ToolError, UsageError
-from harness.core.kubernetes import Kube, Object, condition
 from harness.core.locks import Hold, in_use, take
-from harness.provision.images import unpacked
-from harness.provision.kind import docker, health
-from harness.provision.kind.configuration import VOLUMES_MOUNT, configuration
+from harness.provision.kind import docker
 from harness.provision.kind.state import State, read, save
 from harness.settings import Settings
+
+if TYPE_CHECKING:  # Where Docker has no cluster, nobody needs them (tests/unit/cli/test_startup.py).
+    from harness.context import RecordedContext
+    from harness.core.kubernetes import Kube, Object
 
 _CREATE_CAUSES: tuple[tuple[str, CauseId], ...] = (
     ("port is already allocated", "docker.port_taken"),
@@ -95,6 +94,8 @@ class KindNodes:
         return nodes[1:] or nodes
 
     def kube(self) -> Kube:
+        from harness.core.kubernetes import Kube
+
         return Kube(self.kubeconfig, self.context)
 
     def trouble(self, nodes: Sequence[str] | None = None) -> HarnessError | None:
@@ -102,6 +103,8 @@ class KindNodes:
 
         Docker is asked for the nodes where they are not given.
         """
+        from harness.provision.kind import health
+
         state = self.state()
         expected = 0 if state is None else state.workers + 1
         there = self.nodes() if nodes is None else nodes
@@ -128,6 +131,11 @@ class KindNodes:
         context: RecordedContext,
     ) -> None:
         """Create the nodes and wait until every one is Ready. On failure, only kind's logs are kept."""
+        import yaml
+
+        from harness.provision.images import unpacked
+        from harness.provision.kind.configuration import configuration
+
         progress, logs = context.progress, context.writer.path / "kind"
         self.refuse_foreign()
         docker.tools(self.settings)
@@ -167,6 +175,8 @@ class KindNodes:
         self.save(replace(state, phase="created"))
 
     def _wait_ready(self, *, seconds: float) -> None:
+        from harness.core.kubernetes import condition
+
         count = self.settings.workers + 1
 
         def done(nodes: dict[str, Object]) -> str | None:
@@ -206,6 +216,8 @@ class KindNodes:
 
     def remove_volumes(self, name: str = "") -> None:
         """Remove what pods wrote into one of the shared folders, or into all: as root, from a node."""
+        from harness.provision.kind.configuration import VOLUMES_MOUNT
+
         left = sorted(self.volumes.glob("*")) if not name else [self.volumes / name]
         if any(folder.exists() for folder in left):
             paths = [f"{VOLUMES_MOUNT}/{folder.name}" for folder in left]

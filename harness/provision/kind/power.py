@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from harness.core import processes
 from harness.core.clock import CLOCK
 from harness.core.errors import UsageError
-from harness.core.kubernetes import Object, condition
 from harness.provision.kind.nodes import KindNodes
+
+if TYPE_CHECKING:
+    from harness.core.kubernetes import Object
 
 STOP_SECONDS = 30
 SERVE_SECONDS = 120
@@ -19,8 +22,12 @@ CAUSE: Final = "cluster.unhealthy"
 
 def paused(kind: KindNodes) -> bool:
     """Return whether every node is there and none of them runs."""
-    running = kind.running().values()
-    return bool(running) and not any(running)
+    return stopped(kind.running())
+
+
+def stopped(running: Mapping[str, bool]) -> bool:
+    """Return whether there are nodes, and none of them runs."""
+    return bool(running) and not any(running.values())
 
 
 def pause(kind: KindNodes) -> bool:
@@ -76,6 +83,8 @@ def _said_ready_since(node: Object, started: datetime) -> bool:
 
     A report from before the stop does not count. API times are whole seconds.
     """
+    from harness.core.kubernetes import condition
+
     ready = condition(node, "Ready")
     said = datetime.fromisoformat(ready.get("lastHeartbeatTime", "1970-01-01T00:00:00Z"))
     return ready.get("status") == "True" and said >= started.replace(microsecond=0)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from harness.cli.launches import LaunchStatus, of_namespace
+from harness.cli.launch_status import LaunchStatus
+from harness.cli.launches import of_namespace
 from harness.launch.names import QUEUE_LABEL, RANKS_PER_POD
 
 NAMESPACE = {

@@ -95,6 +95,24 @@ def test_old_bundles_are_listed_without_a_cluster_client(tmp_path: Path) -> None
     assert modules & {"kubernetes", "httpx", "starlette", "kopf", "jinja2", "harness.judge"} == set()
 
 
+def test_where_there_is_no_cluster_nothing_is_imported_to_ask_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract: `harness status` without a cluster asks Docker alone."""
+    monkeypatch.setenv("HARNESS_CLUSTER_NAME", "nobody-has-this")
+    code, modules, _ = imported("harness", "status", folder=tmp_path)
+    assert code == 2
+    unneeded = {
+        "kubernetes",
+        "httpx",
+        "yaml",
+        "harness.judge",
+        "harness.evidence",
+        "harness.provision.images",
+    }
+    assert modules & unneeded == set()
+
+
 def test_the_scripts_that_users_type_are_these_entry_points() -> None:
     """Contract: what is measured above is what is installed."""
     for name in ("harness", "kubectl-torchrun"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.cli.launches import LaunchStatus, PodStatus
+from harness.cli.launch_status import LaunchStatus, PodStatus
 from harness.cli.status import Status
 
 NONE = Status(

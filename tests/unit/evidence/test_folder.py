@@ -11,6 +11,7 @@ from pathlib import Path
 import bundles
 import pytest
 
+from harness.core import disk_use
 from harness.core.errors import HarnessError, UsageError
 from harness.evidence import Bundle, BundleWriter, Redactor, folder
 from harness.evidence.retention import Keep, prune
@@ -139,7 +140,7 @@ def test_bundles_that_passed_are_kept_as_asked(tmp_path: Path, keep: str, stay: 
     """Contract: those of others always stay, and so does the newest."""
     for second in range(1, 6):
         ended(tmp_path, second, FAIL if second == 2 else PASS)
-    sizes = {one.path: folder.size(one.path) for one in folder.past(tmp_path)}
+    sizes = {one.path: disk_use.taken(one.path) for one in folder.past(tmp_path)}
     removed = prune(tmp_path, Keep.parse(keep))
     assert left(tmp_path) == stay
     assert Bundle.open(tmp_path / "latest").path.name.endswith("5")
@@ -230,4 +231,4 @@ def test_what_may_not_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.Mon
 def test_sizes_are_those_of_du(tmp_path: Path) -> None:
     path = ended(tmp_path, 1)
     counted = subprocess.run(["du", "-s", "-B1", path], capture_output=True, text=True, check=True).stdout
-    assert folder.size(path) == int(counted.split()[0])
+    assert disk_use.taken(path) == int(counted.split()[0])
