@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 from kubernetes.utils.quantity import parse_quantity
 
 from harness.core.errors import UsageError
 from harness.launch import claims
 from harness.launch.names import LOCAL_IMAGE
+from harness.workers.training import options
 
 PORT = 29500
 SMOKE = "--epochs 2 --batch 256 --samples 4096 --features 128 --classes 4 --lr 3e-3 --seed 42"
 """The guide's own flags of train.py."""
 TEXTS = ("train.jsonl", "val.jsonl")
 _OWN = {"--run", "--run-name", "--data-dir", "--out-dir", "--device"}
+
+
+_NAMES = {"--run-name": "run"}
+
+
+class _Refusing(argparse.ArgumentParser):
+    """Tells what is wrong by a UsageError."""
+
+    def error(self, message: str) -> NoReturn:
+        hint = "`harness train -- --help` lists the trainer's options"
+        raise UsageError(f"an option of the trainer, after `--`: {message}", hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +93,8 @@ class Asked:
                 f"{', '.join(taken)}: the launch sets it",
                 hint="--run and --gpus-per-pod come before `--`; /data and /out are volumes",
             )
+        if not self.smoke:
+            self._understood()
         if self.data is not None:
             missing = [name for name in TEXTS if not (self.data / name).is_file()]
             if missing:
@@ -88,6 +103,19 @@ class Asked:
                 )
         if self.data is not None and (self.storage_class or self.claims_namespace):
             raise UsageError("--data is for kind: put the texts into datasets-pvc of the cluster yourself")
+
+    def _understood(self) -> None:
+        """Refuse what the trainer would refuse in every pod, again and again. Raises UsageError."""
+        own = self._own()
+        found = options.sensible(options.parser(_Refusing), [*own, *self.options])
+        # The trainer takes beginnings of its options, too, and the last of two.
+        for name, value in zip(own[::2], own[1::2], strict=True):
+            if str(getattr(found, _NAMES.get(name, name[2:].replace("-", "_")))) != value:
+                raise UsageError(f"{name} is set by the launch; the options after `--` change it to another")
+
+    def _own(self) -> list[str]:
+        device = "cuda" if self.gpus else "cpu"
+        return ["--run-name", self.run, "--data-dir", "/data", "--out-dir", "/out", "--device", device]
 
     @property
     def brings_etcd(self) -> bool:
@@ -99,9 +127,7 @@ class Asked:
         head = ["sh", "/workspace/training/training.sh", f"--nproc-per-node={self.processes}", "-m"]
         if self.smoke:
             return [*head, "training.train", *SMOKE.split(), *self.options]
-        own = ["--run-name", self.run, "--data-dir", "/data", "--out-dir", "/out"]
-        device = ["--device", "cuda" if self.gpus else "cpu"]
-        return [*head, *self.trainer, *own, *device, *self.options]
+        return [*head, *self.trainer, *self._own(), *self.options]
 
     def environment(self) -> dict[str, str]:
         """Return the variables of training.sh and of NCCL."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Return the command's parser. Names and defaults that S2's guide has are its own."""
-    made = argparse.ArgumentParser(
+    made = kind(
         "python -m training.train_framework",
         description="Train a causal language model from JSONL under DDP. Run it again to go on: it resumes.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -79,6 +80,19 @@ def parser() -> argparse.ArgumentParser:
 def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     """Return the options. Ends with exit code 2 and a message where they make no sense."""
     made = parser()
+    options = sensible(made, arguments)
+    for name in ("train.jsonl", "val.jsonl"):
+        if not (options.data_dir / name).is_file():
+            made.error(f"{options.data_dir / name} is not there")
+    for name in ("model_local_dir", "tokenizer_local_dir"):
+        folder = getattr(options, name)
+        if folder and not Path(folder).is_dir():
+            made.error(f"--{name.replace('_', '-')} is a folder; {folder} is none")
+    return options
+
+
+def sensible(made: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options, checked as far as no file is needed. `made.error` is called with what is wrong."""
     options = made.parse_args(arguments)
     for name in ("context", "layers", "heads", "width", "epochs", "batch", "micro_batch", "save_every"):
         if getattr(options, name) < 1:
@@ -92,13 +106,6 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
         )
     if "/" in options.run or options.run.startswith("."):
         made.error(f"--run-name is the name of one folder; seen {options.run!r}")
-    for name in ("train.jsonl", "val.jsonl"):
-        if not (options.data_dir / name).is_file():
-            made.error(f"{options.data_dir / name} is not there")
-    for name in ("model_local_dir", "tokenizer_local_dir"):
-        folder = getattr(options, name)
-        if folder and not Path(folder).is_dir():
-            made.error(f"--{name.replace('_', '-')} is a folder; {folder} is none")
     if options.model and options.model_local_dir:
         made.error("--model and --model-local-dir name two models")
     if (options.model or options.model_local_dir) and options.dropout:
