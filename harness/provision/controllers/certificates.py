@@ -22,7 +22,7 @@ from harness.provision.controllers.trusting import SECRET
 
 AUTHORITY_DAYS = SERVER_DAYS = 3650
 """As long as cert-controller's authority. Where controllers look after certificates, as on a user's cluster,
-they renew them 90 days before the end; in a kind cluster they do not (quick.certified).
+they renew them 90 days before the end; in a kind cluster they do not (quick.alone).
 """
 
 

@@ -34,7 +34,7 @@ def quick(document: Object) -> Object:
 
     Deployments, definitions and the controllers' own configurations are changed.
     """
-    changes = {DEPLOYMENT: at_once, DEFINITION: undescribed, CONFIGURATION: certified}
+    changes = {DEPLOYMENT: at_once, DEFINITION: undescribed, CONFIGURATION: alone}
     change = changes.get(document["kind"])
     return change(document) if change else document
 
@@ -60,7 +60,7 @@ def at_once(deployment: Object) -> Object:
 
 
 def _mount_certificates(spec: Object) -> None:
-    """Mount the webhooks' certificates wherever Kueue, which makes none (`certified`), needs some."""
+    """Mount the webhooks' certificates wherever Kueue, which makes none (`alone`), needs some."""
     volumes = {each["name"]: each for each in spec.get("volumes", [])}
     if _VISIBILITY in volumes:
         volumes[_VISIBILITY] = {**volumes[_CERTIFICATES], "name": _VISIBILITY}
@@ -70,15 +70,17 @@ def _mount_certificates(spec: Object) -> None:
         mounts.extend([{**each, "mountPath": _METRICS} for each in mounts if each["name"] == _CERTIFICATES])
 
 
-def certified(configuration: Object) -> Object:
-    """Return the configuration with certificates that the controller need not make, because the harness does.
+def alone(configuration: Object) -> Object:
+    """Return the configuration of a controller that is the only one, and is given its certificates.
 
-    Kueue starts twice otherwise: first to look after certificates, and then to serve, 2 s later. They are
-    valid for longer than any cluster of the harness lives (certificates.SERVER_DAYS).
+    Without an election it goes on at once after a pause, and not when the lease of before has run out, 15 s
+    later. Kueue starts twice where it makes certificates: first to look after them, and then to serve, 2 s
+    later. Those that are given are valid for longer than any cluster lives (certificates.SERVER_DAYS).
     """
     if _FILE not in configuration.get("data", {}):
         return configuration
     settings = yaml.safe_load(configuration["data"][_FILE])
+    settings["leaderElection"] = {**settings.get("leaderElection", {}), "leaderElect": False}
     text = yaml.safe_dump({**settings, "internalCertManagement": {"enable": False}})
     return {**configuration, "data": {**configuration["data"], _FILE: text}}
 

@@ -13,8 +13,11 @@ from harness.settings import Settings
 VOLUMES_MOUNT = "/harness-volumes"
 """A folder that all nodes share: what a claim of many writers is on a real cluster."""
 
-_SOONER = {"leader-elect-retry-period": "500ms"}
-"""The first try comes before the roles are there. The next one comes 2 to 4 s later by default."""
+_ALONE = {"leader-elect": "false"}
+"""There is one control plane, so nobody else could lead. An election costs seconds at the first start, because
+the roles are not there yet, and 15 s after a pause, until the lease of before has run out. To renew the leases
+costs two writes every two seconds.
+"""
 _UNTHROTTLED = {"kube-api-qps": "200", "kube-api-burst": "400"}
 """The controller manager makes an account for each of its controllers first. At 20 requests a second, as by
 default, that takes 5 s, in which no pod is made.
@@ -61,7 +64,7 @@ def _control_plane() -> Iterator[dict[str, object]]:
     kind applies a patch to a document of the same apiVersion alone. A list of arguments replaces kind's own,
     so what kind itself gives is repeated.
     """
-    manager = {"enable-hostpath-provisioner": "true", **_SOONER, **_UNTHROTTLED}
+    manager = {"enable-hostpath-provisioner": "true", **_ALONE, **_UNTHROTTLED}
     for version, arguments in (
         ("v1beta4", lambda given: [{"name": name, "value": value} for name, value in given.items()]),
         ("v1beta3", dict),
@@ -70,5 +73,5 @@ def _control_plane() -> Iterator[dict[str, object]]:
             "apiVersion": f"kubeadm.k8s.io/{version}",
             "kind": "ClusterConfiguration",
             "controllerManager": {"extraArgs": arguments(manager)},
-            "scheduler": {"extraArgs": arguments(_SOONER)},
+            "scheduler": {"extraArgs": arguments(_ALONE)},
         }

@@ -72,16 +72,18 @@ def test_controllers_are_given_certificates_wherever_they_would_make_some() -> N
 
 
 def test_a_controller_s_own_settings_stay() -> None:
+    """Contract: only certificates and the election are not its own affair."""
     file = "controller_manager_config.yaml"
     text = (
-        "kind: Configuration\nleaderElection: {leaderElect: true}\ninternalCertManagement: {enable: true}\n"
+        "kind: Configuration\nleaderElection: {leaderElect: true, resourceName: x}\n"
+        "internalCertManagement: {enable: true}\n"
     )
     published = {"kind": CONFIGURATION, "metadata": {"name": "x"}, "data": {file: text, "beside": "1"}}
     changed = quick(published)
     assert changed["data"]["beside"] == "1"
     assert yaml.safe_load(changed["data"][file]) == {
         "kind": "Configuration",
-        "leaderElection": {"leaderElect": True},
+        "leaderElection": {"leaderElect": False, "resourceName": "x"},
         "internalCertManagement": {"enable": False},
     }
     other = {"kind": CONFIGURATION, "metadata": {"name": "x"}}
