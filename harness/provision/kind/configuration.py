@@ -14,9 +14,9 @@ VOLUMES_MOUNT = "/harness-volumes"
 """A folder that all nodes share: what a claim of many writers is on a real cluster."""
 
 _ALONE = {"leader-elect": "false"}
-"""There is one control plane, so nobody else could lead. An election costs seconds at the first start, because
-the roles are not there yet, and 15 s after a pause, until the lease of before has run out. To renew the leases
-costs two writes every two seconds.
+"""There is one control plane, so nobody else could lead. An election costs seconds at the first start,
+because the roles are not there yet, and 15 s after a pause, until the lease of before has run out. Renewing
+the leases is two writes every two seconds.
 """
 _UNTHROTTLED = {"kube-api-qps": "200", "kube-api-burst": "400"}
 """The controller manager makes an account for each of its controllers first. At 20 requests a second, as by
