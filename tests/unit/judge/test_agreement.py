@@ -151,6 +151,25 @@ def test_past_the_row_limit_the_digests_of_metrics_decide(judged: Judged) -> Non
     assert (verdict.cause, verdict.ranks) == ("unification.recorders_disagree", [1])
 
 
+@pytest.mark.parametrize("lost", [0, 1])
+def test_with_too_many_metrics_for_a_frame_the_digest_of_all_rows_decides(judged: Judged, lost: int) -> None:
+    """Contract: 300 metrics have no digests of their own. Records are equal where that of all rows is."""
+    job = both(bundles.healthy())
+    for rank in range(job.ranks):
+        rows = [(row.metric, row.step, row.value) for row in job.rows(rank)]
+        metric = rows[0][0]
+        own = [row for row in rows if row[0] == metric]
+        block = TruthBlock(
+            metric=metric, first=own[0][1], last=own[-1][1], count=len(own), sha256=digest(own)
+        )
+        rest = [row for row in job.rows(rank) if row.metric != metric]
+        job.truth[rank] = [*rest, block, TruthEnd(count=len(rows), sha256=digest(rows), metrics={})]
+        sha256 = digest(rows[lost:] if rank == 1 else rows)
+        job.outside[rank] = [*rest, block, TruthEnd(count=len(rows), sha256=sha256, metrics={})]
+    verdict = judged(job)
+    assert (verdict.verdict == "PASS") == (not lost), verdict
+
+
 @given(data=st.data())
 def test_any_change_of_either_record_is_seen(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
