@@ -18,10 +18,8 @@ PORT = 29500
 SMOKE = "--epochs 2 --batch 256 --samples 4096 --features 128 --classes 4 --lr 3e-3 --seed 42"
 """The guide's own flags of train.py."""
 TEXTS = ("train.jsonl", "val.jsonl")
-_OWN = {"--run", "--run-name", "--data-dir", "--out-dir", "--device"}
-
-
-_NAMES = {"--run-name": "run"}
+_OWN = {"--run-name": "run", "--data-dir": "data_dir", "--out-dir": "out_dir", "--device": "device"}
+"""Options that the launch sets → the trainer's names of their values."""
 
 
 class _Refusing(argparse.ArgumentParser):
@@ -87,7 +85,7 @@ class Asked:
                 )
         if self.memory is not None and not _positive(self.memory):
             raise UsageError(f"--memory: a quantity such as 8Gi is expected; seen {self.memory!r}")
-        taken = sorted({option.partition("=")[0] for option in self.options} & _OWN)
+        taken = sorted({option.partition("=")[0] for option in self.options} & {"--run", *_OWN})
         if taken:
             raise UsageError(
                 f"{', '.join(taken)}: the launch sets it",
@@ -108,9 +106,9 @@ class Asked:
         """Refuse what the trainer would refuse in every pod, again and again. Raises UsageError."""
         own = self._own()
         found = options.sensible(options.parser(_Refusing), [*own, *self.options])
-        # The trainer takes beginnings of its options, too, and the last of two.
+        # The trainer takes shortened options, too, and of two the last: --dat=/x changes --data-dir.
         for name, value in zip(own[::2], own[1::2], strict=True):
-            if str(getattr(found, _NAMES.get(name, name[2:].replace("-", "_")))) != value:
+            if str(getattr(found, _OWN[name])) != value:
                 raise UsageError(f"{name} is set by the launch; the options after `--` change it to another")
 
     def _own(self) -> list[str]:

@@ -15,7 +15,7 @@ VOLUMES_MOUNT = "/harness-volumes"
 
 _ALONE = {"leader-elect": "false"}
 """There is one control plane, so nobody else could lead. An election costs seconds at the first start,
-because the roles are not there yet, and 15 s after a pause, until the lease of before has run out. Renewing
+because the roles are not there yet, and 15 s after a pause, until the old lease has expired. Renewing
 the leases is two writes every two seconds.
 """
 _UNTHROTTLED = {"kube-api-qps": "200", "kube-api-burst": "400"}

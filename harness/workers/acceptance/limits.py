@@ -140,7 +140,7 @@ def judged(
     text: str,
     **where: Unpack[Where],
 ) -> Check:
-    """Return the check of a figure. `where`: gpu, index, ranks, seconds of Check.
+    """Return the check of a figure. `where`: the GPU.
 
     No figure and no row are UNKNOWN, and so is a row in another unit. Within MARGIN of the limit it is WARN.
     """

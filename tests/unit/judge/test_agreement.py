@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import bundles
 import pytest
@@ -128,25 +129,29 @@ def test_a_failed_recorder_that_is_the_only_one_proves_nothing(judged: Judged) -
     assert "the recorder around its client: ValueError: what was given" in verdict.explanation
 
 
+def past_the_row_limit(job: bundles.Job, rank: int) -> tuple[list[tuple[str, int, float]], list[Any]]:
+    """Return a rank's rows, and its records in which those of the first metric are one block."""
+    rows = [(row.metric, row.step, row.value) for row in job.rows(rank)]
+    metric = rows[0][0]
+    own = [row for row in rows if row[0] == metric]
+    block = TruthBlock(metric=metric, first=own[0][1], last=own[-1][1], count=len(own), sha256=digest(own))
+    return rows, [*(row for row in job.rows(rank) if row.metric != metric), block]
+
+
 def test_past_the_row_limit_the_digests_of_metrics_decide(judged: Judged) -> None:
     job = both(bundles.healthy())
     for rank in range(job.ranks):
-        rows = [(row.metric, row.step, row.value) for row in job.rows(rank)]
+        rows, records = past_the_row_limit(job, rank)
         metric = rows[0][0]
-        own = [row for row in rows if row[0] == metric]
-        block = TruthBlock(
-            metric=metric, first=own[0][1], last=own[-1][1], count=len(own), sha256=digest(own)
-        )
-        rest = [row for row in job.rows(rank) if row.metric != metric]
         names = dict.fromkeys(name for name, _, _ in rows)
         told = {
             name: (len([r for r in rows if r[0] == name]), digest(r for r in rows if r[0] == name))
             for name in names
         }
         end = TruthEnd(count=len(rows), sha256=digest(rows), metrics=told)
-        job.truth[rank] = [*rest, block, end]
-        changed = {**told, metric: (len(own), "0" * 64)} if rank == 1 else told
-        job.outside[rank] = [*rest, block, end.model_copy(update={"metrics": changed})]
+        job.truth[rank] = [*records, end]
+        changed = {**told, metric: (told[metric][0], "0" * 64)} if rank == 1 else told
+        job.outside[rank] = [*records, end.model_copy(update={"metrics": changed})]
     verdict = judged(job)
     assert (verdict.cause, verdict.ranks) == ("unification.recorders_disagree", [1])
 
@@ -156,16 +161,10 @@ def test_with_too_many_metrics_for_a_frame_the_digest_of_all_rows_decides(judged
     """Contract: 300 metrics have no digests of their own. Records are equal where that of all rows is."""
     job = both(bundles.healthy())
     for rank in range(job.ranks):
-        rows = [(row.metric, row.step, row.value) for row in job.rows(rank)]
-        metric = rows[0][0]
-        own = [row for row in rows if row[0] == metric]
-        block = TruthBlock(
-            metric=metric, first=own[0][1], last=own[-1][1], count=len(own), sha256=digest(own)
-        )
-        rest = [row for row in job.rows(rank) if row.metric != metric]
-        job.truth[rank] = [*rest, block, TruthEnd(count=len(rows), sha256=digest(rows), metrics={})]
+        rows, records = past_the_row_limit(job, rank)
+        job.truth[rank] = [*records, TruthEnd(count=len(rows), sha256=digest(rows), metrics={})]
         sha256 = digest(rows[lost:] if rank == 1 else rows)
-        job.outside[rank] = [*rest, block, TruthEnd(count=len(rows), sha256=sha256, metrics={})]
+        job.outside[rank] = [*records, TruthEnd(count=len(rows), sha256=sha256, metrics={})]
     verdict = judged(job)
     assert (verdict.verdict == "PASS") == (not lost), verdict
 

@@ -24,16 +24,16 @@ TORCHRUN = (
     *("--logs-specs", "--numa-binding", "--signals-to-handle"),
 )
 """Options of torchrun 2.11 that take a value."""
+SWITCHES = ("--standalone", "--no-python", "--virtual-local-rank")
 ALIAS = "--run"
 
 
 def through_torchrun(words: list[str]) -> list[str]:
     """Return what a parser like torchrun's leaves to its script."""
     made = argparse.ArgumentParser("torchrun")
-    for option in TORCHRUN:
-        made.add_argument(option, option.replace("-", "_").replace("__", "--", 1))
-    for option in ("--standalone", "--no-python", "--virtual-local-rank"):
-        made.add_argument(option, option.replace("-", "_").replace("__", "--", 1), action="store_true")
+    for option in (*TORCHRUN, *SWITCHES):
+        underscored = f"--{option[2:].replace('-', '_')}"  # torchrun takes both
+        made.add_argument(option, underscored, action="store_true" if option in SWITCHES else "store")
     made.add_argument("-m", "--module", action="store_true")
     made.add_argument("script")
     made.add_argument("rest", nargs=argparse.REMAINDER)
