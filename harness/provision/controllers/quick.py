@@ -73,8 +73,9 @@ def _mount_certificates(spec: Object) -> None:
 def alone(configuration: Object) -> Object:
     """Return the configuration of a controller that is the only one, and is given its certificates.
 
-    Without an election it goes on at once after a pause, and not when the old lease has expired, 15 s later. Kueue starts twice where it makes certificates: first to look after them, and then to serve, 2 s
-    later. Those that are given are valid for longer than any cluster lives (certificates.SERVER_DAYS).
+    Without an election it goes on at once after a pause, and not when the old lease has expired, 15 s later.
+    Kueue starts twice where it makes certificates: first to look after them, and then to serve, 2 s later.
+    Those that are given are valid for longer than any cluster lives (certificates.SERVER_DAYS).
     """
     if _FILE not in configuration.get("data", {}):
         return configuration
