@@ -16,6 +16,7 @@ from harness.evidence.truth_records import (
     TruthFault,
     TruthGap,
     TruthLine,
+    TruthMetrics,
     TruthRewrite,
     TruthRow,
     TruthStart,
@@ -26,11 +27,14 @@ OUTSIDE = "outside"
 """What frames of the recorder around the client have as "s"."""
 
 
-_AS_THEY_ARE: dict[str, type[TruthBlock | TruthClient | TruthCode | TruthRewrite | TruthFault]] = {
+_AS_THEY_ARE: dict[
+    str, type[TruthBlock | TruthClient | TruthCode | TruthMetrics | TruthRewrite | TruthFault]
+] = {
     "block": TruthBlock,
     "client": TruthClient,
     "code": TruthCode,
     "fault": TruthFault,
+    "metrics": TruthMetrics,
     "rewrite": TruthRewrite,
 }
 """Kinds of frames that have the fields of their record."""

@@ -60,6 +60,14 @@ class TruthBlock(Record):
     sha256: str
 
 
+class TruthMetrics(Record):
+    """All rows of some metrics of an attempt with rows past the row limit."""
+
+    kind: Literal["metrics"] = "metrics"
+    metrics: list[tuple[str, int, str]]
+    """(metric, number of rows, SHA-256 of them)."""
+
+
 class TruthEnd(Record):
     """The rank's last line: it recorded `count` rows with this root digest, and ended."""
 
@@ -67,6 +75,7 @@ class TruthEnd(Record):
     count: int
     sha256: str
     metrics: dict[str, tuple[int, str]] = {}
+    """What TruthMetrics says, of an older recorder. Empty where they were too many for one frame."""
 
 
 class TruthClient(Record):
@@ -130,6 +139,7 @@ TruthLine = Annotated[
     | TruthClient
     | TruthCode
     | TruthRewrite
+    | TruthMetrics
     | TruthEnd
     | TruthGap
     | TruthFault,

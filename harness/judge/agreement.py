@@ -93,9 +93,9 @@ def _other(case: Case, own: Truth) -> Truth | None:
 def differences(own: Truth, other: Truth) -> Iterator[tuple[str, int, str]]:
     """Yield where two records of a rank differ. Of points past the row limit, the digests are compared."""
     if own.blocks or other.blocks:
-        mine, theirs = (one.end.metrics if one.end else {} for one in (own, other))
+        mine, theirs = (one.attempts[-1].metrics if one.end else {} for one in (own, other))
         if own.end and other.end and not mine and not theirs and _whole(own.end) == _whole(other.end):
-            return  # the digests of so many metrics fit into no frame; that of all rows, in their order, does
+            return  # of older recorders, with more metrics than one frame had room for: all rows, in order
         for metric in sorted(metric for metric in {*mine, *theirs} if mine.get(metric) != theirs.get(metric)):
             told = [f"{(side.get(metric) or (0, ''))[0]} rows" for side in (mine, theirs)]
             yield metric, -1, f"{told[0]} recorded, {told[1]} handed over, or other values"

@@ -15,6 +15,7 @@ from harness.evidence.truth_records import (
     TruthEnd,
     TruthFault,
     TruthGap,
+    TruthMetrics,
     TruthRow,
     TruthStart,
 )
@@ -38,6 +39,8 @@ class Attempt:
     """What it said of the code that it ran, each with its line number."""
     row_count: int = 0
     blocks: list[TruthBlock] = field(default_factory=list)
+    metrics: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """metric → the number and the digest of all its rows. For attempts with blocks."""
     steps: dict[str, tuple[int, int]] = field(default_factory=dict)
     """metric → its first and last step."""
     gaps: int = 0
@@ -66,7 +69,9 @@ class Attempt:
         return self._times[-1] if self._times else None
 
     def told(
-        self, number: int, line: TruthBlock | TruthClient | TruthCode | TruthGap | TruthFault | TruthEnd
+        self,
+        number: int,
+        line: TruthBlock | TruthClient | TruthCode | TruthGap | TruthFault | TruthMetrics | TruthEnd,
     ) -> None:
         """Take what is no row. `number` is its line."""
         if isinstance(line, TruthBlock):
@@ -75,6 +80,8 @@ class Attempt:
             self.client = line
         elif isinstance(line, TruthCode):
             self.code.append((number, line))
+        elif isinstance(line, TruthMetrics):
+            self.metrics |= {metric: (count, sha256) for metric, count, sha256 in line.metrics}
         elif isinstance(line, TruthGap):
             self.gaps += 1
         elif isinstance(line, TruthFault):
@@ -82,6 +89,7 @@ class Attempt:
         else:
             self.gaps += self.end is not None
             self.end = line
+            self.metrics |= line.metrics
 
     def take(self, row: TruthRow) -> None:
         """Count and digest one row. Rows must come in the order in which the rank recorded them."""
@@ -123,9 +131,9 @@ class Attempt:
         assert self.end is not None
         if not self.blocks:
             return self._root.hexdigest() == self.end.sha256
-        if not self.end.metrics:
-            return True
-        if self.counts != {metric: count for metric, (count, _) in self.end.metrics.items()}:
+        if not self.metrics:
+            return True  # an older recorder, with more metrics than one frame had room for
+        if self.counts != {metric: count for metric, (count, _) in self.metrics.items()}:
             return False
         whole = self._digests.keys() - {block.metric for block in self.blocks}
-        return all(self._digests[metric].hexdigest() == self.end.metrics[metric][1] for metric in whole)
+        return all(self._digests[metric].hexdigest() == self.metrics[metric][1] for metric in whole)

@@ -146,11 +146,10 @@ class Recorder:
         if self._tells_code:
             self.code(last=True)
         summary = {"count": self.count, "sha256": self._root.hexdigest()}
-        metrics = {name: [n, sha.hexdigest()] for name, (n, sha) in self._metrics.items()}
-        try:
-            self._write({"k": "end", **summary, "metrics": metrics})
-        except ValueError:
-            self._write({"k": "end", **summary, "metrics": {}})
+        if self.count > self.row_limit:
+            metrics = [[name, rows, sha.hexdigest()] for name, (rows, sha) in self._metrics.items()]
+            self._write_in_parts(metrics, lambda part: {"k": "metrics", "metrics": part})
+        self._write({"k": "end", **summary})
         folder = output_dir or os.environ.get("KONDUKTOR_OUTPUT_DIR")
         if folder:
             _merge_result(Path(folder) / "result.json", self.rank, {**summary, **self.mark})
@@ -199,18 +198,16 @@ class Recorder:
         """Write the items as frames, and take each from the list when it is written. A frame that is too long
         for one pipe write is split.
         """
+        take = len(items)
         while items:
-            take = len(items)
-            while True:
-                try:
-                    self._write(payload(items[:take]))
-                    break
-                except ValueError:
-                    if take == 1:
-                        del items[:1]  # otherwise it would hold up all that come after it
-                        raise
-                    take //= 2
-            del items[:take]
+            try:
+                self._write(payload(items[:take]))
+                del items[:take]
+            except ValueError:
+                if take == 1:
+                    del items[:1]  # otherwise it would hold up all that come after it
+                    raise
+                take //= 2
 
     def _write(self, payload: dict[str, Any]) -> None:
         """One frame. Raises ValueError, and writes nothing, when it would be too long."""

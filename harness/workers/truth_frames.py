@@ -14,7 +14,8 @@ The JSON has "k" (kind), "r" (rank), "a" (attempt), "q" (seq), and by its kind
     {"k":"client","whole":bool,"sent":{m:[[first,last],...]},"unsent":{...},"error":text}
     {"k":"fault","text":why_rows_may_be_missing}
     {"k":"rewrite","metric":m,"step":text,"was":text,"kept":bool,"why":text}
-    {"k":"end","count":rows_in_all,"sha256":root,"metrics":{m:[count, sha256]}|{}}
+    {"k":"metrics","metrics":[[metric, rows, sha256], ...]}    of an attempt with blocks, before its end
+    {"k":"end","count":rows_in_all,"sha256":root}
 A "fault" may have a number below 0: a child of the rank wrote it, outside the sequence.
 Frames of the recorder that the harness puts around the client (outside_client.py) have "s":"outside" as well.
 A rank may live more than once: torchrun starts it again, its pod is made again. Each life is an attempt with

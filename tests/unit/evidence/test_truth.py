@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from harness.evidence import extract
 from harness.evidence.truth import TruthCollector
-from harness.evidence.truth_records import TruthCode, TruthEnd, TruthGap, TruthRow, TruthStart
+from harness.evidence.truth_records import TruthCode, TruthEnd, TruthGap, TruthMetrics, TruthRow, TruthStart
 from harness.workers import truth_frames
 
 NONCE = "n0nce"
@@ -16,7 +16,8 @@ def frames(rank: int = 0) -> list[str]:
     payloads = [
         *({"k": "rows", "r": rank, "q": q, "n": 2 * q, "rows": ROWS[2 * q : 2 * q + 2]} for q in range(3)),
         {"k": "block", "r": rank, "q": 3, "metric": "m", "first": 1, "last": 9, "count": 9, "sha256": "00"},
-        {"k": "end", "r": rank, "q": 4, "count": 15, "sha256": "ff", "metrics": {"m": [9, "00"]}},
+        {"k": "metrics", "r": rank, "q": 4, "metrics": [["loss", 6, "01"], ["m", 9, "00"]]},
+        {"k": "end", "r": rank, "q": 5, "count": 15, "sha256": "ff"},
     ]
     return [truth_frames.encode(NONCE, payload) for payload in payloads]
 
@@ -35,13 +36,14 @@ def test_order_and_repetition_do_not_matter(data):
 
 
 def test_the_whole_truth():
-    """Contract: rows, blocks and the end come out as they were written."""
+    """Contract: rows, blocks, digests of metrics and the end come out as they were written."""
     assert [line.step for line in WHOLE if isinstance(line, TruthRow)] == [0, 1, 2, 3, 4, 5]
-    assert WHOLE[-1] == TruthEnd(count=15, sha256="ff", metrics={"m": (9, "00")})
+    assert WHOLE[-2] == TruthMetrics(metrics=[("loss", 6, "01"), ("m", 9, "00")])
+    assert WHOLE[-1] == TruthEnd(count=15, sha256="ff")
     assert not any(isinstance(line, TruthGap) for line in WHOLE)
 
 
-@given(st.sets(st.integers(0, 3), min_size=1))
+@given(st.sets(st.integers(0, 4), min_size=1))
 def test_a_missing_frame_is_a_gap(missing):
     """Contract: every frame that is not there before the last shows as a gap, the first one too."""
     lines = [line for seq, line in enumerate(frames()) if seq not in missing]
@@ -62,7 +64,7 @@ def test_an_authentic_frame_that_makes_no_sense_is_a_gap():
         truth_frames.encode(NONCE, payload)  # type: ignore[arg-type]
         for payload in ({"k": "rows", "r": 0, "q": 3, "rows": 7}, {"k": "?", "r": 0, "q": 3}, {}, ["x"])
     ]
-    lines = extract([*frames()[:3], *odd, frames()[4]], NONCE)[0]
+    lines = extract([*frames()[:3], *odd, *frames()[4:]], NONCE)[0]
     assert TruthGap(after_seq=2, next_seq=4) in lines
 
 

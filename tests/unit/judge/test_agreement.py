@@ -17,6 +17,7 @@ from harness.evidence.truth_records import (
     TruthEnd,
     TruthFault,
     TruthLine,
+    TruthMetrics,
     TruthRow,
     TruthStart,
 )
@@ -138,27 +139,59 @@ def past_the_row_limit(job: bundles.Job, rank: int) -> tuple[list[tuple[str, int
     return rows, [*(row for row in job.rows(rank) if row.metric != metric), block]
 
 
-def test_past_the_row_limit_the_digests_of_metrics_decide(judged: Judged) -> None:
+def digests(rows: list[tuple[str, int, float]]) -> list[TruthMetrics]:
+    """Return what a recorder says of all rows of each metric, in a record for each."""
+    own = {name: [row for row in rows if row[0] == name] for name, _, _ in rows}
+    return [TruthMetrics(metrics=[(name, len(some), digest(some))]) for name, some in own.items()]
+
+
+def in_another_order(rows: list[tuple[str, int, float]]) -> list[tuple[str, int, float]]:
+    """Return rows of several threads as the other recorder got them: each metric's own in their order."""
+    return sorted(rows, key=lambda row: row[0], reverse=True)
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("changed", [False, True])
+def test_past_the_row_limit_the_digests_of_metrics_decide(judged: Judged, changed: bool, older: bool) -> None:
     job = both(bundles.healthy())
+
+    def records(rows: list[tuple[str, int, float]], known: list[Any]) -> list[Any]:
+        told = digests(rows)
+        end = TruthEnd(count=len(rows), sha256=digest(rows))
+        if older:
+            metrics = {name: (count, sha256) for one in told for name, count, sha256 in one.metrics}
+            return [*known, end.model_copy(update={"metrics": metrics})]
+        return [*known, *told, end]
+
     for rank in range(job.ranks):
-        rows, records = past_the_row_limit(job, rank)
-        metric = rows[0][0]
-        names = dict.fromkeys(name for name, _, _ in rows)
-        told = {
-            name: (len([r for r in rows if r[0] == name]), digest(r for r in rows if r[0] == name))
-            for name in names
-        }
-        end = TruthEnd(count=len(rows), sha256=digest(rows), metrics=told)
-        job.truth[rank] = [*records, end]
-        changed = {**told, metric: (told[metric][0], "0" * 64)} if rank == 1 else told
-        job.outside[rank] = [*records, end.model_copy(update={"metrics": changed})]
+        rows, known = past_the_row_limit(job, rank)
+        job.truth[rank] = records(rows, known)
+        other = in_another_order(rows)
+        if changed and rank == 1:
+            other[-1] = (*other[-1][:2], 77.5)
+        job.outside[rank] = records(other, known)
     verdict = judged(job)
-    assert (verdict.cause, verdict.ranks) == ("unification.recorders_disagree", [1])
+    expected = ("unification.recorders_disagree", [1]) if changed else (None, [])
+    assert (verdict.cause, verdict.ranks) == expected, verdict
+
+
+def test_rows_that_do_not_fit_the_digest_of_their_metric_are_incomplete(judged: Judged) -> None:
+    """Contract: with blocks, too, each row that is in the log is held against what the rank said."""
+    job = bundles.healthy()
+    rows, known = past_the_row_limit(job, 1)
+    last = next(n for n, line in reversed([*enumerate(known)]) if isinstance(line, TruthRow))
+    known[last] = known[last].model_copy(update={"value": 77.5})
+    job.truth[1] = [*known, *digests(rows), TruthEnd(count=len(rows), sha256=digest(rows))]
+    verdict = judged(job)
+    assert verdict.verdict != "PASS"
+    assert "its rows do not fit its own counts and digests" in str(verdict)
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_with_too_many_metrics_for_a_frame_the_digest_of_all_rows_decides(judged: Judged, lost: int) -> None:
-    """Contract: 300 metrics have no digests of their own. Records are equal where that of all rows is."""
+def test_of_older_recorders_without_digests_of_metrics_that_of_all_rows_decides(
+    judged: Judged, lost: int
+) -> None:
+    """Contract: they had no room for those of 300 metrics. Records are equal where that of all rows is."""
     job = both(bundles.healthy())
     for rank in range(job.ranks):
         rows, records = past_the_row_limit(job, rank)

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.evidence import extract
+from harness.evidence.truth_records import TruthEnd, TruthGap
 from harness.workers import ground_truth
 from harness.workers import truth_frames as frames
 from harness.workers.ground_truth import Recorder
@@ -48,6 +50,21 @@ def test_rows_past_the_limit_are_told_by_blocks() -> None:
     blocks = [p for p in payloads if p["k"] == "block"]
     assert sum(b["count"] for b in blocks) == 2400
     assert blocks[0]["sha256"] == frames.digest(rows[100:1100])
+
+
+@pytest.mark.parametrize("metrics", [1, 300])
+def test_past_the_limit_every_metric_has_its_digest(metrics: int) -> None:
+    """Contract: however many there are. Threads may log in another order to two recorders of one rank."""
+    rows = [(f"a metric with a long name/{n}", step, n / 7) for step in range(4) for n in range(metrics)]
+    lines, summary = written(rows, limit=2)
+    assert all(len(line) < frames.MAX_LINE for line in lines)
+    payloads = list(frames.decode("abc123", lines))
+    told = [entry for p in payloads if p["k"] == "metrics" for entry in p["metrics"]]
+    wanted = {name: [row for row in rows if row[0] == name] for name, _, _ in rows}
+    assert told == [[name, len(own), frames.digest(own)] for name, own in wanted.items()]
+    (truth,) = extract(lines, "abc123").values()
+    assert truth[-1] == TruthEnd(count=len(rows), sha256=str(summary["sha256"]))
+    assert not any(isinstance(line, TruthGap) for line in truth)
 
 
 def test_a_frame_of_another_nonce_is_no_truth() -> None:
