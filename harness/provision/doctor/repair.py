@@ -6,10 +6,12 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final
 
 from harness.context import RunContext
+from harness.core.beside import beside
 from harness.core.errors import HarnessError, ToolError, WaitError
 from harness.core.locks import locked
 from harness.core.processes import environment
@@ -17,6 +19,7 @@ from harness.core.progress import Progress
 from harness.provision.doctor import apt, probe
 from harness.provision.doctor.check import Check, at_least, exit_code, version_of
 from harness.provision.doctor.checks import DOCKER_BOUNDED, INOTIFY, checks
+from harness.provision.source.ahead import download_modules
 from harness.settings import Settings
 
 DAEMON_SECONDS = 90
@@ -61,7 +64,8 @@ def fix(context: RunContext) -> list[Check]:
         packages = needed_packages(failed, settings, dockerd)
         release = apt.codename(_read(Path("/etc/os-release")))
         if packages and release:
-            install(packages, release, progress)
+            with _go_modules(before, context):
+                install(packages, release, progress)
             _link_go(packages, progress)
         elif packages:
             progress("not Debian: nothing was installed")
@@ -87,6 +91,12 @@ def needed_packages(failed: Sequence[Check], settings: Settings, dockerd: str | 
         if name in names:
             wanted += packages
     return list(dict.fromkeys(wanted))
+
+
+def _go_modules(before: Sequence[Check], context: RunContext) -> AbstractContextManager[object]:
+    """Download Go's modules during the block, where images will be built of them and Go is there already."""
+    from_source = any(check.name == "Go" and check.ok and check.required for check in before)
+    return beside(lambda: download_modules(context)) if from_source else nullcontext()
 
 
 def install(packages: Sequence[str], release: str, progress: Progress) -> None:
