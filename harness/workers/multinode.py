@@ -224,7 +224,7 @@ def main(log: Log = plain_log) -> int:
     truth.client(client_state.read(os.environ["PLUTO_DIR"]))
     digest = truth.end()
     say(rank, f"done: {digest['count']} points")
-    dist.barrier()
+    dist.barrier(device_ids=None if device.index is None else [device.index])  # or NCCL guesses the GPU
     dist.destroy_process_group()
     at_most(STALL_SECONDS)
     gc.freeze()

@@ -35,6 +35,11 @@ class Device:
         return f"cuda:{self.index}" if self.kind == "cuda" else "cpu"
 
     @property
+    def ids(self) -> list[int] | None:
+        """Return what NCCL's barrier takes. Without it, it guesses the GPU from the rank, and may hang."""
+        return [self.index] if self.kind == "cuda" else None
+
+    @property
     def where(self) -> Where:
         """Return the fields of Check that say which GPU it is about."""
         return {"gpu": self.uuid, "index": self.index} if self.kind == "cuda" else {}

@@ -101,7 +101,7 @@ class Exchanges(OneRank):
             exchange.fresh(iteration)
             self._wait()
             self._watch.enter(f"the barrier before {exchange.name}")
-            dist.barrier()
+            dist.barrier(device_ids=self.device.ids)
             self._watch.enter(f"{exchange.name} of {exchange.size} bytes, iteration {iteration}")
             began = time.perf_counter()
             exchange.run()

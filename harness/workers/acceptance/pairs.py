@@ -57,7 +57,7 @@ class Pairs(OneRank):
         import torch.distributed as dist
 
         self._watch.enter(f"the barrier before nodes {a} and {b}")
-        dist.barrier()
+        dist.barrier(device_ids=self.device.ids)
         self._watch.leave()
         if int(os.environ.get("LOCAL_RANK", "0")):
             return None

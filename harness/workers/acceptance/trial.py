@@ -52,9 +52,14 @@ def main(arguments: list[str] | None = None) -> int:
     seen = _exchange(options, device)
     _say(seen)
     # Rank 0 owns the store: it stays until all have said what they saw.
-    dist.barrier()
+    dist.barrier(device_ids=_ids(device))
     dist.destroy_process_group()
     return 0
+
+
+def _ids(device: Any) -> list[int] | None:
+    """Return what NCCL's barrier takes. Without it, it guesses the GPU from the rank, and may hang."""
+    return None if device.index is None else [device.index]
 
 
 def _exchange(options: argparse.Namespace, device: Any) -> dict[str, Any]:
@@ -70,7 +75,7 @@ def _exchange(options: argparse.Namespace, device: Any) -> dict[str, Any]:
     for iteration in range(options.iterations + 1):
         data = pattern * (rank + 1) + iteration
         _wait(device)
-        dist.barrier()
+        dist.barrier(device_ids=_ids(device))
         began = time.perf_counter()
         dist.all_reduce(data)
         _wait(device)

@@ -109,10 +109,12 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
     try:
         code = record(main)()
         if dist.is_initialized():
-            dist.barrier()  # rank 0 may hold the store that the others still talk to
+            # Rank 0 may hold the store that the others still talk to. NCCL would guess the GPU from the rank.
+            cuda = dist.get_backend() == "nccl"
+            dist.barrier(device_ids=[torch.cuda.current_device()] if cuda else None)
             if code == 0 and dist.get_rank() == 0 and (ended := os.environ.get("TRAINING_ENDED")):
                 Path(ended).touch()  # a node that comes back later has nobody to meet (training.sh)
-            if dist.get_backend() == "nccl":
+            if cuda:
                 dist.destroy_process_group()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
