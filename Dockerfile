@@ -16,7 +16,11 @@ RUN command -v tini >/dev/null \
 # pip runs from its own wheel: not every base has one. Debian's packages lack the RECORD that pip would uninstall by.
 RUN --mount=type=bind,from=wheels,target=/wheels \
     PYTHONPATH=$(echo /wheels/pip-*.whl) python3 -m pip install --quiet --require-hashes --no-index --find-links /wheels --no-deps \
-      --no-cache-dir --ignore-installed --break-system-packages --root-user-action=ignore -r /wheels/lock.txt
+      --no-cache-dir --no-compile --ignore-installed --break-system-packages --root-user-action=ignore -r /wheels/lock.txt \
+# Of transformers' 400 models a rank imports one: their bytecode would be 55 MB, and half of the compiling. Some packages
+# hold files that no Python compiles.
+ && { python3 -m compileall -q -j 0 -x /transformers/models/ "$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
+      || true; }
 # What the image is, for the check `code`: a rank reports it (harness/workers/code_digest.py).
 ARG IMAGE=""
 RUN echo "$IMAGE" >/etc/pluto-e2e-harness.image

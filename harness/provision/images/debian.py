@@ -18,7 +18,7 @@ from harness.provision.source.store import code_input, key
 
 FILES = Path(__file__).parent / "files"
 _INPUTS = {
-    "torch": ["debian-torch.Dockerfile", "without_libuv.py", "torch_selftest.py"],
+    "torch": ["debian-torch.Dockerfile", "debian-torch.dpkg", "without_libuv.py", "torch_selftest.py"],
     "python": ["debian-python.Dockerfile"],
 }
 
