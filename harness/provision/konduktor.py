@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from harness.core.errors import HarnessError, ToolError
 from harness.core.locks import locked
 from harness.core.processes import environment, run
+from harness.provision.uv import uv
 from harness.settings import Settings
 
 if TYPE_CHECKING:  # konduktor's process is started before most of the harness is imported
@@ -91,12 +92,11 @@ def _pinned(lock: Path) -> str:
 
 
 def _install(home: Path) -> None:
-    uv = _uv()
-    if uv:
-        _run(uv, "venv", "--quiet", "--python", sys.executable, str(home))
+    if fast := uv():
+        _run(fast, "venv", "--quiet", "--python", sys.executable, str(home))
         # fmt: off
         _run(
-            uv, "pip", "sync", "--quiet", "--require-hashes", "--link-mode", "copy", "--compile-bytecode",
+            fast, "pip", "sync", "--quiet", "--require-hashes", "--link-mode", "copy", "--compile-bytecode",
             "--python", str(home / "bin" / "python"), str(LOCK),
         )
         # fmt: on
@@ -104,15 +104,6 @@ def _install(home: Path) -> None:
     _run(sys.executable, "-m", "venv", str(home))
     python = str(home / "bin" / "python")
     _run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "-r", str(LOCK))
-
-
-def _uv() -> str | None:
-    """Return the path of uv, beside this interpreter or on PATH.
-
-    It installs several times faster than pip.
-    """
-    beside = Path(sys.executable).with_name("uv")
-    return str(beside) if beside.is_file() else shutil.which("uv")
 
 
 def _run(*command: str) -> None:

@@ -173,9 +173,9 @@ def by_registry(settings: Settings, folder: Path, name: str, lock: str) -> Setti
     """Return settings of a cluster of its own, with a cache that holds no manifest and no saved image yet."""
     cache = folder / name / "cache"
     cache.mkdir(parents=True)
-    wheels = settings.cache_dir.absolute() / "wheels"
-    wheels.mkdir(parents=True, exist_ok=True)
-    (cache / "wheels").symlink_to(wheels)
+    packages = settings.cache_dir.absolute() / "packages"
+    packages.mkdir(parents=True, exist_ok=True)
+    (cache / "packages").symlink_to(packages)
     file = folder / name / "versions.toml"
     file.write_text(lock)
     changes = {

@@ -13,8 +13,8 @@ from harness.provision.images import scripts, versions
 from harness.provision.images.debian import Bases
 from harness.provision.images.docker import BUILD, CAUSE, files_of, image_id, making
 from harness.provision.images.local import LocalImage
+from harness.provision.images.packages import lock_key, packages, pinned
 from harness.provision.images.stack import Stack
-from harness.provision.images.wheels import lock_key, pinned, wheels
 from harness.provision.source.store import key
 
 PACKAGE = Path(str(resources.files("harness")))
@@ -132,7 +132,7 @@ def _build(
     there = image_id(tag)
     if there is not None:
         return ImageRef(tag, there)
-    folder = wheels(recipe.lock, python, context)
+    folder = packages(recipe.lock, python, context)
     with making(tag, context) as shell:
         if shell is not None:
             context.progress(f"{tag}: building on {arguments['BASE']}")
@@ -141,7 +141,7 @@ def _build(
             words += ["--build-arg", f"IMAGE={tag}"]
             # In a checkout it is a link, and Docker looks for .dockerignore beside the file itself.
             dockerfile = recipe.dockerfile.resolve()
-            words += ["--build-context", f"wheels={folder}"]
+            words += ["--build-context", f"packages={folder}"]
             shell.run([*BUILD, *words, "-f", dockerfile, "-t", tag, ROOT])
     made = image_id(tag)
     if made is None:

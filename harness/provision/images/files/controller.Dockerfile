@@ -2,9 +2,9 @@
 # `harness images build` builds it, tagged with the hash of its inputs, and says its tag.
 ARG BASE
 FROM ${BASE}
-RUN --mount=type=bind,from=wheels,target=/wheels \
-    PYTHONPATH=$(echo /wheels/pip-*.whl) python3 -m pip install --quiet --require-hashes --no-index --find-links /wheels --no-deps \
-      --no-cache-dir --ignore-installed --break-system-packages --root-user-action=ignore -r /wheels/lock.txt
+RUN --mount=type=bind,from=packages,target=/packages \
+    to=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+ && mkdir -p "$to" && cp -a /packages/. "$to" && { python3 -m compileall -q "$to" || true; }
 COPY harness/__init__.py /app/harness/
 COPY harness/core/ /app/harness/core/
 COPY harness/torchrun_sync/ /app/harness/torchrun_sync/

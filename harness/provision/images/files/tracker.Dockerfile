@@ -2,9 +2,9 @@
 # may import the rest of the harness. /data is for its database.
 ARG BASE
 FROM ${BASE}
-RUN --mount=type=bind,from=wheels,target=/wheels \
-    PYTHONPATH=$(echo /wheels/pip-*.whl) python3 -m pip install --quiet --require-hashes --no-index --find-links /wheels --no-deps \
-      --no-cache-dir --ignore-installed --break-system-packages --root-user-action=ignore -r /wheels/lock.txt \
+RUN --mount=type=bind,from=packages,target=/packages \
+    to=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+ && mkdir -p "$to" && cp -a /packages/. "$to" && { python3 -m compileall -q "$to" || true; } \
  && install -d -o 65532 -g 65532 /data
 COPY harness/__init__.py /app/harness/
 COPY harness/tracker/ /app/harness/tracker/

@@ -10,7 +10,7 @@ from harness.context import RunContext
 from harness.launch.described import versions_of
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
-from harness.provision.images import build, debian, wheels
+from harness.provision.images import build, debian, packages
 from harness.provision.images.build import Recipe
 from harness.provision.images.docker import files_of
 from harness.provision.images.stack import Stack
@@ -65,10 +65,10 @@ def test_bytecode_changes_nothing(recipe: Recipe, tmp_path: Path) -> None:
     assert [path.name for path in files_of(tmp_path / "workers")] == ["rank.py"]
 
 
-def test_wheels_are_kept_by_what_the_lock_pins() -> None:
+def test_packages_are_kept_by_what_the_lock_pins() -> None:
     """A comment downloads nothing anew, a hash does."""
-    assert wheels.lock_key(f"# made by uv\n\n{LOCK}", "3.13") == wheels.lock_key(LOCK, "3.13")
-    assert wheels.lock_key(LOCK.replace("00", "01"), "3.13") != wheels.lock_key(LOCK, "3.13")
+    assert packages.lock_key(f"# made by uv\n\n{LOCK}", "3.13") == packages.lock_key(LOCK, "3.13")
+    assert packages.lock_key(LOCK.replace("00", "01"), "3.13") != packages.lock_key(LOCK, "3.13")
 
 
 @pytest.mark.parametrize("recipe", [build.WORKER, build.TRACKER, build.CONTROLLER])

@@ -1,0 +1,90 @@
+"""Install the packages of a lock in a folder on the host, for an image to copy.
+
+A container under build may lack the proxy and the certificates of its host.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+from pathlib import Path
+
+from harness.context import RunContext
+from harness.core import processes
+from harness.core.locks import locked
+from harness.provision.images.docker import CAUSE
+from harness.provision.uv import uv
+
+SOURCES = ("python-etcd",)
+"""Packages without a wheel. Theirs is made here, of the source that the lock names."""
+GLIBC = (28, 27, 17, 5)
+"""Images have glibc 2.28 or newer. pip takes only what it is told, uv also what is older."""
+_SECONDS = 600
+_OPTIONS = (
+    "--quiet",
+    "--require-hashes",
+    "--no-deps",
+    "--only-binary=:all:",
+    *(f"--no-binary={name}" for name in SOURCES),
+)
+
+
+def lock_key(lock: str, python: str) -> str:
+    """Return 12 hex digits that change with a package, a hash or the Python version, not with a comment."""
+    lines = [line for line in lock.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    return hashlib.sha256("\n".join([python, *lines]).encode()).hexdigest()[:12]
+
+
+def pinned(lock: str, package: str) -> str:
+    """Return the version of a package that is in the lock."""
+    words = (line.partition(" ")[0].partition("==") for line in lock.splitlines())
+    return next(version for name, _, version in words if name == package)
+
+
+def packages(lock: Path, python: str, context: RunContext) -> Path:
+    """Return a folder with what `lock` installs for `python` (as "3.13") on x86-64 Linux. It has no bytecode,
+    and none of the programs that packages bring.
+
+    Raises ToolError (cause image.build_failed) when one cannot be downloaded or has another hash.
+    """
+    root = context.settings.cache_dir / "packages"
+    target = root / f"{lock.stem}-{lock_key(lock.read_text(), python)}"
+    if target.is_dir():
+        return target
+    with locked(
+        root / f"{target.name}.lock",
+        lambda: context.progress(f"packages of {lock.name}: waiting for another process"),
+    ):
+        if target.is_dir():
+            return target
+        context.progress(f"packages of {lock.name}: downloading")
+        unfinished = root / f"unfinished-{target.name}"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        command = [*_installer(python), *_OPTIONS, "--target", str(unfinished), "-r", str(lock)]
+        processes.run(command, timeout=_SECONDS, hint="this needs a package index", cause=CAUSE)
+        _without_programs(unfinished)
+        unfinished.rename(target)
+    return target
+
+
+def _without_programs(folder: Path) -> None:
+    """Remove programs, which name this machine's Python, also from what each package says of itself: a rank
+    checks that its client is as it was installed.
+    """
+    shutil.rmtree(folder / "bin", ignore_errors=True)
+    (folder / ".lock").unlink(missing_ok=True)
+    for record in folder.glob("*.dist-info/RECORD"):
+        lines = record.read_text().splitlines(keepends=True)
+        record.write_text("".join(line for line in lines if not line.startswith(("bin/", "../../bin/"))))
+
+
+def _installer(python: str) -> list[str]:
+    """Return the command that installs for another Python than this one."""
+    if fast := uv():
+        platform = f"--python-platform=x86_64-manylinux_2_{GLIBC[0]}"
+        return [fast, "pip", "install", f"--python={sys.executable}", f"--python-version={python}", platform]
+    platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in GLIBC]
+    own = ["--disable-pip-version-check", "--no-compile", "--ignore-requires-python"]
+    platforms += ["--platform=manylinux2014_x86_64", f"--python-version={python}"]
+    return [sys.executable, "-m", "pip", "install", *own, *platforms]

@@ -1,0 +1,13 @@
+"""Where uv is, which installs packages several times faster than pip."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+
+def uv() -> str | None:
+    """Return the path of uv, beside this interpreter or on PATH, or None: then there is still pip."""
+    beside = Path(sys.executable).with_name("uv")
+    return str(beside) if beside.is_file() else shutil.which("uv")
