@@ -113,9 +113,9 @@ class PointWriter:
     def extend(self, rows: PointRows) -> None:
         """Take the next points, in arrival order."""
         with self._lock:
-            alone = max(0, self.lines - self._count)
-            self._alone(rows.before(alone))
-            rows = rows.after(alone)
+            if (alone := self.lines - self._count) > 0:
+                self._alone(rows.before(alone))
+                rows = rows.after(alone)
             if _fit(rows.steps) and _fit(rows.times_ms):
                 self._extend(rows)
                 return

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from harness.evidence import Bundle, BundleWriter, Redactor
 from harness.evidence import column_writer as writing
 from harness.evidence.columns import Columns, of_rows
+from harness.evidence.point_rows import of_points
 from harness.evidence.tracker_records import Point, TrackerSummary
 from harness.evidence.truth_records import TruthEnd, TruthLine, TruthRow, TruthStart
 
@@ -79,6 +80,24 @@ def test_many_rows_of_a_rank_are_read_like_lines(tmp_path: Path) -> None:
     assert [len(part) for part in parts if isinstance(part, Columns)] == [many]
     assert bundle.damaged == []
     assert len((tmp_path / "truth/0.jsonl").read_text().splitlines()) == 9
+
+
+@pytest.mark.parametrize("at_once", [1, 20])
+def test_points_of_many_requests_share_columns(tmp_path: Path, at_once: int) -> None:
+    """Contract: however few points come at once, past the first ones there is no line for each of them."""
+    writer = BundleWriter(tmp_path, "n", Redactor())
+    writer.points.lines = 100
+    points = [
+        point(step, f"s{sender}", f"of {sender}", launch="n") for step in range(500) for sender in (0, 1)
+    ]
+    for first in range(0, len(points), at_once):
+        for rows in of_points(points[first : first + at_once]):
+            writer.point_rows(rows)
+    writer.points.flush()
+    writer.close()
+    lines = (tmp_path / "tracker/points.jsonl").read_text().splitlines()
+    assert len(lines) == 100 + 2, "the first ones, and one of columns for each sender"
+    assert [one for _, one in Bundle.open(tmp_path).points() if one.metric == "of 1"] == points[1::2]
 
 
 def test_many_points_of_the_tracker_are_read_like_lines(
