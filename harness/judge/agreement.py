@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from harness.core.checks import CheckId
-from harness.evidence.truth_records import TruthEnd
 from harness.judge import truth as truths_
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, found, passed, unknown
@@ -94,7 +93,7 @@ def differences(own: Truth, other: Truth) -> Iterator[tuple[str, int, str]]:
     """Yield where two records of a rank differ. Of points past the row limit, the digests are compared."""
     if own.blocks or other.blocks:
         mine, theirs = (one.attempts[-1].metrics if one.end else {} for one in (own, other))
-        if own.end and other.end and not mine and not theirs and _whole(own.end) == _whole(other.end):
+        if own.end and own.end == other.end and not mine and not theirs:
             return  # of older recorders, with more metrics than one frame had room for: all rows, in order
         for metric in sorted(metric for metric in {*mine, *theirs} if mine.get(metric) != theirs.get(metric)):
             told = [f"{(side.get(metric) or (0, ''))[0]} rows" for side in (mine, theirs)]
@@ -113,10 +112,6 @@ def differences(own: Truth, other: Truth) -> Iterator[tuple[str, int, str]]:
                 yield metric, step, "handed to the client, and not recorded by the worker"
             elif not same(mine_[step], theirs_[step]):
                 yield metric, step, f"recorded as {mine_[step]!r}, handed over as {theirs_[step]!r}"
-
-
-def _whole(end: TruthEnd) -> tuple[int, str]:
-    return end.count, end.sha256
 
 
 def _told(rank: int, other: Truth, found_: Differences) -> str:

@@ -92,12 +92,12 @@ def _pinned(lock: Path) -> str:
 
 
 def _install(home: Path) -> None:
-    if fast := uv():
-        _run(fast, "venv", "--quiet", "--python", sys.executable, str(home))
+    if program := uv():
+        _run(program, "venv", "--quiet", "--python", sys.executable, str(home))
         # fmt: off
         _run(
-            fast, "pip", "sync", "--quiet", "--require-hashes", "--link-mode", "copy", "--compile-bytecode",
-            "--python", str(home / "bin" / "python"), str(LOCK),
+            program, "pip", "sync", "--quiet", "--require-hashes", "--link-mode", "copy",
+            "--compile-bytecode", "--python", str(home / "bin" / "python"), str(LOCK),
         )
         # fmt: on
         return

@@ -19,6 +19,7 @@ from typing import Any
 from tracker_server import ROOT
 
 from harness.core.locks import locked
+from harness.provision.uv import uv
 from harness.settings import Settings
 
 LOCK = ROOT / "locks" / "mlflow.txt"
@@ -32,9 +33,9 @@ def python() -> Path:
     with locked(root / f"{venv.name}.lock", lambda: None):
         if not (venv / ".made").exists():
             shutil.rmtree(venv, ignore_errors=True)
-            uv = str(Path(sys.executable).with_name("uv"))
-            subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, venv], check=True)
-            install = [uv, "pip", "sync", "--quiet", "--compile-bytecode", "--require-hashes"]
+            program = uv() or "uv"
+            subprocess.run([program, "venv", "--quiet", "--python", sys.executable, venv], check=True)
+            install = [program, "pip", "sync", "--quiet", "--compile-bytecode", "--require-hashes"]
             subprocess.run([*install, "--python", venv / "bin" / "python", LOCK], check=True)
             # It imports all of the client at every start of Python (Makefile).
             for hook in venv.glob("lib/python3*/site-packages/*_pluto_wandb_hook.pth"):

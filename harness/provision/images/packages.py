@@ -21,6 +21,7 @@ SOURCES = ("python-etcd",)
 GLIBC = (28, 27, 17, 5)
 """Images have glibc 2.28 or newer. pip takes only what it is told, uv also what is older."""
 _SECONDS = 600
+_INDEX = "this needs a package index; uv reads UV_DEFAULT_INDEX, and pip, where there is no uv, PIP_INDEX_URL"
 _OPTIONS = (
     "--quiet",
     "--require-hashes",
@@ -62,7 +63,7 @@ def packages(lock: Path, python: str, context: RunContext) -> Path:
         unfinished = root / f"unfinished-{target.name}"
         shutil.rmtree(unfinished, ignore_errors=True)
         command = [*_installer(python), *_OPTIONS, "--target", str(unfinished), "-r", str(lock)]
-        processes.run(command, timeout=_SECONDS, hint="this needs a package index", cause=CAUSE)
+        processes.run(command, timeout=_SECONDS, hint=_INDEX, cause=CAUSE)
         _without_programs(unfinished)
         unfinished.rename(target)
     return target
@@ -81,10 +82,11 @@ def _without_programs(folder: Path) -> None:
 
 def _installer(python: str) -> list[str]:
     """Return the command that installs for another Python than this one."""
-    if fast := uv():
+    version = f"--python-version={python}"
+    if program := uv():
         platform = f"--python-platform=x86_64-manylinux_2_{GLIBC[0]}"
-        return [fast, "pip", "install", f"--python={sys.executable}", f"--python-version={python}", platform]
+        return [program, "pip", "install", f"--python={sys.executable}", version, platform]
     platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in GLIBC]
+    platforms.append("--platform=manylinux2014_x86_64")
     own = ["--disable-pip-version-check", "--no-compile", "--ignore-requires-python"]
-    platforms += ["--platform=manylinux2014_x86_64", f"--python-version={python}"]
-    return [sys.executable, "-m", "pip", "install", *own, *platforms]
+    return [sys.executable, "-m", "pip", "install", *own, version, *platforms]

@@ -20,12 +20,10 @@ def download_modules(context: RunContext) -> None:
     What fails is told and not raised: the build tries again, and raises with its cause.
     """
     settings, progress = context.settings, context.progress
-    plan = Plan(Store(settings.cache_dir / "source"), versions.load(settings))
+    plan = Plan(Store.of(settings), versions.load(settings))
     if all(plan.programs(name).is_dir() for name in plan.modules):
         return
-    logs = plan.store.root / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    go = Go(Shell(logs / "modules.log"), plan.versions.go, plan.store.root / "go-build")
+    go = Go(Shell(plan.store.logs() / "modules.log"), plan.versions.go, plan.store.go_cache)
     progress("Go modules: downloading meanwhile …")
     try:
         # In a folder of its own: another process may be building, and that one clears what it does not know.

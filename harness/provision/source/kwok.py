@@ -38,7 +38,7 @@ def kwok(context: RunContext) -> Kwok:
     """
     version = pinned("simulation", "kwok")
     controller = program(Module("kwok", PATH, version, {"kwok": f"{PATH}/cmd/kwok"}), context)
-    store = Store(context.settings.cache_dir / "source")
+    store = Store.of(context.settings)
     stages = store.path("kwok-stages", version, key("kwok-stages", *STAGES))
     with building("kwok", store, context) as shell:
         if not stages.is_dir():

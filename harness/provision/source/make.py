@@ -46,9 +46,8 @@ def build(context: RunContext, node_made: Callable[[str], object]) -> SourceStac
     Raises ToolError or HarnessError with cause cluster.node_image or controllers.image_failed. A ToolError
     names the log.
     """
-    plan = Plan(Store(context.settings.cache_dir / "source"), versions.load(context.settings))
-    logs = plan.store.root / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
+    plan = Plan(Store.of(context.settings), versions.load(context.settings))
+    logs = plan.store.logs()
     stack = _stack(plan)
     lookup = logs / "lookup.log"
     lookup.unlink(missing_ok=True)
@@ -116,8 +115,7 @@ class _Making:
     def everything(self) -> None:
         """Run each missing step. A step whose result nothing missing needs is left out."""
         images.remove_leftovers(self.shell)
-        compiled = self.plan.store.root / "go-build"  # a build that was cut off goes on from it
-        go = Go(self.shell, self.plan.versions.go, compiled)
+        go = Go(self.shell, self.plan.versions.go, self.plan.store.go_cache)
         go.check()
         with self.plan.store.work() as module:
             programs = _Programs(self, go, module)
@@ -129,7 +127,7 @@ class _Making:
                     self._controllers(programs)
             else:
                 self._controllers(programs)
-        self.plan.store.discard(compiled)
+        self.plan.store.discard(go.cache)
 
     @contextmanager
     def _step(self, what: str) -> Iterator[Path]:

@@ -35,7 +35,7 @@ def program(module: Module, context: RunContext) -> Path:
     Raises ToolError or HarnessError with cause cluster.node_image.
     """
     oldest = versions.load(context.settings).go
-    store = Store(context.settings.cache_dir / "source")
+    store = Store.of(context.settings)
     made_by = code_input(golang.__file__)
     built = store.path(module.name, module.version, key(module.name, repr(module), oldest, made_by))
     with building(module.name, store, context) as shell:
@@ -53,7 +53,5 @@ def program(module: Module, context: RunContext) -> Path:
 @contextmanager
 def building(name: str, store: Store, context: RunContext) -> Iterator[Shell]:
     """Yield a shell whose output goes to a log of this name. One process at a time builds it."""
-    logs = store.root / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
     with locked(store.root / f"{name}-lock", lambda: context.progress(f"{name}: waiting for another build")):
-        yield Shell(logs / time.strftime(f"{name}-%Y%m%d-%H%M%S.log", time.gmtime()))
+        yield Shell(store.logs() / time.strftime(f"{name}-%Y%m%d-%H%M%S.log", time.gmtime()))

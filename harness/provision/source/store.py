@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from harness.settings import Settings
+
 FILES = Path(__file__).parent / "files"
 
 
@@ -70,6 +72,22 @@ class Store:
     """The artefacts below one folder. A writer holds the lock beside it (harness.core.locks)."""
 
     root: Path
+
+    @classmethod
+    def of(cls, settings: Settings) -> Store:
+        """Return the store in the harness's cache."""
+        return cls(settings.cache_dir / "source")
+
+    @property
+    def go_cache(self) -> Path:
+        """Return what Go compiled so far: a build that was cut off goes on from it."""
+        return self.root / "go-build"
+
+    def logs(self) -> Path:
+        """Return the folder of logs. It is made when it is not there."""
+        logs = self.root / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        return logs
 
     def path(self, name: str, version: str, step_key: str) -> Path:
         """Return where a step's files lie. It exists only when the step ended well, so it is whole."""

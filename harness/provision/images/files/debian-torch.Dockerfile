@@ -4,7 +4,7 @@
 ARG BASE
 FROM ${BASE} AS slim
 COPY debian-torch.dpkg /etc/dpkg/dpkg.cfg.d/torch
-# Packages would compile files to bytecode that dpkg left out, each by itself; apt looks for programs in /usr/sbin first.
+# A package's own py3compile fails where dpkg left a file out, so this empty one takes its place: apt looks in /usr/sbin first.
 RUN rm -f /etc/apt/sources.list.d/sid.sources \
  && install -m 755 /dev/null /usr/sbin/py3compile \
  && apt-get update -qq \
