@@ -32,8 +32,14 @@ PYTHON = """if ! command -v python >/dev/null && command -v python3 >/dev/null; 
 fi"""
 
 
-UNTIL_ENDED = """child=$! stopped= told=
-trap 'stopped=1; [ -n "$told" ] || { told=1; forward; }' TERM INT
+TOLD = "trap 'exit 143' TERM INT"
+"""As process 1 a shell does not hear SIGTERM without a trap. It has one from its first command on, so that a
+pod which waits for others ends when it is told to. A command of the setup ends first."""
+WHEN_TOLD = """child= stopped= told=
+tell() { stopped=1; [ -z "$child" ] || [ -n "$told" ] || { told=1; forward; }; }
+trap tell TERM INT"""
+UNTIL_ENDED = """child=$!
+[ -z "$stopped" ] || tell
 code=0; wait "$child" || code=$?
 while [ -n "$stopped" ]; do stopped=; code=0; wait "$child" || code=$?; done
 exit $code
@@ -41,7 +47,7 @@ exit $code
 """As process 1 torchrun would not hear SIGTERM while it still imports torch: the pod took all of its grace
 period to end. A signal interrupts `wait`, so it is asked again, and the exit code is torchrun's. Only the
 first signal is passed on: the kubelet sends two to a pod that is deleted by force."""
-FORWARD = """forward() { kill -TERM "$child"; }"""
+FORWARD = """forward() { kill -TERM "$child" 2>/dev/null || true; }"""
 FORWARD_ELASTIC = """forward() {
   # At SIGTERM torchrun closes the rendezvous, and the nodes that are left could never meet again (torch 2.6,
   # LocalElasticAgent._shutdown). So its ranks get the signal, and torchrun is gone as with a lost machine.
@@ -51,7 +57,7 @@ FORWARD_ELASTIC = """forward() {
     set -- ${line##*) }
     if [ "$2" = "$child" ]; then ranks="$ranks ${line%% *}"; fi
   done
-  kill -KILL "$child"
+  kill -KILL "$child" 2>/dev/null || return 0
   for rank in $ranks; do kill -TERM "$rank" 2>/dev/null || true; done
   for rank in $ranks; do while kill -0 "$rank" 2>/dev/null; do sleep 0.1; done; done
   exit 143
@@ -127,13 +133,14 @@ def _program(command: str) -> list[str]:
 
 def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
     """Return the script of `bash -c`. The setup runs in the same shell, so that its `cd` counts."""
-    lines = ["set -e", PYTHON]
+    lines = ["set -e", TOLD, PYTHON]
     if spec.setup_command:
         lines += ["# setupCommand", spec.setup_command.rstrip("\n")]
     if plan.nodes > 1 and not distributed.rdzv_endpoint and distributed.rdzv_backend != "etcd-v2":
         lines += _wait_for(names.host(job, 0), distributed.port or PORT)
     lines += [
         FORWARD_ELASTIC if plan.elastic else FORWARD,
+        WHEN_TOLD,
         f"{torchrun(job, spec, plan, distributed)} &",
     ]
     return "\n".join(lines) + f"\n{UNTIL_ENDED}"

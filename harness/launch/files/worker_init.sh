@@ -12,6 +12,8 @@ fi
 run() {
   "$@" &
   pid=$!
+  # The signal may have come before there was a process to pass it on to.
+  [ -z "$ended" ] || kill -TERM $pid
   wait $pid
   code=$?
   # A signal ends `wait`, not the command: go on until the command has ended. When both come at once, the shell knows

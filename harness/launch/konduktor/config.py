@@ -24,8 +24,10 @@ _TAKEN = ("pod_config", "jobset_config")
 # Ranks would be killed 30 s later without a log line. The init passes SIGTERM on to every process and then
 # waits until all have ended. Where the recorder is mounted, Python is to import it when it starts, and its
 # frames go to this shell's stdout. Kubernetes would halve a doubled dollar sign: /proc gives the process id.
-# netcheck comes first where it is asked for. When it failed, konduktor's script does not run.
-_INIT = """trap 'kill -TERM -1' TERM
+# netcheck comes first where it is asked for. When it failed, konduktor's script does not run. The signal may
+# come before there is a process to pass it on to: then it is passed on afterwards.
+_INIT = """ended=
+trap 'ended=1; kill -TERM -1' TERM
 if [ -d /opt/harness/recorder ]; then
   read -r own _ </proc/self/stat
   export PYTHONPATH="/opt/harness/recorder${PYTHONPATH:+:$PYTHONPATH}" HARNESS_LOG="/proc/$own/fd/1"
@@ -34,7 +36,10 @@ code=0
 if [ "$HARNESS_NETCHECK" = before ]; then
   sh /opt/harness/netcheck/netcheck.sh & wait $!; code=$?
 fi
-case $code in 0 | 3) bash -c "$0" & wait $!; code=$? ;; 1 | 2) code=90 ;; esac
+case $code in
+0 | 3) bash -c "$0" & [ -z "$ended" ] || kill -TERM $!; wait $!; code=$? ;;
+1 | 2) code=90 ;;
+esac
 if [ $code -gt 128 ]; then while kill -0 -1 2>/dev/null; do sleep 0.1; done; fi
 exit $code
 """

@@ -6,6 +6,9 @@
 # torchrun itself restarts ranks. What it does not survive is the loss of its rendezvous, which node 0 holds: then every
 # node comes here, and all meet again. NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT, RUN_ID and RESTARTS are set.
 set -u
+# As process 1 a shell does not hear SIGTERM without a trap: all of it is under one, also what waits.
+pid='' watcher=''
+trap 'kill $pid $watcher 2>/dev/null; [ -z "$pid" ] || wait "$pid"; exit 143' TERM INT
 : "${NODE_RANK:=${HOSTNAME##*-}}" "${MASTER_PORT:=29500}" "${RESTARTS:=0}" "${DATA_DIR:=/data}" "${OUT_DIR:=/out}"
 id=${HARNESS_NONCE:-$(echo "$*" | cksum | cut -d' ' -f1)}
 # Of torch 2.6: with one store for all attempts, a restarted rank reads the addresses of the attempt before.
@@ -54,11 +57,10 @@ while :; do
   # Who waits for others that have ended would wait until torchrun's own limit.
   (while sleep 2; do [ -e "$TRAINING_ENDED" ] && [ "$(met)" = "$before" ] && sleep 5 && kill $pid; done) 2>/dev/null &
   watcher=$!
-  trap 'kill $pid $watcher 2>/dev/null; wait $pid; exit 143' TERM INT
   wait $pid
   code=$?
-  trap - TERM INT
   kill $watcher 2>/dev/null
+  pid='' watcher=''
   [ $code = 0 ] && break
   if [ $code = 2 ]; then
     say "torchrun refuses these options"

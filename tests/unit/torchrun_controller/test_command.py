@@ -194,6 +194,41 @@ def test_sigterm_reaches_torchrun_and_its_exit_code_counts(tmp_path: Path) -> No
         assert running.stdout.read() == "saved\n"
 
 
+@pytest.mark.parametrize("elastic", [False, True])
+def test_sigterm_counts_whenever_it_comes(tmp_path: Path, elastic: bool) -> None:
+    """Contract: a pod that is told to end ends, between whichever two commands of its script that may be. A
+    lost signal costs the whole grace period. Where torchrun has ended already, its exit code stays.
+    """
+    plan = Plan(nodes=2, least=1, gpus=0, processes=1) if elastic else ONE
+    asked = distributed(rdzvEndpoint="nowhere:1") if elastic else distributed()
+    text = command.script("demo", spec("./x", setupCommand="true"), plan, asked)
+    # A signal to itself before the command of this number. What the script starts is without it.
+    (tmp_path / "at").write_text(
+        "unset BASH_ENV\ncommands=0\n"
+        "trap 'echo \"$BASH_COMMAND\" >>seen; [ $((++commands)) != $AT ] || kill -TERM $$' DEBUG\n"
+    )
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "BASH_ENV": "at"}
+
+    def ends(torchrun: str, at: int) -> int:
+        (tmp_path / "torchrun").write_text(f"#!/bin/bash\n{torchrun}\n")
+        (tmp_path / "torchrun").chmod(0o755)
+        told = ["bash", "-c", text]
+        return subprocess.run(
+            told, check=False, env={**environment, "AT": str(at)}, cwd=tmp_path, timeout=30
+        ).returncode
+
+    assert ends("exit 7", 0) == 7
+    seen = (tmp_path / "seen").read_text().splitlines()
+    waits = next(number for number, line in enumerate(seen, 1) if line.startswith("wait "))
+    trapped = next(number for number, line in enumerate(seen, 1) if line.startswith("trap "))
+    assert trapped == 2, "the first command after `set -e`"
+    # torchrun is told too, perhaps before it has a trap of its own.
+    lasting = "trap 'exit 5' TERM\nwhile :; do sleep 0.02; done"
+    assert {ends(lasting, at) for at in range(trapped + 1, waits + 1)} <= {143, 5}
+    assert {ends("exit 7", at) for at in range(trapped + 1, waits + 1)} <= {143, 7}
+    assert {ends("exit 7", at) for at in range(waits + 1, len(seen) + 1)} == {7}
+
+
 def test_second_sigterm_is_not_passed_on(tmp_path: Path) -> None:
     """Contract: torchrun ends once, in its own time, also where the kubelet asks twice."""
     (tmp_path / "torchrun").write_text(

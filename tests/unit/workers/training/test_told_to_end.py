@@ -1,0 +1,42 @@
+"""training.sh when its pod is told to end, in a real shell with a torchrun of a few lines."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[4] / "harness" / "workers" / "training" / "training.sh"
+
+
+@pytest.mark.parametrize(
+    ("torchrun", "source", "until"),
+    [
+        ("echo ready; trap 'exit 5' TERM; while :; do sleep 0.02; done", "0", "ready"),
+        ("exit 1", "0", "once more"),  # then it waits a second
+        ("exit 1", "1", "waits"),  # for node 0, which makes the texts
+    ],
+)
+def test_sigterm_ends_a_node(tmp_path: Path, torchrun: str, source: str, until: str) -> None:
+    """Contract: a pod that is told to end ends, whatever it waits for. A shell without a trap does not hear
+    the signal as process 1, and costs the whole grace period.
+    """
+    (tmp_path / "torchrun").write_text(f"#!/bin/bash\n{torchrun}\n")
+    # The loop that waits for texts sleeps 0.2 s: the first time it says so.
+    (tmp_path / "sleep").write_text('#!/bin/sh\n[ "$1" != 0.2 ] || echo waits\nexec /bin/sleep "$1"\n')
+    for name in ("torchrun", "sleep"):
+        (tmp_path / name).chmod(0o755)
+    environment = {
+        **{"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOSTNAME": "node-1", "NNODES": "2"},
+        **{"MASTER_ADDR": "node-0", "RUN_ID": "run", "TRAINING_SOURCE": source},
+        **{"DATA_DIR": str(tmp_path), "OUT_DIR": str(tmp_path)},
+    }
+    with subprocess.Popen(
+        ["sh", SCRIPT, "-m", "x"], stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path
+    ) as running:
+        assert running.stdout is not None
+        assert any(until in line for line in running.stdout)
+        running.terminate()
+        assert running.wait(timeout=30) == 143
