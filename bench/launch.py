@@ -11,7 +11,8 @@ round: machines slow down and recover within minutes. The kept cluster is paused
                       tuned     the same with the kind.yaml of the harness
                       cold      `harness run`: cluster, controllers, job, verdict, deletion
                       documented  kind, `kind load`, kubectl and polls of 10 s, one step after the other
-  on a kept cluster   job       `konduktor launch` of the same job, until its JobSet is Completed, by a watch
+  on a kept cluster   resumed   `harness run`, the first since the cluster was paused
+                      job       `konduktor launch` of the same job, until its JobSet is Completed, by a watch
                       kept      `harness run`
                       edit      the same after an edit of the worker script
                       failing   the same with a rank that raises at step 5, and how long after the API server
@@ -121,6 +122,7 @@ def take_turns(bench: Bench, rounds: int, documented: int, several: bool) -> Non
             kept.pause(silent)
             without_cluster(bench, number < documented)
             kept.resume(silent)
+            bench.take("resumed", lambda: bench.run("resumed", **KEPT))
             on_kept_cluster(bench, kept, number, several)
     finally:
         kept.down(silent)

@@ -17,6 +17,7 @@ from harness.evidence.reader import Bundle
 FLOORS = {
     "cold": ("bare create", "job", "bare delete"),
     "documented": ("cold",),
+    "resumed": ("job",),
     "kept": ("job",),
     "edit": ("job",),
     "failing": ("job",),
