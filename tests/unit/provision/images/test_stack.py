@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -164,6 +165,33 @@ def test_a_host_without_an_address_is_told_and_nothing_is_asked(
     (told,) = reach.unreached(registry)
     assert told.startswith("https://registry.invalid/v2/: 501")  # this proxy knows no CONNECT
     assert "HEAD /v2/" in server.asked
+
+
+def test_a_name_server_that_is_silent_is_not_awaited(
+    settings: Settings, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """getaddrinfo waits 10 s for each server that drops questions, as a firewall makes them. A host is told
+    as not reached within the limit.
+    """
+    registry = versions.load(settings).registry
+    registry = registry.model_copy(update={"node": "registry.invalid/node:v1"})
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    answered, find = threading.Event(), socket.getaddrinfo
+
+    def silent(host: str, *more: object) -> object:
+        if host == "registry.invalid":
+            answered.wait()
+        return find(host, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    monkeypatch.setattr(reach, "ADDRESS_SECONDS", 2.0)
+    try:
+        (told,) = reach.unreached(registry)
+    finally:
+        answered.set()
+    assert told == "https://registry.invalid/v2/: no address within 2 s"
+    assert server.asked == []
 
 
 @pytest.mark.parametrize(
