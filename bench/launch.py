@@ -122,7 +122,6 @@ def take_turns(bench: Bench, rounds: int, documented: int, several: bool) -> Non
             kept.pause(silent)
             without_cluster(bench, number < documented)
             kept.resume(silent)
-            bench.take("resumed", lambda: bench.run("resumed", **KEPT))
             on_kept_cluster(bench, kept, number, several)
     finally:
         kept.down(silent)
@@ -152,6 +151,7 @@ def on_kept_cluster(bench: Bench, kept: KindCluster, number: int, several: bool)
     """The job alone, and what the harness makes of it; `several` at once, too."""
     edited, raising = bench.folder / "edited", bench.folder / "raising"
     (edited / WORKER.name).write_text(f"{WORKER.read_text()}\n# edit {number}\n")
+    bench.take("resumed", lambda: bench.run("resumed", **KEPT))
     bench.take("kept", lambda: bench.run("kept", **KEPT))
     sent = bench.bundles["kept"][-1]  # of its namespace, which later launches remove
     bench.take("job", lambda: job_alone(kept, sent))

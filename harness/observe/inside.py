@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import ipaddress
 import re
-import threading
 from collections.abc import Iterable, Iterator
 
 import yaml
@@ -16,8 +15,8 @@ from kubernetes.stream.ws_client import ERROR_CHANNEL
 from pydantic import ValidationError
 from urllib3.exceptions import HTTPError
 
+from harness.core.beside import within
 from harness.core.clock import now
-from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Kube, Object
 from harness.evidence import torchrun
 from harness.evidence.schema import Asked, Process, RendezvousSnapshot
@@ -60,20 +59,10 @@ def look(kube: Kube, pods: list[Object], *, network: bool = True) -> list[Rendez
 
     The client of `exec` has no timeout, and one that speaks to a frozen API server never comes back.
     """
-    seen: dict[str, RendezvousSnapshot] = {}
-
-    def one(pod: Object) -> None:
-        seen[pod["metadata"]["name"]] = _inspect(kube, pod, network)
-
-    threads = [threading.Thread(target=one, args=(pod,), daemon=True) for pod in pods]
-    for thread in threads:
-        thread.start()
-    deadline = Deadline.after(LOOK_SECONDS)
-    for thread in threads:
-        thread.join(deadline.left)
+    named = {pod["metadata"]["name"]: pod for pod in pods}
+    seen = within(LOOK_SECONDS, lambda name: _inspect(kube, named[name], network), named)
     late = f"no answer within {LOOK_SECONDS} s"
-    names = [pod["metadata"]["name"] for pod in pods]
-    return [seen.get(name) or RendezvousSnapshot(at=now(), pod=name, error=late) for name in names]
+    return [seen.get(name) or RendezvousSnapshot(at=now(), pod=name, error=late) for name in named]
 
 
 def _inspect(kube: Kube, pod: Object, network: bool) -> RendezvousSnapshot:

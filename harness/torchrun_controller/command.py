@@ -32,10 +32,10 @@ PYTHON = """if ! command -v python >/dev/null && command -v python3 >/dev/null; 
 fi"""
 
 
-TOLD = "trap 'exit 143' TERM INT"
+EXIT_AT_SIGTERM = "trap 'exit 143' TERM INT"
 """As process 1 a shell does not hear SIGTERM without a trap. It has one from its first command on, so that a
 pod which waits for others ends when it is told to. A command of the setup ends first."""
-WHEN_TOLD = """child= stopped= told=
+FORWARD_SIGTERM = """child= stopped= told=
 tell() { stopped=1; [ -z "$child" ] || [ -n "$told" ] || { told=1; forward; }; }
 trap tell TERM INT"""
 UNTIL_ENDED = """child=$!
@@ -46,7 +46,8 @@ exit $code
 """
 """As process 1 torchrun would not hear SIGTERM while it still imports torch: the pod took all of its grace
 period to end. A signal interrupts `wait`, so it is asked again, and the exit code is torchrun's. Only the
-first signal is passed on: the kubelet sends two to a pod that is deleted by force."""
+first signal is passed on: the kubelet sends two to a pod that is deleted by force. By then torchrun may have
+ended: to signal it must not fail, or `set -e` would end the script with another exit code."""
 FORWARD = """forward() { kill -TERM "$child" 2>/dev/null || true; }"""
 FORWARD_ELASTIC = """forward() {
   # At SIGTERM torchrun closes the rendezvous, and the nodes that are left could never meet again (torch 2.6,
@@ -133,14 +134,14 @@ def _program(command: str) -> list[str]:
 
 def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
     """Return the script of `bash -c`. The setup runs in the same shell, so that its `cd` counts."""
-    lines = ["set -e", TOLD, PYTHON]
+    lines = ["set -e", EXIT_AT_SIGTERM, PYTHON]
     if spec.setup_command:
         lines += ["# setupCommand", spec.setup_command.rstrip("\n")]
     if plan.nodes > 1 and not distributed.rdzv_endpoint and distributed.rdzv_backend != "etcd-v2":
         lines += _wait_for(names.host(job, 0), distributed.port or PORT)
     lines += [
         FORWARD_ELASTIC if plan.elastic else FORWARD,
-        WHEN_TOLD,
+        FORWARD_SIGTERM,
         f"{torchrun(job, spec, plan, distributed)} &",
     ]
     return "\n".join(lines) + f"\n{UNTIL_ENDED}"

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Thread
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 import httpx
 
+from harness.core.beside import within
 from harness.provision.images.versions import Registry
 
 SECONDS = 3.0
 ADDRESS_SECONDS = 7.0
-"""A question that is lost is asked again after 5 s: a name may be found then."""
+"""getaddrinfo has no limit of its own: where questions are dropped it takes 10 s for each DNS server. A lost
+question is asked again after 5 s, and may be answered then."""
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
 _DOCKER_HUB = "registry-1.docker.io"
 
@@ -46,30 +46,16 @@ def unreached(registry: Registry) -> list[str]:
     checks = [(api_url(host), {200, 401}) for host in sorted(hosts)]
     checks += [(controller.manifest, {200}) for controller in (registry.jobset, registry.kueue)]
     # Before there is a client: it reads the machine's certificates, 0.1 s of a processor.
-    if nameless := _without_address([url for url, _ in checks]):
+    urls = [url for url, _ in checks]
+    found = within(ADDRESS_SECONDS, _nameless, urls)
+    late = f"no address within {ADDRESS_SECONDS:g} s"
+    if nameless := [*filter(None, (found.get(url, f"{url}: {late}") for url in urls))]:
         return nameless
     with (
         ThreadPoolExecutor(len(checks)) as pool,
         httpx.Client(timeout=SECONDS, follow_redirects=True) as client,
     ):
         return [*filter(None, pool.map(lambda check: _answer(client, *check), checks))]
-
-
-def _without_address(urls: Sequence[str]) -> list[str]:
-    """Return the URLs whose host has no address, and why. All are looked up at once.
-
-    getaddrinfo has no limit of its own: where questions are dropped it takes 10 s for each DNS server. So it
-    is left behind, in threads that do not hold up the end of Python.
-    """
-    told: dict[str, str] = {}
-    looking = [Thread(target=lambda url=url: told.update({url: _nameless(url)}), daemon=True) for url in urls]
-    for each in looking:
-        each.start()
-    until = time.monotonic() + ADDRESS_SECONDS
-    for each in looking:
-        each.join(max(0.0, until - time.monotonic()))
-    late = f"no address within {ADDRESS_SECONDS:g} s"
-    return [*filter(None, (told.get(url, f"{url}: {late}") for url in urls))]
 
 
 def _nameless(url: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from functools import partial
 
 import pytest
 
 from harness.core import processes
-from harness.core.beside import AT_ONCE, beside, together
+from harness.core.beside import AT_ONCE, beside, together, within
 from harness.core.errors import ToolError
 
 FAILS = ["sh", "-c", "sleep 0.2; echo broken; exit 3"]
@@ -76,3 +77,17 @@ def test_of_many_the_first_that_fails_is_told() -> None:
 
     with pytest.raises(ToolError, match="first in order"):
         together([late, partial(int, "no number")])
+
+
+def test_what_is_late_is_left_behind() -> None:
+    """Contract: a call that never ends costs the limit, and what the others returned is there."""
+    end = threading.Event()
+
+    def upper(word: str) -> str:
+        if word == "silent":
+            end.wait()
+        return word.upper()
+
+    found = within(1.0, upper, ["a", "silent", "b"])
+    end.set()
+    assert found == {"a": "A", "b": "B"}

@@ -150,33 +150,34 @@ def test_a_proxy_that_forbids_the_registry_is_not_a_registry(settings: Settings,
     assert reach.unreached(versions.load(settings).registry) == []
 
 
-def test_a_host_without_an_address_is_told_and_nothing_is_asked(
-    settings: Settings, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A proxy would look for it itself, so it is asked where there is one."""
-    registry = versions.load(settings).registry
-    registry = registry.model_copy(update={"node": "registry.invalid/node:v1"})
+@pytest.fixture
+def nowhere(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """One of whose hosts there is no address, and no proxy that would look for it."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
-    (told,) = reach.unreached(registry)
+    registry = versions.load(settings).registry
+    return registry.model_copy(update={"node": "registry.invalid/node:v1"})
+
+
+def test_a_host_without_an_address_is_told_and_nothing_is_asked(
+    nowhere: Registry, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy would look for it itself, so it is asked where there is one."""
+    (told,) = reach.unreached(nowhere)
     assert told.startswith("https://registry.invalid/v2/: [Errno -")
     assert server.asked == []
     monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{server.port}")
-    (told,) = reach.unreached(registry)
+    (told,) = reach.unreached(nowhere)
     assert told.startswith("https://registry.invalid/v2/: 501")  # this proxy knows no CONNECT
     assert "HEAD /v2/" in server.asked
 
 
 def test_a_name_server_that_is_silent_is_not_awaited(
-    settings: Settings, server: Server, monkeypatch: pytest.MonkeyPatch
+    nowhere: Registry, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """getaddrinfo waits 10 s for each server that drops questions, as a firewall makes them. A host is told
     as not reached within the limit.
     """
-    registry = versions.load(settings).registry
-    registry = registry.model_copy(update={"node": "registry.invalid/node:v1"})
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
     answered, find = threading.Event(), socket.getaddrinfo
 
     def silent(host: str, *more: object) -> object:
@@ -187,7 +188,7 @@ def test_a_name_server_that_is_silent_is_not_awaited(
     monkeypatch.setattr(socket, "getaddrinfo", silent)
     monkeypatch.setattr(reach, "ADDRESS_SECONDS", 2.0)
     try:
-        (told,) = reach.unreached(registry)
+        (told,) = reach.unreached(nowhere)
     finally:
         answered.set()
     assert told == "https://registry.invalid/v2/: no address within 2 s"
