@@ -51,14 +51,19 @@ class Ignored:
 def _said(spec: GitIgnoreSpec | None, path: str) -> bool | None:
     """Return what the last rule of a file that matches says; None when none does.
 
-    pathspec has a rule for a folder match all that is inside, too. With git it is about the folder alone.
-    What is inside is asked for on its own, as here.
+    pathspec matches a rule for a folder against everything inside it, and `a/**` against the folder `a`.
+    In git the first concerns the folder alone, the second only what is inside. Each path is asked for on its
+    own.
     """
     for rule in reversed(list(spec.patterns) if spec else []):
         found = rule.match_file(path) if isinstance(rule, RegexPattern) else None
         if found is not None and rule.include is not None:
             folder = found.match.re.groupindex.get("ps_d")  # the slash after the folder that the rule names
-            if folder is None or found.match.end(folder) in (-1, len(path)):
+            if folder is None:
+                applies = not (path.endswith("/") and found.match.end() == len(path))
+            else:
+                applies = found.match.end(folder) in (-1, len(path))
+            if applies:
                 return bool(rule.include)
     return None
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.core.errors import UsageError
@@ -46,6 +46,7 @@ def paths(top: Path) -> set[str]:
 
 @settings(max_examples=40)
 @given(outer=PATTERNS, inner=PATTERNS, deepest=PATTERNS)
+@example(outer=[], inner=["a/**"], deepest=["!*.log"])
 def test_what_gitignore_files_leave_out_is_what_git_leaves_out(
     outer: list[str], inner: list[str], deepest: list[str]
 ) -> None:
