@@ -18,6 +18,7 @@ CheckId = Literal[
     "scheduling",
     "image",
     "rank-pods",
+    "containers",
     "netcheck",
     "nodes",
     "eviction",

@@ -64,7 +64,7 @@ def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
             phase=RUNNING,
             at=seconds(next(filter(deletion.leaving, case.jobsets)).received_at),
         )
-    if controllers.waited(case) and all(end.state in {"succeeded", "failed"} for end in ends.values()):
+    if controllers.waited(case) and _pods_have_ended(case, ends):
         text = f"every rank's pod has ended, and {_what(case, jobset)} has not"
         return controllers.not_followed(case, "completed", "jobset", text, refs, END)
     if case.timed_out:
@@ -73,6 +73,14 @@ def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
         return found("completed", "run.timed_out", text, why=why, ranks=ranks, evidence=refs)
     text = "was not seen to end" + ": the harness was stopped before" * case.by_signal
     return unknown("completed", f"{_what(case, jobset)} {text}", evidence=refs)
+
+
+def _pods_have_ended(case: Case, ends: dict[int, End]) -> bool:
+    """Return whether every pod has ended, and not only the container of its rank."""
+    phases = {mapping(pod.last.object, "status").get("phase") for pod in case.pods.values()}
+    return phases <= {"Succeeded", "Failed"} and all(
+        end.state in {"succeeded", "failed"} for end in ends.values()
+    )
 
 
 def _what(case: Case, launched: ObjectState) -> str:

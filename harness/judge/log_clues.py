@@ -162,6 +162,14 @@ def read(tail: Lines, log: str = "") -> Clues:
     )
 
 
+def last_line(tail: Lines) -> tuple[str, int]:
+    """Return the last error in the numbered last lines of any container's log, or else its last line.
+
+    ("", 0) for an empty log.
+    """
+    return _last_own([(number, _TIME.sub("", text)) for number, text in tail])
+
+
 def _is_of_a_peer(text: str) -> bool:
     return any(pattern.search(text) for pattern in (_OF_A_PEER, _IN_VAIN))
 

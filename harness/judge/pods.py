@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.core.clock import seconds
 from harness.evidence.objects import mapping
-from harness.judge import controllers, netcheck, tracker
+from harness.judge import containers, controllers, netcheck, tracker
 from harness.judge.case import Case, gated, names
 from harness.judge.ends import End, absent, first
 from harness.judge.finding import LATE, Finding, counted, found, passed, unknown
@@ -76,7 +76,7 @@ def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
     if id_ in OF_THE_TRACKER:
         ranks = [rank for end in bad if id_ in {end.cause, end.clue} for rank in end.ranks]
         away = tracker.told_absence(case)
-    why = [cause.said, *away, *after]
+    why = [cause.said, *containers.before(case, cause), *away, *after]
     result = found("rank-exit", id_, cause.text, why=why, ranks=ranks, evidence=cause.evidence, at=cause.at)
     return [unknown("rendezvous", "see rank-exit"), result]
 

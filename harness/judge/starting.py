@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from harness.core.causes import CauseId
 from harness.evidence import messages
 from harness.evidence.fitting import never_fits
-from harness.evidence.objects import ObjectState, items, mapping
+from harness.evidence.objects import ObjectState, Pod, items, mapping
+from harness.judge import containers
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, found, passed, unknown
 
@@ -17,6 +18,8 @@ class Blocked:
     """A container that could not start, in the recorded state that says most about it."""
 
     seen: ObjectState
+    container: str
+    """What it is, for a container that is not the rank's own: "init container warm-cache"; else ""."""
     reason: str
     message: str
     image: str
@@ -26,7 +29,8 @@ class Blocked:
     @property
     def text(self) -> str:
         said = self.message or "no message"
-        return f"could not start a container of image {self.image}: {self.reason}: {said}"
+        which = f"its {self.container}" if self.container else "a container"
+        return f"could not start {which} of image {self.image}: {self.reason}: {said}"
 
     @property
     def why(self) -> list[str]:
@@ -35,38 +39,54 @@ class Blocked:
 
 
 def blocked(case: Case, index: int) -> Blocked | None:
-    """Return why the container of a node's pod did not start, as the kubelet says it, or None."""
+    """Return why a container of a node's pod did not start, as the kubelet says it, or None.
+
+    The rank's own container comes first, then the others of its pod.
+    """
+    pod = case.pods[index]
+    own = _blocked(pod, "containers", case.launch.container, "")
+    others = (
+        why
+        for other in containers.of(case, index)
+        if not other.exit_code and (why := _blocked_other(pod, other)) is not None
+    )
+    return (None if case.started(index) else own) or next(others, None)
+
+
+def _blocked_other(pod: Pod, other: containers.Other) -> Blocked | None:
+    if mapping(other.status, "state").keys() & {"running", "terminated"}:
+        return None  # It was late.
+    part = "containers" if other.role == "container" else "initContainers"
+    return _blocked(pod, part, other.name, f"{other.role} {other.name}")
+
+
+def _blocked(pod: Pod, part: str, name: str, text: str) -> Blocked | None:
+    statuses = "containerStatuses" if part == "containers" else "initContainerStatuses"
     best: Blocked | None = None
-    for seen in case.pods[index].history:
-        for status in items(seen.object, "status", "containerStatuses"):
+    for seen in pod.history:
+        spec = next((c for c in items(seen.object, "spec", part) if c.get("name") == name), {})
+        for status in items(seen.object, "status", statuses):
             for state in ("waiting", "terminated"):
                 what = mapping(status, "state", state)
                 reason, message = str(what.get("reason", "")), str(what.get("message", ""))
                 meaning = messages.not_started(reason, message)
-                if status.get("name") != case.launch.container or meaning is None:
+                if status.get("name") != name or meaning is None:
                     continue
                 if best is None or len(message) >= len(best.message):
-                    image = str(status.get("image") or _container(case, seen).get("image", ""))
-                    always = _container(case, seen).get("imagePullPolicy") == "Always"
-                    best = Blocked(seen, reason, message, image, always, meaning.cause)
+                    image = str(status.get("image") or spec.get("image", ""))
+                    always = spec.get("imagePullPolicy") == "Always"
+                    best = Blocked(seen, text, reason, message, image, always, meaning.cause)
     return best
-
-
-def _container(case: Case, pod: ObjectState) -> dict[str, object]:
-    containers = items(pod.object, "spec", "containers")
-    return next((c for c in containers if c.get("name") == case.launch.container), {})
 
 
 def image(case: Case) -> Finding:
     """Check `image`: every rank's container could be started from its image."""
-    stuck = {
-        index: why
-        for index in case.pods
-        if not case.started(index) and (why := blocked(case, index)) is not None
-    }
+    stuck = {index: why for index in case.pods if (why := blocked(case, index)) is not None}
     if stuck:
         index, first = next(iter(stuck.items()))
-        alike = [other for other, why in stuck.items() if why.cause == first.cause]
+        alike = [
+            o for o, why in stuck.items() if (why.cause, why.container) == (first.cause, first.container)
+        ]
         others = [f"neither could {names(case.ranks_of(*alike[1:]))}"] if alike[1:] else []
         return found(
             "image",
@@ -103,15 +123,17 @@ def scheduling(case: Case) -> Finding:
             ranks=case.ranks_of(*homeless),
             evidence=[seen.ref for seen, _ in homeless.values()],
         )
-    for index, pod in case.pods.items():
-        if pod.node and case.timed_out and not case.started(index) and blocked(case, index) is None:
-            return found(
-                "scheduling",
-                "scheduling.not_started",
-                f"{case.place(index)} was bound to its node, and its container never started",
-                ranks=case.ranks_of(index),
-                evidence=[pod.last.ref],
-            )
+    idle = [index for index, pod in case.pods.items() if pod.node and not case.started(index)]
+    if any(containers.holds_back(case, index) for index in idle):
+        return unknown("scheduling", "see containers", ranks=case.ranks_of(*idle))
+    if case.timed_out and idle and not any(blocked(case, index) for index in case.pods):
+        return found(
+            "scheduling",
+            "scheduling.not_started",
+            f"{case.place(idle[0])} was bound to its node, and its container never started",
+            ranks=case.ranks_of(idle[0]),
+            evidence=[case.pods[idle[0]].last.ref],
+        )
     unseen = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     unseen += [index for index, pod in case.pods.items() if pod.node is None]
     if unseen:

@@ -36,6 +36,15 @@ from harness.settings import Settings
 INIT = (Path(__file__).parent / "files" / "worker_init.sh").read_text()
 
 
+def take_image(spec: Object, image: str) -> None:
+    """Put `image` into every container and init container of a pod spec that names the placeholder."""
+    for part in ("initContainers", "containers"):
+        for container in spec.get(part) or []:
+            if container.get("image") == LOCAL_IMAGE:
+                container["image"] = image
+                container.setdefault("imagePullPolicy", "IfNotPresent")
+
+
 @dataclass(frozen=True)
 class PlainWorkload(ABC):
     """One object with a pod template. `beside` holds the other objects of its file."""
@@ -196,6 +205,7 @@ class PlainWorkload(ABC):
         for metadata in (document["metadata"], template.setdefault("metadata", {})):
             metadata["labels"] = {**(metadata.get("labels") or {}), **label}
         spec = template["spec"]
+        take_image(spec, surroundings.image)
         worker = spec["containers"][0]
         worker["image"] = surroundings.image
         worker.setdefault("imagePullPolicy", "IfNotPresent")

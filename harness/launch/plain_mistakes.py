@@ -12,6 +12,14 @@ BESIDE = {"Service", "ConfigMap", "ServiceAccount"}
 """Kinds of objects that a manifest may bring beside its workload."""
 
 
+_TORCHRUN = re.compile(r"\btorchrun\b|torch\.distributed\.(run|launch)")
+
+
+def _text(container: Object) -> str:
+    words = [container.get("command") or [], container.get("args") or []]
+    return " ".join(str(word) for part in words if isinstance(part, list) for word in part)
+
+
 def mistakes_in(document: Object, beside: Sequence[Object]) -> Iterable[str]:
     """Yield each mistake: "field: what is expected; seen …"."""
     spec = document.get("spec")
@@ -38,7 +46,14 @@ def mistakes_in(document: Object, beside: Sequence[Object]) -> Iterable[str]:
             "and the harness puts an init around the command"
         )
         return
-    text = " ".join(map(str, [*command, *(worker.get("args") or [])]))
+    text = _text(worker)
+    runs = [_text(each) for each in containers if isinstance(each, dict)]
+    if not _TORCHRUN.search(runs[0]) and (other := next(filter(_TORCHRUN.search, runs[1:]), None)):
+        ranks = next(each.get("name") for each in containers if _text(each) == other)
+        yield (
+            f"containers[0]: the first container is the one of the ranks: {worker.get('name')} runs no "
+            f"torchrun, and {ranks} does; put {ranks} first"
+        )
     found = NPROC.search(text)
     if found and not re.fullmatch(r"[1-9]\d*", found[1], re.ASCII):
         yield f"--nproc_per_node: a number from 1 on is expected; seen {found[1]!r}"

@@ -18,7 +18,7 @@ from harness.evidence import kinds
 from harness.launch import netcheck, recorder
 from harness.launch.applying import apply
 from harness.launch.names import NONCE_LABEL
-from harness.launch.plain import PlainWorkload
+from harness.launch.plain import PlainWorkload, take_image
 from harness.launch.workload import Handle, Record, Surroundings
 from harness.provision.controllers import torchrun
 from harness.provision.images import scripts
@@ -140,6 +140,7 @@ class TorchrunJobWorkload(PlainWorkload):
         given = {each["name"] for each in added}
         template = queue["spec"].setdefault("podTemplate", {}).setdefault("spec", {})
         [trainer, *_] = template.setdefault("containers", [{"name": names.TRAINER}])
+        take_image(template, surroundings.image)
         trainer["env"] = added
         trainer["image"] = surroundings.image
         for spec in (queue["spec"], job["spec"]):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from harness.core.kubernetes import Object, condition
 from harness.evidence import messages
 from harness.evidence.fitting import never_fits
-from harness.observe.seen import Seen, decided, ended_as, gated, is_down, true
+from harness.observe.seen import Seen, container_statuses, decided, ended_as, gated, is_down, true
 
 GRACE = {
     "image": 4.0,
@@ -30,14 +30,18 @@ GRACE = {
     "node": 4.0,
     "controller": 5.0,
     "idle": 45.0,
+    "helper": 20.0,
 }
 """Seconds that a state must last before it counts as the end. Transient states pass within it.
 
 `image`: less than the kubelet's 10 s before its second try. `image, surely`: a reason that needs no second
 try. `never`: for a pod that no node could take, however empty. `others`: for pods of which nothing is said
 yet, when one cannot start: a busy kubelet says it later, and every rank should be named. `controller`:
-nothing happens while a controller is scaled to 0. `idle`: nothing happens otherwise.
+nothing happens while a controller is scaled to 0. `idle`: nothing happens otherwise. `helper`: for other
+containers of the pods to end after their ranks.
 """
+INIT_RESTARTS = 3
+"""After so many restarts an init container that fails is taken to fail for ever."""
 NAMED_PODS, NAMED_EXCEPTIONS = 8, 3
 CONTROLLERS = ("jobset-controller", "kueue-controller")
 
@@ -51,6 +55,8 @@ class CompletionDetector(Seen):
     """Whether containers stay when their command has ended. Their ends then come through `exited`."""
     members: int = 0
     """How many pods must come."""
+    container: str = ""
+    """The name of the container that a rank runs in."""
     admission_seconds: float = 300.0
     """Seconds that a job may wait for Kueue to admit it. After that it has no time left to run in."""
     _awaited: dict[str, str] = field(default_factory=dict)
@@ -64,6 +70,8 @@ class CompletionDetector(Seen):
             or self._admission()
             or self._pods()
             or self._nodes()
+            or self._init()
+            or self._helpers()
             or self._idle()
         )
 
@@ -139,7 +147,7 @@ class CompletionDetector(Seen):
 
     def _image(self) -> str | None:
         for pod in self.all("pod"):
-            for status in pod["status"].get("containerStatuses") or []:
+            for status in container_statuses(pod):
                 waiting = (status.get("state") or {}).get("waiting") or {}
                 name = pod["metadata"]["name"]
                 reason, message = waiting.get("reason", ""), waiting.get("message", "")
@@ -153,7 +161,8 @@ class CompletionDetector(Seen):
                     for rule, holds in (("image, surely", sure), ("image", bad), ("others", bad))
                 }
                 if (over["image, surely"] or over["image"]) and (self._all_decided() or over["others"]):
-                    return f"{name}: {reason}: {message}"
+                    which = f"container {part}: " if part and part != self.container else ""
+                    return f"{name}: {which}{reason}: {message}"
         return None
 
     def _all_decided(self) -> bool:
@@ -197,6 +206,47 @@ class CompletionDetector(Seen):
             if self._lasts(pod, "node", name in lost):
                 return f"{name}: its node {pod['spec']['nodeName']} is not Ready"
         return None
+
+    def _init(self) -> str | None:
+        """Return which init container fails each time that the kubelet starts it."""
+        for pod in self.all("pod"):
+            for status in pod["status"].get("initContainerStatuses") or []:
+                ended = (status.get("lastState") or {}).get("terminated") or {}
+                waits = ((status.get("state") or {}).get("waiting") or {}).get("reason") == "CrashLoopBackOff"
+                tries = int(status.get("restartCount") or 0)
+                if waits and ended.get("exitCode") and tries >= INIT_RESTARTS:
+                    text = f"ended {tries + 1} times with exit code {ended['exitCode']}"
+                    return f"{pod['metadata']['name']}: init container {status['name']} {text}"
+        return None
+
+    def _helpers(self) -> str | None:
+        """Return which other container runs on in the pods of ranks that have all ended.
+
+        Native sidecars are init containers, which end with their pods.
+        """
+        pods = self.all("pod")
+        ended = [pod for pod in pods if self._rank_ended(pod)]
+        if self.held or not 0 < self.members <= len(pods) or len(ended) < len(pods):
+            return None
+        on = {pod["metadata"]["name"]: others for pod in pods if (others := self._still_runs(pod))}
+        if not all(self._lasts(pod, "helper", bool(on)) for pod in pods) or not on:
+            return None
+        where = ", ".join(f"container {names[0]} of {pod}" for pod, names in sorted(on.items())[:NAMED_PODS])
+        return f"every rank has ended, and {where} still runs"
+
+    def _rank_ended(self, pod: Object) -> bool:
+        statuses = pod["status"].get("containerStatuses") or []
+        return any(
+            status.get("name") == self.container and "terminated" in (status.get("state") or {})
+            for status in statuses
+        )
+
+    def _still_runs(self, pod: Object) -> list[str]:
+        return [
+            str(status.get("name"))
+            for status in pod["status"].get("containerStatuses") or []
+            if status.get("name") != self.container and "running" in (status.get("state") or {})
+        ]
 
     def _idle(self) -> str | None:
         """Return which step a controller should take at once and does not take."""

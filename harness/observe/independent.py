@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from harness.core.kubernetes import Object, condition
 from harness.evidence import messages
 from harness.observe.completion import CompletionDetector
+from harness.observe.seen import container_statuses
 
 
 @dataclass
@@ -33,7 +34,7 @@ class IndependentPods(CompletionDetector):
         name, scheduled = pod["metadata"]["name"], condition(pod, "PodScheduled")
         unscheduled = scheduled.get("reason") == "Unschedulable"
         why = ""
-        for status in pod["status"].get("containerStatuses") or []:
+        for status in container_statuses(pod):
             waits = (status.get("state") or {}).get("waiting") or {}
             meaning = messages.not_started(waits.get("reason", ""), waits.get("message", ""))
             if meaning is not None and meaning.prospect != "open":

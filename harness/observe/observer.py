@@ -65,6 +65,7 @@ class LaunchObserver:
             held=launch.held,
             members=expected.num_nodes if expected else 0,
             admission_seconds=budget.admission,
+            container=launch.container,
         )
         self._kube = kube
         self._launch = launch

@@ -103,11 +103,22 @@ def decided(pod: Object) -> bool:
     if condition(pod, "PodScheduled").get("status") == "False":
         return True
     states = [item.get("state") or {} for item in pod["status"].get("containerStatuses") or []]
-    return bool(states) and all(
-        "waiting" not in state
-        or messages.not_started(state["waiting"].get("reason", ""), state["waiting"].get("message", ""))
-        for state in states
-    )
+    initial = [item.get("state") or {} for item in pod["status"].get("initContainerStatuses") or []]
+    if any(_blocked(state) for state in initial):
+        return True
+    return bool(states) and all("waiting" not in state or _blocked(state) for state in states)
+
+
+def _blocked(state: Object) -> bool:
+    """Return whether a container waits because it could not be started."""
+    waiting = state.get("waiting") or {}
+    return messages.not_started(waiting.get("reason", ""), waiting.get("message", "")) is not None
+
+
+def container_statuses(pod: Object) -> list[Object]:
+    """Return the statuses of a pod's containers, its init containers first."""
+    status = pod["status"]
+    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
 
 
 def not_ready(node: Object) -> bool:

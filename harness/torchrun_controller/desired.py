@@ -27,6 +27,7 @@ from harness.torchrun_controller.observed import (
     ending,
     failure,
     hindrance,
+    lingering,
     syncing,
     workspaces,
 )
@@ -158,14 +159,15 @@ class _Job(Ends):
             ready = counts.ready + counts.succeeded >= need
             self._condition("PodsReady", ready, "PodsReady" if ready else "PodsNotReady")
             # All may have succeeded: it is over when the JobSet says so.
-            return self._say("Running", None, wake=self._deadline())
+            return self._say("Running", lingering(pods) or None, wake=self._deadline())
         self._condition("PodsReady", False, "PodsNotReady")
         if syncing(pods):
             self._condition("WorkspaceReady", False, "Syncing", "pods wait for their workspace")
             return self._say("Syncing", "pods wait for their workspace", wake=self._deadline())
         up = f"{counts.running + counts.succeeded} of {self.status.num_nodes} pods run"
-        why = hindrance(pods)
-        return self._say("Pending", f"{up}: {why}" if why else up, wake=self._deadline())
+        why, again = hindrance(pods, self.now)
+        wake = min(filter(None, (again, self._deadline())), default=None)
+        return self._say("Pending", f"{up}: {why}" if why else up, wake=wake)
 
     def _queued(self) -> Decision:
         """Say what Kueue says. It sets the JobSet's suspend, also when it takes admitted pods back."""

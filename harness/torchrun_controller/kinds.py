@@ -71,11 +71,13 @@ def _jobset(item: Object) -> Object:
 def _pod(item: Object) -> Object:
     status = item.get("status") or {}
     containers = {
-        field: [_part(container, ("name", "state")) for container in status.get(field) or []]
+        field: [_part(container, ("name", "state", "started")) for container in status.get(field) or []]
         for field in CONTAINERS
     }
+    initial = item.get("spec", {}).get("initContainers") or []
     return {
         "metadata": _part(item["metadata"], METADATA),
+        "spec": {"initContainers": [_part(container, ("name", "restartPolicy")) for container in initial]},
         "status": {
             **_part(status, ("phase", "reason", "message")),
             "conditions": _conditions(status, ("Ready", "PodScheduled")),

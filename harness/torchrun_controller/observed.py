@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller import names
+from harness.torchrun_controller.conditions import parsed
 from harness.torchrun_controller.models import JobStatus, QueueStatus, Workers
+
+RUNS_STEP = timedelta(seconds=30)
+"""The step in which a status counts how long an init container has run."""
 
 
 @dataclass(frozen=True)
@@ -131,23 +135,67 @@ def workspaces(pods: list[Object]) -> dict[str, str]:
     }
 
 
-def hindrance(pods: list[Object]) -> str:
-    """Return why a pod does not run yet, in the kubelet's or the scheduler's words; "" without a reason."""
+def hindrance(pods: list[Object], now: datetime) -> tuple[str, datetime | None]:
+    """Return why a pod does not run yet, in the kubelet's or the scheduler's words, or "" without a reason.
+
+    An init container that runs is a reason too. Then also return when the text will have another duration.
+    """
     for pod in pods:
-        status = pod.get("status") or {}
+        status, name = pod.get("status") or {}, pod["metadata"]["name"]
         for container in [
             *(status.get("initContainerStatuses") or []),
             *(status.get("containerStatuses") or []),
         ]:
             waiting = (container.get("state") or {}).get("waiting") or {}
             if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-                return f"{pod['metadata']['name']}: {waiting['reason']}: {waiting.get('message', '')}".rstrip(
-                    ": "
-                )
+                text = f"{_which(pod, container)}{waiting['reason']}: {waiting.get('message', '')}"
+                return f"{name}: {text}".rstrip(": "), None
         scheduled = condition(pod, "PodScheduled")
         if scheduled.get("status") == "False":
-            return f"{pod['metadata']['name']}: {scheduled.get('reason')}: {scheduled.get('message', '')}"
-    return ""
+            return f"{name}: {scheduled.get('reason')}: {scheduled.get('message', '')}", None
+    return _initialising(pods, now)
+
+
+def _initialising(pods: list[Object], now: datetime) -> tuple[str, datetime | None]:
+    """Return which init container still runs, and for how long in steps of RUNS_STEP.
+
+    A text with every second would make each look write the status, and each write asks for a look.
+    """
+    for pod in pods:
+        for container in (pod.get("status") or {}).get("initContainerStatuses") or []:
+            running = (container.get("state") or {}).get("running") or {}
+            if not running.get("startedAt") or (
+                container.get("started") and _endless(pod, container["name"])
+            ):
+                continue
+            ran = max(now - parsed(running["startedAt"]), timedelta(0)) // RUNS_STEP
+            again = parsed(running["startedAt"]) + (ran + 1) * RUNS_STEP
+            text = f"init container {container['name']} runs for {ran * RUNS_STEP.seconds} s"
+            return f"{pod['metadata']['name']}: {text}", again
+    return "", None
+
+
+def lingering(pods: list[Object]) -> str:
+    """Return which helper containers run on although every pod's trainer has ended with 0, or ""."""
+    found: dict[str, list[str]] = {}
+    for pod in pods:
+        statuses = (pod.get("status") or {}).get("containerStatuses") or []
+        states = {each["name"]: each.get("state") or {} for each in statuses}
+        if (states.get(names.TRAINER, {}).get("terminated") or {}).get("exitCode") != 0:
+            return ""
+        for name, state in states.items():
+            if "running" in state:
+                found.setdefault(name, []).append(pod["metadata"]["name"])
+    if not found:
+        return ""
+    of = [
+        f"container {name} of {where[0]}" + (f" and {len(where) - 1} more" if where[1:] else "")
+        for name, where in sorted(found.items())
+    ]
+    return (
+        f"every trainer has ended with exit code 0, and the pods wait for {', '.join(of)}: make it a native "
+        "sidecar (an init container with restartPolicy: Always)"
+    )
 
 
 def failure(pods: list[Object]) -> str:
@@ -156,17 +204,37 @@ def failure(pods: list[Object]) -> str:
         status, name = pod.get("status") or {}, pod["metadata"]["name"]
         if status.get("phase") != "Failed":
             continue
-        for kind, awaited in (("initContainerStatuses", "workspace"), ("containerStatuses", names.TRAINER)):
-            for container in status.get(kind) or []:
-                ended = (container.get("state") or {}).get("terminated") or {}
-                if container["name"] == awaited and ended.get("exitCode"):
-                    return f"{name}: {_exit(awaited, ended)}"
+        containers = status.get("containerStatuses") or []
+        own = [each for each in containers if each["name"] == names.TRAINER]
+        others = [each for each in containers if each["name"] != names.TRAINER]
+        for container in [*(status.get("initContainerStatuses") or []), *own, *others]:
+            ended = (container.get("state") or {}).get("terminated") or {}
+            if ended.get("exitCode") and not _endless(pod, container["name"]):
+                return f"{name}: {_which(pod, container)}{_exit(container['name'], ended)}"
         return f"{name}: {status.get('reason', 'Failed')}: {status.get('message', '')}".rstrip(": ")
     return ""
 
 
+def _which(pod: Object, container: Object) -> str:
+    """Return the beginning of a text about a container: "" for the trainer and what brings its workspace."""
+    name = container["name"]
+    if name in (names.TRAINER, "workspace"):
+        return ""
+    initial = [each["name"] for each in (pod.get("status") or {}).get("initContainerStatuses") or []]
+    return f"{'init container' if name in initial else 'container'} {name}: "
+
+
+def _endless(pod: Object, name: str) -> bool:
+    """Return whether a container is a native sidecar: Kubernetes ends it with its pod."""
+    initial = (pod.get("spec") or {}).get("initContainers") or []
+    return any(each["name"] == name and each.get("restartPolicy") == "Always" for each in initial)
+
+
 def _exit(container: str, ended: Object) -> str:
     code = f"{ended.get('reason', 'Error')}, exit code {ended['exitCode']}"
-    # What brings the workspace leaves its last lines there; the trainer's are in its log.
-    said = str(ended.get("message") or "").strip() if container == "workspace" else ""
+    if container == names.TRAINER:  # Its last lines are in its log.
+        return code
+    said = str(ended.get("message") or "").strip()
+    if said and container != "workspace":  # What brings the workspace leaves a text of its own there.
+        said = said.splitlines()[-1].strip()
     return f"{code}: {said}" if said else code

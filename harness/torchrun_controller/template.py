@@ -118,7 +118,12 @@ def pod(job: Resolved, *, kai: bool) -> Object:
     spec = copy.deepcopy(job.queue.pod_template.spec)
     sidecars = (spec.get("containers") or [{}])[1:]
     trainer = _container(job)
-    spec["containers"] = [trainer, *sidecars]
+    spec["containers"] = [trainer, *map(_with_last_lines, sidecars)]
+    if spec.get("initContainers"):
+        spec["initContainers"] = [*map(_with_last_lines, spec["initContainers"])]
+    if spec.get("hostNetwork"):
+        # With the default policy a pod on its node's network asks the node's DNS, which knows no Service.
+        spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
     spec["restartPolicy"] = "Never"  # the JobSet restarts all ranks together; a container alone meets nobody
     spec.setdefault("serviceAccountName", job.queue.service_account_name)
     added = [{"name": volume.name, **volume.source} for volume in job.volumes]
@@ -136,6 +141,11 @@ def pod(job: Resolved, *, kai: bool) -> Object:
         "metadata": {"labels": labels, "annotations": {**metadata.annotations, **job.spec.annotations}},
         "spec": spec,
     }
+
+
+def _with_last_lines(container: Object) -> Object:
+    """Return a container of the template whose pod's status has its last lines when it fails."""
+    return {"terminationMessagePolicy": "FallbackToLogsOnError", **container}
 
 
 def labels_of(job: Resolved) -> dict[str, str]:

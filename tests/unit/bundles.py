@@ -346,3 +346,33 @@ def crash(job: Job, index: int, code: int = 3, when: float = 12) -> None:
             job.pod(other, when + 2, "Running", {"running": {"startedAt": at(5)}}, **gone, type_="DELETED")
     job.jobset(when + 2, "Failed")
     job.runs = [job.runs[0].model_copy(update={"status": "FAILED"})]
+
+
+def stuck(job: Job, keep: int = 2) -> Job:
+    """Return a job that never ended: JobSet and Workload as after admission, pods cut to first states."""
+    job.drop("jobset", 2)
+    job.drop("workload", 2)
+    states = [pair for pair in job.objects if pair[0] == "pod"]
+    names = {seen.object["metadata"]["name"] for _, seen in states}
+    kept = [
+        pair
+        for name in names
+        for pair in [p for p in states if p[1].object["metadata"]["name"] == name][:keep]
+    ]
+    job.objects = [pair for pair in job.objects if pair[0] != "pod" or any(pair is k for k in kept)]
+    return job
+
+
+def timed_out(job: Job, when: float = 40) -> None:
+    """Record a deadline that passed, as harness.run does."""
+    stages = [stage for stage in job.manifest.stages if stage.name != "observe"]
+    failed = Stage(
+        name="observe",
+        started_at=at(1, True),
+        seconds=when - 1,
+        ok=False,
+        error="waited",
+        cause="run.timed_out",
+    )
+    changes = {"stages": [*stages, failed], "interrupted": f"deadline of {when} s; last seen: pods Running"}
+    job.manifest = job.manifest.model_copy(update=changes)

@@ -17,6 +17,7 @@ from harness.launch.konduktor.config import Submission, users_config
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.konduktor.program import Konduktor
 from harness.launch.konduktor.submit import CONTAINER, KonduktorLauncher
+from harness.launch.plain import take_image
 from harness.launch.workload import Handle, Record, Surroundings, Workload
 from harness.provision.konduktor import installed, konduktor_bin
 from harness.settings import Settings
@@ -129,6 +130,8 @@ class KonduktorWorkload:
         return KonduktorLauncher(surroundings.kube, surroundings.begun, program)
 
     def _submission(self, surroundings: Surroundings) -> Submission:
+        users = users_config(surroundings.context.settings.konduktor_config)
+        take_image(users.get("pod_config", {}).get("spec") or {}, surroundings.image)
         rendered = self.job.render(
             image=surroundings.image, envs=dict(surroundings.envs), max_seconds=surroundings.max_seconds
         )
@@ -138,7 +141,7 @@ class KonduktorWorkload:
             job_yaml=rendered,
             secret_env=dict(surroundings.secret_env),
             cpu_request=surroundings.cpu_request,
-            users=users_config(surroundings.context.settings.konduktor_config),
+            users=users,
             files=surroundings.scripts,
             pull_secret=surroundings.pull_secret,
             recorder=surroundings.recorder,

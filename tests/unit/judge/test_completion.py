@@ -4,7 +4,7 @@ import json
 
 import bundles
 import pytest
-from bundles import at, cond
+from bundles import at, cond, stuck, timed_out
 
 from harness.core.clock import seconds
 from harness.evidence.schema import DiskUse, Manifest, Stage, Verdict
@@ -29,36 +29,6 @@ def never_ran(job: bundles.Job) -> bundles.Job:
         job.drop(kind, 0 if kind == "pod" else 1)
     job.truth, job.logs, job.runs, job.attachments, job.points = {}, {}, [], [], []
     return job
-
-
-def stuck(job: bundles.Job, keep: int = 2) -> bundles.Job:
-    """Return a job that never ended: JobSet and Workload as after admission, pods cut to first states."""
-    job.drop("jobset", 2)
-    job.drop("workload", 2)
-    states = [pair for pair in job.objects if pair[0] == "pod"]
-    names = {seen.object["metadata"]["name"] for _, seen in states}
-    kept = [
-        pair
-        for name in names
-        for pair in [p for p in states if p[1].object["metadata"]["name"] == name][:keep]
-    ]
-    job.objects = [pair for pair in job.objects if pair[0] != "pod" or any(pair is k for k in kept)]
-    return job
-
-
-def timed_out(job: bundles.Job, when: float = 40) -> None:
-    """Record a deadline that passed, as harness.run does."""
-    stages = [stage for stage in job.manifest.stages if stage.name != "observe"]
-    failed = Stage(
-        name="observe",
-        started_at=at(1, True),
-        seconds=when - 1,
-        ok=False,
-        error="waited",
-        cause="run.timed_out",
-    )
-    changes = {"stages": [*stages, failed], "interrupted": f"deadline of {when} s; last seen: pods Running"}
-    job.manifest = job.manifest.model_copy(update=changes)
 
 
 @pytest.mark.parametrize(("nodes", "per_node"), [(1, 1), (2, 1), (2, 2), (3, 4)])

@@ -195,6 +195,33 @@ def test_what_cannot_work_is_refused(name: str, path: str, value: Any, said: str
     assert said in str(refused.value)
 
 
+def test_a_helper_before_the_worker_is_refused() -> None:
+    """Contract: the first container is the ranks' own; one that runs no torchrun, before one that does, is
+    not.
+    """
+    changed = documents(ROOT / "manifests/indexed-job.yaml")
+    containers = changed[1]["spec"]["template"]["spec"]["containers"]
+    containers.insert(0, {"name": "proxy", "image": "proxy:1", "command": ["sleep", "infinity"]})
+    with pytest.raises(UsageError, match="the first container is the one of the ranks: proxy runs no torchr"):
+        of_manifest(changed, "x.yaml")
+    containers.reverse()
+    of_manifest(changed, "x.yaml")
+
+
+def test_the_placeholder_image_stands_for_ours_in_every_container() -> None:
+    """Contract: a helper and an init container may run in the worker image too."""
+    changed = documents(ROOT / "manifests/indexed-job.yaml")
+    spec = changed[1]["spec"]["template"]["spec"]
+    spec["initContainers"] = [{"name": "warm", "image": "pluto-multinode-test:local"}]
+    spec["containers"].append({"name": "proxy", "image": "pluto-multinode-test:local"})
+    spec["containers"].append({"name": "own", "image": "proxy:1"})
+    workload = of_manifest(changed, "x.yaml")
+    assert isinstance(workload, PlainWorkload)
+    rendered = workload.render(surroundings())[-1]["spec"]["template"]["spec"]
+    images = [each["image"] for each in [*rendered["initContainers"], *rendered["containers"]]]
+    assert images == ["worker:1", "worker:1", "worker:1", "proxy:1"]
+
+
 @pytest.mark.parametrize("name", ["statefulset", "indexed-job"])
 def test_a_queue_name_makes_kueue_watched(name: str) -> None:
     """Contract: a manifest that names a queue is launched in it, and what Kueue does of it is evidence."""

@@ -274,3 +274,44 @@ def test_of_many_pods_only_exceptions_are_named() -> None:
     late = {**many, "x-7": "Pending", "x-8": "ended with 1"}
     assert pods_in_line(late) == "254 Running, 1 Pending (x-7), 1 ended with 1 (x-8)"
     assert pods_in_line({"x-1": "Running", "x-0": "Pending"}) == "x-0 Pending, x-1 Running"
+
+
+def containers(*states: tuple[str, dict[str, Any]], init: bool = False, **status: Any) -> dict[str, Any]:
+    listed = [{"name": name, "state": state} for name, state in states]
+    return {"initContainerStatuses" if init else "containerStatuses": listed, **status}
+
+
+def test_an_init_container_that_cannot_start(end: CompletionDetector) -> None:
+    """Contract: an absent image of an init container ends the wait, though the rank's own only waits."""
+    absent = {"waiting": {"reason": "ErrImagePull", "message": "tools:2: not found"}}
+    own = containers(("rank", {"waiting": {"reason": "PodInitializing"}}))
+    said = told(end, "pod", {**own, **containers(("warm-cache", absent), init=True)})
+    assert said == "x-0: container warm-cache: ErrImagePull: tools:2: not found"
+
+
+def test_an_init_container_that_fails_again_and_again(end: CompletionDetector) -> None:
+    """Contract: a kubelet that waits between tries is given three tries, no more."""
+    for restarts, over in ((1, False), (3, True)):
+        waits = {"waiting": {"reason": "CrashLoopBackOff"}}
+        status = containers(("licence", waits), init=True)
+        ended = {"terminated": {"exitCode": 3}}
+        status["initContainerStatuses"][0] |= {"restartCount": restarts, "lastState": ended}
+        said = told(end, "pod", status)
+        assert (said == f"x-0: init container licence ended {restarts + 1} times with exit code 3") is over
+
+
+def test_a_helper_that_does_not_end(end: CompletionDetector) -> None:
+    """Contract: when every rank has ended, a container that goes on ends the wait; native sidecars do not."""
+    end.container, end.members = "rank", 2
+    ended, runs = {"terminated": {"exitCode": 0}}, {"running": {}}
+    both = containers(("rank", ended), ("proxy", runs), phase="Running")
+    assert told(end, "pod", both) is None, "the other rank runs"
+    assert told(end, "pod", containers(("rank", runs), phase="Running"), name="x-1") is None
+    said = told(end, "pod", containers(("rank", ended), phase="Succeeded"), name="x-1")
+    assert said == "every rank has ended, and container proxy of x-0 still runs"
+
+
+def test_a_helper_is_given_time_to_end() -> None:
+    end = CompletionDetector(container="rank", members=1)
+    both = containers(("rank", {"terminated": {"exitCode": 0}}), ("proxy", {"running": {}}), phase="Running")
+    assert told(end, "pod", both) is None

@@ -356,3 +356,55 @@ def test_transition_time_changes_with_the_status_alone() -> None:
 def test_status_of_another_version_is_read() -> None:
     """Contract: fields that this version does not know do not stop it."""
     JobStatus.model_validate({"phase": "Running", "lastReconcileTime": EARLIER, "x": 1})
+
+
+def _status(name: str, **state: Object) -> Object:
+    return {"name": name, "state": state}
+
+
+def test_an_init_container_that_failed_is_the_reason() -> None:
+    """Contract: the message names the init container of the template, its exit code and its last line."""
+    ended = {"reason": "Error", "exitCode": 3, "message": "warming\ncache server says 403\n"}
+    failed = pod(0, "Failed", initContainerStatuses=[_status("warm-cache", terminated=ended)])
+    over = look(job(status=CREATED), jobset=jobset(Failed={"reason": "FailedJobs"}), pods=[failed])
+    assert (over.status.phase, reason(over, "Failed")) == ("Failed", ("True", "RankFailed"))
+    assert over.status.message == (
+        "demo-node-0-0-x0: init container warm-cache: Error, exit code 3: cache server says 403"
+    )
+
+
+def test_a_helper_that_failed_is_the_reason() -> None:
+    """Contract: a pod whose trainer ended with 0 failed because of the container that is named."""
+    statuses = [
+        _status(names.TRAINER, terminated={"exitCode": 0}),
+        _status("exporter", terminated={"exitCode": 7, "reason": "Error"}),
+    ]
+    failed = pod(0, "Failed", containerStatuses=statuses)
+    over = look(job(status=CREATED), jobset=jobset(Failed={"reason": "FailedJobs"}), pods=[failed])
+    assert over.status.message == "demo-node-0-0-x0: container exporter: Error, exit code 7"
+
+
+def test_an_init_container_that_runs_is_what_the_job_waits_for() -> None:
+    """Contract: Pending names the init container and for how long; the text changes twice a minute."""
+    running = {"running": {"startedAt": "2026-11-23T11:58:20Z"}}
+    waits = pod(0, "Pending", initContainerStatuses=[_status("warm-cache", **running)])
+    one = job(status=CREATED)
+    seen: Object = {"jobset": jobset(), "pods": [waits, pod(1, "Pending")]}
+    pending = look(one, **seen)
+    assert pending.status.phase == "Pending"
+    assert "demo-node-0-0-x0: init container warm-cache runs for 90 s" in (pending.status.message or "")
+    assert pending.wake == NOW + timedelta(seconds=20)
+    soon = look(then(one, pending), NOW + timedelta(seconds=10), **seen)
+    assert soon.status == pending.status
+
+
+def test_a_helper_that_does_not_end_is_what_the_job_waits_for() -> None:
+    """Contract: when every trainer has ended with 0, Running names the container that goes on."""
+    statuses = [_status(names.TRAINER, terminated={"exitCode": 0}), _status("exporter", running={})]
+    pods = [pod(index, "Running", containerStatuses=statuses) for index in range(2)]
+    waits = look(job(status=CREATED), jobset=jobset(), pods=pods)
+    assert waits.status.phase == "Running"
+    assert waits.status.message == (
+        "every trainer has ended with exit code 0, and the pods wait for container exporter of "
+        "demo-node-0-0-x0 and 1 more: make it a native sidecar (an init container with restartPolicy: Always)"
+    )

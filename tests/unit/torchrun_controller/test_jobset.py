@@ -271,3 +271,26 @@ def test_everything_goes_with_the_job_and_is_found_by_its_label() -> None:
     assert (reference["uid"], reference["controller"]) == ("job-uid", True)
     labels = inner(document)["template"]["metadata"]["labels"]
     assert (labels[names.JOB_LABEL], labels["team"]) == ("demo", "a")
+
+
+def test_a_pod_on_the_node_s_network_finds_the_others_by_name() -> None:
+    """Contract: with hostNetwork, names of Services need a dnsPolicy, which a template may leave out."""
+    host = {"spec": {"hostNetwork": True, "containers": [{"name": "trainer"}]}}
+    assert pod_of(made(job(), queue(podTemplate=host)))["dnsPolicy"] == "ClusterFirstWithHostNet"
+    host["spec"]["dnsPolicy"] = "None"
+    assert pod_of(made(job(), queue(podTemplate=host)))["dnsPolicy"] == "None"
+    assert "dnsPolicy" not in pod_of(made(job(), queue()))
+
+
+def test_other_containers_leave_their_last_lines_behind() -> None:
+    """Contract: what an init container or a helper printed last is in its pod's status when it fails."""
+    template = {
+        "spec": {
+            "initContainers": [{"name": "warm-cache"}, {"name": "own", "terminationMessagePolicy": "File"}],
+            "containers": [{"name": "trainer"}, {"name": "exporter"}],
+        }
+    }
+    spec = pod_of(made(job(), queue(podTemplate=template)))
+    policies = [each.get("terminationMessagePolicy") for each in spec["initContainers"]]
+    assert policies == ["FallbackToLogsOnError", "File"]
+    assert spec["containers"][1]["terminationMessagePolicy"] == "FallbackToLogsOnError"

@@ -1,0 +1,208 @@
+"""Other containers of a rank's pod that keep a job from starting or from its end are named in the verdict."""
+
+import json
+
+import bundles
+import pytest
+from bundles import CONTAINER, at, stuck, timed_out
+
+from harness.judge import judge
+
+FAILED = {"terminated": {"exitCode": 3, "reason": "Error", "startedAt": at(5), "finishedAt": at(6)}}
+RUNNING = {"running": {"startedAt": at(5)}}
+
+
+def give(job, name, state, *, index=0, when=7.0, init=False, own="waiting", phase="Pending", **spec):
+    """Show one pod once more with another container in this state."""
+    own_state = {
+        "waiting": {"waiting": {"reason": "PodInitializing"}},
+        "running": RUNNING,
+        "ended": {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": at(30)}},
+    }[own]
+    job.pod(index, when, phase, own_state)
+    pod = job.objects[-1][1].object
+    container = {"name": name, "image": "registry.example/tools:2", **spec}
+    main = {"name": CONTAINER, "image": "multinode:0a1b"}
+    status = {"name": name, "image": "registry.example/tools:2", "state": state, **spec.pop("status", {})}
+    container.pop("status", None)
+    pod["spec"]["containers"] = [main] if init else [main, container]
+    if init:
+        pod["spec"]["initContainers"] = [container]
+        pod["status"]["initContainerStatuses"] = [status]
+    else:
+        pod["status"]["containerStatuses"].append(status)
+    return pod
+
+
+def template(job, *init):
+    """Give the JobSet a pod template with these init containers beside the ranks' container."""
+    spec = {"initContainers": [{"name": name} for name in init], "containers": [{"name": CONTAINER}]}
+    for kind, seen in job.objects:
+        if kind == "jobset":
+            seen.object["spec"]["replicatedJobs"][0]["template"] = {"spec": {"template": {"spec": spec}}}
+
+
+@pytest.fixture
+def judged(tmp_path):
+    def judged_(job, logs=()):
+        bundle = job.write(tmp_path / "bundle")
+        for index, name, lines in logs:
+            path = tmp_path / "bundle" / "logs" / f"{job.pod_name(index)}-{name}.log"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("".join(f"{at(6, True)} {line}\n" for line in lines))
+        return judge(bundle)
+
+    return judged_
+
+
+def starting(keep=2):
+    """Return a job whose pods were seen and whose ranks never started."""
+    job = stuck(bundles.healthy(), keep)
+    job.truth, job.logs, job.runs, job.attachments, job.points = {}, {}, [], [], []
+    return job
+
+
+def test_an_init_container_that_failed_is_named(judged):
+    """Contract: container, pod, image, exit code, its last log line and who added it are in the verdict."""
+    job = starting()
+    for index in (0, 1):
+        give(job, "warm-cache", FAILED, index=index, init=True, phase="Failed")
+    job.jobset(9, "Failed")
+    template(job)
+    verdict = judged(job, [(0, "warm-cache", ["warming", "cache server says 403"])])
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == (
+        "FAIL",
+        "rank.init_container_failed",
+        [0, 1],
+    )
+    for part in ("init container warm-cache", job.pod_name(0), "exit code 3", "registry.example/tools:2"):
+        assert part in verdict.explanation.lower()
+    assert "cache server says 403" in verdict.explanation.lower()
+    assert "admission" in verdict.explanation.lower()
+    assert "rank 1" in verdict.explanation.lower()
+
+
+def test_an_init_container_that_a_kubelet_starts_again_and_again(judged):
+    """Contract: an init container that waits between two tries has failed; the state before says how."""
+    job = starting()
+    back_off = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}}
+    give(job, "licence", back_off, init=True, status={"lastState": FAILED, "restartCount": 4})
+    timed_out(job)
+    verdict = judged(job)
+    assert verdict.cause == "rank.init_container_failed"
+    assert "5 times" in verdict.explanation.lower()
+
+
+def test_an_init_container_that_does_not_end_is_named(judged):
+    """Contract: where the wait ends in an init container, the verdict says which one and for how long."""
+    job = starting()
+    for index in (0, 1):
+        give(job, "warm-cache", RUNNING, index=index, init=True)
+    timed_out(job)
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.init_container_unended", [0, 1])
+    assert "init container warm-cache" in verdict.explanation.lower()
+    assert "35 s" in verdict.explanation.lower()  # from 5 to the deadline at 40
+
+
+def test_the_image_of_an_init_container(judged):
+    """Contract: an image that no node has is image.not_found, with the container that asks for it."""
+    job = starting()
+    pull = {"waiting": {"reason": "ErrImagePull", "message": "registry.example/tools:2: not found"}}
+    give(job, "warm-cache", pull, init=True)
+    timed_out(job)
+    verdict = judged(job)
+    assert verdict.cause == "image.not_found"
+    assert "init container warm-cache" in verdict.explanation.lower()
+
+
+def test_the_image_of_a_helper_beside_a_rank_that_runs(judged):
+    """Contract: a helper whose image is absent is named, though its rank runs."""
+    job = stuck(bundles.healthy(), 3)
+    pull = {"waiting": {"reason": "ImagePullBackOff", "message": 'image "x" not found'}}
+    give(job, "proxy", pull, own="running", when=8)
+    timed_out(job)
+    verdict = judged(job)
+    assert verdict.cause == "image.not_found"
+    assert "container proxy" in verdict.explanation.lower()
+
+
+def test_a_helper_that_never_ends_keeps_the_job_from_its_end(judged):
+    """Contract: every rank ended with 0, and the container that still runs is the cause, not a controller."""
+    job = bundles.healthy()
+    job.drop("jobset", 2)
+    job.drop("workload", 2)
+    for index in (0, 1):
+        job.drop_pod(index, after=30)
+        pod = give(job, "proxy", RUNNING, index=index, own="ended", phase="Running", when=31)
+        own = pod["status"]["containerStatuses"][0]["state"]["terminated"]
+        own["message"] = job.message(index)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.helper_unended", [0, 1])
+    assert "container proxy" in verdict.explanation.lower()
+    assert not any("reconciling" in text for text in verdict.consequences)
+
+
+def test_a_helper_that_failed_is_why_the_job_failed(judged):
+    """Contract: ranks ended with 0, a sidecar with 7: the JobSet failed because of the sidecar."""
+    job = bundles.healthy()
+    job.drop("jobset", 2)
+    job.drop_pod(1, after=30)
+    seven = {"terminated": {"exitCode": 7, "reason": "Error", "finishedAt": at(12)}}
+    pod = give(job, "mesh", seven, index=1, own="ended", phase="Failed", when=31)
+    pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = job.message(1)
+    job.jobset(33, "Failed")
+    verdict = judged(job, [(1, "mesh", ["bind: address in use"])])
+    assert (verdict.cause, verdict.ranks) == ("rank.helper_failed", [1])
+    for part in ("container mesh", "exit code 7", "bind: address in use", job.pod_name(1)):
+        assert part in verdict.explanation.lower()
+
+
+def test_a_helper_that_was_gone_before_its_rank_failed_is_mentioned(judged):
+    """Contract: a proxy that ended before its rank crashed is said beside the crash."""
+    job = bundles.healthy()
+    bundles.crash(job, 1)
+    state = json.loads(json.dumps(job.objects[-1][1].object))  # the JobSet stays the last one
+    job.drop_pod(1, after=12)
+    seven = {"terminated": {"exitCode": 7, "reason": "Error", "finishedAt": at(9)}}
+    pod = give(job, "proxy", seven, index=1, own="ended", phase="Failed", when=12.5)
+    own = pod["status"]["containerStatuses"][0]["state"]["terminated"]
+    own |= {"exitCode": 1, "reason": "Error", "finishedAt": at(12), "message": '{"exit": 1}'}
+    job.see("jobset", 14, state)
+    verdict = judged(job)
+    assert verdict.cause == "rank.crashed"
+    assert "container proxy of its pod had ended with exit code 7" in verdict.explanation.lower()
+
+
+def test_a_container_of_the_job_s_own_template_is_not_called_injected(judged):
+    """Contract: what the launched object's own template has was added by nobody else."""
+    job = starting()
+    give(job, "warm-cache", FAILED, init=True, phase="Failed")
+    job.jobset(9, "Failed")
+    template(job, "warm-cache")
+    verdict = judged(job)
+    assert verdict.cause == "rank.init_container_failed"
+    assert "admission" not in verdict.explanation.lower()
+    assert f"the template of jobset {bundles.JOBSET}" in verdict.explanation.lower()
+
+
+def test_a_native_sidecar_that_serves_is_no_fault(judged):
+    """Contract: an init container that restarts always may run until the pod's end."""
+    job = bundles.healthy()
+    for index in (0, 1):
+        job.drop_pod(index, after=30)
+        pod = give(
+            job,
+            "proxy",
+            {"terminated": {"exitCode": 143, "reason": "Error", "finishedAt": at(30)}},
+            index=index,
+            init=True,
+            own="ended",
+            phase="Succeeded",
+            when=31,
+            restartPolicy="Always",
+        )
+        own = pod["status"]["containerStatuses"][0]["state"]["terminated"]
+        own["message"] = job.message(index)
+    verdict = judged(job)
+    assert verdict.verdict == "PASS", verdict
