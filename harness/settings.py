@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,10 +20,14 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from harness.core.bounds import shown
 from harness.core.errors import UsageError
+from harness.core.user_files import toml
 
 ImagesMode = Literal["auto", "registry", "source"]
 PREFIX = "HARNESS_"
+CLUSTER_NAME = r"[a-z0-9]([a-z0-9.-]{0,47}[a-z0-9])?"
+MAX_SECONDS = 365 * 24 * 3600
 KEEP_RUNS = r"all|failed|last:\d{1,6}"
 """What `keep_runs` can be; harness.evidence.retention says what it means."""
 
@@ -149,8 +154,18 @@ class Settings(BaseSettings):
     )
     tracker_url: str = Field("", description="base URL of a hosted tracker; empty: Pluto's own")
 
-    wait_seconds: float = Field(600, gt=0, description="launch to verdict at most")
-    create_seconds: float = Field(600, gt=0, description="cluster creation at most")
+    wait_seconds: float = Field(600, gt=0, le=MAX_SECONDS, description="launch to verdict at most")
+    create_seconds: float = Field(600, gt=0, le=MAX_SECONDS, description="cluster creation at most")
+
+    @field_validator("cluster_name")
+    @classmethod
+    def _of_kind(cls, name: str) -> str:
+        if not re.fullmatch(CLUSTER_NAME, name):
+            raise ValueError(
+                "lower-case letters, digits, '-' and '.' are expected, a letter or digit at both ends, at "
+                "most 49 characters: kind appends -control-plane to it"
+            )
+        return name
 
     @field_validator("pluto_run_id", "pluto_api_key", "kubernetes", mode="before")
     @classmethod
@@ -167,12 +182,25 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         del dotenv_settings, file_secret_settings
-        return init_settings, env_settings, PyprojectTomlConfigSettingsSource(settings_cls)
+        return init_settings, env_settings, _Pyproject(settings_cls)
+
+
+class _Pyproject(PyprojectTomlConfigSettingsSource):
+    """[tool.harness] of ./pyproject.toml, read with bounds. Raises UsageError."""
+
+    def _read_file(self, file_path: Any) -> dict[str, Any]:
+        document = toml(Path(file_path), "settings")
+        table: Any = document
+        for name in ("tool", "harness"):
+            table = table.get(name, {})
+            if not isinstance(table, dict):
+                raise UsageError(f"settings {file_path}: {name} is a table; seen {shown(table)}")
+        return document
 
 
 def _seen(error: Any) -> str:
     secret = {"pluto_api_key", "PLUTO_API_KEY", "PLUTO_API_TOKEN"}
-    return "" if secret & set(error["loc"]) else f", seen {error['input']!r}"
+    return "" if secret & set(error["loc"]) else f", seen {shown(error['input'])}"
 
 
 def load(**flags: Any) -> Settings:

@@ -12,11 +12,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from kubernetes.client.exceptions import ApiException
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from harness.core.errors import HarnessError, UsageError
+from harness.core.kubeconfig import document_of, entry_of
 from harness.core.kubernetes import NOT_SERVED, Kube, Object, reached
 from harness.core.retries import RETRY_SECONDS
 from harness.settings import load
@@ -44,10 +44,9 @@ def namespace_of(kube: Kube, named: str | None) -> str:
     """Return the namespace that is named, or that of the kubeconfig's context."""
     if named:
         return named
-    document = yaml.safe_load(kube.kubeconfig.read_text())
-    wanted = kube.context or document.get("current-context")
-    contexts = [each["context"] for each in document["contexts"] if each["name"] == wanted]
-    return str(contexts[0].get("namespace") or "default")
+    document = document_of(kube.kubeconfig)
+    wanted = str(kube.context or document.get("current-context"))
+    return str(entry_of(document, "context", wanted).get("namespace") or "default")
 
 
 @dataclass(frozen=True)

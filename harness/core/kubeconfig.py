@@ -6,14 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import yaml
-
 from harness.core.errors import UsageError
+from harness.core.user_yaml import yaml_document
 
 if TYPE_CHECKING:
     from kubernetes import client
 
 CAUSE: Final = "cluster.kubeconfig"
+MAX_BYTES: Final = 4 << 20
+"""Bytes of a kubeconfig: it has the certificates of each of its clusters."""
 _ANOTHER_FILE = "name another: --kubeconfig FILE; `kubectl config get-contexts` says what is in one"
 
 
@@ -22,10 +23,10 @@ def context_of(kubeconfig: Path, wanted: str | None = None) -> str:
 
     Raises UsageError, cause cluster.kubeconfig. It names the contexts of the file, and nothing else of it.
     """
-    document = _read(kubeconfig)
+    document = document_of(kubeconfig)
     contexts = document.get("contexts")
-    named = [each for each in contexts if isinstance(each, dict)] if isinstance(contexts, list) else []
-    names = [str(each.get("name")) for each in named]
+    entries = contexts if isinstance(contexts, list) else []
+    names = [str(each.get("name")) for each in entries if isinstance(each, dict)]
     name = str(wanted or document.get("current-context") or "")
     if name in names:
         return name
@@ -39,12 +40,8 @@ def context_of(kubeconfig: Path, wanted: str | None = None) -> str:
 
 def token_file(kubeconfig: Path, context: str) -> Path | None:
     """Return the file with the token of a context's user, or None where it has none."""
-    document = _read(kubeconfig)
-    named: dict[str, dict[str, Any]] = {"context": {}, "user": {}}
-    for kind, found in named.items():
-        each = [item for item in document.get(f"{kind}s") or [] if isinstance(item, dict)]
-        found.update({str(item.get("name")): item.get(kind) or {} for item in each})
-    user = named["user"].get(str(named["context"].get(context, {}).get("user")), {})
+    document = document_of(kubeconfig)
+    user = entry_of(document, "user", str(entry_of(document, "context", context).get("user")))
     return kubeconfig.parent / str(user["tokenFile"]) if user.get("tokenFile") else None
 
 
@@ -63,17 +60,22 @@ def reading(token: Path) -> Callable[[client.Configuration], None]:
     return read
 
 
-def _read(kubeconfig: Path) -> dict[str, Any]:
+def document_of(kubeconfig: Path) -> dict[str, Any]:
+    """Return a kubeconfig's content. Raises UsageError, cause cluster.kubeconfig."""
     try:
-        document = yaml.load(kubeconfig.read_text(), yaml.CSafeLoader)  # of certificates: 9 ms in Python
-    except FileNotFoundError:
-        seen = "is not there"
-    except OSError as error:
-        seen = f"cannot be read: {error.strerror}"
-    except (ValueError, yaml.YAMLError):
-        seen = "is no YAML"
-    else:
-        if isinstance(document, dict):
-            return document
-        seen = "is empty" if document is None else "holds no kubeconfig"
-    raise UsageError(f"expected a kubeconfig, but {kubeconfig} {seen}", hint=_ANOTHER_FILE, cause=CAUSE)
+        document = yaml_document(kubeconfig, "kubeconfig", most=MAX_BYTES)
+    except UsageError as error:
+        raise UsageError(error.message, hint=_ANOTHER_FILE, cause=CAUSE) from None
+    if isinstance(document, dict):
+        return document
+    seen = "is empty" if document is None else "holds no kubeconfig"
+    raise UsageError(f"kubeconfig {kubeconfig} {seen}", hint=_ANOTHER_FILE, cause=CAUSE)
+
+
+def entry_of(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
+    """Return what an entry of `contexts`, `clusters` or `users` holds, or {} where there is no such entry."""
+    entries = document.get(f"{kind}s")
+    for entry in entries if isinstance(entries, list) else []:
+        if isinstance(entry, dict) and entry.get("name") == name:
+            return entry[kind] if isinstance(entry.get(kind), dict) else {}
+    return {}

@@ -6,7 +6,10 @@ has a time limit, except a watch and a log stream. So a frozen API server holds 
 
 from __future__ import annotations
 
+import base64
 import json
+import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,15 +17,17 @@ from typing import Any
 
 from kubernetes import client, config, dynamic, watch
 from kubernetes.client.exceptions import ApiException
+from kubernetes.config.kube_config import KubeConfigLoader
 from urllib3 import HTTPResponse
 from urllib3.exceptions import HTTPError, ProtocolError
 
 from harness.core.causes import CauseId
 from harness.core.deadlines import Deadline
 from harness.core.errors import HarnessError, WaitError
-from harness.core.kubeconfig import CAUSE, context_of, reading, token_file
+from harness.core.kubeconfig import CAUSE, context_of, document_of, entry_of, reading, token_file
 from harness.core.retries import Answered, Requests, Retried, pause, reason_of
 
+_CERTIFICATES = ("certificate-authority", "client-certificate", "client-key")
 FIELD_MANAGER = "pluto-e2e-harness"
 Object = dict[str, Any]
 NOT_SERVED = dynamic.exceptions.ResourceNotFoundError
@@ -44,8 +49,10 @@ class Kube:
         configuration = client.Configuration()
         configuration.retries = False
         try:
-            config.load_kube_config(str(kubeconfig), context=context, client_configuration=configuration)
-        except config.ConfigException as error:
+            document = self._without_files(document_of(kubeconfig), name)
+            base = str(kubeconfig.absolute().parent)
+            KubeConfigLoader(document, active_context=name, config_base_path=base).load_and_set(configuration)
+        except (config.ConfigException, LookupError, TypeError, ValueError, AttributeError) as error:
             raise HarnessError(
                 f"cannot use kubeconfig {kubeconfig} with context {context}: {error}", cause=CAUSE
             ) from None
@@ -57,6 +64,24 @@ class Kube:
         self.api = client.ApiClient(configuration)
         self._requests = self.api.rest_client = Requests(configuration)
         self._dynamic: dynamic.DynamicClient | None = None
+
+    def _without_files(self, document: Object, context: str) -> Object:
+        """Return a kubeconfig whose certificates and key are files in memory.
+
+        The client would write them into the temporary folder, where a process that is killed leaves them.
+        """
+        if not hasattr(os, "memfd_create"):
+            return document
+        of = entry_of(document, "context", context)
+        for kind in ("cluster", "user"):
+            entry = entry_of(document, kind, str(of.get(kind)))
+            for name in _CERTIFICATES:
+                if data := entry.pop(f"{name}-data", None):
+                    descriptor = os.memfd_create(name)
+                    weakref.finalize(self, os.close, descriptor)
+                    os.write(descriptor, base64.b64decode(str(data)))
+                    entry[name] = f"/proc/self/fd/{descriptor}"
+        return document
 
     @property
     def dynamic(self) -> dynamic.DynamicClient:

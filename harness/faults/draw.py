@@ -10,10 +10,10 @@ import re
 from functools import cache
 from pathlib import Path
 
-import yaml
 from pydantic import Field, ValidationError, field_validator
 
 from harness.core.errors import UsageError
+from harness.core.user_yaml import yaml_document
 from harness.faults.fault import Expect, Fault, Job, Scope, Step, Strict, Target, When
 
 GRAMMAR = Path(__file__).with_name("grammar.yaml")
@@ -77,8 +77,8 @@ class Grammar(Strict):
 def grammar(path: Path = GRAMMAR) -> Grammar:
     """Load a grammar. Raises UsageError."""
     try:
-        return Grammar.model_validate(yaml.safe_load(path.read_text()))
-    except (OSError, ValueError, yaml.YAMLError, ValidationError) as error:
+        return Grammar.model_validate(yaml_document(path, "grammar"))
+    except ValidationError as error:
         raise UsageError(f"{path} is no grammar of faults: {error}") from None
 
 

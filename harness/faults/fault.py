@@ -18,10 +18,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from harness.core.errors import UsageError
+from harness.core.user_yaml import yaml_document
 from harness.judge.causes import CAUSES
 
 CASES = Path(__file__).parent / "cases"
@@ -187,9 +187,8 @@ class Fault(Strict):
 def load(path: Path) -> Fault:
     """Load a fault. Raises UsageError that names the file and each field that does not fit."""
     try:
-        document = yaml.safe_load(path.read_text())
-        return Fault(**{"name": path.stem, **document})
-    except (yaml.YAMLError, TypeError) as error:
+        return Fault(**{"name": path.stem, **yaml_document(path, "fault")})
+    except TypeError as error:
         raise UsageError(f"{path} is no fault: {error}") from None
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors()]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from harness.context import RecordedContext
+from harness.core.bounds import ranks_problem
+from harness.core.errors import UsageError
 from harness.core.kubernetes import reached
 from harness.evidence.schema import Expected, Launch
 from harness.launch.prepare import netcheck_first
@@ -26,6 +28,8 @@ def expected_of(workload: Workload, ready: Ready, context: RecordedContext) -> E
     with reached():
         nodes = workload.members(ready.kube)
         must_answer = workload.must_answer(ready.kube)
+    if problem := ranks_problem(nodes, workload.per_node):
+        raise UsageError(f"{workload.name}: {problem}")
     return Expected(
         num_nodes=nodes,
         ranks=nodes * workload.per_node,

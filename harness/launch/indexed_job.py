@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
+from harness.core.bounds import MAX_NODES, count_problem, shown
 from harness.core.kubernetes import Kube, Object
 from harness.evidence import kinds
 from harness.launch.plain import PlainWorkload
@@ -38,14 +39,14 @@ class IndexedJobWorkload(PlainWorkload):
         spec = self.document.get("spec") or {}
         if spec.get("completionMode") != "Indexed":
             seen = spec.get("completionMode")
-            yield f"spec.completionMode: Indexed is expected, so that each pod has a rank; seen {seen!r}"
+            yield f"spec.completionMode: Indexed is expected, so that each pod has a rank; seen {shown(seen)}"
         if spec.get("suspend") is True and not self.queue:
             yield "spec.suspend: nobody resumes a Job without a queue; remove it, or name a queue"
         count = spec.get("completions")
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            yield f"spec.completions: a whole number from 1 on; seen {count!r}"
+        if problem := count_problem("spec.completions", count, MAX_NODES, "pods"):
+            yield problem
         elif spec.get("parallelism") != count:
             yield (
                 f"spec.parallelism: {count} is expected, as completions: ranks wait for each other; "
-                f"seen {spec.get('parallelism')!r}"
+                f"seen {shown(spec.get('parallelism'))}"
             )

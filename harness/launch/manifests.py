@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from harness.core.bounds import listed
 from harness.core.errors import UsageError
 from harness.launch.acceptance import DdpWorkload, NodesWorkload
 from harness.launch.daemonset import DaemonSetWorkload
 from harness.launch.indexed_job import IndexedJobWorkload
+from harness.launch.manifest_shape import object_problems, workload_problems
 from harness.launch.names import ACCEPT, NETCHECK
 from harness.launch.netcheck_job import NetcheckJob
 from harness.launch.plain import PlainWorkload
@@ -32,11 +34,13 @@ SPECIAL: list[tuple[str, str, type[PlainWorkload]]] = [
 
 def of_manifest(documents: list[Any], source: str) -> PlainWorkload:
     """Return the workload of a manifest. Raises UsageError where the documents hold none or more than one."""
+    if problems := listed(problem for each in documents for problem in object_problems(each)):
+        raise UsageError(f"manifest {source}: {problems}")
     named = [(each, PLAIN.get((str(each.get("apiVersion")), str(each.get("kind"))))) for each in documents]
     found = [(each, made) for each, made in named if made is not None]
     if len(found) != 1:
         kinds = ", ".join(f"{api} {kind}" for api, kind in PLAIN)
-        seen = ", ".join(f"{each.get('apiVersion')} {each.get('kind')}" for each in documents)
+        seen = listed(f"{each['apiVersion']} {each['kind']}" for each in documents)
         raise UsageError(
             f"manifest {source}: exactly one of {kinds} is expected; seen {seen}",
             hint="manifests/ has one that works for each kind",
@@ -46,6 +50,8 @@ def of_manifest(documents: list[Any], source: str) -> PlainWorkload:
         if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
             raise UsageError(f"manifest {source}: {each.get('kind')}: metadata.name is expected")
     workload, made = found[0]
+    if problems := listed(workload_problems(workload)):
+        raise UsageError(f"manifest {source}: {problems}")
     annotations = workload["metadata"].get("annotations") or {}
     for key, value, special in SPECIAL:
         if issubclass(special, made) and annotations.get(key) == value:

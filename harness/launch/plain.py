@@ -20,6 +20,7 @@ from typing import ClassVar
 import yaml
 
 from harness.context import RunContext
+from harness.core.bounds import bounded_int, listed
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence import kinds
@@ -62,10 +63,10 @@ class PlainWorkload(ABC):
     launcher: ClassVar[str] = "apply"
 
     def __post_init__(self) -> None:
-        problems = [*mistakes_in(self.document, self.beside), *self.mistakes()]
+        problems = listed([*mistakes_in(self.document, self.beside), *self.mistakes()])
         if problems:
             raise UsageError(
-                f"manifest {self.source}: " + "; ".join(problems),
+                f"manifest {self.source}: {problems}",
                 hint="manifests/ has one that works for each kind",
             )
 
@@ -113,7 +114,7 @@ class PlainWorkload(ABC):
     @property
     def per_node(self) -> int:
         found = NPROC.search(self._command)
-        return int(found[1]) if found else 1
+        return bounded_int(found[1]) if found else 1
 
     def job_name(self, nonce: str, /) -> str:
         """Return the name of this launch's job on the tracker.

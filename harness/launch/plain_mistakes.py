@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from harness.core.bounds import bounded_int, ranks_problem, shown
 from harness.core.kubernetes import Object
 from harness.launch.names import NPROC, QUEUE_LABEL
 
@@ -38,7 +39,7 @@ def mistakes_in(document: Object, beside: Sequence[Object]) -> Iterable[str]:
     worker = containers[0]
     for name in ("name", "image"):
         if not isinstance(worker.get(name), str) or not worker[name]:
-            yield f"containers[0].{name}: a text is expected; seen {worker.get(name)!r}"
+            yield f"containers[0].{name}: a text is expected; seen {shown(worker.get(name))}"
     command = worker.get("command")
     if not isinstance(command, list) or not command:
         yield (
@@ -56,7 +57,9 @@ def mistakes_in(document: Object, beside: Sequence[Object]) -> Iterable[str]:
         )
     found = NPROC.search(text)
     if found and not re.fullmatch(r"[1-9]\d*", found[1], re.ASCII):
-        yield f"--nproc_per_node: a number from 1 on is expected; seen {found[1]!r}"
+        yield f"--nproc_per_node: a number from 1 on is expected; seen {shown(found[1])}"
+    elif found and (problem := ranks_problem(1, bounded_int(found[1]))):
+        yield problem
     for each in beside:
         if each.get("kind") not in BESIDE:
             yield f"{each.get('kind')}: beside the workload {', '.join(sorted(BESIDE))} are expected"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
+from harness.core.bounds import MAX_NODES, count_problem
 from harness.core.kubernetes import Kube, Object
 from harness.evidence import kinds
 from harness.evidence.members import POD_INDEX
@@ -39,7 +40,7 @@ class StatefulSetWorkload(PlainWorkload):
     def mistakes(self) -> Iterable[str]:
         spec = self.document.get("spec") or {}
         replicas = spec.get("replicas", 1)
-        if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 1:
-            yield f"spec.replicas: a whole number from 1 on; seen {replicas!r}"
+        if problem := count_problem("spec.replicas", replicas, MAX_NODES, "pods"):
+            yield problem
         elif replicas > 1 and not spec.get("serviceName"):
             yield "spec.serviceName: the headless Service that names the pods is expected; seen nothing"

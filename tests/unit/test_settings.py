@@ -25,6 +25,30 @@ def test_order_of_override(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert load().cluster_name == "mine"
 
 
+@pytest.mark.parametrize("name", ["..", "../x", "Mine", "a_b", "-a", "a" * 50, "", "a b", "a/b"])
+def test_a_cluster_name_that_kind_refuses_is_refused_first(folder: Path, name: str) -> None:
+    """Contract: nothing is created for it, and no folder outside of the clusters' own is named by it."""
+    with pytest.raises(UsageError, match=r"cluster_name: .*lower-case letters, digits, '-' and '\.'"):
+        load(cluster_name=name)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[tool.harness\n", "pyproject.toml is no TOML"),
+        ("[tool]\nharness = 7\n", "harness is a table; seen 7"),
+        ("tool = 'x'\n", "tool is a table; seen 'x'"),
+        ("[tool.harness]\nworkers = 99999999999999999999\n", "workers: "),
+        ("[tool.harness]\nwait_seconds = inf\n", "wait_seconds: .*less than or equal"),
+        ("[tool.harness]\nruns_dir = ['x']\n", "runs_dir: "),
+    ],
+)
+def test_settings_that_cannot_be_used(folder: Path, text: str, message: str) -> None:
+    (folder / "pyproject.toml").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        load()
+
+
 def test_names_that_users_know(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEEP_CLUSTER", "true")
     monkeypatch.setenv("PLUTO_API_TOKEN", "mlpi_secret")

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object
+from harness.core.user_yaml import yaml_document
 from harness.launch import netcheck, recorder
 from harness.launch.names import NONCE_LABEL
 from harness.provision.images import scripts
@@ -77,10 +76,10 @@ def users_config(path: Path | None) -> Object:
     if path is None:
         return {}
     try:
-        document = yaml.safe_load(path.read_text())
+        document = yaml_document(path, "HARNESS_KONDUKTOR_CONFIG")
         given = (document or {}).get("kubernetes") or {}
         taken = {name: given[name] for name in _TAKEN if name in given}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError, TypeError) as error:
+    except (AttributeError, TypeError) as error:
         raise UsageError(f"HARNESS_KONDUKTOR_CONFIG {path} is no konduktor config: {error}") from None
     if not all(isinstance(value, dict) for value in taken.values()):
         raise UsageError(f"HARNESS_KONDUKTOR_CONFIG {path}: mappings are expected in {' and '.join(_TAKEN)}")

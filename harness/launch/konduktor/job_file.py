@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -11,10 +12,14 @@ from typing import Any
 
 import yaml
 
+from harness.core.bounds import bounded_int, listed, ranks_problem, shown
 from harness.core.errors import UsageError
+from harness.core.user_yaml import yaml_documents
 from harness.evidence.redaction import secret_variable, secrets_in
 from harness.launch.konduktor.mistakes import DURATION_LABEL, mistakes
 from harness.launch.names import LOCAL_IMAGE, NPROC, QUEUE_LABEL
+
+_ONE_THAT_WORKS = "jobs/multinode.yaml is a job file that works"
 
 
 @dataclass(frozen=True)
@@ -27,30 +32,23 @@ class JobFile:
     @classmethod
     def load(cls, path: Path) -> JobFile:
         """Read a job file. Raises UsageError for a file that is missing, not YAML, or not a konduktor job."""
-        try:
-            document = yaml.safe_load(path.read_text())
-        except FileNotFoundError:
-            raise UsageError(
-                f"job file {path} does not exist", hint="jobs/multinode.yaml is a job file that works"
-            ) from None
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark
-            where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-            raise UsageError(f"job file {path} is no YAML{where}: {error.problem}") from None
-        except IsADirectoryError:
-            raise UsageError(f"{path} is a folder, and a job file is expected") from None
-        except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-            raise UsageError(f"job file {path} cannot be read: {error}") from None
-        return cls.of(document, str(path))
+        return cls.of_documents(yaml_documents(path, "job file", hint=_ONE_THAT_WORKS), str(path))
+
+    @classmethod
+    def of_documents(cls, documents: Iterable[Any], source: str) -> JobFile:
+        """Check the documents of a job file. Raises UsageError, also when there is more than one."""
+        found = [document for document in documents if document is not None]
+        if len(found) > 1:
+            raise UsageError(f"job file {source} has {len(found)} documents; one is expected")
+        return cls.of(found[0] if found else None, source)
 
     @classmethod
     def of(cls, document: Any, source: str = "job") -> JobFile:
         """Check a job file's content. Raises UsageError that names every mistake."""
-        problems = list(mistakes(document))
-        if problems:
+        if problems := listed(mistakes(document)):
             raise UsageError(
-                f"job file {source}: " + "; ".join(problems),
-                hint="jobs/multinode.yaml is a job file that works",
+                f"job file {source}: {problems}",
+                hint=_ONE_THAT_WORKS,
             )
         return cls(copy.deepcopy(document), source)
 
@@ -77,9 +75,11 @@ class JobFile:
         if not re.fullmatch(r"[1-9]\d*", found[1], re.ASCII):
             raise UsageError(
                 f"job file {self.source}: --nproc_per_node: a number from 1 on is expected, so that it is "
-                f"known how many ranks must come; seen {found[1]!r}",
+                f"known how many ranks must come; seen {shown(found[1])}",
                 hint="write the number of processes per node into the job file",
             )
+        if problem := ranks_problem(self.num_nodes, bounded_int(found[1])):
+            raise UsageError(f"job file {self.source}: {problem}")
         return self.num_nodes * int(found[1])
 
     @property

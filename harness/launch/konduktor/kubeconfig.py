@@ -9,10 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from harness.core.errors import HarnessError
-from harness.core.kubeconfig import CAUSE
+from harness.core.kubeconfig import CAUSE, document_of
 from harness.core.kubernetes import Kube, Object
 
 _FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
@@ -24,8 +22,8 @@ def for_launch(kube: Kube, namespace: str) -> Object:
 
     Raises HarnessError, cause cluster.kubeconfig, when the user's file lacks what `kube` was made from.
     """
-    document = yaml.safe_load(kube.kubeconfig.read_text())
-    wanted = kube.context or document["current-context"]
+    document = document_of(kube.kubeconfig)
+    wanted = str(kube.context or document.get("current-context"))
     context = dict(_named(document, "contexts", wanted)["context"])
     cluster = _absolute(_named(document, "clusters", context["cluster"])["cluster"], kube.kubeconfig.parent)
     user = _absolute(_named(document, "users", context["user"])["user"], kube.kubeconfig.parent)

@@ -12,6 +12,16 @@ from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any
 
+from harness.core.bounds import (
+    MAX_KONDUKTOR_NODES,
+    MAX_SCRIPT_BYTES,
+    count_problem,
+    environment_problems,
+    image_problem,
+    shown,
+    text_problem,
+)
+
 DURATION_LABEL = "maxRunDurationSeconds"
 MAX_NAME = 40
 _FIELDS = (
@@ -49,14 +59,16 @@ def mistakes(document: Any) -> Iterator[str]:
         length = f" ({len(name)} characters)" if isinstance(name, str) and len(name) > MAX_NAME else ""
         yield (
             f"name: lower-case letters, digits and '-', a letter first, at most {MAX_NAME} characters "
-            f"(konduktor and JobSet append to it); seen {name!r}{length}"
+            f"(konduktor and JobSet append to it); seen {shown(name)}{length}"
         )
-    nodes = document.get("num_nodes", 1)
-    if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1:
-        yield f"num_nodes: a whole number from 1 on; seen {nodes!r}"
+    nodes = count_problem("num_nodes", document.get("num_nodes", 1), MAX_KONDUKTOR_NODES, "nodes")
+    if nodes is not None:
+        yield nodes
     run = document.get("run")
     if not isinstance(run, str) or not run.strip():
         yield f"run: the commands of every node are expected as text; seen {_kind(run)}"
+    elif problem := text_problem("run", run, MAX_SCRIPT_BYTES):
+        yield problem
     yield from _envs(document.get("envs"))
     yield from _resources(document.get("resources"))
 
@@ -76,9 +88,9 @@ def _unknown(found: dict[Any, Any], known: Iterable[str], prefix: str) -> Iterat
         if not prefix and field in _UNUSED:
             yield f"{field}: {_UNUSED[field]}"
             continue
-        close = get_close_matches(str(field), known, 1)
+        close = get_close_matches(str(field)[:64], known, 1)
         meant = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-        yield f"{prefix}{field}: konduktor knows no such field; {meant}"
+        yield f"{prefix}{str(field)[:64]}: konduktor knows no such field; {meant}"
 
 
 def _envs(envs: Any) -> Iterator[str]:
@@ -89,9 +101,10 @@ def _envs(envs: Any) -> Iterator[str]:
         return
     for name, value in envs.items():
         if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
-            yield f"envs: a variable's name has letters, digits and '_', no digit first; seen {name!r}"
+            yield f"envs: a variable's name has letters, digits and '_', no digit first; seen {shown(name)}"
         elif value is None or isinstance(value, dict | list):
             yield f'envs.{name}: a text or a number is expected ("" for an empty one); seen {_kind(value)}'
+    yield from environment_problems("envs", [(str(name), str(value)) for name, value in envs.items()])
 
 
 def _resources(resources: Any) -> Iterator[str]:
@@ -99,8 +112,8 @@ def _resources(resources: Any) -> Iterator[str]:
         yield "resources: a mapping with cpus, memory and image_id is expected"
         return
     yield from _unknown(resources, _RESOURCES, "resources.")
-    yield from _amount(resources, "cpus", r"\d+(\.\d+)?", "a number of CPUs, e.g. 2 or 0.5,")
-    yield from _amount(resources, "memory", r"\d+", "a whole number of GiB")
+    yield from _amount(resources, "cpus", r"\d{1,9}(\.\d{1,20})?", "a number of CPUs, e.g. 2 or 0.5,")
+    yield from _amount(resources, "memory", r"\d{1,9}", "a whole number of GiB")
     yield from _image(resources.get("image_id"))
     yield from _labels(resources.get("labels"))
 
@@ -109,12 +122,15 @@ def _amount(resources: dict[str, Any], field: str, shape: str, expected: str) ->
     value = resources.get(field)
     number = isinstance(value, int | float | str) and not isinstance(value, bool)
     if not number or not re.fullmatch(shape, str(value), re.ASCII) or float(value or 0) <= 0:
-        yield f"resources.{field}: {expected} is expected; seen {'nothing' if value is None else repr(value)}"
+        seen = "nothing" if value is None else shown(value)
+        yield f"resources.{field}: {expected} is expected; seen {seen}"
 
 
 def _image(image: Any) -> Iterator[str]:
     if not isinstance(image, str) or not image.strip():
         yield f"resources.image_id: the name of an image is expected; seen {_kind(image)}"
+    elif problem := image_problem("resources.image_id", image):
+        yield problem
     elif image.endswith(":latest") or ("@" not in image and ":" not in image.rsplit("/", 1)[-1]):
         yield f"resources.image_id: a tag other than latest, or a digest, is expected; seen {image!r}"
 
@@ -127,12 +143,12 @@ def _labels(labels: Any) -> Iterator[str]:
         return
     for key, value in labels.items():
         if not isinstance(key, str) or not _LABEL_KEY.fullmatch(key):
-            yield f"resources.labels: {key!r} is no name of a Kubernetes label"
+            yield f"resources.labels: {shown(key)} is no name of a Kubernetes label"
         elif not _LABEL_VALUE.fullmatch(value):
             yield (
                 f"resources.labels.{key}: at most 63 letters, digits, '-', '_' and '.', a letter or digit at "
-                f"both ends, are expected; seen {value!r}"
+                f"both ends, are expected; seen {shown(value)}"
             )
     duration = labels.get(DURATION_LABEL, "1")
-    if not duration.isdecimal():
-        yield f"resources.labels.{DURATION_LABEL}: whole seconds are expected; seen {duration!r}"
+    if not re.fullmatch(r"\d{1,9}", duration, re.ASCII):
+        yield f"resources.labels.{DURATION_LABEL}: whole seconds are expected; seen {shown(duration)}"

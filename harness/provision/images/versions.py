@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.core.errors import UsageError
+from harness.core.user_files import toml
 from harness.settings import Settings
 
 LOCK = Path(__file__).parents[2] / "versions.toml"
@@ -86,9 +86,7 @@ def load(settings: Settings) -> Versions:
     """
     path = settings.versions_file or LOCK
     try:
-        return Versions.model_validate(tomllib.loads(path.read_text()))
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{path}: {error}", hint=f"compare it with {LOCK}") from None
+        return Versions.model_validate(toml(path, "versions file", hint=f"compare it with {LOCK}"))
     except ValidationError as error:
         wrong = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
         raise UsageError(f"{path}: {'; '.join(wrong)}", hint=f"compare it with {LOCK}") from None

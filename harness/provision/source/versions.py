@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from harness.core.errors import UsageError
+from harness.core.user_files import toml
+from harness.evidence.objects import mapping
 from harness.settings import Settings
 
 LOCK = Path(__file__).parents[2] / "versions.toml"
@@ -32,10 +33,7 @@ def load(settings: Settings) -> Versions:
     Raises UsageError naming the file and the values that are missing.
     """
     path = settings.versions_file or LOCK
-    try:
-        table = tomllib.loads(path.read_text()).get("source", {})
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{path}: {error}", hint=f"compare it with {LOCK}") from None
+    table = mapping(toml(path, "versions file", hint=f"compare it with {LOCK}").get("source"))
     names = [field.name for field in fields(Versions)]
     missing = [name for name in names if not isinstance(table.get(name), str)]
     if missing:

@@ -112,7 +112,7 @@ def test_table() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["list", "--kubeconfig", "none"], 64, "expected a kubeconfig, but none is not there"),
+        (["list", "--kubeconfig", "none"], 64, "kubeconfig none does not exist"),
         (["list", "--kubeconfig", "config", "--context", "x"], 64, "has the contexts: one, two"),
         (["list", "--kubeconfig", "config"], 2, "expected the API server to answer"),
         (["submit", "--queue", "cpu", "--watch", "--detach", "x"], 64, "--watch brings code while you stay"),

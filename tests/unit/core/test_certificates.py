@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import gc
+import os
 import ssl
+import tempfile
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -72,6 +75,33 @@ def test_they_are_read_once(server: tuple[int, Path], tmp_path: Path) -> None:
     kube = client(port, own, served / "ca.crt", tmp_path)
     (own / "tls.key").unlink()
     assert kube.fetch("/", seconds=5).status == 200
+
+
+def test_no_key_is_written_to_a_disk(
+    server: tuple[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract: a process that is killed leaves no key and no certificate of its kubeconfig behind."""
+    port, served = server
+    own = files(tmp_path / "client")
+    client(port, own, served / "ca.crt", tmp_path)
+    document = yaml.safe_load((tmp_path / "kubeconfig").read_text())
+    for entry in (document["clusters"][0]["cluster"], document["users"][0]["user"]):
+        for name in [
+            name for name in entry if name in ("certificate-authority", "client-certificate", "client-key")
+        ]:
+            entry[f"{name}-data"] = base64.b64encode(Path(entry.pop(name)).read_bytes()).decode()
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(document))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    open_before = len(os.listdir("/proc/self/fd"))
+    kube = Kube(tmp_path / "kubeconfig")
+    assert kube.fetch("/", seconds=5).status == 200
+    assert list(temporary.iterdir()) == []
+    kube.api.close()
+    del kube
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= open_before + 1  # the server's end of the connection
 
 
 def test_a_server_of_another_authority_is_refused(server: tuple[int, Path], tmp_path: Path) -> None:

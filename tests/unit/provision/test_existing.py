@@ -66,11 +66,11 @@ def test_no_current_context_and_no_contexts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "seen"),
     [
-        (None, "is not there"),
+        (None, "does not exist"),
         (b"", "is empty"),
         (b"just words", "holds no kubeconfig"),
-        (b"a: [", "is no YAML"),
-        (b"\xff\xfe\x00", "is no YAML"),
+        (b"a: [", "is no YAML, line 1, column 5: did not find expected node content"),
+        (b"\xff\xfe\x00", "is encoded in UTF-16; UTF-8 is expected"),
         (b"contexts: 5", "which has the contexts: none"),
         (b"contexts: [null]", "which has the contexts: none"),
     ],
@@ -85,7 +85,7 @@ def test_a_file_that_is_no_kubeconfig(tmp_path: Path, content: bytes | None, see
 
 
 def test_a_folder(tmp_path: Path) -> None:
-    assert "cannot be read: Is a directory" in refused(tmp_path).message
+    assert "is a folder; a file is expected" in refused(tmp_path).message
 
 
 def test_a_run_leaves_no_bundle(tmp_path: Path) -> None:

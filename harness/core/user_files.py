@@ -1,0 +1,99 @@
+"""Read the files that users write, each with a bound on its size. YAML is in user_yaml.py.
+
+Whatever a file holds, reading it takes little time and memory, and a file that cannot be used raises one
+UsageError that names the file and, where there is one, the line. Nothing is read from a pipe or a device: it
+might never end.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any, Final
+
+from harness.core.errors import UsageError
+
+MAX_BYTES: Final = 1 << 20
+"""Bytes of one file. An object of Kubernetes takes at most 1.5 MiB."""
+MAX_DEPTH: Final = 64
+"""Collections inside each other. A pod template with affinities has about 20."""
+_CONTROL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_BOMS = {
+    codecs.BOM_UTF32_LE: "UTF-32",  # It begins as UTF-16's does, so it comes first.
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+_DOTTED = re.compile(r"""(?<![\w"'-])(?:["']?+[\w-]*+["']?+[ \t]*+\.[ \t]*+){64}""")
+"""A dotted key of TOML with more parts than MAX_DEPTH: tomllib's time grows with the square of them."""
+
+
+class _Wrong(Exception):
+    """What is wrong with a file: "line 3 has …" follows its name."""
+
+
+def read_text(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> str:
+    """Return the text of a file of at most `most` bytes, decoded as UTF-8 whatever the locale is.
+
+    `what` names its kind in messages: "job file". Raises UsageError.
+    """
+    try:
+        return _decoded(_bytes(path, most))
+    except FileNotFoundError:
+        raise UsageError(f"{what} {path} does not exist", hint=hint) from None
+    except OSError as error:
+        raise UsageError(f"{what} {path} cannot be read: {error.strerror or error}", hint=hint) from None
+    except _Wrong as error:
+        raise UsageError(f"{what} {path} {error}", hint=hint) from None
+
+
+def toml(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> dict[str, Any]:
+    """Return the document of a TOML file. Raises UsageError."""
+    text = read_text(path, what, hint=hint, most=most)
+    if dotted := _DOTTED.search(text):
+        line = text.count("\n", 0, dotted.start()) + 1
+        raise UsageError(f"{what} {path}, line {line}: a key has at most {MAX_DEPTH} parts", hint=hint)
+    import tomllib  # most folders have no settings
+
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise UsageError(f"{what} {path} has too many brackets inside each other", hint=hint) from None
+    except ValueError as error:  # TOMLDecodeError, and dates and numbers that Python cannot hold
+        raise UsageError(f"{what} {path} is no TOML: {error}", hint=hint) from None
+
+
+def _bytes(path: Path, most: int) -> bytes:
+    # Without O_NONBLOCK, to open a pipe would wait for its writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise _Wrong("is a folder; a file is expected")
+        if not stat.S_ISREG(status.st_mode):
+            raise _Wrong("is a pipe, a socket or a device; a regular file is expected")
+        with open(descriptor, "rb", closefd=False) as file:
+            data = file.read(most + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > most:
+        raise _Wrong(f"has {max(status.st_size, len(data))} bytes; at most {most} are read")
+    return data
+
+
+def _decoded(data: bytes) -> str:
+    for mark, name in _BOMS.items():
+        if data.startswith(mark):
+            raise _Wrong(f"is encoded in {name}; UTF-8 is expected")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise _Wrong(f"is not encoded in UTF-8: line {line} has the byte 0x{data[error.start]:02x}") from None
+    if control := _CONTROL.search(text):
+        line = text.count("\n", 0, control.start()) + 1
+        raise _Wrong(f"is no text: line {line} has the control character U+{ord(control.group()):04X}")
+    return text

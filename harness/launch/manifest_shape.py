@@ -1,0 +1,127 @@
+"""The types and lengths in a manifest that the harness relies on, checked before it looks at any field.
+
+Everything else in a manifest is the API server's to check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.core.bounds import (
+    MAX_IMAGE,
+    MAX_PROBLEMS,
+    MAX_SCRIPT_BYTES,
+    environment_problems,
+    image_problem,
+    shown,
+    text_problem,
+)
+
+_Key = Annotated[str, Field(max_length=317)]
+_LabelValue = Annotated[str, Field(max_length=63)]
+_Name = Annotated[str, Field(min_length=1, max_length=253)]
+_Word = str | int | float | bool
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class _Metadata(_Shape):
+    name: Any = None
+    labels: dict[_Key, _LabelValue] | None = None
+    annotations: dict[_Key, str] | None = None
+
+
+class _Variable(_Shape):
+    name: str
+    value: _Word | None = None
+
+
+class _Container(_Shape):
+    image: Annotated[str, Field(max_length=MAX_IMAGE)] | None = None
+    command: list[_Word] | None = None
+    args: list[_Word] | None = None
+    env: list[_Variable] | None = None
+    resources: dict[str, Any] | None = None
+    volumeMounts: list[dict[str, Any]] | None = None
+
+
+class _Pod(_Shape):
+    containers: list[_Container] | None = None
+    initContainers: list[_Container] | None = None
+    volumes: list[dict[str, Any]] | None = None
+    subdomain: str | None = None
+    nodeSelector: dict[_Key, str] | None = None
+    tolerations: list[dict[str, Any]] | None = None
+    affinity: dict[str, Any] | None = None
+
+
+class _Template(_Shape):
+    metadata: _Metadata | None = None
+    spec: _Pod | None = None
+
+
+class _Spec(_Shape):
+    template: _Template | None = None
+    serviceName: str | None = None
+    activeDeadlineSeconds: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+
+
+class _Workload(_Shape):
+    spec: _Spec | None = None
+
+
+class _Object(_Shape):
+    apiVersion: _Name
+    kind: _Name
+    metadata: _Metadata | None = None
+
+
+def object_problems(document: Any) -> Iterator[str]:
+    """Yield what is wrong with the head of any object: apiVersion, kind and metadata."""
+    yield from _problems(_Object, document)
+
+
+def workload_problems(document: Any) -> Iterator[str]:
+    """Yield what is wrong with the pod template of a workload: a wrong type, a text that is too long."""
+    wrong = False
+    for problem in _problems(_Workload, document):
+        wrong = True
+        yield problem
+    if not wrong:
+        pod = ((document.get("spec") or {}).get("template") or {}).get("spec") or {}
+        for at, container in enumerate(pod.get("containers") or []):
+            yield from _container_problems(f"containers[{at}]", container)
+
+
+def _container_problems(field: str, container: dict[str, Any]) -> Iterator[str]:
+    image = container.get("image")
+    if image and (problem := image_problem(f"{field}.image", image)):
+        yield problem
+    for words in ("command", "args"):
+        for at, word in enumerate(container.get(words) or []):
+            if problem := text_problem(f"{field}.{words}[{at}]", str(word), MAX_SCRIPT_BYTES):
+                yield problem
+    variables = [(each["name"], str(each.get("value", ""))) for each in container.get("env") or []]
+    yield from environment_problems(f"{field}.env", variables)
+
+
+def _problems(model: type[BaseModel], document: Any) -> Iterator[str]:
+    try:
+        model.model_validate(document)
+    except ValidationError as error:
+        fields = set()
+        for each in islice(error.errors(include_url=False), 10 * MAX_PROBLEMS):
+            field = ".".join(str(part) for part in each["loc"] if part not in _UNION)
+            if field not in fields:  # a union has an error for each of its types
+                fields.add(field)
+                seen = "" if "env" in each["loc"] else f"; seen {shown(each['input'])}"  # it may be secret
+                yield f"{field or 'document'}: {each['msg']}{seen}"
+
+
+_UNION = {"str", "int", "float", "bool", "[key]"}

@@ -1,0 +1,149 @@
+"""Files that users write are read with bounds, and what cannot be used is refused with its line."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.core.errors import UsageError
+from harness.core.user_files import MAX_BYTES, read_text, toml
+from harness.core.user_yaml import yaml_document, yaml_documents, yaml_texts
+
+ALIASES = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+MERGES = "a: &a {x: 1}\n" + "".join(
+    f"{name}: &{name} {{<<: [{', '.join([f'*{before}'] * 10)}]}}\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: 2\na: 3\n", "line 3: the key 'a' is there already, in line 1"),
+        ("x:\n  1: 2\n  '1': 2\n", "line 3: the key '1' is there already, in line 2"),
+        ("a: &a {x: 1}\nb: {<<: *a, <<: *a}\n", "line 2: the key '<<' is there already"),
+        (ALIASES, "line 5: at most 50000 values are read"),
+        (MERGES, "at most 50000 values are read"),
+        ("a: &a [*a]\n", "line 1: alias *a is inside of what it stands for"),
+        ("a: &a x\nb: [" + "*a, " * 1001 + "]", "line 2: a file has at most 1000 aliases"),
+        ("[" * 100_000, "line 1: at most 64 lists and mappings may be inside each other"),
+        ("- " * 50_000, "at most 64 lists and mappings"),
+        ("{" + "a, " * 60_000, "at most 50000 values are read"),
+        ("n: " + "9" * 10_000, "line 1: a number has at most 64 characters; found 10000"),
+        ("n: 9223372036854775808", "a whole number is at most 2^63 - 1"),
+        ("n: " + ":".join(["1"] * 5_000), "a number has at most 64 characters"),
+        ("k" * 1025 + ": 1", "mapping values are not allowed"),
+        ("? " + "k" * 1025 + "\n: 1", "line 1: a key has at most 1024 characters; found 1025"),
+        ("? [a]\n: b\n", "line 1: a key is a text; found a list or a mapping"),
+        (
+            "a: !!python/object/apply:os.system [ls]\n",
+            "line 1: the tag !!python/object/apply:os.system is not",
+        ),
+        ("a: !!binary aGk=\n", "the tag !!binary is not"),
+        ("a: !!int x\n", "line 1: !!int is expected"),
+        ("a: !!bool x\n", "line 1: !!bool is expected"),
+        ("a: *b\n", "no YAML, line 1, column 4: found undefined alias"),
+        ("a: [", "no YAML, line 1, column 5"),
+    ],
+)
+def test_bad_yaml_is_refused_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        yaml_texts(text, "job file job.yaml")
+    assert refused.value.message.startswith("job file job.yaml")
+    assert message in refused.value.message
+    assert len(refused.value.message) < 300
+
+
+def test_values_are_those_of_json() -> None:
+    text = "a: 2026-01-01\nb: =\nc: &c {d: 1, e: 2}\nf: {<<: *c, e: 3}\n---\n---\n1\n"
+    assert yaml_texts(text, "x") == [
+        {"a": "2026-01-01", "b": "=", "c": {"d": 1, "e": 2}, "f": {"d": 1, "e": 3}},
+        None,
+        1,
+    ]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(1 - 2**63, 2**63 - 1) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(JSON)
+@settings(deadline=None, max_examples=50)
+def test_what_pyyaml_writes_is_read(value: object) -> None:
+    """Contract: the bounds refuse nothing that a small file holds."""
+    assert yaml_texts(yaml.safe_dump(value), "x") == [value]
+
+
+@given(st.text(alphabet=st.sampled_from("a1 :-[]{}&*<!|>%?'\"#\n,.~"), max_size=60))
+@settings(deadline=None, max_examples=200)
+def test_junk_is_read_or_refused(text: str) -> None:
+    """Contract: whatever a text is, it gives documents or a UsageError."""
+    with suppress(UsageError):
+        yaml_texts(text, "x")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("a: ü\n".encode("utf-16"), "is encoded in UTF-16; UTF-8 is expected"),
+        ("a: ü\n".encode("utf-32"), "is encoded in UTF-32; UTF-8 is expected"),
+        ("a: 1\nb: ü\n".encode("latin-1"), "is not encoded in UTF-8: line 2 has the byte 0xfc"),
+        ("a: x".encode("utf-16-le"), "is no text: line 1 has the control character U+0000"),
+        (b"a: 1\nb: \x1b[0m", "is no text: line 2 has the control character U+001B"),
+        (b"#" * (MAX_BYTES + 1), f"has {MAX_BYTES + 1} bytes; at most {MAX_BYTES} are read"),
+    ],
+)
+def test_other_encodings_and_large_files_are_refused(tmp_path: Path, data: bytes, message: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_bytes(data)
+    with pytest.raises(UsageError) as refused:
+        yaml_document(path, "job file")
+    assert refused.value.message == f"job file {path} {message}"
+
+
+def test_a_byte_order_mark_of_utf8_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_bytes("\ufeffa: ü".encode())
+    assert yaml_documents(tmp_path / "job.yaml", "job file") == [{"a": "ü"}]
+
+
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    for path, message in (
+        (tmp_path, "is a folder; a file is expected"),
+        (tmp_path / "pipe", "is a pipe, a socket or a device"),
+        (Path("/dev/zero"), "is a pipe, a socket or a device"),
+        (tmp_path / "loop", "cannot be read: Too many levels of symbolic links"),
+        (tmp_path / "none", "does not exist"),
+        (tmp_path / ("n" * 300), "cannot be read: File name too long"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            read_text(path, "job file")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a = 1\na = 2\n", "is no TOML: Cannot overwrite a value \\(at line 2"),
+        ("a = " + "[" * 100_000, "has too many brackets inside each other"),
+        ("a = 1\n" + "b." * 10_000 + "c = 1\n", "line 2: a key has at most 64 parts"),
+        ("x = {" + '"b" . ' * 10_000 + "c = 1}", "line 1: a key has at most 64 parts"),
+        ("a = " + "9" * 10_000, "is no TOML"),
+    ],
+)
+def test_bad_toml_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        toml(tmp_path / "pyproject.toml", "settings")
