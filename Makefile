@@ -20,7 +20,7 @@ KIND := $(shell sed -n 's/^kind = "\(v[0-9.]*\)".*/\1/p' harness/versions.toml)
 GO_MISSING := Go 1.26 or newer is needed and not on PATH: HARNESS_IMAGES=source make doctor installs it on Debian as root
 
 .DEFAULT_GOAL := help
-.PHONY: help e2e images test nightly faults soak unit lint workflows format reference doctor kind browser pictures recording lock clean
+.PHONY: help e2e images test nightly faults programs soak unit lint workflows format reference doctor kind browser pictures recording lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ nightly: images browser ## the tests that `make test` leaves out, without the fa
 
 faults: images ## every fault on a real cluster (90 minutes), their table and their recorded bundles
 	$(BIN)/harness faults --table docs/faults.md --record tests/recorded
+
+programs: images ## generated training programs in containers for SECONDS (600), added to docs/programs.json
+	$(BIN)/harness programs --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1) --ledger docs/programs.json
 
 soak: images ## 100 healthy launches in a row on one cluster, and whether anything leaked
 	$(BIN)/harness soak 100 --parallel 2 --keep failed --table docs/soak.md

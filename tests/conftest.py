@@ -35,6 +35,7 @@ LAST = (
         "test_acceptance_container.py",
         "test_acceptance_screen.py",
         "test_node_marks.py",
+        "test_programs.py",
         "test_training.py",
         "test_training_faults.py",
         "test_training_container.py",

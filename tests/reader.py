@@ -74,6 +74,7 @@ THEIRS = (
 """Commands on the same cluster, used as if it were the reader's own, by their kubeconfig and names."""
 
 _TORCHRUN = "tests/k8s/test_torchrun_cli.py types it with its own names"
+_PROGRAMS = "tests/k8s/test_programs.py runs the same function"
 ELSEWHERE = {
     "harness torchrun submit --queue cpu --nodes 2 --name vit 'python train.py --epochs 10'": _TORCHRUN,
     "harness torchrun submit --queue cpu --nodes 2 --watch 'python train.py'": _TORCHRUN,
@@ -84,6 +85,10 @@ ELSEWHERE = {
     "harness torchrun suspend vit": _TORCHRUN,
     "harness torchrun resume vit": _TORCHRUN,
     "harness torchrun delete vit": _TORCHRUN,
+    "harness programs --seconds 60": _PROGRAMS,
+    "harness programs --seconds 600 --seed 1 --ledger docs/programs.json": _PROGRAMS,
+    "harness programs --seed 1 --only 21": _PROGRAMS,
+    "harness programs --ledger docs/programs.json --again": _PROGRAMS,
     "harness tracker open": "tests/k8s/test_tracker_open.py opens it in a browser",
     "harness tracker key my-project": "tests/k8s/test_tracker_open.py types it with its own project",
     "harness tracker serve --key-file tracker.key": "tests/integration/tracker_server.py serves the same way",

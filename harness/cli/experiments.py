@@ -1,4 +1,4 @@
-"""`harness faults` and `harness soak`: the commands that test the harness itself."""
+"""`harness faults`, `harness programs` and `harness soak`: the commands that test the harness itself."""
 
 from pathlib import Path
 from typing import Annotated
@@ -108,3 +108,36 @@ def soak(
     result = soaking.soak(launches, job, parallel, table, context)
     dump(result.model_dump()) if as_json else soaking.show(result, console())
     return 0 if result.clean else 1
+
+
+def programs(
+    seconds: Annotated[float, typer.Option(min=0, help="start no new program after so many seconds")] = 60,
+    seed: Annotated[int, typer.Option(help="the same seed draws the same programs")] = 0,
+    ledger: Annotated[
+        Path | None, typer.Option(help="continue after the programs of this file, and add to it")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="repeat the misses of the ledger")] = False,
+    only: Annotated[list[int] | None, typer.Option(help="repeat this number of the seed")] = None,
+    parallel: Annotated[int, typer.Option(min=1, help="how many launches at the same time")] = 2,
+    runs_dir: options.RunsDir = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> int:
+    """Run generated training programs without a cluster, and check their verdicts.
+
+    Each program runs in containers of the worker image, with the real client,
+    recorder, torchrun and tracker. An oracle reads the journals that the program
+    wrote. Exit code 0: no PASS was wrong, and no judge raised an error. Bundles
+    of verdicts that are not right stay in RUNS_DIR/programs-….
+    """
+    from harness.faults import program_run
+
+    context = run_context(load(runs_dir=runs_dir), progress(quiet))
+    outcomes = program_run.programs(seed, seconds, parallel, ledger, again, only or [], context)
+    if as_json:
+        dump([outcome.model_dump() for outcome in outcomes])
+    else:
+        for outcome in outcomes:
+            if outcome.word != "right":
+                print(outcome.line)
+    return 1 if any(outcome.word in program_run.FATAL for outcome in outcomes) else 0

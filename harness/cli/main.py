@@ -141,6 +141,7 @@ COMMANDS = (
     *report.COMMANDS,
     *acceptance.COMMANDS,
     experiments.faults,
+    experiments.programs,
     experiments.soak,
 )
 for command in COMMANDS:

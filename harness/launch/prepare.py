@@ -85,7 +85,7 @@ def prepare(
         nonce=nonce,
         image=image,
         envs={
-            **_environment(expected, nonce, budget, url),
+            **environment(expected, nonce, budget, url),
             **({"HARNESS_NETCHECK": "before"} if netcheck_first(workload, settings) else {}),
         },
         secret_env={name: (SECRET, name) for name in held},
@@ -213,7 +213,7 @@ def _claimed(kube: Kube, context: RecordedContext, expected: Expected, key: str,
     return launch_key(key, context.nonce) if keeps else key
 
 
-def _environment(expected: Expected, nonce: str, budget: Budget, url: str) -> dict[str, str]:
+def environment(expected: Expected, nonce: str, budget: Budget, url: str) -> dict[str, str]:
     """Return the environment that every rank gets.
 
     An empty `url` leaves Pluto's own addresses as they are.

@@ -27,6 +27,7 @@ WITH_PROGRESS = {
     "shell",
     "preflight",
     "faults",
+    "programs",
     "soak",
     "images build",
     "torchrun submit",

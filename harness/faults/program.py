@@ -1,0 +1,241 @@
+"""Draw training programs from programs.yaml: what is logged × processes × end × shell × world.
+
+Program `number` of a seed is always the same one, so these two numbers repeat a miss.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from harness.core.errors import UsageError
+from harness.faults.fault import Strict
+
+GRAMMAR = Path(__file__).with_name("programs.yaml")
+SCRIPT = "/workspace/program.py"
+STEPS = (2, 3, 4, 6, 12)
+_USUAL = 0.5
+"""How often a part of a program that mostly is as usual is drawn at all."""
+_Name = TypeVar("_Name")
+
+
+class Launch(Strict):
+    """How ranks start. `alone`: each pod is a world of its own, in a job of two pods."""
+
+    sh: str
+    weight: float
+    nodes: int
+    ranks: int = 1
+    """In each pod."""
+    torch: bool = False
+    alone: bool = False
+    proved: bool = True
+    """False: nothing but variables says that the ranks are one world."""
+
+
+class Wrap(Strict):
+    """Shell text around a launch."""
+
+    sh: str
+    weight: float
+
+
+class Grammar(Strict):
+    """programs.yaml."""
+
+    launches: dict[str, Launch]
+    wraps: dict[str, Wrap]
+    values: dict[str, float]
+    tensors: dict[str, float]
+    containers: dict[str, float]
+    steps: dict[str, float]
+    orders: dict[str, float]
+    children: dict[str, float]
+    seconds: dict[str, float]
+    ends: dict[str, float]
+
+
+class Call(Strict):
+    """One call of `run.log`. `data`: [name, kind of value] or [name, kind, what is inside]."""
+
+    data: list[Any]
+    container: str
+    step: int
+    step_kind: str
+    number: float
+
+
+class Worker(Strict):
+    """What harness/workers/program.py does. Every rank does the same but the victim."""
+
+    calls: list[Call]
+    threads: int
+    shared_names: bool
+    group: bool
+    finish: bool
+    patient: bool
+    """It lets the client's upload process start before `finish`."""
+    victim: int
+    child: str
+    child_calls: list[Call]
+    second: str
+    second_differs: bool
+    end: str
+    early: bool
+    """The victim ends after half of its calls."""
+
+
+class Program(Strict):
+    """A drawn program."""
+
+    seed: int
+    number: int
+    launch: str
+    wrap: str
+    has_torch: bool
+    """False: `import torch` fails in the image, and the client's start takes a fifth of the time."""
+    worker: Worker
+
+    @property
+    def name(self) -> str:
+        return f"program-{self.seed}-{self.number:05}"
+
+    @property
+    def launched(self) -> Launch:
+        return grammar().launches[self.launch]
+
+    @property
+    def ranks(self) -> int:
+        """Return how many ranks the job must have."""
+        return self.launched.nodes * self.launched.ranks
+
+    @property
+    def script(self) -> str:
+        """Return the shell script that every pod runs."""
+        packed = base64.b64encode(self.worker.model_dump_json().encode()).decode()
+        launch = self.launched.sh.replace("CMD", f"{SCRIPT} {packed}")
+        wrap = grammar().wraps[self.wrap].sh
+        if self.wrap in ("exec", "nohup") and not launch.startswith(("python3", "torchrun", "/usr")):
+            launch = f"env {launch}"  # `exec` and `nohup` take a program, and no variable before it
+        return wrap.replace("LAUNCH", launch)
+
+    @property
+    def about(self) -> str:
+        """Return the program in one line."""
+        does = self.worker
+        kinds = {entry[1] for call in [*does.calls, *does.child_calls] for entry in call.data}
+        parts = {
+            f"child: {does.child}": does.child,
+            f"second {does.second}": does.second,
+            f"{does.threads} threads": does.threads,
+            "shared names": does.shared_names,
+            "a process group": does.group,
+            "no finish()": not does.finish,
+            "impatient": not does.patient,
+            "ends after half": does.early,
+            f"rank {does.victim} ends by {does.end}": does.end != "return" or does.early,
+            f"data as {sorted({call.container for call in does.calls} - {'dict'})}": any(
+                call.container != "dict" for call in does.calls
+            ),
+            f"steps {sorted({call.step_kind for call in does.calls} - {'int'})}": any(
+                call.step_kind != "int" for call in does.calls
+            ),
+            f"values {sorted(kinds - {'float', 'int'})}": kinds - {"float", "int"},
+        }
+        said = [text for text, there in parts.items() if there]
+        return "; ".join([f"{self.launch} / {self.wrap}", f"{len(does.calls)} calls", *said])
+
+
+@cache
+def grammar(path: Path = GRAMMAR) -> Grammar:
+    """Load a grammar. Raises UsageError."""
+    try:
+        return Grammar.model_validate(yaml.safe_load(path.read_text()))
+    except (OSError, ValueError, yaml.YAMLError, ValidationError) as error:
+        raise UsageError(f"{path} is no grammar of programs: {error}") from None
+
+
+def program(seed: int, number: int) -> Program:
+    """Return program `number` of a seed."""
+    return _Draw(random.Random(f"program:{seed}:{number}")).program(seed, number)
+
+
+class _Draw:
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._known = grammar()
+
+    def program(self, seed: int, number: int) -> Program:
+        launches = {name: launch.weight for name, launch in self._known.launches.items()}
+        wraps = {name: wrap.weight for name, wrap in self._known.wraps.items()}
+        launch = self._of(launches)
+        return Program(
+            seed=seed,
+            number=number,
+            launch=launch,
+            wrap=self._of(wraps) if self._often(0.7) else "plain",
+            has_torch=self._often(0.05) or self._known.launches[launch].torch,
+            worker=self._worker(self._known.launches[launch]),
+        )
+
+    def _worker(self, launch: Launch) -> Worker:
+        group = launch.torch and self._often(0.5)
+        usual_values, usual_calls = self._often(_USUAL), self._often(0.7)
+        values = {"float": 3.0, "int": 1.0} if usual_values else dict(self._known.values)
+        values |= self._known.tensors if group and not usual_values else {}
+        end = self._of(self._known.ends)
+        return Worker(
+            calls=self._calls(self._chance.choice(STEPS), values, usual_calls),
+            threads=self._chance.choice((0, 0, 0, 0, 0, 1, 3)),
+            shared_names=self._often(0.15),
+            group=group,
+            finish=self._often(0.85),
+            patient=self._often(0.95),
+            victim=self._chance.randrange(launch.nodes * launch.ranks),
+            child=self._of(self._known.children),
+            child_calls=self._calls(2, {"float": 1.0}, True),
+            second=self._of(self._known.seconds),
+            second_differs=self._often(0.5),
+            end=end,
+            early=self._often(0.4 if end != "return" else 0.05),
+        )
+
+    def _calls(self, count: int, values: dict[str, float], usual: bool) -> list[Call]:
+        names = [f"m{number}" for number in range(self._chance.choice((1, 1, 2, 4)))]
+        order = "rising" if usual else self._of(self._known.orders)
+        container = "dict" if usual else self._of(self._known.containers)
+        step_kind = "int" if usual else self._of(self._known.steps)
+        steps = {
+            "rising": list(range(count)),
+            "repeated": [number // 2 for number in range(count)],
+            "falling": [*range(count // 2, count), *range(count // 2)],
+            "from 1000": [1000 + 10 * number for number in range(count)],
+        }[order]
+        return [
+            Call(
+                data=[self._entry(name, values) for name in names],
+                container=container,
+                step=step,
+                step_kind=step_kind,
+                number=1 + at / 4,
+            )
+            for at, step in enumerate(steps)
+        ]
+
+    def _entry(self, name: str, values: dict[str, float]) -> list[Any]:
+        kind = self._of(values)
+        if kind in ("nested", "items"):
+            return [name, kind, [["a", "float"], ["b", self._chance.choice(("int", "float", "none"))]]]
+        return [name, kind]
+
+    def _often(self, share: float) -> bool:
+        return self._chance.random() < share
+
+    def _of(self, weights: dict[_Name, float]) -> _Name:
+        return self._chance.choices(list(weights), list(weights.values()))[0]

@@ -1,0 +1,247 @@
+"""Decide whether the verdict of a generated program is right, without the judges and the recorder's rules.
+
+The oracle reads the journals that the program's processes wrote before each call, the containers' exit codes,
+and the tracker's database. A PASS is allowed only if every number that was handed to `run.log` is in the run
+and in the ground truth, every rank ended by itself with 0, and the ranks were one world.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.evidence.reader import Bundle
+from harness.evidence.schema import Verdict
+from harness.evidence.truth_records import TruthRow
+from harness.faults.oracle import POINTS, Point, point
+from harness.faults.program import Program
+from harness.faults.program_pods import Container
+
+Word = Literal["right", "wrong PASS", "wrong FAIL", "wrong cause", "vague", "judge error"]
+LEFT_OUT = ("bool", "decimal", "fraction", "complex", "array", "tensor", "list", "tuple", "set", "in ")
+"""Beginnings of kinds of which the client may leave numbers out. What else is missing was lost on its way."""
+NO_NUMBERS = ("text", "long text", "number as text", "bytes", "list of none")
+
+
+@dataclass
+class Journal:
+    """What one process wrote."""
+
+    role: str
+    rank: int | None
+    world: int | None
+    host: str
+    pid: int
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    end: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why there may be no PASS, and the beginnings of causes that say so. `strong`: a cause can be named."""
+
+    text: str
+    causes: tuple[str, ...]
+    strong: bool = True
+
+
+@dataclass(frozen=True)
+class Saying:
+    """What the oracle says, and what would be right."""
+
+    word: Word
+    right: str
+
+
+@dataclass
+class Account:
+    """Everything that happened in a program. `doubts` allow a verdict that is no PASS, and ask for none."""
+
+    program: Program
+    journals: Sequence[Journal]
+    containers: Sequence[Container]
+    tracked: set[Point]
+    recorded: set[Point]
+    reasons: list[Reason] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._world()
+        self._ends()
+        self._values()
+        self._doubts()
+
+    @property
+    def _ranks(self) -> list[Journal]:
+        return [journal for journal in self.journals if journal.role.startswith("rank")]
+
+    def _world(self) -> None:
+        if self.program.launched.alone:
+            self.reasons.append(Reason("each pod was a world of its own", ("rendezvous.", "variables.")))
+            return
+        came = {journal.rank for journal in self._ranks}
+        if missing := sorted(set(range(self.program.ranks)) - came):
+            causes = ("rank.", "rendezvous.", "unification.rank_silent")
+            self.reasons.append(Reason(f"ranks {missing} never started their program", causes))
+
+    def _ends(self) -> None:
+        last: dict[tuple[str, int], Journal] = {}
+        for journal in self._ranks:
+            last[journal.host, journal.pid] = (
+                journal  # a program that took another's place has its process id
+            )
+        for journal in last.values():
+            end = journal.end
+            if end is None:
+                self.reasons.append(
+                    Reason(f"rank {journal.rank} did not end by itself", ("rank.", "rendezvous."))
+                )
+            elif end["code"] != 0:
+                said = f"rank {journal.rank} ended with {end['code']} ({end['how']})"
+                self.reasons.append(Reason(said, ("rank.",)))
+            elif end["how"] == "os._exit 0":
+                self.doubts.append(f"rank {journal.rank} ended by os._exit(0)")
+        for container in self.containers:
+            if container.exit_code:
+                said = f"pod {container.index} ended with {container.exit_code}"
+                self.reasons.append(Reason(said, ("rank.", "rendezvous.")))
+
+    def _values(self) -> None:
+        lost: dict[str, list[str]] = defaultdict(list)
+        handed: dict[tuple[str, int | None], dict[float | None, Journal]] = defaultdict(dict)
+        for journal in self.journals:
+            for call in journal.calls:
+                for name, kind, number in call["leaves"]:
+                    if kind == "none" or (kind.startswith("in ") and number is None):
+                        continue
+                    if number is None:
+                        self.doubts.append(f"{kind} is no number")
+                        continue
+                    at = point(name, call["step"] or 0, float(number))
+                    if call["step"] is not None:
+                        handed[name, call["step"]].setdefault(at[2], journal)
+                    why = self._lost(at, call["step"] is None)
+                    if why:
+                        whose = "" if journal.role.startswith("rank") else f" of a {journal.role}"
+                        left = (
+                            kind.startswith(LEFT_OUT)
+                            or kind == "numpy bool"
+                            or call["container"] == "only items"
+                        )
+                        left = left or call["step_kind"] == "negative"
+                        group = f"{why}{whose}" + (
+                            f", which the client may leave out ({kind})" if left else ""
+                        )
+                        lost[group].append(f"{name}={number} at step {call['step']}")
+        for group, points in lost.items():
+            causes = (
+                ("unification.", "tracker.")
+                if "leave out" in group
+                else ("unification.", "rank.", "tracker.")
+            )
+            strong = group.startswith("not in the run") and " of a " not in group
+            self.reasons.append(Reason(f"{len(points)} numbers {group}, such as {points[0]}", causes, strong))
+        for (name, step), values in handed.items():
+            ranks = {journal.rank for journal in values.values()}
+            if len(values) > 1 and len(ranks) > 1:
+                text = f"ranks {sorted(map(str, ranks))} logged {name} at step {step} with several values"
+                self.reasons.append(Reason(text, ("unification.",)))
+            elif len(values) > 1:
+                self.doubts.append(f"{name} was logged at step {step} with several values")
+
+    def _lost(self, at: Point, any_step: bool) -> str:
+        """Return where a number that was handed over is not, or ""."""
+        names = {at[0], at[0].replace("/", ".")}
+        for place, points in (("the run", self.tracked), ("the ground truth", self.recorded)):
+            there = any((name, at[1], at[2]) in points for name in names)
+            if any_step:
+                there = any(name in names and value == at[2] for name, _, value in points)
+            if not there:
+                return f"not in {place}"
+        return ""
+
+    def _doubts(self) -> None:
+        does = self.program.worker
+        if not self.program.launched.proved:
+            self.doubts.append("nothing but variables says that the ranks are one world")
+        if does.second:
+            self.doubts.append(f"a second {does.second}")
+        children = {journal.role for journal in self.journals if not journal.role.startswith("rank")}
+        if children:
+            self.doubts.append("another process logged, too")
+
+    def judge(self, verdict: Verdict) -> Saying:
+        """Say whether the verdict is right."""
+        right = "; ".join(reason.text for reason in self.reasons) or "PASS"
+        errors = [check for check in verdict.checks if check.cause == "run.judge_error"]
+        if errors:
+            return Saying("judge error", errors[0].explanation)
+        if verdict.verdict == "PASS":
+            return Saying("wrong PASS" if self.reasons else "right", right)
+        if not self.reasons:
+            if any("os._exit" in doubt for doubt in self.doubts) and verdict.verdict == "UNKNOWN":
+                return Saying("vague", "rank.exited_early, or PASS because everything is there")
+            return Saying("right" if self.doubts else "wrong FAIL", right)
+        causes = tuple(cause for reason in self.reasons for cause in reason.causes)
+        if verdict.verdict == "UNKNOWN":
+            return Saying("vague" if any(reason.strong for reason in self.reasons) else "right", right)
+        named = bool(verdict.cause) and str(verdict.cause).startswith(causes)
+        return Saying(
+            "right"
+            if named or (self.doubts and str(verdict.cause).startswith("unification."))
+            else "wrong cause",
+            right,
+        )
+
+
+def account(
+    program: Program, bundle: Path, journals: Path, containers: Sequence[Container], tracked: set[Point]
+) -> Account:
+    """Return the account of a program that ran. `tracked`: what the tracker's database has of its run."""
+    read = [_journal(path) for path in sorted(journals.rglob("*.jsonl"))]
+    known = [journal for journal in read if journal is not None]
+    return Account(program, known, containers, tracked, set(_recorded(Bundle.open(bundle))))
+
+
+def tracked(database: Path, project: str, run_id: str) -> set[Point]:
+    """Return the points of a run, out of the tracker's database."""
+    command = [sys.executable, "-c", POINTS, str(database), project, run_id]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return {point(*json.loads(line)) for line in done.stdout.splitlines()}
+
+
+def _recorded(bundle: Bundle) -> Iterator[Point]:
+    """Yield every row of the ground truth, in whichever file."""
+    for path in sorted((bundle.path / "truth").glob("*.jsonl")):
+        for line in path.read_text().splitlines():
+            record = json.loads(line)
+            if record.get("kind") == "row":
+                row = TruthRow.model_validate(record)
+                yield point(row.metric, row.step, row.value)
+
+
+def _journal(path: Path) -> Journal | None:
+    """Return what a process wrote, or None where it wrote nothing. A line that was cut off is none."""
+    found: Journal | None = None
+    for line in path.read_text().splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if entry["kind"] == "start":
+            rank = entry["rank"] if entry["rank"] is not None else entry["host"].rpartition("-")[2]
+            world = int(entry["world_size"]) if entry["world_size"] else None
+            found = Journal(
+                entry["role"], int(rank) if rank.isdecimal() else None, world, entry["host"], entry["pid"]
+            )
+        elif found is not None and entry["kind"] == "call":
+            found.calls.append(entry)
+        elif found is not None:
+            found.end = entry
+    return found

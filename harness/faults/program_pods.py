@@ -1,0 +1,199 @@
+"""Run the pods of a Job as Docker containers of the worker image, without a cluster.
+
+The pod template is the one that a launch applies (harness/launch/indexed_job.py): the init around the
+command, the recorder's ConfigMap, changed scripts and the environment. Each pod is a container with its own
+address, process namespace and file system. If one fails, the others get SIGTERM, as the Job controller does
+with backoffLimit 0. A folder of this machine holds the journals.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.core import processes
+from harness.core.clock import now
+from harness.core.errors import HarnessError, ToolError
+from harness.core.kubernetes import Object
+from harness.launch.indexed_job import IndexedJobWorkload
+
+NAME = "trainer"
+"""Of the Job and of its headless Service. programs.yaml has the first pod's name: trainer-0.trainer."""
+JOURNALS = "/witness"
+GRACE_SECONDS = 30
+DOCKER_SECONDS = 120.0
+
+
+@dataclass
+class Container:
+    """A pod's container. Times are RFC 3339."""
+
+    index: int
+    name: str
+    created_at: str = ""
+    started_at: str = ""
+    finished_at: str = ""
+    address: str = ""
+    exit_code: int = -1
+    out_of_memory: bool = False
+    ended_at: str | None = None
+    """When it was told to end, because another pod failed."""
+    log: list[str] = field(default_factory=list)
+    """Lines, each with its time."""
+    message: str = ""
+    """The termination message."""
+
+
+def workload(script: str, nodes: int, image: str) -> IndexedJobWorkload:
+    """Return an Indexed Job whose pods run a shell script, as a user would write it."""
+    container = {"name": "worker", "image": image, "command": ["bash", "-c"], "args": [script]}
+    template = {
+        "metadata": {"labels": {"app": NAME}},
+        "spec": {"subdomain": NAME, "restartPolicy": "Never", "containers": [container]},
+    }
+    spec = {"completionMode": "Indexed", "completions": nodes, "parallelism": nodes, "backoffLimit": 0}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": NAME},
+        "spec": {**spec, "template": template},
+    }
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": NAME},
+        "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"app": NAME}},
+    }
+    return IndexedJobWorkload(job, (service,), "a generated program")
+
+
+@dataclass
+class Pods:
+    """The pods of one Job. `folder` is empty and of this Job alone."""
+
+    job: Object
+    """The Job that is applied."""
+    config_maps: Sequence[Object]
+    secrets: Mapping[str, str]
+    """Value of each key of the launch's Secret."""
+    nonce: str
+    folder: Path
+    journals: Path
+    hidden: str | None = None
+    """A Python file of the image whose import is to fail."""
+
+    def run(self, seconds: float) -> list[Container]:
+        """Run every pod to its end. Raises HarnessError when one has not ended after `seconds`."""
+        nodes = int(self.job["spec"]["completions"])
+        pods = [Container(index, f"{NAME}-{self.nonce}-{index}") for index in range(nodes)]
+        failed = threading.Lock()
+
+        def ended(pod: Container) -> None:
+            code = _docker("wait", pod.name, seconds=seconds).strip()
+            if code != "0" and failed.acquire(blocking=False):
+                self._end([other for other in pods if other is not pod])
+
+        try:
+            for pod in pods:
+                self._start(pod, pods[0])
+            with ThreadPoolExecutor(nodes) as pool:
+                list(pool.map(ended, pods))
+            for pod in pods:
+                self._look(pod)
+        except ToolError as error:
+            raise HarnessError(f"the pods of {self.nonce} did not run to their end: {error}") from None
+        finally:
+            _docker("rm", "--force", "--volumes", *(pod.name for pod in pods), check=False)
+        return pods
+
+    def _start(self, pod: Container, first: Container) -> None:
+        spec = self.job["spec"]["template"]["spec"]
+        container = spec["containers"][0]
+        message = self.folder / f"message-{pod.index}"
+        message.touch()
+        words = ["--name", pod.name, "--hostname", f"{NAME}-{pod.index}", "--domainname", NAME]
+        words += [
+            word
+            for name, text in self._environment(container, pod).items()
+            for word in ("--env", f"{name}={text}")
+        ]
+        volumes = {volume["name"]: self._volume(volume) for volume in spec.get("volumes") or []}
+        for mount in container.get("volumeMounts") or []:
+            source = volumes[mount["name"]] / mount.get("subPath", "")
+            words += ["--volume", f"{source}:{mount['mountPath']}:ro"]
+        words += ["--volume", f"{message}:/dev/termination-log", "--volume", f"{self.journals}:{JOURNALS}"]
+        if self.hidden is not None:
+            (self.folder / "hidden.py").write_text("raise ImportError('not in this image')\n")
+            words += ["--volume", f"{self.folder}/hidden.py:{self.hidden}:ro"]
+        if pod is not first:
+            words += ["--add-host", f"{NAME}-0.{NAME}:{first.address}"]
+        pod.created_at = now()
+        _docker(
+            "run",
+            "--detach",
+            *words,
+            container["image"],
+            *container["command"],
+            *(container.get("args") or []),
+        )
+        pod.address = _docker(
+            "inspect", "--format", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", pod.name
+        ).strip()
+
+    def _environment(self, container: Object, pod: Container) -> dict[str, str]:
+        """Return the container's environment: values, and those of the launch's Secret."""
+        found = {"JOB_COMPLETION_INDEX": str(pod.index)}
+        for entry in container.get("env") or []:
+            held = entry.get("valueFrom", {}).get("secretKeyRef")
+            found[entry["name"]] = self.secrets[held["key"]] if held else str(entry["value"])
+        return found
+
+    def _volume(self, volume: Object) -> Path:
+        """Lay a ConfigMap out as a kubelet does, and return its folder."""
+        folder, held = self.folder / str(volume["name"]), volume["configMap"]
+        if folder.exists():
+            return folder
+        found = next(one for one in self.config_maps if one["metadata"]["name"] == held["name"])
+        data = {key: text.encode() for key, text in (found.get("data") or {}).items()}
+        data |= {key: base64.b64decode(text) for key, text in (found.get("binaryData") or {}).items()}
+        for item in held.get("items") or [{"key": key, "path": key} for key in data]:
+            path = folder / item["path"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data[item["key"]])
+        return folder
+
+    def _end(self, others: Sequence[Container]) -> None:
+        """End what still runs: SIGTERM, and SIGKILL when its grace is over."""
+        for other in others:
+            other.ended_at = now()
+        if others:
+            with suppress(ToolError):
+                _docker("stop", "--time", str(GRACE_SECONDS), *(other.name for other in others))
+
+    def _look(self, pod: Container) -> None:
+        """Read how a container ended, and its log."""
+        state = json.loads(_docker("inspect", "--format", "{{json .State}}", pod.name))
+        pod.started_at, pod.finished_at = _moment(state["StartedAt"]), _moment(state["FinishedAt"])
+        pod.exit_code, pod.out_of_memory = int(state["ExitCode"]), bool(state["OOMKilled"])
+        if pod.ended_at is not None and pod.ended_at > pod.finished_at:
+            pod.ended_at = None
+        done = processes.run(["docker", "logs", "--timestamps", pod.name], timeout=DOCKER_SECONDS)
+        pod.log = sorted((done.stdout + done.stderr).splitlines(), key=lambda line: line.partition(" ")[0])
+        pod.message = (self.folder / f"message-{pod.index}").read_text()[:4096]
+
+
+def _moment(text: str) -> str:
+    """Return Docker's time with microseconds, as `now` has it."""
+    whole, _, fraction = text.removesuffix("Z").partition(".")
+    return f"{whole}.{fraction[:6]:0<6}Z"
+
+
+def _docker(*words: Any, seconds: float = DOCKER_SECONDS, check: bool = True) -> str:
+    return processes.run(["docker", *map(str, words)], timeout=seconds, check=check).stdout

@@ -1,0 +1,273 @@
+"""Run generated programs within a time budget, and count what the oracle says in a ledger.
+
+One tracker serves all programs of a session. The ledger is one JSON file: for each seed, the number of
+programs that ran, how many verdicts were right, and every miss. A session continues where the ledger ends.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from harness.context import RunContext
+from harness.core import processes
+from harness.core.errors import HarnessError, UsageError
+from harness.faults import program_oracle
+from harness.faults.program import Program, program
+from harness.faults.program_bundle import PROJECT, Place
+from harness.provision.images.build import build_worker
+from harness.provision.images.stack import resolve
+
+_LISTENING = re.compile(r"running on (http://\S+:\d+)")
+_START_SECONDS = 60.0
+FATAL = ("wrong PASS", "judge error")
+"""What no session may have. The other misses are counted until they are rare enough to be fatal too."""
+_FIND_TORCH = "import importlib.util as u; print(u.find_spec('torch').origin)"
+
+
+class Outcome(BaseModel):
+    """What the oracle says of the verdict of one program."""
+
+    seed: int
+    number: int
+    word: str
+    about: str
+    got: str
+    right: str
+    seconds: float = 0.0
+    bundle: str | None = None
+    """None: the verdict is right, and the bundle is gone."""
+
+    @property
+    def line(self) -> str:
+        which = f"program {self.number} of seed {self.seed} ({self.about})"
+        return f"{self.word}: {which}: {self.got}; right is: {self.right}"
+
+
+class Seed(BaseModel):
+    """What is known of one seed."""
+
+    programs: int = 0
+    """Programs 0 to this number ran."""
+    words: dict[str, int] = {}
+    misses: list[Outcome] = []
+
+
+class Ledger(BaseModel):
+    """The ledger, for several threads."""
+
+    seeds: dict[int, Seed] = {}
+
+    @classmethod
+    def read(cls, path: Path) -> Ledger:
+        """Return the ledger of a file, or an empty one. Raises UsageError."""
+        if not path.exists():
+            return cls()
+        try:
+            return cls.model_validate_json(path.read_text())
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{path} is no ledger of programs: {error}") from None
+
+    def add(self, outcome: Outcome) -> None:
+        """Add the next program of a seed."""
+        seed = self.seeds.setdefault(outcome.seed, Seed())
+        seed.programs = max(seed.programs, outcome.number + 1)
+        seed.words[outcome.word] = seed.words.get(outcome.word, 0) + 1
+        if outcome.word != "right":
+            seed.misses.append(outcome.model_copy(update={"bundle": None, "seconds": 0.0}))
+
+    def again(self, outcome: Outcome) -> None:
+        """Replace what is known of a program that was a miss."""
+        seed = self.seeds[outcome.seed]
+        old = next(miss for miss in seed.misses if miss.number == outcome.number)
+        seed.misses.remove(old)
+        seed.words[old.word] -= 1
+        self.add(outcome)
+
+    def write(self, path: Path) -> None:
+        """Replace the file."""
+        partial = path.with_suffix(".partial")
+        partial.write_text(
+            self.model_dump_json(
+                indent=1, exclude={"seeds": {"__all__": {"misses": {"__all__": {"bundle", "seconds"}}}}}
+            )
+            + "\n"
+        )
+        os.replace(partial, path)
+
+    @property
+    def summary(self) -> str:
+        """Return the counts in a sentence."""
+        words = sum((Counter(seed.words) for seed in self.seeds.values()), Counter[str]())
+        counts = ", ".join(f"{number} {word}" for word, number in sorted(words.items()) if number)
+        return f"{sum(words.values())} programs of {len(self.seeds)} seeds: {counts or 'none yet'}"
+
+
+@contextmanager
+def place(context: RunContext) -> Iterator[Place]:
+    """A place for programs: the worker image and a tracker that its containers reach.
+
+    Raises HarnessError when the tracker does not start.
+    """
+    settings = context.settings
+    image = build_worker(resolve(context), context)
+    gateway = "{{(index .IPAM.Config 0).Gateway}}"
+    host = processes.run(
+        ["docker", "network", "inspect", "bridge", "--format", gateway], timeout=30
+    ).stdout.strip()
+    torch = processes.run(
+        ["docker", "run", "--rm", image.tag, "python3", "-c", _FIND_TORCH], timeout=120
+    ).stdout.strip()
+    key = f"mlpi_{secrets.token_hex(16)}"
+    runs = settings.runs_dir.absolute() / f"programs-{secrets.token_hex(4)}"
+    runs.mkdir(parents=True)
+    with tempfile.TemporaryDirectory(prefix="programs-") as folder:
+        database, log = Path(folder) / "tracker.db", Path(folder) / "tracker.log"
+        command = [
+            sys.executable,
+            "-m",
+            "harness.tracker",
+            "--host",
+            host,
+            "--port",
+            "0",
+            "--db",
+            str(database),
+        ]
+        environment = processes.environment({"TRACKER_API_KEY": key}, only=("PATH",))
+        with (
+            log.open("wb") as out,
+            processes.started(command, cause=None, env=environment, stdout=out, stderr=out) as server,
+        ):
+            try:
+                yield Place(settings, image, _address(server, log), key, database, runs, torch)
+            finally:
+                server.terminate()
+    if not any(runs.iterdir()):
+        runs.rmdir()
+
+
+def _address(server: subprocess.Popen[str], log: Path) -> str:
+    """Return where the tracker listens, once it does."""
+    deadline = time.monotonic() + _START_SECONDS
+    while (found := _LISTENING.search(log.read_text())) is None:
+        if server.poll() is not None or time.monotonic() > deadline:
+            raise HarnessError(f"the tracker did not start: {log.read_text()[-500:]}")
+        time.sleep(0.05)
+    return found[1]
+
+
+def run(where: Place, drawn: Program) -> Outcome:
+    """Run one program, and ask the oracle. Raises HarnessError when it does not end."""
+    began = time.monotonic()
+    launched = where.launch(drawn, secrets.token_hex(4))
+    tracked = program_oracle.tracked(where.database, PROJECT, launched.run_id)
+    account = program_oracle.account(drawn, launched.bundle, launched.journals, launched.containers, tracked)
+    verdict = launched.verdict
+    saying = account.judge(verdict)
+    if saying.word == "right":
+        shutil.rmtree(launched.bundle)
+    return Outcome(
+        seed=drawn.seed,
+        number=drawn.number,
+        word=saying.word,
+        about=drawn.about,
+        got=f"{verdict.verdict} {verdict.cause or ''}".strip(),
+        right=saying.right[:400],
+        seconds=round(time.monotonic() - began, 1),
+        bundle=None if saying.word == "right" else str(launched.bundle),
+    )
+
+
+def session(where: Place, drawn: Iterable[Program], seconds: float, parallel: int) -> Iterator[Outcome]:
+    """Yield the outcome of each program in order. No program starts after `seconds`."""
+    deadline, numbered, lock = time.monotonic() + seconds, iter(drawn), threading.Lock()
+    done: dict[int, Outcome | Exception] = {}
+    changed = threading.Condition(lock)
+    running = parallel
+    handed = 0
+
+    def work() -> None:
+        nonlocal handed, running
+        try:
+            while time.monotonic() < deadline:
+                with lock:
+                    one = next(numbered, None)
+                    at, handed = handed, handed + (one is not None)
+                if one is None:
+                    return
+                try:
+                    result: Outcome | Exception = run(where, one)
+                except Exception as error:
+                    result = error
+                with changed:
+                    done[at] = result
+                    changed.notify_all()
+        finally:
+            with changed:
+                running -= 1
+                changed.notify_all()
+
+    with ThreadPoolExecutor(parallel) as pool:
+        for _ in range(parallel):
+            pool.submit(work)
+        for at in count():
+            with changed:
+                changed.wait_for(lambda at=at: at in done or not running)  # type: ignore[misc]
+                result = done.pop(at, None)
+            if result is None:
+                return
+            if isinstance(result, Exception):
+                raise result
+            yield result
+
+
+def programs(
+    seed: int,
+    seconds: float,
+    parallel: int,
+    path: Path | None,
+    again: bool,
+    only: list[int],
+    context: RunContext,
+) -> list[Outcome]:
+    """Run new programs of a seed, those with the numbers `only`, or the misses of a ledger `again`."""
+    ledger = Ledger.read(path) if path else Ledger()
+    known = ledger.seeds.get(seed, Seed())
+    if again:
+        drawn: Iterable[Program] = [
+            program(of, miss.number) for of, each in ledger.seeds.items() for miss in each.misses
+        ]
+    elif only:
+        drawn = [program(seed, number) for number in only]
+    else:
+        drawn = (program(seed, number) for number in count(known.programs))
+    outcomes = []
+    with place(context) as where:
+        for outcome in session(where, drawn, seconds, parallel):
+            outcomes.append(outcome)
+            context.progress(
+                outcome.line
+                if outcome.word != "right"
+                else f"{outcome.number}: {outcome.got}, {outcome.about}"
+            )
+            if path and not only:
+                (ledger.again if again else ledger.add)(outcome)
+                ledger.write(path)
+    context.progress(ledger.summary)
+    return outcomes

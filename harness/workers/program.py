@@ -1,0 +1,390 @@
+"""Run one generated training program, and keep a journal of it: python3 program.py PROGRAM.
+
+PROGRAM is base64 of the JSON that harness/faults/program.py draws. Each process has a journal below FOLDER,
+on a disk that outlives the container. A line is synced before its event happens: the start of a process, each
+call of `run.log` with every value in it, and the end with its exit code. Only the oracle reads the journals
+(harness/faults/program_oracle.py). A process without a line "end" was ended by something else.
+"""
+
+from __future__ import annotations
+
+import base64
+import collections
+import decimal
+import fractions
+import json
+import math
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+FOLDER = os.environ.get("PROGRAM_JOURNALS", "/witness")
+UPLOAD_SECONDS = 60.0
+KEPT_VARIABLES = ("PLUTO_", "PATH", "HOME", "NO_PROXY")
+"""Beginnings of the variables of a clean environment: without them the client reaches no tracker."""
+
+
+class OnlyItems:
+    """A mapping to whoever calls `items`, and to nobody else."""
+
+    def __init__(self, held: dict[str, Any]) -> None:
+        self._held = held
+
+    def items(self) -> Any:
+        return self._held.items()
+
+
+class Journal:
+    """The lines of one process."""
+
+    def __init__(self, folder: str, role: str) -> None:
+        os.makedirs(folder, exist_ok=True)
+        name = f"{os.uname().nodename}-{os.getpid()}-{time.time_ns()}.jsonl"
+        self._file = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._lock = threading.Lock()
+        numbers = {name.lower(): os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+        self.write("start", role=role, pid=os.getpid(), host=os.uname().nodename, **numbers)
+
+    def write(self, kind: str, **fields: Any) -> None:
+        line = json.dumps({"kind": kind, "time": time.time(), **fields}) + "\n"
+        with self._lock:
+            os.write(self._file, line.encode())
+            os.fsync(self._file)
+
+
+def value_of(kind: str, number: float) -> tuple[Any, list[float | None]]:
+    """Return a value of a kind, and each number in it. None stands for a value that is no number."""
+    import numpy
+
+    plain: dict[str, Any] = {
+        "float": lambda: number,
+        "int": lambda: int(number * 100),
+        "nan": lambda: math.nan,
+        "inf": lambda: math.inf,
+        "bool": lambda: int(number * 100) % 2 == 0,
+        "numpy bool": lambda: numpy.bool_(int(number * 100) % 2 == 0),
+        "float32": lambda: numpy.float32(number),
+        "float64": lambda: numpy.float64(number),
+        "float16": lambda: numpy.float16(number),
+        "int64": lambda: numpy.int64(number * 100),
+        "decimal": lambda: decimal.Decimal(number),
+        "fraction": lambda: fractions.Fraction(number),
+        "complex": lambda: complex(number, 0),
+        "none": lambda: None,
+        "text": lambda: "warm-up",
+        "long text": lambda: "x" * 300,
+        "number as text": lambda: str(number),
+        "bytes": lambda: str(number).encode(),
+    }
+    if kind in plain:
+        value = plain[kind]()
+        told = None if isinstance(value, (str, bytes, type(None))) else float(getattr(value, "real", value))
+        return value, [told]
+    if kind.startswith("array"):
+        size = int(kind.split()[1])
+        array = numpy.array(number) if size == 0 else numpy.arange(size) + number
+        return array, [float(one) for one in numpy.atleast_1d(array)]
+    if kind.startswith("tensor"):
+        import torch
+
+        size = int(kind.split()[1])
+        tensor = torch.tensor(number, dtype=torch.float64)
+        tensor = tensor if size == 0 else torch.arange(size, dtype=torch.float64) + number
+        return tensor, [float(one) for one in tensor.reshape(-1)]
+    if kind == "list of none":
+        return [None], [None]
+    if kind.startswith(("list", "tuple", "set")):
+        name, length = kind.split()
+        numbers: list[float | None] = [number + at for at in range(int(length))]
+        return {"list": list, "tuple": tuple, "set": set}[name](numbers), numbers
+    raise ValueError(f"no kind of value: {kind}")
+
+
+def entries_of(
+    spec: list[Any], prefix: str, own: str, number: float
+) -> tuple[dict[str, Any], list[list[Any]]]:
+    """Return the mapping of one call, and [name, kind, number] of each value in it.
+
+    An entry of `spec` is [name, kind], or [name, "nested" or "items", spec of what is inside].
+    """
+    data: dict[str, Any] = {}
+    leaves: list[list[Any]] = []
+    for at, (name, kind, *inside) in enumerate(spec):
+        named = f"{prefix}{name}{own}"
+        if kind in ("nested", "items"):
+            below, found = entries_of(inside[0], f"{named}/", "", number + at)
+            data[name + own if not prefix else name] = OnlyItems(below) if kind == "items" else below
+            leaves += [[path, f"in {kind}", each] for path, _, each in found]
+            continue
+        data[name + own if not prefix else name], numbers = value_of(kind, number + at)
+        leaves += [[named, kind, encoded(each)] for each in numbers]
+    return data, leaves
+
+
+def encoded(number: float | None) -> float | str | None:
+    """Return a number as JSON can hold it."""
+    return number if number is None or math.isfinite(number) else str(number)
+
+
+def wrapped(data: dict[str, Any], container: str) -> Any:
+    """Return the mapping of a call as the object that the program hands over."""
+    kinds: dict[str, Any] = {
+        "dict": dict,
+        "ordered": collections.OrderedDict,
+        "user dict": collections.UserDict,
+        "proxy": types.MappingProxyType,
+        "only items": OnlyItems,
+    }
+    return kinds[container](data)
+
+
+def step_of(kind: str, step: int) -> Any:
+    """Return a step of a kind. None: the client counts."""
+    import numpy
+
+    kinds: dict[str, Any] = {
+        "int": lambda: step,
+        "numpy": lambda: numpy.int64(step),
+        "float": lambda: float(step),
+        "array": lambda: numpy.array(step),
+        "none": lambda: None,
+        "negative": lambda: -1 - step,
+    }
+    return kinds[kind]()
+
+
+class Program:
+    """One process of the program."""
+
+    def __init__(self, spec: dict[str, Any], role: str, folder: str) -> None:
+        self.spec, self.role, self.folder = spec, role, folder
+        self.journal = Journal(folder, role)
+        self.rank = int(os.environ.get("RANK") or os.environ.get("JOB_COMPLETION_INDEX") or "0")
+        self.is_victim = self.rank == spec["victim"]
+        self.run: Any = None
+
+    def open_run(self) -> None:
+        """Start the client with a queue of this process alone."""
+        os.environ["PLUTO_DIR"] = f"/tmp/pluto/{self.role.replace(' ', '-')}-{os.getpid()}-{time.time_ns()}"  # noqa: S108
+        Path(os.environ["PLUTO_DIR"]).mkdir(parents=True, exist_ok=True)
+        import pluto
+
+        self.run = pluto.init(project=os.environ.get("PLUTO_PROJECT", "e2e"), name=f"program-{self.rank}")
+
+    def log(self, call: dict[str, Any], own: str, offset: int = 0) -> None:
+        """Write a call into the journal, then make it."""
+        step = call["step"] + offset
+        data, leaves = entries_of(call["data"], "", own, call["number"] + self.rank / 8 + offset / 64)
+        given = step_of(call["step_kind"], step)
+        told = None if given is None else int(given)
+        self.journal.write(
+            "call", leaves=leaves, step=told, step_kind=call["step_kind"], container=call["container"]
+        )
+        if given is None:
+            self.run.log(wrapped(data, call["container"]))
+        else:
+            self.run.log(wrapped(data, call["container"]), step=given)
+
+    def calls(self, part: list[dict[str, Any]], name: str, offset: int = 0) -> None:
+        """Make calls, each of several threads with metrics of its own."""
+        own = f"/{name}{self.rank}"
+        threads = [
+            threading.Thread(target=self.one_by_one, args=(part, f"{own}.{at}", offset))
+            for at in range(self.spec["threads"])
+        ]
+        for thread in threads:
+            thread.start()
+        self.one_by_one(part, "" if self.spec["shared_names"] and name == "rank" else own, offset)
+        for thread in threads:
+            thread.join()
+
+    def one_by_one(self, part: list[dict[str, Any]], own: str, offset: int) -> None:
+        for call in part:
+            self.log(call, own, offset)
+
+    def close_run(self) -> None:
+        """Finish, and wait until the client's upload process has ended.
+
+        In a world of several ranks `finish` itself does not wait.
+        """
+        if self.spec["patient"]:  # `finish` sends SIGTERM, which kills an upload process that has just begun
+            self.wait_until(lambda: all(map(_handles_sigterm, self.uploads())))
+        if self.spec["finish"]:
+            self.run.finish()
+            self.wait_until(lambda: not self.uploads())
+
+    def uploads(self) -> list[Path]:
+        """Return the /proc folders of the upload processes of this process's queue."""
+        own = os.environ["PLUTO_DIR"].encode()
+        return [each for each in Path("/proc").iterdir() if each.name.isdigit() and _uploads(each, own)]
+
+    def wait_until(self, over: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + UPLOAD_SECONDS
+        while not over() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    # -- processes ---------------------------------------------------------------------------------------
+    def words(self, role: str) -> list[str]:
+        """Return the command of another process of this program."""
+        return [os.path.abspath(__file__), sys.argv[1], role, self.folder]
+
+    def child(self, kind: str) -> None:
+        """Start a process that logs too, and wait for it."""
+        clean = {name: text for name, text in os.environ.items() if name.startswith(KEPT_VARIABLES)}
+        if kind == "fork":
+            if (pid := os.fork()) == 0:
+                self.forked()
+            os.waitpid(pid, 0)
+        elif kind in ("multiprocessing fork", "multiprocessing spawn"):
+            context: Any = multiprocessing.get_context(kind.split()[1])
+            process = context.Process(target=started, args=(self.spec, self.folder))
+            process.start()
+            process.join()
+        elif kind == "subprocess":
+            subprocess.run([sys.executable, *self.words("child")], check=False)
+        elif kind == "clean environment":
+            subprocess.run([sys.executable, *self.words("child")], check=False, env=clean)
+        elif kind == "env -i":
+            variables = [f"{name}={text}" for name, text in clean.items()]
+            subprocess.run(["env", "-i", *variables, sys.executable, *self.words("child")], check=False)
+        elif kind == "isolated":
+            subprocess.run([sys.executable, "-I", *self.words("child")], check=False)
+        elif kind == "no site":
+            packages = os.pathsep.join(entry for entry in sys.path if entry)
+            environment = {**clean, "PYTHONPATH": packages}
+            subprocess.run([sys.executable, "-S", *self.words("child")], check=False, env=environment)
+        elif kind == "without PYTHONPATH":
+            without = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+            subprocess.run([sys.executable, *self.words("child")], check=False, env=without)
+        elif kind == "helper":
+            subprocess.run([sys.executable, "-c", "print('a helper that logs nothing')"], check=False)
+
+    def forked(self) -> None:
+        """Log with the run of the parent, and end without the parent's exit handlers."""
+        self.journal, self.role = Journal(self.folder, "child"), "child"
+        try:
+            for call in self.spec["child_calls"]:
+                self.log(call, f"/child{self.rank}")
+        finally:
+            self.journal.write("end", how="os._exit", code=0)
+            os._exit(0)
+
+    # -- the end -----------------------------------------------------------------------------------------
+    def end(self, how: str) -> None:
+        """End as `how` says. Returns for an end that is the end of the script."""
+        codes = {"os._exit 0": 0, "os._exit 3": 3, "sys.exit 0": 0, "sys.exit 3": 3, "sys.exit text": 1}
+        codes |= {
+            "exception": 1,
+            "SIGKILL": 137,
+            "SIGTERM": 143,
+            "SIGABRT": 134,
+            "interrupt": 130,
+            "return": 0,
+        }
+        self.journal.write("end", how=how, code=codes[how])
+        if how.startswith("SIG"):
+            os.kill(os.getpid(), getattr(signal, how))
+            time.sleep(60)
+        if how.startswith("os._exit"):
+            os._exit(codes[how])
+        if how == "sys.exit text":
+            sys.exit("a text")
+        if how.startswith("sys.exit"):
+            sys.exit(codes[how])
+        if how == "exception":
+            raise RuntimeError("a generated program ends with an exception")
+        if how == "interrupt":
+            raise KeyboardInterrupt
+
+    def main(self) -> None:
+        """Do what the program says."""
+        spec = self.spec
+        if spec["group"]:
+            import torch.distributed as dist
+
+            dist.init_process_group("gloo")
+            dist.barrier()
+        self.open_run()
+        calls, half = spec["calls"], len(spec["calls"]) // 2
+        early = self.is_victim and spec["early"]
+        self.calls(calls[:half], "rank")
+        if self.is_victim:
+            self.child(spec["child"])
+        if early:
+            self.end(spec["end"])
+            if spec["end"] == "return":
+                return self.close_run()
+        if self.is_victim and spec["second"] == "init":
+            self.close_run()
+            self.open_run()
+            self.calls(calls[:half], "rank", offset=1 if spec["second_differs"] else 0)
+        if self.is_victim and spec["second"] == "exec":
+            self.close_run()
+            self.journal.write("end", how="exec", code=None)
+            os.execv(sys.executable, [sys.executable, *self.words("rank again")])  # noqa: S606
+        self.calls(calls[half:], "rank")
+        self.close_run()
+        self.end(spec["end"] if self.is_victim else "return")
+        return None
+
+    def as_child(self) -> None:
+        """Log with a run of its own client."""
+        self.open_run()
+        for call in self.spec["child_calls"]:
+            self.log(call, f"/child{self.rank}")
+        self.close_run()
+        self.journal.write("end", how="return", code=0)
+
+    def again(self) -> None:
+        """Log the second half, as the program that took the rank's place."""
+        self.open_run()
+        self.calls(self.spec["calls"][len(self.spec["calls"]) // 2 :], "rank")
+        self.close_run()
+        self.end(self.spec["end"])
+
+
+def started(spec: dict[str, Any], folder: str) -> None:
+    """Run a process of `multiprocessing`."""
+    Program(spec, "child", folder).as_child()
+
+
+def _uploads(process: Path, own: bytes) -> bool:
+    """Return whether this is an upload process of the client's queue, and runs."""
+    try:
+        command = (process / "cmdline").read_bytes()
+        state = (process / "stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return b"pluto.sync" in command and own in command and state != "Z"
+
+
+def _handles_sigterm(process: Path) -> bool:
+    """Return whether a process handles SIGTERM, or has ended."""
+    try:
+        (caught,) = (line for line in (process / "status").read_text().splitlines() if "SigCgt" in line)
+    except (OSError, ValueError):
+        return True
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def main(words: list[str]) -> None:
+    """Run the process that the words name: PROGRAM [ROLE FOLDER]."""
+    spec = json.loads(base64.b64decode(words[0]))
+    role = words[1] if len(words) > 1 else "rank"
+    folder = words[2] if len(words) > 2 else f"{FOLDER}/{os.environ.get('HARNESS_NONCE', 'none')}"
+    program = Program(spec, role, folder)
+    {"rank": program.main, "child": program.as_child, "rank again": program.again}[role]()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    main(sys.argv[1:])
