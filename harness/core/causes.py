@@ -74,6 +74,7 @@ CauseId = Literal[
     "launch.run_id_resumes",
     "launch.run_id_taken",
     "launch.rejected",
+    "launch.pods_refused",
     "launch.jobset_not_found",
     "launch.code_mismatch",
     "launch.config_deleted",

@@ -51,6 +51,7 @@ _REFUSALS = (
     _Text(("untolerated taint",), "admission.no_flavor", "final"),
     _Text(("doesn't match node affinity",), "admission.no_flavor", "final"),
     _Text(("insufficient unused quota",), "admission.pending"),
+    _Text(("LimitRange constraints",), "launch.pods_refused", "final"),
     _Text(("doesn't exist",), None, "final"),
     _Text(("does not exist",), None, "final"),
     _Text(("is inactive",), None, "final"),

@@ -33,7 +33,7 @@ from harness.judge import (
     unification,
     user_checks,
 )
-from harness.judge.case import names
+from harness.judge.case import Case, names
 from harness.judge.causes import CAUSES
 from harness.judge.facts import Facts
 from harness.judge.finding import Finding, decisive, explanation, found, unknown
@@ -50,6 +50,10 @@ def _rank_ends(facts: Facts) -> list[Finding]:
     return pods.rank_ends(facts.case, facts.ends)
 
 
+def _rank_pods(case: Case) -> Finding:
+    return pods.refused(case) or controllers.no_job(case) or pods.rank_pods(case)
+
+
 CHECKS: dict[CheckId, Judge] = {
     "harness": lambda facts: launching.ended(facts.manifest),
     "stages": lambda facts: launching.stages(facts.manifest),
@@ -60,7 +64,7 @@ CHECKS: dict[CheckId, Judge] = {
     "admission": _admission,
     "scheduling": lambda facts: starting.scheduling(facts.case),
     "image": lambda facts: starting.image(facts.case),
-    "rank-pods": lambda facts: controllers.no_job(facts.case) or pods.rank_pods(facts.case),
+    "rank-pods": lambda facts: _rank_pods(facts.case),
     "containers": lambda facts: containers.check(facts.case, facts.ends),
     "netcheck": lambda facts: netcheck.check(facts.case),
     "nodes": lambda facts: nodes.checks(facts.case, facts.ends),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from harness.evidence import refusals
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Launch, Manifest
 from harness.judge.causes import CAUSES
@@ -43,6 +44,10 @@ def _kubectl(bundle: Bundle, manifest: Manifest, launch: Launch, family: str, ch
     context = cluster.get("context") or (f"kind-{cluster['name']}" if cluster.get("name") else None)
     file = f" --kubeconfig {shlex.quote(str(cluster['kubeconfig']))}" if cluster.get("kubeconfig") else ""
     kubectl = f"kubectl{file}" + (f" --context {context}" if context else "") + f" -n {launch.namespace}"
+    if check.cause == "launch.pods_refused":
+        last = refusals.last([seen.object for seen in bundle.last("event").values()], 0.0)
+        rule = last.look(launch.namespace) if last else f"-n {launch.namespace} describe limitrange"
+        return [f"{kubectl.removesuffix(f' -n {launch.namespace}')} {rule}"] if rule else []
     if family in {"queue", "admission"}:
         return [f"{kubectl} describe workloads.kueue.x-k8s.io", f"{kubectl} get localqueue"]
     if family == "service":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from harness.core.clock import seconds
+from harness.evidence import refusals
 from harness.evidence.objects import mapping
+from harness.evidence.refusals import Refusal
 from harness.judge import containers, controllers, netcheck, tracker
 from harness.judge.case import Case, gated, names
 from harness.judge.ends import End, absent, first
@@ -35,18 +37,38 @@ def rank_pods(case: Case) -> Finding:
     if held:
         text = f"{names(ranks)} wait behind a scheduling gate, and nobody removes it"
         return controllers.not_followed(case, "rank-pods", "kueue", text, [pod.ref for pod in held])
-    refused = [seen for seen in case.bundle.history("event") if seen.object.get("reason") == "FailedCreate"]
-    if case.terminal == "Completed" or (case.broken("objects/pod.jsonl") and not refused):
+    refusal, refs = _refusal(case)
+    if case.terminal == "Completed" or (case.broken("objects/pod.jsonl") and not refusal):
         text = f"no pod of {names(ranks)} was recorded"
         return found("rank-pods", "run.evidence_missing", text, ranks=ranks, evidence=["objects/pod.jsonl"])
-    why = f": {refused[-1].object.get('message', '')}" if refused else ""
+    why = f": {refusal.message}" if refusal else ""
     return found(
         "rank-pods",
-        "controllers.webhook_not_serving" if "failed calling webhook" in why else "rank.missing",
+        "controllers.webhook_not_serving" if refusal and refusal.webhook_down else "rank.missing",
         f"{names(ranks)} never had a pod{why}",
         ranks=ranks,
-        evidence=[refused[-1].ref] if refused else ["objects/pod.jsonl"],
+        evidence=refs or ["objects/pod.jsonl"],
     )
+
+
+def refused(case: Case) -> Finding | None:
+    """Return a finding for pods that a rule of the cluster refuses at every try, or None."""
+    missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
+    refusal, refs = _refusal(case)
+    if not missing or case.terminal == "Completed" or refusal is None or not refusal.final:
+        return None
+    ranks = case.ranks_of(*missing)
+    why = [f"the rule is {' '.join(filter(None, refusal.rule))}"] if refusal.rule else []
+    text = f"the API server refuses the pods of {names(ranks)}: {refusal.message}"
+    return found("rank-pods", "launch.pods_refused", text, why=why, ranks=ranks, evidence=refs)
+
+
+def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
+    """Return the last refusal of a pod or Job that no newer pod contradicts, and the event that says it."""
+    events = case.bundle.last("event").values()
+    newest = refusals.created(pod.last.object for pod in case.pods.values())
+    last = refusals.last([seen.object for seen in events], newest)
+    return last, [seen.ref for seen in events if last and refusals.refusal(seen.object) == last][:1]
 
 
 def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:

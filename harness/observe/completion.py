@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.core.kubernetes import Object, condition
-from harness.evidence import messages
+from harness.evidence import messages, refusals
 from harness.evidence.fitting import never_fits
 from harness.observe.seen import Seen, container_statuses, decided, ended_as, gated, is_down, true
 
@@ -21,6 +21,7 @@ GRACE = {
     "image, surely": 1.0,
     "queue": 3.0,
     "unschedulable": 20.0,
+    "refused": 4.0,
     "never": 2.0,
     "others": 20.0,
     "evicted": 2.0,
@@ -68,6 +69,7 @@ class CompletionDetector(Seen):
             self._finished()
             or self._image()
             or self._admission()
+            or self._refused()
             or self._pods()
             or self._nodes()
             or self._init()
@@ -186,6 +188,23 @@ class CompletionDetector(Seen):
             if self._lasts(workload, "admission", waits, self.admission_seconds):
                 return f"not admitted in {self.admission_seconds:.0f} s: {message or 'Kueue says nothing'}"
         return None
+
+    def _refused(self) -> str | None:
+        """Return that the API server refuses pods of the launch, and that another try changes nothing."""
+        for item in self.all(self.launched):
+            refusal = self.refusal()
+            if self._lasts(item, "refused", refusal is not None) and refusal is not None:
+                return f"the API server refuses a pod of {refusal.kind} {refusal.name}: {refusal.message}"
+        return None
+
+    def refusal(self) -> refusals.Refusal | None:
+        """Return a refusal that will not change, while pods are missing, or None."""
+        pods = self.all("pod")
+        fewest = [(job.get("spec") or {}).get("minNodes") for job in self.all("torchrunjob")]
+        if len(pods) >= min([self.members, *filter(None, fewest)]):
+            return None
+        found = refusals.last(self.all("event"), refusals.created(pods))
+        return found if found and found.final else None
 
     def _pods(self) -> str | None:
         for pod in self.all("pod"):

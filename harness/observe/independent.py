@@ -24,8 +24,11 @@ class IndependentPods(CompletionDetector):
         lost = self.out_of_reach()
         waiting = [pod for pod in self.all("pod") if pod["metadata"]["uid"] not in self.exits]
         stuck = {pod["metadata"]["name"]: why for pod in waiting if (why := self._stuck(pod, lost))}
-        if 0 < self.members <= len(self.exits) + len(stuck):
-            said = "; ".join(f"{name}: {why}" for name, why in sorted(stuck.items()))
+        refused = self._refused()
+        absent = self.members - len(self.all("pod")) if refused else 0
+        if 0 < self.members <= len(self.exits) + len(stuck) + absent:
+            each = [f"{name}: {why}" for name, why in sorted(stuck.items())]
+            said = "; ".join([*each, *([refused] if refused else [])])
             return f"{len(self.exits)} of {self.members} pods have ended their command{said and f'; {said}'}"
         return self._idle()
 

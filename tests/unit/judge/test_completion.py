@@ -363,11 +363,20 @@ def test_a_rank_without_a_pod(judged):
     """Contract: a rank that never had a pod is named, with the events that say why."""
     job = stuck(bundles.healthy(), keep=3)
     job.drop_pod(1)
-    event = {"metadata": {"name": "e", "uid": "e"}, "reason": "FailedCreate", "message": "quota exceeded"}
-    job.see("event", 6, event)
+    about = {
+        "type": "Warning",
+        "involvedObject": {"kind": "Job", "name": "x"},
+        "lastTimestamp": bundles.at(6),
+    }
+    event = {
+        "metadata": {"name": "e", "uid": "e"},
+        "reason": "FailedCreate",
+        "message": "etcdserver: no leader",
+    }
+    job.see("event", 6, event | about)
     verdict = judged(job)
     assert (verdict.cause, verdict.ranks) == ("rank.missing", [1])
-    assert "quota exceeded" in verdict.explanation
+    assert "no leader" in verdict.explanation
 
 
 def test_ranks_on_one_node(judged):

@@ -152,8 +152,56 @@ def test_an_inactive_queue_says_why(tmp_path: Path) -> None:
 def test_a_pod_that_a_webhook_refuses(tmp_path: Path) -> None:
     job = without_end(pods=False)
     job.see("job", 3, {"kind": "Job", "metadata": {"name": "workers-0", "uid": "job"}})
-    event = {"metadata": {"name": "e", "uid": "e"}, "reason": "FailedCreate"}
-    event["message"] = 'Internal error occurred: failed calling webhook "mpod.kb.io": no endpoints available'
-    job.see("event", 4, event)
+    refused(
+        job, "Job", 'Internal error occurred: failed calling webhook "mpod.kb.io": no endpoints available'
+    )
     verdict = judged(job, tmp_path)
     assert (verdict.cause, verdict.ranks) == ("controllers.webhook_not_serving", [0, 1])
+
+
+def refused(job: bundles.Job, kind: str, message: str, reason: str = "FailedCreate") -> None:
+    event = {
+        "metadata": {"name": f"e-{kind}", "namespace": bundles.NAMESPACE, "uid": f"e-{kind}"},
+        "type": "Warning",
+        "reason": reason,
+        "involvedObject": {"kind": kind, "name": "multinode"},
+        "lastTimestamp": at(9),
+        "message": message,
+    }
+    job.see("event", 9, event, "ADDED")
+
+
+POLICY = (
+    "pods \"x\" is forbidden: ValidatingAdmissionPolicy 'nonroot' with binding 'b' denied request: no root"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [("Job", "FailedCreate"), ("DaemonSet", "FailedCreate"), ("JobSet", "JobCreationFailed")],
+)
+def test_pods_that_a_policy_refuses(tmp_path: Path, kind: str, reason: str) -> None:
+    """The API server's own sentence is the cause, whichever controller repeats it."""
+    job = without_end(pods=False)
+    deployment(job, "jobset", 1)
+    refused(job, kind, POLICY, reason)
+    verdict = judged(job, tmp_path)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "launch.pods_refused", [0, 1])
+    assert POLICY in verdict.explanation
+    assert any("describe validatingadmissionpolicy nonroot" in command for command in verdict.next)
+
+
+def test_one_pod_that_a_quota_refuses(tmp_path: Path) -> None:
+    job = without_end()
+    job.drop_pod(1)
+    refused(job, "Job", 'pods "x" is forbidden: exceeded quota: team, requested: cpu=1')
+    verdict = judged(job, tmp_path)
+    assert (verdict.cause, verdict.ranks) == ("launch.pods_refused", [1])
+    assert "ResourceQuota team" in verdict.explanation
+
+
+def test_a_refusal_that_was_over_is_no_cause(tmp_path: Path) -> None:
+    job = bundles.healthy()
+    refused(job, "Job", POLICY)
+    job.refresh()
+    assert judged(job, tmp_path).verdict == "PASS"

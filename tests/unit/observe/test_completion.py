@@ -49,6 +49,7 @@ def waiting(reason: str, message: str = "") -> dict[str, Any]:
         "ClusterQueue cq is inactive",
         "request (64) > maximum capacity (4)",
         "resource nvidia.com/gpu unavailable in ClusterQueue",
+        "resources didn't satisfy LimitRange constraints: spec: Invalid value",
         "couldn't assign flavors to pod set workers: untolerated taint {a b NoSchedule} in flavor f",
     ],
 )
@@ -315,3 +316,45 @@ def test_a_helper_is_given_time_to_end() -> None:
     end = CompletionDetector(container="rank", members=1)
     both = containers(("rank", {"terminated": {"exitCode": 0}}), ("proxy", {"running": {}}), phase="Running")
     assert told(end, "pod", both) is None
+
+
+def refused(end: CompletionDetector, message: str, at: str = "2026-01-01T00:00:05Z") -> str | None:
+    """The Job controller says that a pod could not be created."""
+    event = {
+        "metadata": {"name": "e", "uid": "e"},
+        "type": "Warning",
+        "reason": "FailedCreate",
+        "involvedObject": {"kind": "Job", "name": "x"},
+        "lastTimestamp": at,
+        "message": message,
+    }
+    end.observe("event", Observation(received_at=at, type="ADDED", object=event))
+    return end.reason()
+
+
+FORBIDDEN = 'pods "x-1" is forbidden: exceeded quota: team, requested: cpu=1, used: cpu=1, limited: cpu=1'
+
+
+def test_pods_that_a_rule_of_the_cluster_refuses_are_not_waited_for(end: CompletionDetector) -> None:
+    """Also where some pods were let in, unless a job is content with those."""
+    end.members = 2
+    told(end, "jobset", {})
+    told(end, "job", {})
+    assert told(end, "pod", {"phase": "Running"}) is None
+    assert FORBIDDEN in (refused(end, FORBIDDEN) or "")
+    told(end, "torchrunjob", {}, minNodes=1)
+    assert end.reason() is None
+
+
+def test_a_refusal_that_may_pass_goes_on(end: CompletionDetector) -> None:
+    end.members = 2
+    told(end, "jobset", {})
+    told(end, "job", {})
+    told(end, "pod", {"phase": "Running"})
+    assert refused(end, 'failed calling webhook "x": context deadline exceeded') is None
+
+
+def test_a_refusal_is_given_a_moment() -> None:
+    end = CompletionDetector(members=2)
+    told(end, "jobset", {})
+    assert refused(end, FORBIDDEN) is None

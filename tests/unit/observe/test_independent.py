@@ -96,3 +96,15 @@ def test_a_pod_that_is_not_there_yet_is_waited_for(end: IndependentPods) -> None
 def test_a_deleted_daemonset_is_the_end(end: IndependentPods) -> None:
     tell(end, "daemonset", "gpu-accept", "DELETED")
     assert end.reason() == "the DaemonSet was deleted"
+
+
+def test_pods_that_are_refused_are_not_waited_for(end: IndependentPods) -> None:
+    """Contract: the pods that were let in still end their command."""
+    tell(end, "pod", "c", "DELETED")
+    about = {"kind": "DaemonSet", "name": "gpu-accept"}
+    said = {"type": "Warning", "reason": "FailedCreate", "involvedObject": about, "message": "no root here"}
+    tell(end, "event", "e", **said, lastTimestamp="2026-01-01T00:00:05Z")
+    end.exited("a", 0)
+    assert end.reason() is None
+    end.exited("b", 0)
+    assert "no root here" in (end.reason() or "")

@@ -1,0 +1,134 @@
+"""Read from events that the API server refuses pods or Jobs of a launch, and which rule of the cluster does.
+
+The structure of an event comes first: a Warning about an object that makes pods, with the reason of a
+creation that failed. Its text decides only whether another try can succeed, and names the rule. Texts are
+those of Kubernetes 1.36. A refusal with an unknown text counts as one that does not change.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.core.clock import seconds
+from harness.evidence.objects import mapping
+
+_MAKERS = ("JobSet", "Job", "StatefulSet", "DaemonSet", "ReplicaSet", "TorchrunJob")
+"""Kinds whose controllers make pods, or Jobs that make pods."""
+_REASONS = ("FailedCreate", "JobCreationFailed", "HeadlessServiceCreationFailed")
+"""Reasons of Kubernetes' controllers and of JobSet 0.12 for an object that could not be created."""
+_PASSING = (
+    "failed calling webhook",
+    "no endpoints available",
+    "connection refused",
+    "context deadline exceeded",
+    "timed out",
+    "timeout",
+    "etcdserver",
+    "Internal error",
+    "TLS handshake",
+    "too many requests",
+    "not yet ready",
+    "object has been modified",
+    "already exists",
+    "is being terminated",
+    "status unknown for quota",
+    "error looking up service account",
+    'webhook "mpod.kb.io" denied',
+    'webhook "vpod.kb.io" denied',
+)
+"""Texts of a refusal that may be over at the next try.
+
+mpod and vpod are webhooks of JobSet and Kueue themselves: they deny a pod whose Job they have not read yet.
+"""
+_AGAIN = "(combined from similar events): "
+_RULES = (
+    (re.compile(r"(?:exceeded|failed) quota: (?P<name>[^,:\s]+)"), "ResourceQuota", True),
+    (re.compile(r"(?:maximum|minimum) \S+ (?:usage|limit) per|limit to request ratio"), "LimitRange", True),
+    (re.compile(r'violates PodSecurity "(?P<name>[^"]+)"'), "Pod Security Standard", False),
+    (re.compile(r"ValidatingAdmissionPolicy '(?P<name>[^']+)'"), "ValidatingAdmissionPolicy", True),
+    (re.compile(r'admission webhook "(?P<name>[^"]+)" denied'), "admission webhook", False),
+)
+"""Text of a refusal → the kind of the rule, and whether kubectl can describe it under this kind and name."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The API server refused an object of a launch.
+
+    `at` is the time of the last refusal in seconds since the epoch, 0.0 where the event gives none.
+    """
+
+    kind: str
+    name: str
+    message: str
+    at: float
+    final: bool
+    """Whether every other try will be refused alike."""
+
+    @property
+    def webhook_down(self) -> bool:
+        """Return whether the API server could not call a webhook that it has to ask."""
+        return "failed calling webhook" in self.message
+
+    @property
+    def rule(self) -> tuple[str, str] | None:
+        """Return kind and name of the rule that refuses, or None. The name of a LimitRange is not known."""
+        found = _rule(self.message)
+        return found[:2] if found else None
+
+    def look(self, namespace: str) -> str | None:
+        """Return the arguments of the kubectl command that shows the rule, or None."""
+        found = _rule(self.message)
+        if found is None:
+            return None
+        kind, name, described = found
+        if described:
+            return f"-n {namespace} describe {kind.lower()} {name}".rstrip()
+        if kind == "Pod Security Standard":
+            return f"get namespace {namespace} --show-labels"
+        return "get validatingwebhookconfigurations,mutatingwebhookconfigurations"
+
+
+def _rule(message: str) -> tuple[str, str, bool] | None:
+    for pattern, kind, described in _RULES:
+        if (match := pattern.search(message)) is not None:
+            return kind, match.groupdict().get("name") or "", described
+    return None
+
+
+def refusal(event: object) -> Refusal | None:
+    """Return what an event says of an object that could not be created, or None for another event."""
+    item, about = mapping(event), mapping(event, "involvedObject")
+    if (
+        item.get("type") != "Warning"
+        or item.get("reason") not in _REASONS
+        or about.get("kind") not in _MAKERS
+    ):
+        return None
+    message = str(item.get("message") or "").removeprefix(_AGAIN)
+    times = [
+        item.get("lastTimestamp"),
+        item.get("eventTime"),
+        mapping(item, "series").get("lastObservedTime"),
+    ]
+    at = max((seconds(str(text)) or 0.0 for text in times if text), default=0.0)
+    final = not any(text in message for text in _PASSING)
+    return Refusal(str(about["kind"]), str(about.get("name") or ""), message, at, final)
+
+
+def last(events: Iterable[object], newest_pod: float) -> Refusal | None:
+    """Return the latest refusal, or None where a pod was created after it.
+
+    `newest_pod` is the creation time of the newest pod in seconds since the epoch. Both times are whole
+    seconds, so a refusal and a pod of the same second do not exclude each other.
+    """
+    found = [each for event in events if (each := refusal(event)) is not None and each.at >= newest_pod]
+    return max(found, key=lambda each: (each.final, each.at), default=None)
+
+
+def created(pods: Iterable[object]) -> float:
+    """Return the creation time of the newest of these pods in seconds since the epoch, or 0.0."""
+    texts = [mapping(pod, "metadata").get("creationTimestamp") for pod in pods]
+    return max((seconds(str(text)) or 0.0 for text in texts if text), default=0.0)
