@@ -33,6 +33,9 @@ def faults(
     ] = 0,
     seed: Annotated[int, typer.Option(help="of the drawn faults: the same seed draws the same ones")] = 0,
     skip: Annotated[int, typer.Option(min=0, help="of the drawn faults, leave out the first ones")] = 0,
+    shard: Annotated[
+        str | None, typer.Option(help="inject the I-th of N parts that take equally long", metavar="I/N")
+    ] = None,
     undo: Annotated[bool, typer.Option("--undo", help="only undo what a killed run left injected")] = False,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -48,8 +51,10 @@ def faults(
     context = run_context(settings, progress(quiet))
     if random and names:
         raise UsageError("names of faults and --random were given: one of them was expected")
+    if random and shard:
+        raise UsageError("--shard and --random were given: one of them was expected")
     if only_list:
-        injecting.show(injecting.faults(names or [], random, seed, skip))
+        injecting.show(injecting.faults(names or [], random, seed, skip, shard))
         return 0
     if undo:
         if not injecting.undo_left(context):
@@ -60,7 +65,7 @@ def faults(
         rows, versions = injecting.recorded(ledger)
     else:
         rows, versions = injecting.inject(
-            injecting.faults(names or [], random, seed, skip), parallel, job, context
+            injecting.faults(names or [], random, seed, skip, shard), parallel, job, context
         )
     return injecting.report(rows, versions, settings, table, records, as_json)
 

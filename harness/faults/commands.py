@@ -20,6 +20,7 @@ from harness.faults.inject import Injector, journals
 from harness.faults.matrix import Matrix
 from harness.faults.record import record
 from harness.faults.rows import Row, expected
+from harness.faults.shards import Shard, recorded_seconds
 from harness.faults.undo import replay
 from harness.launch.konduktor.job_file import JobFile
 from harness.settings import Settings
@@ -50,10 +51,14 @@ def chosen(names: list[str]) -> list[Fault]:
     return list(found.values())
 
 
-def faults(names: list[str], random: int, seed: int, skip: int) -> list[Fault]:
-    """Return the chosen faults, or `random` draws of a seed, those after the first `skip`."""
+def faults(names: list[str], random: int, seed: int, skip: int, shard: str | None = None) -> list[Fault]:
+    """Return the chosen faults, or `random` draws of a seed, those after the first `skip`.
+
+    With `shard`, such as 2/4, return that part of the chosen faults. Raises UsageError.
+    """
     if not random:
-        return chosen(names)
+        found = chosen(names)
+        return Shard.parse(shard).of(found, recorded_seconds()) if shard else found
     return [drawn(seed, number) for number in range(skip, skip + random)]
 
 
