@@ -34,6 +34,7 @@ CheckId = Literal[
     "ground-truth-complete",
     "ranks-logged",
     "recorders-agree",
+    "keys",
     "restarts",
     "code",
     "run-exists",

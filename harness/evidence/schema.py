@@ -75,6 +75,8 @@ class Launch(Record):
     """Its controller restarts what ends, so containers stay when their command has ended (exits.jsonl)."""
     recorder: bool = False
     """A recorder around Pluto's client was mounted (harness/launch/recorder.py)."""
+    accounts: list[str] = []
+    """What the recorder closes accounts of: "keys". Empty in bundles of an older harness."""
     netcheck: Literal["before", "alone"] | None = None
     """netcheck ran in each pod: before the command, or alone, in a job that logs nothing with Pluto."""
     acceptance: Literal["nodes", "ddp"] | None = None

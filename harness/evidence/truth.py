@@ -9,12 +9,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from harness.evidence.truth_records import (
+    TruthAccount,
     TruthBlock,
     TruthClient,
     TruthCode,
     TruthEnd,
     TruthFault,
     TruthGap,
+    TruthInit,
+    TruthLeft,
     TruthLine,
     TruthMetrics,
     TruthRewrite,
@@ -27,9 +30,21 @@ OUTSIDE = "outside"
 """What frames of the recorder around the client have as "s"."""
 
 
-_AS_THEY_ARE: dict[
-    str, type[TruthBlock | TruthClient | TruthCode | TruthMetrics | TruthRewrite | TruthFault]
-] = {
+_AsItIs = (
+    TruthAccount
+    | TruthBlock
+    | TruthClient
+    | TruthCode
+    | TruthFault
+    | TruthInit
+    | TruthLeft
+    | TruthMetrics
+    | TruthRewrite
+)
+_AS_THEY_ARE: dict[str, type[_AsItIs]] = {
+    "account": TruthAccount,
+    "init": TruthInit,
+    "left": TruthLeft,
     "block": TruthBlock,
     "client": TruthClient,
     "code": TruthCode,

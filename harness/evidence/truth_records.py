@@ -24,6 +24,8 @@ class TruthStart(Record):
     """Hostname of its pod."""
     pod: str | None = None
     """Name of the pod whose log holds it."""
+    pid: int | None = None
+    """Process id inside the container. None in bundles of an older recorder."""
     restart: int | None = None
     """How often torchrun had restarted the ranks of this pod before. None without torchrun."""
     max_restarts: int | None = None
@@ -109,6 +111,38 @@ class TruthFault(Record):
     text: str
 
 
+class TruthInit(Record):
+    """The rows that follow were logged with the run object of another `init` of the same process."""
+
+    kind: Literal["init"] = "init"
+    number: int
+    """0 for the first init of the process."""
+    same_run: bool = True
+    """Whether it is attached to the run of the first."""
+
+
+class TruthLeft(Record):
+    """Values that the caller handed to `run.log` and that the client left out, by key and reason."""
+
+    kind: Literal["left"] = "left"
+    left: list[tuple[str, str, str, int, str, str]]
+    """(key, type of the value, reason, how many so far, first step, last step)."""
+
+
+class TruthAccount(Record):
+    """How many values the process handed to `run.log`: `handed` is `logged` and `left` together."""
+
+    kind: Literal["account"] = "account"
+    handed: int
+    logged: int
+    """Came into the client's queue."""
+    left: int
+    past: int = 0
+    """Came into the client's queue without `run.log`. They have rows, and are not in `handed`."""
+    unseen: str = ""
+    """Why the client's queue could not be watched, so that `logged` is not known."""
+
+
 class TruthRewrite(Record):
     """What the client was going to make of a value that it was given (harness/workers/client_rules.py).
 
@@ -139,6 +173,9 @@ TruthLine = Annotated[
     | TruthClient
     | TruthCode
     | TruthRewrite
+    | TruthInit
+    | TruthLeft
+    | TruthAccount
     | TruthMetrics
     | TruthEnd
     | TruthGap

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 
 from harness.evidence.columns import Columns, Part
 from harness.evidence.truth_records import (
+    TruthAccount,
     TruthBlock,
     TruthClient,
     TruthCode,
     TruthEnd,
     TruthFault,
     TruthGap,
+    TruthLeft,
     TruthMetrics,
     TruthRow,
     TruthStart,
@@ -35,6 +37,9 @@ class Attempt:
     """None when the recorder wrote no attempts."""
     end: TruthEnd | None = None
     client: TruthClient | None = None
+    account: TruthAccount | None = None
+    left: dict[tuple[str, str, str], tuple[int, str, str]] = field(default_factory=dict)
+    """(key, type, reason) of values that the client left out → how many, first step, last step."""
     code: list[tuple[int, TruthCode]] = field(default_factory=list)
     """What it said of the code that it ran, each with its line number."""
     row_count: int = 0
@@ -71,7 +76,15 @@ class Attempt:
     def told(
         self,
         number: int,
-        line: TruthBlock | TruthClient | TruthCode | TruthGap | TruthFault | TruthMetrics | TruthEnd,
+        line: TruthAccount
+        | TruthBlock
+        | TruthClient
+        | TruthCode
+        | TruthGap
+        | TruthFault
+        | TruthLeft
+        | TruthMetrics
+        | TruthEnd,
     ) -> None:
         """Take what is no row. `number` is its line."""
         if isinstance(line, TruthBlock):
@@ -80,6 +93,10 @@ class Attempt:
             self.client = line
         elif isinstance(line, TruthCode):
             self.code.append((number, line))
+        elif isinstance(line, TruthLeft):
+            self.left |= {(key, kind, why): entry for key, kind, why, *entry in line.left}  # type: ignore[misc]
+        elif isinstance(line, TruthAccount):
+            self.account = line
         elif isinstance(line, TruthMetrics):
             self.metrics |= {metric: (count, sha256) for metric, count, sha256 in line.metrics}
         elif isinstance(line, TruthGap):

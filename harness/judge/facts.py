@@ -9,7 +9,7 @@ from functools import cached_property
 from harness.core.checks import CheckId
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Manifest
-from harness.judge import agreement, ends, points, rewrites, truth
+from harness.judge import agreement, ends, keys, points, rewrites, truth
 from harness.judge.admission import refused
 from harness.judge.attachment import Attached
 from harness.judge.case import Case
@@ -77,7 +77,8 @@ class Facts:
     @cached_property
     def _comparison(self) -> tuple[points.Comparison, rewrites.Rewritten]:
         compared = points.compare(self.truths, self.recorded)
-        return compared, rewrites.explain(self.truths, self.recorded, compared)
+        left = keys.left_out(self.agreement)
+        return compared, rewrites.explain(self.truths, self.recorded, compared, left)
 
     @property
     def label(self) -> str:
@@ -109,6 +110,11 @@ class Facts:
         return launch is not None and launch.training
 
     @property
+    def _accounts(self) -> list[str]:
+        launch = self.bundle.manifest.launch if self.bundle.manifest else None
+        return launch.accounts if launch else []
+
+    @property
     def _torchrun(self) -> bool:
         launch = self.bundle.manifest.launch if self.bundle.manifest else None
         return launch is not None and launch.launcher == "torchrun"
@@ -122,6 +128,7 @@ class Facts:
             "acceptance": self._acceptance is not None,
             "training": self._training,
             "torchrun": self._torchrun,
+            "keys": self.tracked and "keys" in self._accounts,
         }
         return met[entry.applies]
 

@@ -7,13 +7,15 @@ another reason, and a renamed metric is not reported as lost and as foreign.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from harness.core.checks import CheckId
-from harness.evidence.truth_records import TruthBlock
+from harness.evidence.truth_records import TruthBlock, TruthRewrite
 from harness.judge.case import names
 from harness.judge.finding import Finding, found, passed
+from harness.judge.keys import Left
 from harness.judge.points import Comparison, Recorded, compact, same
 from harness.judge.rows import NONE
 from harness.judge.truth import Truth
@@ -36,8 +38,10 @@ class Rewritten:
     renamed_blocks: list[tuple[int, TruthBlock]] = field(default_factory=list)
     dropped: dict[tuple[int, str], list[int]] = field(default_factory=dict)
     """(rank, metric) → steps whose values the client left out."""
-    told: list[tuple[int, str]] = field(default_factory=list)
-    """(rank, what the recorder said of a value)."""
+    why: dict[tuple[int, str], str] = field(default_factory=dict)
+    """(rank, metric) → why the client left values of it out, or changed them."""
+    told: dict[tuple[int, str], list[TruthRewrite]] = field(default_factory=dict)
+    """(rank, reason) → what the recorder told of values that are changed or left out for that reason."""
 
     @property
     def ranks(self) -> set[int]:
@@ -45,24 +49,32 @@ class Rewritten:
         return {rank for rank, _ in (*keyed, *self.renamed_blocks, *self.told)}
 
 
-def explain(truths: list[Truth], recorded: Recorded, compared: Comparison) -> Rewritten:
-    """Move lost and foreign points that the client's rules explain from the comparison to the result."""
+def explain(
+    truths: list[Truth], recorded: Recorded, compared: Comparison, left: Iterable[Left] = ()
+) -> Rewritten:
+    """Move lost and foreign points that the client's rules explain from the comparison to the result.
+
+    `left` are values that the client was seen to leave out.
+    """
+    why = {(one.rank, one.key): one.why for one in left}
     result = Rewritten()
     by_rank = {truth.rank: truth for truth in truths}
     became: dict[str, dict[str, None]] = {}
     for truth in truths:
         for metric in [*truth.rows, *(block.metric for block in truth.blocks)]:
             became.setdefault(sent_name(metric), {})[metric] = None
-        result.told += [
-            (truth.rank, f"{r.metric} = {r.was} at step {r.step}: {r.why}") for r in truth.rewrites
-        ]
+        for rewrite in truth.rewrites:
+            why.setdefault((truth.rank, rewrite.metric), rewrite.why)
+            result.told.setdefault((truth.rank, rewrite.why), []).append(rewrite)
+    result.why, observed = why, {(one.rank, one.key) for one in left}
     result.merged = {name: list(of) for name, of in became.items() if len(of) > 1}
     for (rank, metric), steps in list(compared.lost.items()):
-        left = _renamed(by_rank[rank], metric, steps, recorded, result)
-        if any(not one.kept and one.metric == metric for one in by_rank[rank].rewrites) and left:
-            result.dropped[rank, metric] = left
-            left = []
-        _keep(compared.lost, (rank, metric), left)
+        rest = _renamed(by_rank[rank], metric, steps, recorded, result)
+        told = any(not one.kept and one.metric == metric for one in by_rank[rank].rewrites)
+        if rest and (told or (rank, metric) in observed):
+            result.dropped[rank, metric] = rest
+            rest = []
+        _keep(compared.lost, (rank, metric), rest)
     for entry in list(compared.lost_in_blocks):
         rank, block, have = entry
         if have == 0 and _has_block(recorded, block):
@@ -133,7 +145,19 @@ def _has_block(recorded: Recorded, block: TruthBlock) -> bool:
 
 def check(result: Rewritten, label: str) -> Finding:
     """Check `client-kept`: the client sent names, values and steps as the ranks gave them."""
-    parts: list[str] = []
+    parts = [
+        f"{result.why[rank, metric]}: {metric!r} of rank {rank} ({compact(steps)})"
+        for (rank, metric), steps in result.dropped.items()
+    ]
+    dropped = {(rank, metric) for rank, metric in result.dropped}
+    for (rank, why), rewrites in result.told.items():
+        others = [one for one in rewrites if (rank, one.metric) not in dropped]
+        more = len({one.metric for one in others}) - 1
+        parts += [
+            f"{why}: {one.metric} = {one.was} at step {one.step} of rank {rank}"
+            + (f", and {more} more of its metrics" if more > 0 else "")
+            for one in others[:1]
+        ]
     for name, metrics in sorted(result.merged.items()):
         who = names(rank for rank, metric in result.overwritten if sent_name(metric) == name)
         lost = [
@@ -153,9 +177,6 @@ def check(result: Rewritten, label: str) -> Finding:
         f"{metric!r} of {names(ranks)} was renamed to {sent_name(metric)!r} ({ranks.total()} points)"
         for metric, ranks in counts.items()
     ]
-    for (rank, metric), steps in result.dropped.items():
-        parts.append(f"{metric!r} of rank {rank} was left out ({compact(steps)})")
-    parts += [f"rank {rank}: {text}" for rank, text in result.told]
     if not parts:
         return passed(CHECK, "Pluto's client changed no name, value or step")
     text = f"Pluto's client did not send to {label} what the ranks gave it"

@@ -12,6 +12,7 @@ from harness.evidence.truth_records import (
     TruthBlock,
     TruthClient,
     TruthEnd,
+    TruthInit,
     TruthRewrite,
     TruthRow,
     TruthStart,
@@ -52,6 +53,11 @@ class Truth:
     @property
     def blocks(self) -> list[TruthBlock]:
         return [block for attempt in self.attempts for block in attempt.blocks]
+
+    @property
+    def metrics(self) -> set[str]:
+        """Return the names that the rank logged numbers under."""
+        return {*self.rows, *(block.metric for block in self.blocks)}
 
     @property
     def outside(self) -> bool:
@@ -108,6 +114,8 @@ def _read(case: Case, rank: int, suffix: str) -> Truth:
             truth.overwritten += rows_.extend(truth.rows, parts, mark)
         elif isinstance(line, TruthRewrite):
             truth.rewrites.append(line)
+        elif isinstance(line, TruthInit):
+            pass
         else:
             attempt.told(number, line)
     for series in truth.rows.values():

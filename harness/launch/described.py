@@ -63,6 +63,7 @@ def launch_of(workload: Workload, namespace: str, context: RecordedContext) -> L
         held=workload.held,
         job_name=workload.job_name(context.nonce),
         recorder=context.settings.recorder,
+        accounts=["keys"] if context.settings.recorder else [],
         netcheck=_netcheck(workload, context.settings),
         acceptance=workload.purpose if workload.purpose in ("nodes", "ddp") else None,
         **_of_training(workload),

@@ -20,6 +20,7 @@ _MODULES = (
     "__init__",
     "outside",
     "outside_client",
+    "outside_account",
     "ground_truth",
     "client_rules",
     "code_digest",

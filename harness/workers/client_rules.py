@@ -16,7 +16,9 @@ _PLAIN = re.compile(r"^[ -~]+$")
 _OTHER = re.compile(r"[^ -~]")
 LONGEST_TEXT = 200
 """Characters of a string that the client still sends. Longer ones it leaves out."""
-MOST_STEP = (1 << 63) - 1
+MAX_STEP = (1 << 63) - 1
+EXACT = 1 << 53
+"""Doubles hold every integer up to this one."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,31 @@ def sent_name(name: str) -> str:
     return name if _PLAIN.match(name) else _OTHER.sub("-", name)
 
 
+def whole(step: Any) -> int | None:
+    """Return the whole number of a step of any type (NumPy's, a tensor, text), or None if it has none.
+
+    The recorder, its frames and the comparison with the client's queue all use this one function.
+    """
+    if not isinstance(step, (int, float, str)) and callable(getattr(step, "item", None)):
+        try:
+            step = step.item()
+        except Exception:  # more than one number
+            return None
+    if isinstance(step, bytes):  # A step of NumPy's, as the client's queue keeps it.
+        return int.from_bytes(step, "little", signed=True)
+    try:
+        return int(step) if isinstance(step, (int, float, str)) else None
+    except (ValueError, OverflowError):
+        return None
+
+
 def sent(value: Any, step: Any = 0) -> Sent:
     """Return what comes into the run of a value that is handed to `run.log({name: value}, step=step)`."""
-    refused = _refused(step)
+    why = refused(step)
     one = _list(value) if isinstance(value, list) else _scalar(value)
-    if not refused:
+    if not why:
         return one
-    return Sent(one.values if math.isfinite(step) else (), kept=False, why=refused)
+    return Sent(one.values if whole(step) is not None else (), kept=False, why=why)
 
 
 def _list(items: list[Any]) -> Sent:
@@ -63,6 +83,10 @@ def _list(items: list[Any]) -> Sent:
 
 def _scalar(value: Any) -> Sent:
     kind = type(value).__name__
+    if isinstance(value, str) and hasattr(value, "item"):
+        return Sent(
+            kept=False, why=f"the client takes NumPy's strings for numbers, and leaves them out ({kind})"
+        )
     if isinstance(value, str):
         long = len(value) > LONGEST_TEXT
         why = f"the client leaves out strings longer than {LONGEST_TEXT} characters" if long else ""
@@ -101,10 +125,16 @@ def _number(number: float) -> Sent:
     return Sent((double,))
 
 
-def _refused(step: Any) -> str:
-    """Return why Pluto refuses a step, with the whole request that it comes in, or ""."""
+def refused(step: Any) -> str:
+    """Return why a step, and the whole request that it comes in, does not reach the run, or ""."""
+    if isinstance(step, str):  # The client's queue turns digits into a number.
+        number = whole(step)
+        return refused(number) if number is not None else f"Pluto refuses step {step[:40]!r}"
+    if not isinstance(step, (int, float)):
+        kind = type(step).__name__
+        return f"the client cannot send a step of type {kind}, nor what it sends with it: use int(step)"
     if isinstance(step, float) and (not math.isfinite(step) or step != int(step)):
         return f"Pluto refuses step {step}, which is no whole number, and all that is sent with it"
-    if isinstance(step, (int, float)) and not 0 <= step <= MOST_STEP:
+    if isinstance(step, (int, float)) and not 0 <= step <= MAX_STEP:
         return f"Pluto refuses step {step}, and all that is sent with it"
     return ""

@@ -12,6 +12,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+if __package__:  # mounted as a package by the harness (outside.py); beside a worker it is a plain module
+    from . import client_rules
+else:
+    import client_rules  # type: ignore[no-redef]
+
 METRIC = 0
 SENT = 2
 """pluto.sync.store: RecordType.METRIC, SyncStatus.COMPLETED."""
@@ -44,7 +49,7 @@ def read(pluto_dir: str) -> dict[str, Any] | None:
     error = ""
     for status, step, payload, message in rows:
         for metric in json.loads(payload):
-            steps[status == SENT].setdefault(metric, set()).add(int(step or 0))
+            steps[status == SENT].setdefault(metric, set()).add(client_rules.whole(step) or 0)
         error = message if status != SENT and message else error
     return {
         "whole": not kept or first == 1,

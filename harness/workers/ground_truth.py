@@ -98,8 +98,10 @@ class Recorder:
             self._tell(metric, step, value, sent)
         if (name := client_rules.sent_name(metric)) != metric:
             self._warn(metric, "name", f"Pluto's client renames {metric!r} to {name!r}")
-        for number in sent.values:
-            self._record(metric, int(step), number, time_ms)
+        whole = client_rules.whole(step)
+        if whole is not None:
+            for number in sent.values:
+                self._record(metric, whole, number, time_ms)
 
     def _record(self, metric: str, step: int, value: float, time_ms: int | None) -> None:
         row = frames.row_bytes(metric, step, value)
@@ -140,20 +142,42 @@ class Recorder:
         """Write the last frame, and this rank's digest into $KONDUKTOR_OUTPUT_DIR/result.json. Returns the
         digest.
         """
-        self.flush()
-        for metric in list(self._blocks):
-            self._write_block(metric)
-        if self._tells_code:
-            self.code(last=True)
+        for write in (self.flush, self._write_blocks, self._write_last_code, self._write_metrics):
+            self.guarded(write)
         summary = {"count": self.count, "sha256": self._root.hexdigest()}
-        if self.count > self.row_limit:
-            metrics = [[name, rows, sha.hexdigest()] for name, (rows, sha) in self._metrics.items()]
-            self._write_in_parts(metrics, lambda part: {"k": "metrics", "metrics": part})
         self._write({"k": "end", **summary})
         folder = output_dir or os.environ.get("KONDUKTOR_OUTPUT_DIR")
         if folder:
             _merge_result(Path(folder) / "result.json", self.rank, {**summary, **self.mark})
         return summary
+
+    def guarded(self, write: Callable[[], None]) -> None:
+        """Write a part of the record. If that fails, the record has the fault, and goes on."""
+        while True:
+            try:
+                return write()
+            except Exception as error:
+                self.fault(f"{type(error).__name__}: {error}")
+                if not isinstance(error, ValueError) or not self._pending:
+                    return None
+                # A row that fits no frame has been left out; the rows behind it have not been written yet.
+
+    def fault(self, text: str) -> None:
+        """Record that rows may be missing, and why."""
+        self._write({"k": "fault", "text": text[:500]})
+
+    def _write_blocks(self) -> None:
+        for metric in list(self._blocks):
+            self._write_block(metric)
+
+    def _write_last_code(self) -> None:
+        if self._tells_code:
+            self.code(last=True)
+
+    def _write_metrics(self) -> None:
+        if self.count > self.row_limit:
+            metrics = [[name, rows, sha.hexdigest()] for name, (rows, sha) in self._metrics.items()]
+            self._write_in_parts(metrics, lambda part: {"k": "metrics", "metrics": part})
 
     def _tell(self, metric: str, step: int, value: Any, sent: client_rules.Sent) -> None:
         """Say in the log and to the harness what becomes of a value. Its own text may be long."""
@@ -222,7 +246,7 @@ def _life() -> dict[str, Any]:
     counts = {"restart": "TORCHELASTIC_RESTART_COUNT", "max_restarts": "TORCHELASTIC_MAX_RESTARTS"}
     found = {name: os.environ.get(variable, "") for name, variable in counts.items()}
     numbers = {name: int(text) if text.isdecimal() else None for name, text in found.items()}
-    return {"host": os.uname().nodename, **numbers}
+    return {"host": os.uname().nodename, "pid": os.getpid(), **numbers}
 
 
 def _merge_result(path: Path, rank: int, summary: dict[str, Any]) -> None:

@@ -2,7 +2,8 @@
 
 A point is recorded before the client has it, as the caller gave it: its own name, the value that the client
 would send, and the step that the client uses where the caller gives none (pluto-ml 0.0.29, op.py). Files,
-tables, histograms and text are no points. Standard library only, Python 3.9 and later.
+tables, histograms and text are no points. When the client returns, every value of the call is accounted for
+(outside_account.py). Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, ClassVar  # noqa: UP035 - Python 3.9
 
-from . import client_state, outside, truth_frames
+from . import client_rules, client_state, outside, outside_account, truth_frames
 from .ground_truth import STDOUT, Recorder
+from .outside_account import Account, Leaf, Queue, Queued
 
 
 class Stream(Recorder):
@@ -28,24 +30,81 @@ class Stream(Recorder):
 
     mark: ClassVar[dict[str, str]] = {"s": "outside"}
     _in_call = False
+    _run = 0
 
-    def call(self, rows: list[tuple[str, int, float]], time_ms: int) -> None:
-        """Record the points of one call."""
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._names: set[str] = set()
+
+    def call(
+        self, rows: list[tuple[str, int, float]], time_ms: int, run: int = 0, same_run: bool = True
+    ) -> None:
+        """Record the points of one call. `run` is the number of the run object, by its `init`."""
+        if run != self._run:
+            self.flush()
+            self._write({"k": "init", "number": run, "same_run": same_run})
+            self._run = run
         self._in_call = True
         try:
             for metric, step, value in rows:
-                self.record(metric, step, value, time_ms)
+                if metric not in self._names:
+                    self._named(metric)
+                self._record(metric, step, value, time_ms)
         finally:
             self._in_call = False
         if rows and self._may_write_at_once():
             self.flush()
 
-    def fault(self, text: str) -> None:
-        """Record that rows may be missing, and why."""
-        self._write({"k": "fault", "text": text[:500]})
+    def _named(self, metric: str) -> None:
+        if len(self._names) < MAX_NAMES:
+            self._names.add(metric)
+        if (name := client_rules.sent_name(metric)) != metric:
+            self._warn(metric, "name", f"Pluto's client renames {metric!r} to {name!r}")
+
+    def rounded(self, metric: str, step: int, value: Any, sent: client_rules.Sent) -> None:
+        """Say in the log and record that the run will hold another number."""
+        self._tell(metric, step, value, sent)
+
+    def left_out(self, entry: list[Any]) -> None:
+        """Say in the log and record at once that the client left out a value, for a reason that is new."""
+        key, kind, why, _, step, _ = entry
+        if kind != "NoneType":
+            self._warn(key, why, f"{key!r} ({kind}) at step {step} was not logged: {why}")
+        self.flush()
+        self._write({"k": "left", "left": [entry]})
+
+    def account(self, entries: list[list[Any]], totals: dict[str, Any]) -> None:
+        """Record what became of every value that was handed to the client."""
+        self._write_in_parts(entries, lambda part: {"k": "left", "left": part})
+        self._write({"k": "account", **totals})
 
     def _may_write_at_once(self) -> bool:
         return not self._in_call and super()._may_write_at_once()
+
+
+class Handed(dict):  # type: ignore[type-arg]
+    """What the client gets in place of the caller's data: the same entries, each tensor read once."""
+
+    def __init__(self, entries: list[tuple[Any, Any]]) -> None:
+        super().__init__(entries)
+        self._entries = entries
+
+    def items(self) -> Any:
+        return self._entries  # also where a key comes twice
+
+
+class Call:
+    """One call of `log`: the data and the step as the client is to get them, and what came in."""
+
+    def __init__(self, data: Any, step: Any, otherwise: str) -> None:
+        self.data, self.step, self.otherwise = data, step, otherwise
+        self.came: list[Leaf] | None = None
+        """None for a dictionary of plain numbers, which needs no look at each."""
+        self.queued: Queued | None = None
+
+
+Known = tuple[int, bool, Queue | None]  # Python 3.9
+MAX_NAMES = 100_000
 
 
 class Outside:
@@ -59,8 +118,14 @@ class Outside:
         """Held during a call of `log` that gives no step."""
         self._pid = os.getpid()
         self._lock = threading.RLock()
+        self._account = Account(stream.left_out)
         self._steps: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        """By run: the step of its last call."""
+        """By run object: the step of its last call."""
+        self._runs: weakref.WeakKeyDictionary[Any, tuple[int, bool, Queue | None]] = (
+            weakref.WeakKeyDictionary()
+        )
+        """By run object: its number, whether it is attached to the run of the first, its queue."""
+        self._first_run: list[Any] = []
         self._failed = False
         self._ended = False
 
@@ -69,35 +134,96 @@ class Outside:
         """Return whether this is the process that records, and not a child that was forked from it."""
         return self._pid == os.getpid()
 
-    def take(self, op: Any, data: Any, step: Any, timestamp: Any) -> tuple[Any, Any]:
-        """Record one call of `log`. Return its data and step as the client is to get them.
+    def known(self, op: Any) -> Known:
+        """Return the number of a run object, and watch its queue from now on."""
+        with self._lock:
+            if op in self._runs:
+                return self._runs[op]
+            run, queue, manager = getattr(op.settings, "_op_id", None), None, op._sync_manager
+            if not self._first_run:
+                self._first_run.append(run)
+            number = len(self._runs)
+            if manager is not None:
+                self.queue = str(manager.db_path)
+                try:
+                    queue = Queue(manager.store, functools.partial(self.past, op))
+                except Exception as error:
+                    self._account.unseen = f"this client's queue is not known ({error!r})"[:300]
+            self._runs[op] = number, run == self._first_run[0], queue
+            return self._runs[op]
 
-        The data are the caller's own, but for tensors: their value is read once, here, and the client gets
+    def take(self, op: Any, data: Any, step: Any, timestamp: Any) -> Call:
+        """Record one call of `log` before the client has it.
+
+        The data stay the caller's own, but for tensors: their value is read once, here, and the client gets
         the number that it would have read. A second reading would make the device wait twice.
         """
-        if not isinstance(data, Mapping) or op.settings.mode == "noop":
-            return data, step
-        manager = op._sync_manager
+        number, same_run, queue = self.known(op)
+        manager, mode = op._sync_manager, op.settings.mode
         with self._lock:
             if step is None:
                 step = self._steps.get(op, op._step) + 1
             self._steps[op] = step
-        if manager is not None:
-            self.queue = str(manager.db_path)
+        call = Call(data, step, "" if manager is not None else _unsent(mode))
+        meant = client_rules.whole(step)
         rows: list[tuple[str, int, float]] = []
-        read: dict[str, Any] = {}
-        for name, value in data.items():
-            if not isinstance(name, str):
-                continue  # The client refuses it.
-            handed, points = _read(value)
-            if handed is not value and manager is not None:
-                read[name] = handed
-            rows += [(name, int(step), point) for point in points]
+        if type(data) is dict and manager is not None and _plain(data):
+            rows = [(name, meant, value) for name, value in data.items()] if meant is not None else []
+        else:
+            call.came = []
+            read: dict[int, Any] = {}
+            entries = _entries(data)
+            for name, value in entries or ():
+                call.came += outside_account.leaves(name, value, functools.partial(_number, read))
+                if not isinstance(name, str) or meant is None or mode == "noop":
+                    continue
+                sent = client_rules.sent(_read(value, read))
+                rows += [(name, meant, point) for point in sent.values]
+                if sent.why and sent.kept and not isinstance(value, list):
+                    self.stream.rounded(name, meant, value, sent)
+            if entries is None:
+                call.came += outside_account.leaves("", data, _no_number)
+            elif manager is not None and (read or type(data) is not dict):
+                call.data = Handed([(name, _read(value, read)) for name, value in entries])
         with self._lock:
-            if self._ended and rows:
+            if self._ended and (rows or call.came):
                 raise RuntimeError("points were logged after the end of the process's own code")
-            self.stream.call(rows, _milliseconds(timestamp))
-        return ({**data, **read} if read else data), step
+            self.stream.call(rows, _milliseconds(timestamp), number, same_run)
+        call.queued = queue.begin() if queue is not None else None
+        return call
+
+    def close(self, op: Any, call: Call, raised: Exception | None) -> None:
+        """Account for the values of a call when the client has returned from it. Never raises."""
+        try:
+            queue = self._runs[op][2]
+            if queue is not None:
+                queue.stop()
+            with self._lock:
+                if call.came is None:
+                    if call.queued is not None and self._account.same(call.data, call.queued, call.step):
+                        return
+                    call.came = [Leaf(name, name, value, value) for name, value in call.data.items()]
+                self._account.close_call(call.came, call.queued, call.step, call.otherwise, raised)
+        except Exception as error:
+            self.failed(error)
+
+    def past(self, op: Any, metrics: Mapping[str, Any], step: Any, time_ms: Any) -> None:
+        """Record numbers that come into the client's queue without `run.log`. Never raises."""
+        if not self.here:
+            return
+        try:
+            number, same_run, _ = self._runs[op]
+            meant = client_rules.whole(step or 0)
+            rows = [
+                (name, meant, value)
+                for name, value in metrics.items()
+                if isinstance(value, (int, float)) and not isinstance(value, bool) and meant is not None
+            ]
+            with self._lock:
+                self._account.came_past(len(rows))
+                self.stream.call(rows, int(time_ms), number, same_run)
+        except Exception as error:
+            self.failed(error)
 
     def failed(self, error: Exception) -> None:
         """Tell the log and the evidence, once, that rows may be missing. Never raises."""
@@ -121,9 +247,13 @@ class Outside:
             if crashed():
                 self.stream.flush()
                 return
-            if self.queue is not None:
-                self.stream.client(client_state.read(str(Path(self.queue).parent)))
+            self.stream.guarded(self._tell_client)
+            self.stream.guarded(lambda: self.stream.account(*self._account.frames()))
             self.stream.end()
+
+    def _tell_client(self) -> None:
+        if self.queue is not None:
+            self.stream.client(client_state.read(str(Path(self.queue).parent)))
 
 
 _recording: Outside | None = None
@@ -193,6 +323,12 @@ def _around_init(original: Callable[..., None]) -> Callable[..., None]:
         except Exception as error:
             outside.say(f"could not start: {error!r}")
         original(op, *arguments, **options)
+        recording = _recording
+        if recording is not None and recording.here:
+            try:
+                recording.known(op)
+            except Exception as error:
+                recording.failed(error)
 
     return init
 
@@ -207,10 +343,18 @@ def _around_log(original: Callable[..., Any]) -> Callable[..., Any]:
             with recording.counting if step is None else nullcontext():
                 try:
                     timestamp = options.get("timestamp", rest[1] if len(rest) > 1 else None)
-                    data, step = recording.take(op, data, step, timestamp)
+                    call = recording.take(op, data, step, timestamp)
                 except Exception as error:
                     recording.failed(error)
-                return original(op, data, step, *rest, **options)
+                    return original(op, data, step, *rest, **options)
+                raised: Exception | None = None
+                try:
+                    return original(op, call.data, call.step, *rest, **options)
+                except Exception as error:
+                    raised = error
+                    raise
+                finally:
+                    recording.close(op, call, raised)
         if outside.records_elsewhere(os.environ):
             _tell_of_a_child(op)
         return original(op, data, step, *rest, **options)
@@ -218,25 +362,56 @@ def _around_log(original: Callable[..., Any]) -> Callable[..., Any]:
     return log
 
 
-def _read(value: Any) -> tuple[Any, list[float]]:
-    """Return a value as the client is to get it, and the points in it. A list holds several for one step."""
-    if isinstance(value, list):
-        read = [_read(one) for one in value]
-        same = all(handed is one for (handed, _), one in zip(read, value))  # noqa: B905 - Python 3.9
-        return value if same else [handed for handed, _ in read], [
-            point for _, found in read for point in found
-        ]
-    if isinstance(value, bool):
-        return value, []
+def _unsent(mode: str) -> str:
+    """Return why a run without an upload process sends nothing."""
+    if mode == "noop":
+        return "the mode of the run is noop, so the client sends nothing"
+    return "sync_process_enabled is False, so the client sends nothing"
+
+
+def _plain(data: dict[Any, Any]) -> bool:
+    """Return whether all keys are strings, and all values numbers that a double holds."""
+    for name, value in data.items():
+        kind = type(value)
+        if type(name) is not str or not (
+            kind is float or (kind is int and -client_rules.EXACT <= value <= client_rules.EXACT)
+        ):
+            return False
+    return True
+
+
+def _entries(data: Any) -> list[tuple[Any, Any]] | None:
+    """Return what the client will iterate over, or None for data that it refuses. `items` is called once."""
+    items = getattr(data, "items", None)
+    return [(name, value) for name, value in items()] if callable(items) else None
+
+
+def _number(read: dict[int, Any], value: Any) -> Any:
+    """Return the number in a value as the client reads it, or None. `read` keeps what was read, by id."""
     if isinstance(value, (int, float)):
-        return value, [value]
+        return value
+    if id(value) in read:
+        return read[id(value)]
     try:
         number = value.item()
     except Exception:  # No tensor, or one of several numbers: the client too leaves it out.
-        return value, []
-    if isinstance(number, bool):  # The client sends it, but would leave out a plain bool.
-        return value, [number]
-    return (number, [number]) if isinstance(number, (int, float)) else (value, [])
+        return None
+    if isinstance(number, (int, float)):
+        if not isinstance(number, bool):  # The client queues it, but would not queue a plain bool.
+            read[id(value)] = number
+        return number
+    return None
+
+
+def _no_number(_: Any) -> None:
+    return None
+
+
+def _read(value: Any, read: dict[int, Any]) -> Any:
+    """Return a value as the client is to get it: the number in place of the tensor."""
+    if isinstance(value, list):
+        return [read.get(id(item), item) for item in value]
+    return read.get(id(value), value)
 
 
 def _milliseconds(timestamp: Any) -> int:

@@ -7,15 +7,20 @@ A frame is one line, at most MAX_LINE bytes (one atomic pipe write):
     @truth1 <base64 of compact JSON> <first 32 hex digits of HMAC-SHA256(nonce, base64 text)>
 
 The JSON has "k" (kind), "r" (rank), "a" (attempt), "q" (seq), and by its kind
-    {"k":"start","t":time_ms,"host":hostname,"restart":n,"max_restarts":n}
+    {"k":"start","t":time_ms,"host":hostname,"pid":n,"restart":n,"max_restarts":n}
     {"k":"rows","n":first_row_number,"rows":[[metric, step, value, time_ms], ...]}
     {"k":"block","metric":m,"first":step,"last":step,"count":c,"sha256":hex}
     {"k":"code","facts":[[what, name, value], ...]}     see code_digest.py
     {"k":"client","whole":bool,"sent":{m:[[first,last],...]},"unsent":{...},"error":text}
     {"k":"fault","text":why_rows_may_be_missing}
+    {"k":"init","number":n,"same_run":bool}    the rows that follow came through the n-th init of the process
+    {"k":"left","left":[[key, type, why, values, first_step, last_step], ...]}
+    {"k":"account","handed":n,"logged":n,"left":n,"past":n,"unseen":text}
     {"k":"rewrite","metric":m,"step":text,"was":text,"kept":bool,"why":text}
     {"k":"metrics","metrics":[[metric, rows, sha256], ...]}    of an attempt with blocks, before its end
     {"k":"end","count":rows_in_all,"sha256":root}
+A "left" frame comes with the first value that the client leaves out for a reason, and again, with all counts,
+before the "account" (outside_account.py). "init" comes with the second init, and where the rows change.
 A "fault" may have a number below 0: a child of the rank wrote it, outside the sequence.
 Frames of the recorder that the harness puts around the client (outside_client.py) have "s":"outside" as well.
 A rank may live more than once: torchrun starts it again, its pod is made again. Each life is an attempt with

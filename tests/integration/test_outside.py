@@ -20,7 +20,15 @@ from mounting import lay_out
 from tracker_server import Server
 
 from harness.evidence.truth import TruthCollector
-from harness.evidence.truth_records import TruthEnd, TruthFault, TruthLine, TruthRow, TruthStart
+from harness.evidence.truth_records import (
+    TruthAccount,
+    TruthEnd,
+    TruthFault,
+    TruthLeft,
+    TruthLine,
+    TruthRow,
+    TruthStart,
+)
 from harness.launch import recorder
 from harness.tracker.audit import EmbeddedAudit, collect
 
@@ -58,6 +66,19 @@ class Ran:
     def points(self, rank: int = 0) -> Points:
         rows = [line for line in self.lines(rank) if isinstance(line, TruthRow)]
         return {(row.metric, row.step): repr(row.value) for row in rows}
+
+    def account(self, rank: int = 0) -> TruthAccount:
+        (account,) = [line for line in self.lines(rank) if isinstance(line, TruthAccount)]
+        assert account.handed == account.logged + account.left
+        return account
+
+    def entries(self, rank: int = 0) -> dict[tuple[str, str, str], int]:
+        """Return how many values were left out by key, type and reason."""
+        lines = [line for line in self.lines(rank) if isinstance(line, TruthLeft)]
+        return {entry[:3]: entry[3] for line in lines for entry in line.left}
+
+    def left(self, rank: int = 0) -> dict[tuple[str, str], int]:
+        return {(key, kind): count for (key, kind, _), count in self.entries(rank).items()}
 
     def ended(self, rank: int = 0) -> bool:
         return any(isinstance(line, TruthEnd) for line in self.lines(rank))
@@ -148,28 +169,41 @@ KINDS = """
 
 
 def test_every_kind_of_value_is_recorded_as_the_tracker_has_it(ran: Run, kept: Callable[..., Points]) -> None:
-    """Names, steps and values are those that the client sends, to the last bit. Nothing else is a point."""
+    """Names, steps and values are those that the client sends, to the last bit. Others are left out."""
     done = ran(KINDS)
     assert done.code == 0, done.output
-    assert done.points() == kept()
+    points = done.points()
+    assert points.pop(("flag", 3)) == "1.0"
+    assert points == kept()
     assert done.ended()
-    names = {metric for metric, _ in done.points()}
+    names = {metric for metric, _ in points}
     assert {"plain", "tensor", "list", "beside", "named", "dated"} <= names
-    assert not {"flag", "text", "histogram", "nested", "array", "none"} & names
-    assert done.points()["implicit", 5] == "2.5"
+    assert not {"text", "histogram", "nested", "array", "none"} & names
+    assert points["implicit", 5] == "2.5"
+    account = done.account()
+    assert done.left() == {
+        ("flag", "bool"): 1,
+        ("list", "int"): 2,
+        ("tensors", "Tensor"): 1,
+        ("nested.a", "int"): 1,
+        ("none", "NoneType"): 1,
+        ("array", "ndarray"): 1,
+    }
+    assert (account.handed, account.logged, account.left, account.past, account.unseen) == (27, 20, 7, 0, "")
 
 
 def test_a_value_that_the_client_sends_and_the_tracker_refuses_is_a_point(
     ran: Run, kept: Callable[..., Points]
 ) -> None:
-    """The client leaves out a plain bool, and sends one of numpy. No tracker takes it, so it is lost."""
+    """The client leaves out a plain bool at once, and one of NumPy when it uploads."""
     done = ran("""
         import pluto, numpy
         run = pluto.init(name="node0")
         run.log({"flag": numpy.bool_(True), "plain": True}, step=0)
         run.finish()
     """)
-    assert done.points() == {("flag", 0): "1.0"}, done.output
+    assert done.points() == {("flag", 0): "1.0", ("plain", 0): "1.0"}, done.output
+    assert {key: kind.rstrip("_") for key, kind in done.left()} == {"flag": "bool", "plain": "bool"}
     assert kept() == {}
 
 
@@ -263,7 +297,9 @@ def test_only_the_rank_records(ran: Run) -> None:
     """)
     assert done.points() == {("loss", 0): "1.0", ("loss", 1): "2.0"}, done.output
     kinds = [line.kind for line in done.lines()]
-    assert kinds == ["start", "fault", "fault", "fault", "row", "row", "client", "end"], done.output
+    assert kinds == ["start", "fault", "fault", "fault", "row", "row", "client", "account", "end"], (
+        done.output
+    )
     assert done.output.count("a child of rank 0, which logs to Pluto too") == 3
 
 
@@ -284,7 +320,7 @@ def test_a_rank_of_torchrun_that_never_logs_says_so(ran: Run) -> None:
     done = ran(
         "import subprocess, sys; subprocess.run([sys.executable, '-c', 'pass'], check=True)", LOCAL_RANK="0"
     )
-    assert [line.kind for line in done.lines()] == ["start", "end"]
+    assert [line.kind for line in done.lines()] == ["start", "account", "end"]
     assert done.lines()[-1].count == 0  # type: ignore[union-attr]
 
 
@@ -358,3 +394,153 @@ def test_a_worker_that_records_too_has_both(ran: Run, tmp_path: Path) -> None:
     assert [line.outside for line in other if isinstance(line, TruthStart)] == [True]
     message = json.loads((tmp_path / "home0" / "out" / "result.json").read_text())
     assert (message["truth"]["0"]["count"], "s" in message["truth"]["0"]) == (2, False)
+
+
+ODD = """
+    import collections, datetime, decimal, fractions, types, numpy, pluto
+    class OnlyItems:
+        def items(self):
+            return iter([("only/a", 1.0), ("only/a", 2.0), ("only/b", 2)])
+    run = pluto.init(name="node0")
+    run.log(OnlyItems(), step=0)
+    run.log(types.MappingProxyType({"proxy": 1.0}), step=1)
+    run.log({"decimal": decimal.Decimal("0.5"), "fraction": fractions.Fraction(1, 2), "beside": 1.0}, step=2)
+    run.log({"deep": {"x": {"y": [1.0, {"z": 2.0}]}}, "counter": collections.Counter(a=3)}, step=3)
+    run.log({"when": datetime.date(2026, 1, 1), "numpy text": numpy.str_("a"), "set": {1, 2}}, step=4)
+    run.log({"phase": "warm-up", "long": "x" * 201, "bytes": b"1", "empty": [], "mixed": ["a", "b"]}, step=5)
+    for step in range(6, 9):
+        run.log({"loss": 0.5, "ok": step > 6, "lone": None}, step=step)
+    for refused in ({3: 1.0, "with a key": 2.0}, {"complex": numpy.complex64(1j), "with complex": 1.0}):
+        try:
+            run.log(refused, step=9)
+        except TypeError:
+            pass
+    try:
+        run.log(["no", "mapping"], step=9)
+    except AttributeError:
+        pass
+    run.finish()
+"""
+
+
+def test_every_value_is_accounted_for_whatever_its_type(ran: Run, kept: Callable[..., Points]) -> None:
+    """Contract: each leaf was logged, or is named with its type and the reason why not."""
+    done = ran(ODD)
+    assert done.code == 0, done.output
+    assert done.ended()
+    left = done.left()
+    for key, kind in {
+        ("only/a", "float"),
+        ("decimal", "Decimal"),
+        ("fraction", "Fraction"),
+        ("deep.x.y.0", "float"),
+        ("deep.x.y.1.z", "float"),
+        ("counter.a", "int"),
+        ("when", "date"),
+        ("numpy text", "str_"),
+        ("set.0", "int"),
+        ("long", "str"),
+        ("bytes", "bytes"),
+        ("empty", "list"),
+        ("3", "float"),
+        ("with a key", "float"),
+        ("complex", "complex64"),
+        ("with complex", "float"),
+        ("", "str"),
+    }:
+        assert (key, kind) in left, (key, left)
+    assert (left["ok", "bool"], left["lone", "NoneType"]) == (3, 3)
+    assert not {"proxy", "beside", "phase", "mixed", "loss", "only/b"} & {key for key, _ in left}
+    why = {key: reason for key, _, reason in done.entries()}
+    assert "client raised TypeError: Object of type complex is not JSON serializable" in why["with complex"]
+    assert why["ok"] == "the client leaves out booleans (bool)"
+    assert "the client leaves out what is no int or float (Decimal)" in why["decimal"]
+    logged = {key for key in kept() if key in done.points()}
+    assert {("only/b", 0), ("proxy", 1), ("beside", 2), ("loss", 8)} <= logged
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [("numpy.int64(5)", "a step of type int64"), ("numpy.array(5)", "a step of type ndarray"), ("'7'", "")],
+)
+def test_a_step_of_another_type_is_recorded_with_its_number(
+    ran: Run, kept: Callable[..., Points], step: str, expected: str
+) -> None:
+    """The client queues NumPy's steps as bytes, which it cannot send. The record says so, and has its end."""
+    done = ran(f"""
+        import numpy, pluto
+        run = pluto.init(name="node0")
+        run.log({{"loss": 0.5}}, step={step})
+        run.finish()
+    """)
+    assert done.code == 0, done.output
+    assert done.ended()
+    assert done.points() == {("loss", 7 if "7" in step else 5): "0.5"}
+    assert all(expected in why for _, _, why in done.entries())
+    assert done.left() == ({("loss", "float"): 1} if expected else {})
+    assert (kept() == done.points()) is not bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ("settings={'mode': 'noop'}", "mode of the run is noop"),
+        ("settings={'sync_process_enabled': False}", "sync_process_enabled"),
+    ],
+)
+def test_a_run_that_sends_nothing_is_accounted_for(ran: Run, options: str, reason: str) -> None:
+    done = ran(f"""
+        import pluto
+        run = pluto.init(name="node0", {options})
+        for step in range(3):
+            run.log({{"loss": 1.0, "nested": {{"a": 1}}}}, step=step)
+        run.finish()
+    """)
+    assert (done.account().handed, done.account().logged) == (6, 0), done.output
+    assert all(reason in why for _, _, why in done.entries())
+
+
+def test_numbers_that_come_past_log_are_recorded(ran: Run, kept: Callable[..., Points]) -> None:
+    """As the client's own migration does it, and programs that know its queue."""
+    done = ran("""
+        import time, pluto
+        run = pluto.init(name="node0")
+        run.log({"loss": 1.0}, step=0)
+        run._log_metrics_batch([({"batch": 2.0}, 1, time.time()), ({"batch": 3.0}, 2, time.time())])
+        run._sync_manager.enqueue_metrics({"direct": 4.0}, int(time.time() * 1000), 3)
+        run.finish()
+    """)
+    assert done.code == 0, done.output
+    assert done.points() == kept()
+    assert len(done.points()) == 4
+    assert (done.account().handed, done.account().past) == (1, 3)
+
+
+def test_a_client_whose_queue_is_unknown_says_so(ran: Run) -> None:
+    """What cannot be observed is never taken for logged."""
+    done = ran("""
+        import pluto
+        from pluto.sync.store import SyncStore
+        SyncStore.put = SyncStore.enqueue; del SyncStore.enqueue
+        import pluto.sync.process as process
+        process.SyncProcessManager.enqueue_metrics = lambda self, metrics, timestamp_ms, step: self.store.put(
+            run_id=self.run_id, record_type=0, payload=metrics, timestamp_ms=timestamp_ms, step=step)
+        process.SyncProcessManager.enqueue_system_metrics = lambda *_: None
+        run = pluto.init(name="node0")
+        run.log({"loss": 1.0}, step=0)
+        run.finish()
+    """)
+    assert "queue is not known" in done.account().unseen, done.output
+    assert done.ended()
+
+
+def test_the_second_init_of_a_process_is_marked(ran: Run) -> None:
+    done = ran("""
+        import pluto
+        for value in (1.0, 2.0):
+            run = pluto.init(name="node0")
+            run.log({"loss": value})
+            run.finish()
+    """)
+    kinds = [line.kind for line in done.lines()]
+    assert kinds == ["start", "row", "init", "row", "client", "account", "end"], done.output

@@ -124,7 +124,9 @@ def test_a_value_that_the_client_changes(judged: Judged, value: object, told: st
     frame = TruthRewrite(metric="flag", step="0", was=repr(value), kept=said.kept, why=said.why)
     job.truth[0].insert(-1, frame)
     verdict = judged(job)
-    assert f"rank 0: flag = {value!r} at step 0: " in rewrote(verdict)
+    explained = rewrote(verdict)
+    where = "'flag' of rank 0 (step 0)" if said.values and not said.kept else f"flag = {value!r} at step 0"
+    assert explained.index(said.why) < explained.index(where)
     assert told in verdict.explanation
     assert verdict.consequences == []
 

@@ -1,0 +1,268 @@
+"""Account for every value that a program hands to `run.log`: queued by Pluto's client, or left out, and why.
+
+The recorder stands at both ends of the client's `log`. `leaves` lists what came in, a `Queue` notes what the
+client put into its own queue meanwhile, and `Account.close_call` compares the two. Nothing is predicted: the
+client's rules (client_rules.py) only word the reason. Standard library only, Python 3.9 and later.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable  # noqa: UP035 - Python 3.9
+
+from . import client_rules
+
+MAX_DEPTH, MAX_LEAVES = 20, 10_000
+"""Of one nested value. Deeper and further leaves count as one."""
+MAX_ENTRIES = 1000
+"""Keys and reasons with an entry of their own. Values of further ones share one entry."""
+METRIC = 0
+"""pluto.sync.store: RecordType.METRIC."""
+NOTHING_QUEUED = "the client queued nothing of it"
+
+
+class Queued:
+    """What the client queued during one call of `log`: numbers by name, and names of everything else."""
+
+    __slots__ = ("metrics", "others", "steps")
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, Any] = {}
+        self.steps: list[Any] = []
+        self.others: list[tuple[str, Any]] = []
+
+
+class Queue:
+    """Notes what one run of the client puts into its queue (pluto.sync.store.SyncStore)."""
+
+    def __init__(self, store: Any, past: Callable[[Mapping[str, Any], Any, Any], None]) -> None:
+        """Wrap the methods of `store`. Raises AttributeError if it is not the queue of a known client.
+
+        `past` is called with the numbers, the step and the time (ms) of each record that comes into the
+        queue outside of a call of `log`.
+        """
+        self._calls = threading.local()
+        enqueue, batch, file = store.enqueue, store.enqueue_batch, store.enqueue_file
+
+        def enqueue_(
+            run_id: str, record_type: int, payload: Any, timestamp_ms: int, step: Any = None, **more: Any
+        ) -> Any:
+            if self._call is None and record_type == METRIC:
+                past(payload, step, timestamp_ms)
+            done = enqueue(run_id, record_type, payload, timestamp_ms, step, **more)
+            self._after(record_type, payload, step)
+            return done
+
+        def batch_(records: Any, *rest: Any, **named: Any) -> Any:
+            for _, kind, payload, time_ms, step in records:
+                if kind == METRIC:
+                    past(payload, step, time_ms)
+            return batch(records, *rest, **named)
+
+        def file_(*given: Any, **named: Any) -> Any:
+            done = file(*given, **named)
+            if (call := self._call) is not None:
+                call.others.append((named.get("log_name", ""), None))
+            return done
+
+        store.enqueue, store.enqueue_batch, store.enqueue_file = enqueue_, batch_, file_
+
+    @property
+    def _call(self) -> Queued | None:
+        return getattr(self._calls, "now", None)
+
+    def begin(self) -> Queued:
+        """Note what this thread queues from now on."""
+        self._calls.now = queued = Queued()
+        return queued
+
+    def stop(self) -> None:
+        self._calls.now = None
+
+    def _after(self, record_type: int, payload: Any, step: Any) -> None:
+        call = self._call
+        if call is None:
+            return
+        if record_type == METRIC:
+            call.metrics.update(payload)
+            call.steps.append(step)
+        elif isinstance(payload, dict) and "log_name" in payload:
+            call.others.append((payload["log_name"], payload.get("data")))
+
+
+class Leaf:
+    """One value of a call: the key under which it came, and the number that it is, if it is one."""
+
+    __slots__ = ("depth", "kind", "last", "name", "number", "path", "value")
+
+    def __init__(self, name: str, path: str, value: Any, number: Any, *, depth: int = 0, last: bool = True):
+        self.name, self.path, self.value, self.number = name, path, value, number
+        self.depth, self.last = depth, last
+        self.kind = type(value).__name__
+
+
+def leaves(name: Any, value: Any, read: Callable[[Any], Any]) -> list[Leaf]:
+    """Return the leaves of one value. `read` returns the number that the client takes it for, or None."""
+    found: list[Leaf] = []
+    text = name if isinstance(name, str) else repr(name)[:80]
+    if isinstance(value, list):
+        for item in value:
+            _nested(text, text, item, 1 if isinstance(item, list) else 0, read, found, set())
+        numbers = [leaf for leaf in found if leaf.depth == 0 and leaf.number is not None]
+        for leaf in numbers[:-1]:
+            leaf.last = False
+        return found or [Leaf(text, text, value, None)]
+    _nested(text, text, value, 0, read, found, set())
+    return found
+
+
+def _nested(
+    name: str, path: str, value: Any, depth: int, read: Any, found: list[Leaf], above: set[int]
+) -> None:
+    inner = None
+    if depth < MAX_DEPTH and len(found) < MAX_LEAVES and id(value) not in above:
+        inner = _inner(value)
+    if inner is None:
+        found.append(Leaf(name, path, value, read(value) if depth == 0 else None, depth=depth))
+        return
+    before = len(found)
+    for key, item in inner:
+        _nested(name, f"{path}.{str(key)[:80]}", item, depth + 1, read, found, above | {id(value)})
+        if len(found) >= MAX_LEAVES:
+            break
+    if len(found) == before:
+        found.append(Leaf(name, path, value, None, depth=depth))
+
+
+def _inner(value: Any) -> Iterator[tuple[Any, Any]] | None:
+    """Return the entries of a container, or None for a leaf. It calls nothing that may use a value up."""
+    if isinstance(value, (str, bytes, int, float)) or value is None:
+        return None
+    kind = type(value)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ((number, item) for number, item in enumerate(value))
+    sized = hasattr(kind, "__len__") and hasattr(kind, "__getitem__")
+    if isinstance(value, Mapping) or (sized and hasattr(kind, "items") and not hasattr(kind, "item")):
+        try:
+            return iter(list(value.items()))
+        except Exception:
+            return None
+    return None
+
+
+class Account:
+    """How many values one process handed to the client, and what became of each. Not for several threads."""
+
+    def __init__(self, tell: Callable[[list[Any]], None]) -> None:
+        """`tell` is called with the entry of each key and reason when it comes first."""
+        self.handed = self.logged = self.past = 0
+        self.unseen = ""
+        """Why the client's queue could not be watched, or ""."""
+        self._tell = tell
+        self._left: dict[tuple[str, str, str], list[Any]] = {}
+        """(key, type, reason) → [key, type, reason, how many, first step, last step]."""
+        self._queued = False
+        """Whether the client was seen to queue anything at all."""
+
+    def same(self, data: Mapping[str, Any], queued: Queued, step: Any) -> bool:
+        """Take a call of plain numbers whose record in the queue equals it. Return False for another one."""
+        if queued.metrics != data or len(queued.steps) != 1 or type(step) is not int or step < 0:
+            return False
+        if queued.steps[0] != step or step > client_rules.MAX_STEP:
+            return False
+        self._queued = True
+        self.handed += len(data)
+        self.logged += len(data)
+        return True
+
+    def close_call(
+        self, came: list[Leaf], queued: Queued | None, step: Any, otherwise: str, asked_by: Exception | None
+    ) -> None:
+        """Compare what came in with what was queued. `otherwise`: why this run queues nothing, or ""."""
+        self._queued |= queued is not None and bool(queued.metrics or queued.others)
+        refused = client_rules.refused(step)
+        moved = self._moved(queued, step)
+        others = list(queued.others) if queued is not None else []
+        for leaf in came:
+            self.handed += 1
+            why = ""
+            if not self._is_there(leaf, queued, others):
+                why = self._why(leaf, otherwise, asked_by)
+            elif refused or moved:
+                why = refused or moved
+            if why:
+                self._leave(leaf.path, leaf.kind, why, step)
+            else:
+                self.logged += 1
+
+    def came_past(self, count: int) -> None:
+        """Take numbers that came into the queue past `run.log`."""
+        self.past += count
+        self._queued = True
+
+    def frames(self) -> tuple[list[list[Any]], dict[str, Any]]:
+        """Return what was left out, by key and reason, and the totals."""
+        entries = list(self._left.values())
+        unseen = self.unseen
+        silent = [e for e in entries if e[2] == NOTHING_QUEUED]
+        if silent and not self._queued:
+            unseen = unseen or "nothing was ever seen to come into the client's queue"
+        totals = {"handed": self.handed, "logged": self.logged, "past": self.past, "unseen": unseen}
+        return entries, {**totals, "left": sum(entry[3] for entry in entries)}
+
+    @staticmethod
+    def _moved(queued: Queued | None, step: Any) -> str:
+        steps = queued.steps if queued is not None else []
+        other = [one for one in steps if client_rules.whole(one) != client_rules.whole(step)]
+        return f"the client queued it with step {str(other[0])[:40]}" if other else ""
+
+    @staticmethod
+    def _is_there(leaf: Leaf, queued: Queued | None, others: list[tuple[str, Any]]) -> bool:
+        if queued is None or leaf.depth:
+            return False
+        for name in (leaf.name, client_rules.sent_name(leaf.name)):
+            if leaf.number is not None:
+                if leaf.last and name in queued.metrics:
+                    return _equal(queued.metrics[name], leaf.number)
+                continue
+            for entry in others:
+                if entry[0] == name and (not isinstance(leaf.value, str) or entry[1] == leaf.value):
+                    others.remove(entry)
+                    return True
+        return False
+
+    @staticmethod
+    def _why(leaf: Leaf, otherwise: str, raised: Exception | None) -> str:
+        if otherwise:
+            return otherwise
+        if raised is not None:
+            return f"the client raised {type(raised).__name__}: {str(raised)[:160]}"
+        if not leaf.last:
+            return "of several numbers in a list the client keeps the last"
+        if leaf.depth:
+            return "the client leaves out what is nested in a value"
+        if leaf.number is not None and not isinstance(leaf.number, bool):
+            return NOTHING_QUEUED
+        return client_rules.sent(leaf.value).why or NOTHING_QUEUED
+
+    def _leave(self, key: str, kind: str, why: str, step: Any) -> None:
+        identity = (key[:400], kind, why[:300])
+        entry = self._left.get(identity)
+        if entry is None and len(self._left) >= MAX_ENTRIES:
+            identity = ("…", "", "more keys and reasons than are listed")
+            entry = self._left.get(identity)
+        at = str(step)[:40]
+        if entry is not None:
+            entry[3], entry[5] = entry[3] + 1, at
+            return
+        entry = self._left[identity] = [*identity, 1, at, at]
+        if why != NOTHING_QUEUED or self._queued:
+            self._tell(entry)
+
+
+def _equal(queued: Any, number: Any) -> bool:
+    """Return whether the client will send this number. It leaves out a bool when it uploads."""
+    if isinstance(queued, bool) or not isinstance(queued, (int, float)):
+        return False
+    return queued is number or queued == number or (queued != queued and number != number)  # noqa: PLR0124
