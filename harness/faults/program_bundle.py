@@ -184,8 +184,10 @@ class _Objects:
             states += [(at, "node", "ADDED", self._node(container)) for at in [containers[0].created_at]]
             states += self._pod(container)
         end = max(container.finished_at for container in containers)
-        failed = any(container.exit_code for container in containers)
+        failed = any(container.exit_code or container.timed_out for container in containers)
         reason = ("BackoffLimitExceeded", "Job has reached the specified backoff limit")
+        if any(container.timed_out for container in containers):
+            reason = ("DeadlineExceeded", "Job was active longer than specified deadline")
         done = ("CompletionsReached", "Reached expected number of succeeded pods")
         ended = [
             self._condition("Failed", *reason, end) if failed else self._condition("Complete", *done, end)

@@ -108,7 +108,10 @@ class Account:
             elif end["how"] == "os._exit 0":
                 self.doubts.append(f"rank {journal.rank} ended by os._exit(0)")
         for container in self.containers:
-            if container.exit_code:
+            if container.timed_out:
+                causes = ("rank.", "rendezvous.", "run.timed_out", "unification.")
+                self.reasons.append(Reason(f"pod {container.index} did not end in time", causes))
+            elif container.exit_code:
                 said = f"pod {container.index} ended with {container.exit_code}"
                 self.reasons.append(Reason(said, ("rank.", "rendezvous.")))
 

@@ -2,8 +2,8 @@
 
 The pod template is the one that a launch applies (harness/launch/indexed_job.py): the init around the
 command, the recorder's ConfigMap, changed scripts and the environment. Each pod is a container with its own
-address, process namespace and file system. If one fails, the others get SIGTERM, as the Job controller does
-with backoffLimit 0. A folder of this machine holds the journals.
+address, process namespace and file system. If one fails, or the Job's deadline passes, the others get
+SIGTERM, as from the Job controller with backoffLimit 0. A folder of this machine holds the journals.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class Container:
     exit_code: int = -1
     out_of_memory: bool = False
     ended_at: str | None = None
-    """When it was told to end, because another pod failed."""
+    """When it was told to end, because another pod failed or the deadline passed."""
+    timed_out: bool = False
+    """The Job's deadline passed before the pod ended."""
     log: list[str] = field(default_factory=list)
     """Lines, each with its time."""
     message: str = ""
@@ -90,13 +92,18 @@ class Pods:
     """A Python file of the image whose import is to fail."""
 
     def run(self, seconds: float) -> list[Container]:
-        """Run every pod to its end. Raises HarnessError when one has not ended after `seconds`."""
+        """Run every pod to its end, or until the deadline of `seconds`. Raises HarnessError."""
         nodes = int(self.job["spec"]["completions"])
         pods = [Container(index, f"{NAME}-{self.nonce}-{index}") for index in range(nodes)]
         failed = threading.Lock()
 
         def ended(pod: Container) -> None:
-            code = _docker("wait", pod.name, seconds=seconds).strip()
+            try:
+                code = _docker("wait", pod.name, seconds=seconds).strip()
+            except ToolError:
+                pod.timed_out = True
+                self._end([pod])
+                return
             if code != "0" and failed.acquire(blocking=False):
                 self._end([other for other in pods if other is not pod])
 

@@ -168,6 +168,15 @@ def test_an_error_of_a_judge_is_never_right() -> None:
     assert accounted().judge(verdict("UNKNOWN", "run.judge_error", "run.judge_error")).word == "judge error"
 
 
+def test_a_pod_that_does_not_end_is_named() -> None:
+    late = accounted(code=None, pod=143)
+    late = Account(
+        HEALTHY, late.journals, [Container(0, "c", exit_code=143, timed_out=True)], {POINT}, {POINT}
+    )
+    assert late.judge(verdict("FAIL", "run.timed_out")).word == "right"
+    assert late.judge(verdict("PASS")).word == "wrong PASS"
+
+
 def test_pods_that_train_alone_are_no_pass() -> None:
     drawn = next(one for one in (program(5, n) for n in range(500)) if one.launch == "each alone")
     ends = [Journal("rank", 0, 1, f"trainer-{n}", 8, [], {"how": "return", "code": 0}) for n in range(2)]
