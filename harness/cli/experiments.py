@@ -31,6 +31,9 @@ def faults(
     random: Annotated[
         int, typer.Option(min=0, help="inject so many drawn faults that nobody wrote down", metavar="N")
     ] = 0,
+    generated: Annotated[
+        bool, typer.Option("--programs", help="the ranks of drawn faults run generated programs")
+    ] = False,
     seed: Annotated[int, typer.Option(help="of the drawn faults: the same seed draws the same ones")] = 0,
     skip: Annotated[int, typer.Option(min=0, help="of the drawn faults, leave out the first ones")] = 0,
     shard: Annotated[
@@ -54,7 +57,7 @@ def faults(
     if random and shard:
         raise UsageError("--shard and --random were given: one of them was expected")
     if only_list:
-        injecting.show(injecting.faults(names or [], random, seed, skip, shard))
+        injecting.show(injecting.faults(names or [], random, seed, skip, shard, generated))
         return 0
     if undo:
         if not injecting.undo_left(context):
@@ -65,7 +68,7 @@ def faults(
         rows, versions = injecting.recorded(ledger)
     else:
         rows, versions = injecting.inject(
-            injecting.faults(names or [], random, seed, skip, shard), parallel, job, context
+            injecting.faults(names or [], random, seed, skip, shard, generated), parallel, job, context
         )
     return injecting.report(rows, versions, settings, table, records, as_json)
 

@@ -51,15 +51,18 @@ def chosen(names: list[str]) -> list[Fault]:
     return list(found.values())
 
 
-def faults(names: list[str], random: int, seed: int, skip: int, shard: str | None = None) -> list[Fault]:
+def faults(
+    names: list[str], random: int, seed: int, skip: int, shard: str | None = None, generated: bool = False
+) -> list[Fault]:
     """Return the chosen faults, or `random` draws of a seed, those after the first `skip`.
 
-    With `shard`, such as 2/4, return that part of the chosen faults. Raises UsageError.
+    `generated`: draws whose ranks run generated programs. With `shard`, such as 2/4, return that part of the
+    chosen faults. Raises UsageError.
     """
     if not random:
         found = chosen(names)
         return Shard.parse(shard).of(found, recorded_seconds()) if shard else found
-    return [drawn(seed, number) for number in range(skip, skip + random)]
+    return [drawn(seed, number, generated) for number in range(skip, skip + random)]
 
 
 def show(faults: list[Fault]) -> None:

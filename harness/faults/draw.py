@@ -15,10 +15,16 @@ from pydantic import Field, ValidationError, field_validator
 from harness.core.errors import UsageError
 from harness.core.user_yaml import yaml_document
 from harness.faults.fault import Expect, Fault, Job, Scope, Step, Strict, Target, When
+from harness.faults.program import Worker, worker
 
 GRAMMAR = Path(__file__).with_name("grammar.yaml")
 PREFIX = "random-"
 """How the name of a drawn fault begins."""
+PROGRAM = "-program"
+"""How it ends where the ranks run a generated program."""
+PROGRAM_CALLS, PROGRAM_PAUSE = 20, 0.5
+"""As many steps as the main job's worker has, so that every moment comes."""
+LAST_MOMENT = "ending"
 RANKS = (0, 1)
 """Ranks of jobs/multinode.yaml, which every draw launches."""
 ALWAYS = ("joined", "training", "ending")
@@ -82,8 +88,11 @@ def grammar(path: Path = GRAMMAR) -> Grammar:
         raise UsageError(f"{path} is no grammar of faults: {error}") from None
 
 
-def drawn(seed: int, number: int) -> Fault:
-    """Return draw `number` of a seed."""
+def drawn(seed: int, number: int, generated: bool = False) -> Fault:
+    """Return draw `number` of a seed.
+
+    `generated`: of the same object, verb and moment, and in place of the behaviour a generated program.
+    """
     known, chance = grammar(), random.Random(f"{seed}:{number}")
     what = chance.choice(list(known.objects))
     there = known.objects[what]
@@ -92,13 +101,34 @@ def drawn(seed: int, number: int) -> Fault:
     weights = [each.weight for each in known.behaviours.values()]
     behaviour = chance.choices(list(known.behaviours), weights)[0]
     rank, victim = chance.choice(RANKS), chance.choice(RANKS)
-    return combined(f"{PREFIX}{seed}-{number:03}", what, verb, moment, behaviour, rank, victim)
+    name = f"{PREFIX}{seed}-{number:03}"
+    if generated:
+        does = worker(seed, number, PROGRAM_CALLS, PROGRAM_PAUSE)
+        late = does.early and moment == LAST_MOMENT
+        return with_program(
+            combined(name, what, verb, "training" if late else moment, "steady", rank, victim), does
+        )
+    return combined(name, what, verb, moment, behaviour, rank, victim)
+
+
+def with_program(fault: Fault, does: Worker) -> Fault:
+    """Return the fault with ranks that run a generated program. Its own defects may be named, too."""
+    assert fault.expect is not None
+    own = ["unification\\."] + ([rf"rank {does.victim}\b", "rank\\."] if does.end != "return" else [])
+    return fault.model_copy(
+        update={
+            "name": f"{fault.name}{PROGRAM}",
+            "about": fault.about.replace("steady worker", f"a program: {'; '.join(does.about)}"),
+            "job": fault.job.model_copy(update={"worker": f"program.py {does.packed}"}),
+            "expect": Expect(named="|".join([str(fault.expect.named), *own])),
+        }
+    )
 
 
 def by_name(name: str) -> Fault | None:
     """Return the draw of that name, such as random-7-012, or None when it is no name of a draw."""
-    found = re.fullmatch(rf"{PREFIX}(-?\d+)-(\d+)", name)
-    return drawn(int(found[1]), int(found[2])) if found else None
+    found = re.fullmatch(rf"{PREFIX}(-?\d+)-(\d+)({PROGRAM})?", name)
+    return drawn(int(found[1]), int(found[2]), bool(found[3])) if found else None
 
 
 def combined(name: str, what: str, verb: str, moment: str, behaviour: str, rank: int, victim: int) -> Fault:

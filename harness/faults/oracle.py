@@ -1,8 +1,8 @@
 """Say whether a verdict about a drawn fault is wrong, without any judge.
 
 A PASS is wrong when the tracker's database, read directly, lacks a point that a worker's own file on its node
-holds (harness/workers/witness.py). Any other verdict is wrong when neither its cause nor its text names what
-was disturbed.
+holds (harness/workers/witness.py, program.py), or when a rank of a generated program did not end with 0. Any
+other verdict is wrong when neither its cause nor its text names what was disturbed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from harness.core import processes
 from harness.core.errors import HarnessError, ToolError
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Manifest, Verdict
+from harness.faults import program_journal
 from harness.provision.cluster import Ready
 
 FILES = "/var/harness-witness"
@@ -88,11 +89,13 @@ def _lost(ready: Ready, manifest: Manifest) -> str:
     expected = manifest.expected
     if expected is None:
         raise HarnessError("the manifest does not say which run the ranks were given")
-    meant = _files(ready, manifest.nonce)
+    meant, ends = _files(ready, manifest.nonce)
     silent = [rank for rank in range(expected.ranks) if not meant.get(rank)]
     if silent:
         raise HarnessError(f"there is no file of ranks {silent} in {FILES}/{manifest.nonce}")
-    return lacks(meant, set(_points(ready, expected.project, expected.run_id)))
+    return "; ".join(
+        filter(None, [lacks(meant, set(_points(ready, expected.project, expected.run_id))), *ends])
+    )
 
 
 def lacks(meant: dict[int, set[Point]], there: set[Point]) -> str:
@@ -119,15 +122,22 @@ def _forget(ready: Ready, nonce: str) -> None:
         processes.run(["docker", "exec", node, "rm", "-rf", f"{FILES}/{nonce}"], timeout=SECONDS, check=False)
 
 
-def _files(ready: Ready, nonce: str) -> dict[int, set[Point]]:
-    """Map each rank to the points in all its files."""
+def _files(ready: Ready, nonce: str) -> tuple[dict[int, set[Point]], list[str]]:
+    """Map each rank to the points in all its files, and say which ranks of a program did not end with 0."""
     meant: dict[int, set[Point]] = {}
+    ends: list[str] = []
     script = f"cd {FILES}/{nonce} 2>/dev/null && cat *.jsonl || true"
     for node in ready.kind.nodes():
         text = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=SECONDS).stdout
-        for rank, *rest in _rows(text.splitlines()):
-            meant.setdefault(rank, set()).add(point(*rest))
-    return meant
+        for row in _rows(text.splitlines()):
+            if isinstance(row, list):
+                meant.setdefault(row[0], set()).add(point(*row[1:]))
+        for journal in program_journal.read(text.splitlines()):
+            points = meant.setdefault(journal.rank or 0, set())
+            points |= {point(*one) for one in journal.points}
+            if journal.role.startswith("rank") and journal.wrong_end:
+                ends.append(f"rank {journal.rank} {journal.wrong_end}")
+    return meant, ends
 
 
 @retry(

@@ -89,6 +89,38 @@ class Worker(Strict):
     end: str
     early: bool
     """The victim ends after half of its calls."""
+    pause: float = 0.0
+    """Seconds after each call."""
+
+    @property
+    def about(self) -> list[str]:
+        """Return what is unusual."""
+        does = self
+        kinds = {entry[1] for call in [*does.calls, *does.child_calls] for entry in call.data}
+        parts = {
+            f"child: {does.child}": does.child,
+            f"second {does.second}": does.second,
+            f"{does.threads} threads": does.threads,
+            "shared names": does.shared_names,
+            "a process group": does.group,
+            "no finish()": not does.finish,
+            "impatient": not does.patient,
+            "ends after half": does.early,
+            f"rank {does.victim} ends by {does.end}": does.end != "return" or does.early,
+            f"data as {sorted({call.container for call in does.calls} - {'dict'})}": any(
+                call.container != "dict" for call in does.calls
+            ),
+            f"steps {sorted({call.step_kind for call in does.calls} - {'int'})}": any(
+                call.step_kind != "int" for call in does.calls
+            ),
+            f"values {sorted(kinds - {'float', 'int'})}": kinds - {"float", "int"},
+        }
+        return [f"{len(does.calls)} calls", *(text for text, there in parts.items() if there)]
+
+    @property
+    def packed(self) -> str:
+        """Return it as harness/workers/program.py takes it."""
+        return base64.b64encode(self.model_dump_json().encode()).decode()
 
 
 class Program(Strict):
@@ -118,8 +150,7 @@ class Program(Strict):
     @property
     def script(self) -> str:
         """Return the shell script that every pod runs."""
-        packed = base64.b64encode(self.worker.model_dump_json().encode()).decode()
-        launch = self.launched.sh.replace("CMD", f"{SCRIPT} {packed}")
+        launch = self.launched.sh.replace("CMD", f"{SCRIPT} {self.worker.packed}")
         wrap = grammar().wraps[self.wrap].sh
         if self.wrap in ("exec", "nohup") and not launch.startswith(("python3", "torchrun", "/usr")):
             launch = f"env {launch}"  # `exec` and `nohup` take a program, and no variable before it
@@ -128,28 +159,7 @@ class Program(Strict):
     @property
     def about(self) -> str:
         """Return the program in one line."""
-        does = self.worker
-        kinds = {entry[1] for call in [*does.calls, *does.child_calls] for entry in call.data}
-        parts = {
-            f"child: {does.child}": does.child,
-            f"second {does.second}": does.second,
-            f"{does.threads} threads": does.threads,
-            "shared names": does.shared_names,
-            "a process group": does.group,
-            "no finish()": not does.finish,
-            "impatient": not does.patient,
-            "ends after half": does.early,
-            f"rank {does.victim} ends by {does.end}": does.end != "return" or does.early,
-            f"data as {sorted({call.container for call in does.calls} - {'dict'})}": any(
-                call.container != "dict" for call in does.calls
-            ),
-            f"steps {sorted({call.step_kind for call in does.calls} - {'int'})}": any(
-                call.step_kind != "int" for call in does.calls
-            ),
-            f"values {sorted(kinds - {'float', 'int'})}": kinds - {"float", "int"},
-        }
-        said = [text for text, there in parts.items() if there]
-        return "; ".join([f"{self.launch} / {self.wrap}", f"{len(does.calls)} calls", *said])
+        return "; ".join([f"{self.launch} / {self.wrap}", *self.worker.about])
 
 
 @cache
@@ -164,6 +174,13 @@ def grammar(path: Path = GRAMMAR) -> Grammar:
 def program(seed: int, number: int) -> Program:
     """Return program `number` of a seed."""
     return _Draw(random.Random(f"program:{seed}:{number}")).program(seed, number)
+
+
+def worker(seed: int, number: int, calls: int, pause: float) -> Worker:
+    """Return what two ranks that torchrun starts on a cluster do, with so many calls."""
+    launch = grammar().launches["torchrun"]
+    drawn = _Draw(random.Random(f"worker:{seed}:{number}")).worker(launch, calls)
+    return drawn.model_copy(update={"pause": pause, "threads": 0})
 
 
 class _Draw:
@@ -181,17 +198,17 @@ class _Draw:
             launch=launch,
             wrap=self._of(wraps) if self._often(0.7) else "plain",
             has_torch=self._often(0.05) or self._known.launches[launch].torch,
-            worker=self._worker(self._known.launches[launch]),
+            worker=self.worker(self._known.launches[launch]),
         )
 
-    def _worker(self, launch: Launch) -> Worker:
+    def worker(self, launch: Launch, calls: int | None = None) -> Worker:
         group = launch.torch and self._often(0.5)
         usual_values, usual_calls = self._often(_USUAL), self._often(0.7)
         values = {"float": 3.0, "int": 1.0} if usual_values else dict(self._known.values)
         values |= self._known.tensors if group and not usual_values else {}
         end = self._of(self._known.ends)
         return Worker(
-            calls=self._calls(self._chance.choice(STEPS), values, usual_calls),
+            calls=self._calls(calls or self._chance.choice(STEPS), values, usual_calls),
             threads=self._chance.choice((0, 0, 0, 0, 0, 1, 3)),
             shared_names=self._often(0.15),
             group=group,

@@ -118,7 +118,7 @@ class Place:
                     recorder=settings.recorder,
                 )
                 job = work.render(surroundings)[-1]
-            journals.mkdir()
+            (journals / nonce).mkdir(parents=True)  # by this user, who can then remove what root writes
             secrets = dict.fromkeys(("PLUTO_API_KEY", "PLUTO_API_TOKEN"), key)
             pods = Pods(
                 job, maps, secrets, nonce, Path(folder), journals, None if program.has_torch else self.torch

@@ -14,32 +14,20 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
 from harness.evidence.truth_records import TruthRow
 from harness.faults.oracle import POINTS, Point, point
 from harness.faults.program import Program
+from harness.faults.program_journal import Journal, read
 from harness.faults.program_pods import Container
 
 Word = Literal["right", "wrong PASS", "wrong FAIL", "wrong cause", "vague", "judge error"]
 LEFT_OUT = ("bool", "decimal", "fraction", "complex", "array", "tensor", "list", "tuple", "set", "in ")
 """Beginnings of kinds of which the client may leave numbers out. What else is missing was lost on its way."""
 NO_NUMBERS = ("text", "long text", "number as text", "bytes", "list of none")
-
-
-@dataclass
-class Journal:
-    """What one process wrote."""
-
-    role: str
-    rank: int | None
-    world: int | None
-    host: str
-    pid: int
-    calls: list[dict[str, Any]] = field(default_factory=list)
-    end: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -207,8 +195,8 @@ def account(
     program: Program, bundle: Path, journals: Path, containers: Sequence[Container], tracked: set[Point]
 ) -> Account:
     """Return the account of a program that ran. `tracked`: what the tracker's database has of its run."""
-    read = [_journal(path) for path in sorted(journals.rglob("*.jsonl"))]
-    known = [journal for journal in read if journal is not None]
+    lines = [line for path in sorted(journals.rglob("*.jsonl")) for line in path.read_text().splitlines()]
+    known = read(lines)
     return Account(program, known, containers, tracked, set(_recorded(Bundle.open(bundle))))
 
 
@@ -227,24 +215,3 @@ def _recorded(bundle: Bundle) -> Iterator[Point]:
             if record.get("kind") == "row":
                 row = TruthRow.model_validate(record)
                 yield point(row.metric, row.step, row.value)
-
-
-def _journal(path: Path) -> Journal | None:
-    """Return what a process wrote, or None where it wrote nothing. A line that was cut off is none."""
-    found: Journal | None = None
-    for line in path.read_text().splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if entry["kind"] == "start":
-            rank = entry["rank"] if entry["rank"] is not None else entry["host"].rpartition("-")[2]
-            world = int(entry["world_size"]) if entry["world_size"] else None
-            found = Journal(
-                entry["role"], int(rank) if rank.isdecimal() else None, world, entry["host"], entry["pid"]
-            )
-        elif found is not None and entry["kind"] == "call":
-            found.calls.append(entry)
-        elif found is not None:
-            found.end = entry
-    return found

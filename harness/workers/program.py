@@ -170,6 +170,7 @@ class Program:
         self.rank = int(os.environ.get("RANK") or os.environ.get("JOB_COMPLETION_INDEX") or "0")
         self.is_victim = self.rank == spec["victim"]
         self.run: Any = None
+        self.calls_made = 0
 
     def open_run(self) -> None:
         """Start the client with a queue of this process alone."""
@@ -207,8 +208,11 @@ class Program:
             thread.join()
 
     def one_by_one(self, part: list[dict[str, Any]], own: str, offset: int) -> None:
-        for call in part:
+        for number, call in enumerate(part):
             self.log(call, own, offset)
+            self.calls_made += 1
+            os.write(1, f"[rank {self.rank}] step {self.calls_made - 1} logged, call {number}\n".encode())
+            time.sleep(self.spec["pause"])
 
     def close_run(self) -> None:
         """Finish, and wait until the client's upload process has ended.

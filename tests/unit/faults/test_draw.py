@@ -10,12 +10,12 @@ import faulty
 import pytest
 import witness
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.core.errors import UsageError
 from harness.evidence.schema import Verdict
-from harness.faults import commands, draw, oracle, places, tally
+from harness.faults import commands, draw, oracle, places, program_journal, tally
 from harness.faults.draw import RANKS, by_name, combined, drawn, grammar
 from harness.faults.rows import Row
 from harness.settings import load
@@ -184,3 +184,31 @@ def test_the_ranks_of_a_draw_are_those_of_the_main_job():
     """Contract: every rank that can be drawn is in the job that is launched."""
     job = (Path(draw.__file__).parents[2] / "jobs" / "multinode.yaml").read_text()
     assert f"num_nodes: {len(RANKS)}" in job
+
+
+@given(seed=st.integers(0, 1 << 20), number=st.integers(0, 400))
+@settings(max_examples=20)
+def test_a_draw_with_a_program_is_that_draw_with_other_ranks(seed: int, number: int) -> None:
+    fault, plain = drawn(seed, number, generated=True), drawn(seed, number)
+    assert by_name(fault.name) == fault
+    assert (fault.target, fault.scope, fault.inject, fault.undo) == (
+        plain.target,
+        plain.scope,
+        plain.inject,
+        plain.undo,
+    )
+    assert fault.job.worker.startswith("program.py ey")
+
+
+def test_the_oracle_reads_the_journal_of_a_program() -> None:
+    """A value without a step, or that is None, is not looked for; a rank that did not end with 0 is told."""
+    start = {"kind": "start", "role": "rank", "rank": "1", "world_size": "2", "host": "a", "pid": 7}
+    leaves = [["m", "float", 1.5], ["n", "none", None], ["k", "nan", "nan"]]
+    call = {"kind": "call", "leaves": leaves, "step": 3}
+    lines = [json.dumps(line) for line in (start, call, {**call, "step": None}, ["0", "x", 1, 2.0])]
+    (killed,) = program_journal.read([*lines, '{"kind": "call", "lea'])
+    assert [str(one) for one in killed.points] == ["('m', 3, 1.5)", "('k', 3, nan)"]
+    assert (killed.rank, killed.wrong_end) == (1, "did not end by itself")
+    ends = [{"kind": "end", "how": "sys.exit 3", "code": 3}, {"kind": "end", "how": "return", "code": 0}]
+    said = [program_journal.read([*lines, json.dumps(end)])[0].wrong_end for end in ends]
+    assert said == ["ended with 3 (sys.exit 3)", ""]
