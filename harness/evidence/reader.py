@@ -29,6 +29,7 @@ from harness.evidence.tracker_records import (
 )
 from harness.evidence.training_records import AUDIT, TrainingAudit
 from harness.evidence.truth_records import TruthColumns, TruthLine
+from harness.evidence.typed_objects import typed
 
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound=BaseModel)
@@ -56,6 +57,7 @@ class Bundle:
         self._damaged: dict[str, None] = {}
         self._columns = column_reader.ColumnFiles(path, self._damage)
         self._seen: dict[str, list[ObjectState]] = {}
+        self._odd: set[tuple[str, str]] = set()
         self._objects: dict[str, dict[str, list[ObjectState]]] = {}
 
     @classmethod
@@ -131,10 +133,26 @@ class Bundle:
         path = "events.jsonl" if kind == "event" else f"objects/{kind}.jsonl"
         if path not in self._seen:
             self._seen[path] = [
-                ObjectState(f"{path}:{number}", record.type, record.received_at, record.object)
+                self._typed(ObjectState(f"{path}:{number}", record.type, record.received_at, record.object))
                 for number, record in self._records(path, _OBSERVATION)
             ]
         return self._seen[path]
+
+    def read_objects(self) -> None:
+        """Read the objects of every kind, so that `damaged` has what is wrong with any of them."""
+        for path in sorted((self.path / "objects").glob("*.jsonl")):
+            self.history(path.stem)
+        self.history("event")
+
+    def _typed(self, state: ObjectState) -> ObjectState:
+        """Take values of wrong types out of an object. Each is named once in a file, where it came first."""
+        file = state.ref.partition(":")[0]
+        for problem in typed(state.object):
+            field = (file, problem)
+            if field not in self._odd:
+                self._odd.add(field)
+                self._damage(state.ref, problem)
+        return state
 
     def objects(self, kind: str) -> dict[str, list[ObjectState]]:
         """Map each uid to its states, oldest first by resource version, each version once."""

@@ -92,7 +92,8 @@ def launched(case: Case) -> Finding:
 
 
 def evidence(case: Case) -> Finding:
-    """Check that nothing that was read is cut off or malformed. All other checks have read their part."""
+    """Check that nothing that is read is cut off or malformed. Other checks have read all but the objects."""
+    case.bundle.read_objects()
     damaged = case.bundle.damaged
     if damaged:
         refs = [line.split(" ")[0] for line in damaged[:10]]

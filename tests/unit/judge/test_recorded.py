@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from odd_objects import spoil
 from sample_jobs import NIGHTLY
 
 from harness.evidence import Bundle
@@ -30,6 +31,8 @@ WITHOUT_MANAGERS = {"rank-jobset-suspended"}
 """Recorded before the bundle kept who changed an object, so the verdict cannot name them."""
 CUTS = 12 if NIGHTLY else 3
 """Cuts per bundle. Each of over 140 bundles is cut at other places, so all kinds of files are cut."""
+ODD = 12 if NIGHTLY else 1
+"""Copies of each bundle with wrong types in three files of objects."""
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +89,31 @@ def test_cutting_recorded_evidence_makes_no_pass(name, folder, tmp_path):
         assert not any(check.cause == "run.judge_error" for check in verdict.checks), (path, verdict)
         if bad:
             assert verdict.verdict != "PASS", path
+
+
+@pytest.mark.parametrize("name", RECORDED if NIGHTLY else list(RECORDED)[::2])
+def test_wrong_types_in_recorded_objects_raise_nowhere(name, folder, tmp_path):
+    """Contract: a value of any type in any field of recorded objects gives a verdict, and no judge raises.
+
+    A value of a wrong type in a field that a judge reads is damage, which is never a PASS.
+    """
+    whole = _extracted(name, folder)
+    chance = random.Random(f"types of {name}")
+    files = [path.relative_to(whole) for path in sorted(whole.glob("objects/*.jsonl"))]
+    if not files:
+        return
+    for turn in range(ODD):
+        copy = shutil.copytree(whole, tmp_path / f"odd-{turn}")
+        places = []
+        for file in chance.choices(files, k=3):
+            lines = [json.loads(line) for line in (copy / file).read_bytes().splitlines()]
+            places.append((file, *spoil([line["object"] for line in lines], chance)))
+            (copy / file).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        bundle = Bundle.open(copy)
+        verdict = judge(bundle)
+        raised = [check.explanation for check in verdict.checks if check.cause == "run.judge_error"]
+        assert raised == [], places
+        assert verdict.verdict != "PASS" or not bundle.damaged, places
 
 
 @pytest.mark.parametrize("name", RECORDED)

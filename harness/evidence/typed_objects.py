@@ -1,0 +1,146 @@
+"""The types of fields in recorded Kubernetes objects. A value of another type is taken out, and named.
+
+The judges read fields in several hundred places. All of them rely on the types here, so that no judge raises
+where a bundle holds a list in place of a text. Types go by the field's name, as Kubernetes, JobSet, Kueue and
+the torchrun controller use it. A name that has several types there has all of them here. Fields with other
+names keep what they hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Final
+
+_TEXT, _NUMBER, _FLAG, _LIST, _MAPPING = (str,), (int,), (bool,), (list,), (dict,)
+_SCALAR = (str, int, float, bool)
+_FIELDS: Final[dict[tuple[type, ...], str]] = {
+    _TEXT: """
+        apiVersion bootID clusterQueue completionTime component containerID creationTimestamp
+        deletionTimestamp dnsPolicy effect eventTime fieldPath finishedAt firstTimestamp generateName hostIP
+        hostname image imageID imagePullPolicy ip key kind kubeletVersion lastObservedTime lastTimestamp
+        lastTransitionTime manager message name namespace nodeName operation operator phase podIP reason
+        renewTime reportingComponent reportingInstance resourceVersion restartPolicy schedulerName secretName
+        serviceAccountName startTime startedAt stopPolicy subdomain subresource terminalState time type
+    """,
+    _NUMBER: """
+        activeDeadlineSeconds availableReplicas backoffLimit completions count deletionGracePeriodSeconds
+        desiredNumberScheduled exitCode maxRestarts maximumExecutionTimeSeconds minNodes numNodes numberReady
+        observedGeneration parallelism pendingWorkloads readyReplicas replicas restartCount restarts signal
+        terminationGracePeriodSeconds unavailableReplicas
+    """,
+    _FLAG: "hostIPC hostNetwork hostPID publishNotReadyAddresses started suspend unschedulable",
+    _LIST: """
+        containerStatuses containers env ephemeralContainerStatuses ephemeralContainers initContainerStatuses
+        initContainers managedFields ownerReferences podIPs ports replicatedJobs replicatedJobsStatus
+        schedulingGates subsets taints tolerations values
+    """,
+    _MAPPING: """
+        affinity allocatable annotations capacity failurePolicy involvedObject labels lastState matchLabels
+        metadata nodeInfo nodeSelector podAffinity requests spec targetRef template
+        terminated valueFrom waiting
+    """,
+    (*_NUMBER, *_FLAG): "active ready suspended terminating",
+    (*_NUMBER, *_LIST): "failed succeeded",
+    (*_NUMBER, *_MAPPING): "running",
+    (*_TEXT, *_NUMBER): "uid",
+    (*_TEXT, *_MAPPING): "source state",
+    (*_TEXT, *_LIST): "args command",
+    (*_LIST, *_MAPPING): "conditions limits resources volumes",
+    _SCALAR: "cpu memory port value",
+}
+_TYPES = {name: types for types, names in _FIELDS.items() for name in names.split()}
+_OF_MAPPINGS = frozenset(name for name in _FIELDS[_LIST].split() if name != "values") | {
+    "conditions",
+    "volumes",
+}
+_OF_TEXTS = frozenset({"args", "command", "values"})
+_USERS_NAMES: Final[dict[str, tuple[type, ...]]] = {
+    **dict.fromkeys(("annotations", "labels", "matchLabels", "nodeSelector"), _TEXT),
+    **dict.fromkeys(("allocatable", "capacity", "hard", "limits", "requests", "used"), (*_SCALAR, dict)),
+    "selector": (str, dict, list),
+}
+"""Mappings whose keys anybody may choose, and the types of their values."""
+_OPAQUE = frozenset({"fieldsV1", "properties", "data", "binaryData"})
+_MAX_NUMBER = 2**63 - 1
+_NAMES = {
+    str: "a text",
+    int: "a number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "a mapping",
+}
+
+
+def typed(document: dict[str, Any]) -> Iterator[str]:
+    """Take every value of a wrong type out of an object, in place. Yield a sentence for each of them.
+
+    A null is taken out silently: in Kubernetes it is the same as no field.
+    """
+    yield from _mapping(document, "", None)
+
+
+def _mapping(found: dict[str, Any], path: str, of: tuple[type, ...] | None) -> Iterator[str]:
+    """`of`: the types of the values of a mapping whose keys anybody may choose, else None."""
+    odd: list[str] = []
+    for name, value in found.items():
+        types = of or _expected(name, path)
+        if value is None:
+            odd.append(name)
+        elif types is not None and not _fits(value, types):
+            odd.append(name)
+            yield f"{_at(path, name)} is {_named(value)}, and {_expectation(types)} is expected"
+        elif isinstance(value, dict):
+            if name not in _OPAQUE:
+                inside = _USERS_NAMES.get(name) if of is None else None
+                yield from _mapping(value, _at(path, name), inside)
+        elif isinstance(value, list):
+            yield from _list(value, name, _at(path, name))
+    for name in odd:
+        del found[name]
+
+
+def _list(found: list[Any], name: str, path: str) -> Iterator[str]:
+    types = _MAPPING if name in _OF_MAPPINGS else _TEXT if name in _OF_TEXTS else None
+    odd: list[int] = []
+    for at, item in enumerate(found):
+        if types is not None and not _fits(item, types):
+            odd.append(at)
+            yield f"{path}[{at}] is {_named(item)}, and {_expectation(types)} is expected"
+        elif isinstance(item, dict):
+            yield from _mapping(item, path, None)
+        elif isinstance(item, list):
+            yield from _list(item, "", path)
+    for at in reversed(odd):
+        del found[at]
+
+
+def _expected(name: str, path: str) -> tuple[type, ...] | None:
+    if name == "status":
+        return _TEXT if path else _MAPPING
+    if name == "uid" and path.endswith(("metadata", "ownerReferences", "involvedObject", "targetRef")):
+        return _TEXT
+    return _TYPES.get(name)
+
+
+def _fits(value: Any, types: tuple[type, ...]) -> bool:
+    if type(value) not in types:
+        return False
+    if type(value) is int:
+        return -_MAX_NUMBER <= value <= _MAX_NUMBER
+    return type(value) is not float or math.isfinite(value)
+
+
+def _at(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _named(value: Any) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool) and not _fits(value, (int, float)):
+        return "a number that Kubernetes does not have"
+    return _NAMES.get(type(value), "nothing")
+
+
+def _expectation(types: tuple[type, ...]) -> str:
+    return " or ".join(dict.fromkeys(_NAMES[each] for each in types))
