@@ -107,7 +107,7 @@ class Live:
         with self._lock:
             known = next((p for p in self._pods.values() if p.name == pod), None)
             for line in text.splitlines():
-                if truth_frames.MARK in line or frames.MARK in line:
+                if any(mark in line for mark in (truth_frames.MARK, truth_frames.PROCESS_MARK, frames.MARK)):
                     self._frame(line)
                 elif known is not None:
                     known.last = line.partition(" ")[2].strip() or known.last

@@ -10,7 +10,7 @@ from harness.core.errors import UsageError
 from harness.evidence.reader import Bundle
 from harness.workers.acceptance import emit
 from harness.workers.netcheck import frames
-from harness.workers.truth_frames import MARK
+from harness.workers.truth_frames import MARK, PROCESS_MARK
 
 LOOK_SECONDS = 0.2
 
@@ -78,5 +78,5 @@ def _logs(path: Path, pods: list[tuple[int, str]]) -> Iterator[tuple[int, Path]]
 
 def _shown(index: int, line: str) -> Iterator[str]:
     stamp, _, text = line.partition(" ")
-    if MARK not in text and frames.MARK not in text and emit.MARK not in text:
+    if MARK not in text and PROCESS_MARK not in text and frames.MARK not in text and emit.MARK not in text:
         yield f"{index} | {stamp[11:23]} | {text}"

@@ -230,6 +230,7 @@ CauseId = Literal[
     "unification.not_attached",
     "unification.rank_silent",
     "unification.truth_incomplete",
+    "unification.unrecorded_process",
     "unification.recorders_disagree",
     "unification.lost_points",
     "unification.wrong_value",

@@ -18,6 +18,7 @@ from harness.evidence.files import last_lines
 from harness.evidence.members import members
 from harness.evidence.netcheck_records import NetcheckRecord
 from harness.evidence.objects import ObjectState, Pod
+from harness.evidence.process_records import PROCESS_LINE, ProcessLine
 from harness.evidence.renamed import upgraded
 from harness.evidence.schema import ContainerExit, Manifest, Observation, RendezvousSnapshot, Verdict
 from harness.evidence.tracker_records import (
@@ -209,6 +210,14 @@ class Bundle:
     @cached_property
     def _exits(self) -> list[tuple[int, ContainerExit]]:
         return list(self._records("exits.jsonl", _EXIT))
+
+    def processes(self) -> list[tuple[int, ProcessLine]]:
+        """Return what processes recorded of themselves, with line numbers, in the order of their logs."""
+        return self._processes
+
+    @cached_property
+    def _processes(self) -> list[tuple[int, ProcessLine]]:
+        return list(self._records("processes.jsonl", PROCESS_LINE))
 
     def truth(self, rank: int, suffix: str = "") -> Iterator[tuple[int, TruthLine]]:
         """Yield a rank's ground truth with line numbers. `suffix` ".outside": the second one.

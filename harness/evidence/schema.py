@@ -10,6 +10,8 @@
       inspections.jsonl    RendezvousSnapshot: containers from inside, at the rendezvous or the end
       netcheck.jsonl       NetcheckRecord: what netcheck said in each pod, where it ran
       acceptance.jsonl     AcceptanceRecord: each acceptance test as it was made, and each pod's report
+      processes.jsonl      ProcessLine: which processes ran in ranks' containers, the world that each believed
+                           in, and how it ended
       exits.jsonl          ContainerExit: how the commands of ranks ended, where their containers are held
       logs/<pod>-<container>.log   "<RFC 3339 time> <line>", from the first line to the last
       truth/<rank>.jsonl   of each attempt of the rank TruthStart, TruthCode …, TruthRow …, TruthRewrite …,
@@ -77,6 +79,9 @@ class Launch(Record):
     """A recorder around Pluto's client was mounted (harness/launch/recorder.py)."""
     accounts: list[str] = []
     """What the recorder closes accounts of: "keys". Empty in bundles of an older harness."""
+    processes: bool = False
+    """Worlds, processes and ends are accounted for: by that recorder (processes.jsonl), or without it by what
+    workers record themselves."""
     netcheck: Literal["before", "alone"] | None = None
     """netcheck ran in each pod: before the command, or alone, in a job that logs nothing with Pluto."""
     acceptance: Literal["nodes", "ddp"] | None = None
@@ -102,6 +107,8 @@ class Expected(Record):
     num_nodes: int
     ranks: int
     """World size: num_nodes × processes per node."""
+    ranks_given: bool = True
+    """Whether the file says how many. Otherwise the job computes it, and the recorded world counts."""
     run_id: str
     """The shared PLUTO_RUN_ID (Pluto's externalId)."""
     project: str

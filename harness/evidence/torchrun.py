@@ -75,6 +75,15 @@ def _options(arguments: list[str]) -> dict[str, str]:
     return found
 
 
+def options(command: list[str]) -> dict[str, str] | None:
+    """Return the options of a torchrun command line, flags as "", or None when it is no torchrun."""
+    arguments = _arguments(command)
+    if arguments is None:
+        return None
+    flags = {word.lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")}
+    return {**_options(arguments), **dict.fromkeys(flags & _FLAGS, "")}
+
+
 def is_agent(process: Process) -> bool:
     """Return whether a process is a torchrun, or a copy that one forked of itself."""
     return _arguments(process.command) is not None

@@ -36,6 +36,9 @@ class Attachment(Record):
     peer: str | None = None
     launch: str | None = None
     """Nonce of the launch whose key it came with. None: another key, or a tracker that does not tell."""
+    process: str | None = None
+    """The process that attached, as the recorder around it named it. None: it had no recorder, or the tracker
+    does not tell."""
 
 
 class Point(Record):
@@ -80,6 +83,8 @@ class RunWriter(Record):
     sender: str | None = None
     """X-Run-Name."""
     peer: str | None = None
+    process: str | None = None
+    """As in Attachment."""
     requests: int
     rows: int
     """Rows, names or files in these requests; 1 for each request that has none."""
@@ -115,6 +120,8 @@ class TrackerSummary(Record):
     points: int
     writers: int | None = None
     """None: this tracker does not tell who wrote into a run."""
+    processes: bool = False
+    """Whether this tracker keeps the process that a request names."""
     truncated: bool = False
     error: str | None = None
     failures: list[TrackerFailure] = []

@@ -30,6 +30,8 @@ class TruthStart(Record):
     """How often torchrun had restarted the ranks of this pod before. None without torchrun."""
     max_restarts: int | None = None
     """How often torchrun may restart them (--max-restarts)."""
+    world: int | None = None
+    """WORLD_SIZE of its environment."""
     outside: bool = False
     """Recorded around the client's calls (harness/workers/outside_client.py), not by the worker itself."""
 

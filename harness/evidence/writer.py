@@ -24,6 +24,7 @@ from harness.evidence.files import Appender, LogFile, inside, on_disk
 from harness.evidence.listener import ProgressListener
 from harness.evidence.netcheck_records import NetcheckRecord
 from harness.evidence.point_rows import PointRows
+from harness.evidence.process_records import ProcessLine
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import (
     ContainerExit,
@@ -175,6 +176,10 @@ class BundleWriter:
     def exited(self, exit_: ContainerExit) -> None:
         """Append how a container's command ended."""
         self._append("exits.jsonl", exit_)
+
+    def process(self, event: ProcessLine) -> None:
+        """Append what a process recorded of itself."""
+        self._append("processes.jsonl", event)
 
     def log_file(self, pod: str, container: str) -> LogFile:
         """Open a container's log for chunks. Close it to keep an unfinished last line."""

@@ -20,6 +20,7 @@ from harness.context import RecordedContext
 from harness.core.clock import now
 from harness.core.deadlines import Budget
 from harness.core.kubernetes import Kube, Object
+from harness.evidence.process_records import decode
 from harness.evidence.reader import Bundle
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import Expected, Observation, Verdict
@@ -159,6 +160,8 @@ def _record(writer: BundleWriter, containers: Sequence[Container]) -> None:
             for line in container.log:
                 log.write(line + "\n")
                 collector.feed(line, pod)
+                for event in decode(writer.current.nonce, line, pod):
+                    writer.process(event)
     for suffix, lines_of in (("", collector.result()), (".outside", collector.outside())):
         for rank, lines in lines_of.items():
             writer.truths(rank, lines, suffix)

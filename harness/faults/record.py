@@ -15,7 +15,7 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from harness.workers.truth_frames import MARK
+from harness.workers.truth_frames import MARK, PROCESS_MARK
 
 KEPT = (
     *("manifest.json", "verdict.json", "training-audit.json", "*.jsonl"),
@@ -57,7 +57,7 @@ def _lines(path: Path) -> Iterator[bytes]:
         yield from map(_slim, lines)
     elif path.suffix == ".log":
         # truth/ has the rows of its frames, and they are most of a log.
-        lines = [line for line in lines if MARK.encode() not in line]
+        lines = [line for line in lines if MARK.encode() not in line and PROCESS_MARK.encode() not in line]
         yield from lines[:LOG_LINES]
         yield from lines[max(LOG_LINES, len(lines) - LOG_LINES) :]
     else:

@@ -191,7 +191,7 @@ def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) ->
             return unknown("attached", text, ranks=absent, evidence=["tracker/attachments.jsonl"])
     label = attached.label(run.run_id)
     if absent:
-        where = listed([case.place(node) for node in sorted({rank // case.per_node for rank in absent})])
+        where = listed([case.place(node) for node in sorted({case.node_of(rank) for rank in absent})])
         kept = "attachments" if attached.attachments is not None else "points"
         return found(
             "attached",

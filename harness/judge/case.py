@@ -8,12 +8,12 @@ from functools import cached_property
 from typing import Any
 
 from harness.core.clock import seconds
-from harness.evidence import kinds
+from harness.evidence import kinds, worlds
 from harness.evidence.columns import Columns
 from harness.evidence.objects import ObjectState, Pod, items, mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Expected, Launch, Manifest, Stage
-from harness.evidence.truth_records import TruthEnd, TruthRow
+from harness.evidence.truth_records import TruthEnd, TruthRow, TruthStart
 from harness.judge import held
 
 OBSERVE_STAGE = "observe"
@@ -93,6 +93,46 @@ class Case:
             return states
         return [seen for seen in states if (seconds(seen.received_at) or 0.0) <= limit] or states[:1]
 
+    @cached_property
+    def processes(self) -> dict[int, worlds.PodProcesses]:
+        """Map each node index to the processes of its last pod, where they were recorded."""
+        if not self.launch.processes:
+            return {}
+        found = worlds.pods(self.bundle.processes())
+        return {
+            index: found[key]
+            for index, pod in self.pods.items()
+            for key in (pod.last.uid, pod.name)
+            if key in found
+        }
+
+    @cached_property
+    def lives(self) -> dict[int, list[worlds.RankLife]]:
+        """Map each node index to the last lives of the ranks that ran there, where they were recorded."""
+        if self.launch.processes and not self.launch.recorder:
+            return self._told_by_workers
+        return {index: of_pod.lives for index, of_pod in self.processes.items()}
+
+    @property
+    def _told_by_workers(self) -> dict[int, list[worlds.RankLife]]:
+        """Return what workers that record by themselves say of their worlds, where there is no recorder."""
+        found: dict[int, list[worlds.RankLife]] = {}
+        nodes = {pod.name: index for index, pod in self.pods.items()}
+        for rank in self.ranks:
+            starts = [line for _, line in self.bundle.truth_parts(rank) if isinstance(line, TruthStart)]
+            last = starts[-1] if starts else None
+            if last is not None and last.world is not None and last.pod in nodes:
+                life = worlds.RankLife(
+                    last.pod, rank, last.world, "torchrun", 0, (), None, None, last.pid or 0
+                )
+                found.setdefault(nodes[last.pod], []).append(life)
+        return found
+
+    @cached_property
+    def world(self) -> worlds.World | None:
+        """Return the one world of all nodes, where recorded processes prove it."""
+        return worlds.whole(self.lives, self.expected.num_nodes)
+
     @property
     def per_node(self) -> int:
         return max(1, self.expected.ranks // max(1, self.expected.num_nodes))
@@ -103,8 +143,17 @@ class Case:
         return range(self.expected.ranks)
 
     def ranks_of(self, *indexes: int) -> list[int]:
-        """Return the ranks of nodes."""
+        """Return the ranks of nodes: those that their processes had, or else those of the nodes' order."""
+        if self.world is not None and self.world.size == self.expected.ranks:
+            return [
+                rank for index in indexes for rank, node in sorted(self.world.nodes.items()) if node == index
+            ]
         return [index * self.per_node + local for index in indexes for local in range(self.per_node)]
+
+    def node_of(self, rank: int) -> int:
+        """Return the index of the node that a rank ran on."""
+        known = self.world.nodes if self.world is not None and self.world.size == self.expected.ranks else {}
+        return known.get(rank, rank // self.per_node)
 
     def place(self, index: int) -> str:
         """Return where a node ran: "rank 1 (pod x on node y)"."""

@@ -124,7 +124,7 @@ def _cut_off(case: Case, ranks: Iterable[int]) -> list[str]:
     """
     cut = []
     for rank in sorted(ranks):
-        pod = case.pods.get(rank // case.per_node)
+        pod = case.pods.get(case.node_of(rank))
         if pod is None:
             continue
         log = case.bundle.log(pod.name, case.launch.container)

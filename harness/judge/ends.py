@@ -12,7 +12,7 @@ from harness.core.clock import seconds
 from harness.evidence.columns import Columns
 from harness.evidence.objects import ObjectState, Pod, mapping, termination
 from harness.evidence.truth_records import TruthRow
-from harness.judge import deletion, log_clues
+from harness.judge import deletion, exits, log_clues
 from harness.judge.case import Case, names
 from harness.judge.finding import LATE
 from harness.judge.log_clues import Clues
@@ -137,12 +137,24 @@ def _terminated(case: Case, pod: Pod, seen: ObjectState, terminated: dict[str, o
     if code or own:
         end = replace(end, state="failed", ranks=ranks, exit_code=clues.exit_code or code or own)
         return _failed(case, pod, end, clues, terminated)
-    if not clues.report_is_last:
+    if (bad := exits.bad_end(case, pod.index)) is not None:
+        return _hidden(case, pod, end, bad)
+    if not clues.report_is_last or case.launch.processes:
         return replace(end, state="succeeded", exit_code=0, follows=False)
     text = f"{case.place(pod.index)} exited with 0, though torchrun reports that {names(ranks)} failed with "
     text += f"exit code {clues.exit_code}"
     end = replace(end, state="failed", ranks=ranks, exit_code=clues.exit_code)
     return replace(end, cause="rank.exit_code_masked", text=text, evidence=(*end.evidence, *clues.refs))
+
+
+def _hidden(case: Case, pod: Pod, end: End, bad: exits.BadEnd) -> End:
+    """Return the end of a pod that exited with 0, though one of its ranks did not end well."""
+    text = f"{bad.text} (pod {pod.name} on node {pod.node or 'none'})"
+    if bad.cause == "rank.exit_code_masked":
+        text = f"{case.place(pod.index)} exited with 0, though {bad.text}"
+    at = min(end.at, bad.at)
+    end = replace(end, state="failed", ranks=bad.ranks, cause=bad.cause, text=text, said=bad.why, at=at)
+    return replace(end, exit_code=bad.code, follows=bad.of_a_peer, evidence=(*end.evidence, bad.ref))
 
 
 def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, object]) -> End:

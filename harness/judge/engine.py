@@ -10,6 +10,7 @@ from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Verdict
 from harness.judge import (
     acceptance,
+    accounts,
     admission,
     attachment,
     code,
@@ -17,6 +18,7 @@ from harness.judge import (
     containers,
     controllers,
     disturbances,
+    exits,
     job_status,
     keys,
     launching,
@@ -24,6 +26,7 @@ from harness.judge import (
     next_steps,
     nodes,
     pods,
+    processes,
     restarts,
     rewrites,
     starting,
@@ -33,6 +36,7 @@ from harness.judge import (
     training_data,
     unification,
     user_checks,
+    worlds,
 )
 from harness.judge.case import Case, names
 from harness.judge.causes import CAUSES
@@ -72,6 +76,8 @@ CHECKS: dict[CheckId, Judge] = {
     "eviction": lambda facts: admission.eviction(facts.case),
     "rendezvous": _rank_ends,
     "rank-exit": _rank_ends,
+    "world": lambda facts: worlds.check(facts.case),
+    "exits": lambda facts: exits.check(facts.case, facts.findings),
     "reports": lambda facts: acceptance.reports(facts.case),
     "acceptance": lambda facts: acceptance.accepted(facts.case),
     "completed": lambda facts: completion.completed(facts.case, facts.ends),
@@ -90,6 +96,7 @@ CHECKS: dict[CheckId, Judge] = {
     "run-not-stale": lambda facts: attachment.run_fresh(facts.attached),
     "only-our-job": lambda facts: strangers.check(facts.attached),
     "attached": lambda facts: attachment.every_rank(facts.attached, facts.truths, facts.compared),
+    "processes": lambda facts: processes.check(facts.attached),
     "client-kept": lambda facts: rewrites.check(facts.rewritten, facts.label),
     "no-lost-points": unification.points_kept,
     "values": unification.values,
@@ -130,7 +137,7 @@ def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
     ordered = [*decisive(ours), *decisive(theirs)]
     checks = [finding.check for finding in [*ours, *theirs]]
     if not ordered:
-        return Verdict(verdict="PASS", explanation=_praise(ours), checks=checks)
+        return Verdict(verdict="PASS", explanation=_praise(ours, accounts.sentence(facts)), checks=checks)
     first = ordered[0].check
     rest = [
         f"{c.cause}: {c.explanation}" for f in ordered[1:] if (c := f.check).cause and c.cause != first.cause
@@ -204,12 +211,12 @@ def _unless_too_early(facts: Facts, finding: Finding) -> Finding:
     return replace(finding, result="UNKNOWN", cause=None, head=text, details=(), why=())
 
 
-def _praise(findings: list[Finding]) -> str:
-    """Return why the verdict is PASS: what was proven first of all, and each restart."""
+def _praise(findings: list[Finding], accounted: str) -> str:
+    """Return why the verdict is PASS: what was proven first of all, each restart, and the accounts."""
     said = {finding.name: explanation(finding.head, finding.details) for finding in findings}
     again = any(finding.name == "restarts" and finding.details for finding in findings)
     telling = [*TELLING, *["restarts"] * again]
     untracked = (
         [] if "run-exists" in said else ["nothing was to be logged with Pluto, and nothing of that is judged"]
     )
-    return explanation("", why=[*(said[name] for name in telling if name in said), *untracked])
+    return explanation("", why=[*(said[name] for name in telling if name in said), *untracked, accounted])

@@ -38,7 +38,12 @@ class Facts:
         expected, launch = self.manifest.expected, self.manifest.launch
         assert expected is not None
         assert launch is not None
-        return Case(self.bundle, self.manifest, expected, launch)
+        case = Case(self.bundle, self.manifest, expected, launch)
+        if expected.ranks_given or case.world is None or case.world.size == expected.ranks:
+            return case
+        return Case(
+            self.bundle, self.manifest, expected.model_copy(update={"ranks": case.world.size}), launch
+        )
 
     @cached_property
     def ends(self) -> dict[int, ends.End]:
@@ -89,6 +94,10 @@ class Facts:
         """Return whether this check was made before and passed."""
         return any(finding.name == id_ and finding.result == "PASS" for finding in self.findings)
 
+    def failed(self, id_: CheckId) -> bool:
+        """Return whether this check was made before and failed."""
+        return any(finding.name == id_ and finding.result == "FAIL" for finding in self.findings)
+
     @property
     def tracked(self) -> bool:
         """Return whether the ranks of this launch log with Pluto, as far as is known."""
@@ -103,6 +112,11 @@ class Facts:
     def _acceptance(self) -> str | None:
         launch = self.bundle.manifest.launch if self.bundle.manifest else None
         return launch.acceptance if launch else None
+
+    @property
+    def _processes(self) -> bool:
+        launch = self.bundle.manifest.launch if self.bundle.manifest else None
+        return launch is not None and launch.processes
 
     @property
     def _training(self) -> bool:
@@ -124,6 +138,7 @@ class Facts:
         met = {
             "always": True,
             "tracked": self.tracked,
+            "processes": self._processes,
             "netcheck": self._netcheck is not None,
             "acceptance": self._acceptance is not None,
             "training": self._training,

@@ -12,7 +12,7 @@ from harness.core.causes import CauseId
 from harness.judge import stacks
 from harness.judge.stacks import Stack
 from harness.workers.netcheck import frames
-from harness.workers.truth_frames import EXIT_MARK, MARK
+from harness.workers.truth_frames import EXIT_MARK, MARK, PROCESS_MARK
 
 Lines = list[tuple[int, str]]
 
@@ -121,7 +121,7 @@ def read(tail: Lines, log: str = "") -> Clues:
     lines = [
         (number, _TIME.sub("", text))
         for number, text in tail
-        if not any(mark in text for mark in (MARK, EXIT_MARK, frames.MARK))
+        if not any(mark in text for mark in (MARK, PROCESS_MARK, EXIT_MARK, frames.MARK))
     ]
     stack, dumped = stacks.last(lines)
     lines = [entry for entry in lines if entry[0] not in dumped]

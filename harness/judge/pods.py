@@ -6,7 +6,7 @@ from harness.core.clock import seconds
 from harness.evidence import refusals
 from harness.evidence.objects import mapping
 from harness.evidence.refusals import Refusal
-from harness.judge import containers, controllers, netcheck, tracker
+from harness.judge import containers, controllers, netcheck, tracker, worlds
 from harness.judge.case import Case, gated, names
 from harness.judge.ends import End, absent, first
 from harness.judge.finding import LATE, Finding, counted, found, passed, unknown
@@ -113,7 +113,7 @@ def _no_bad_end(case: Case, ends: dict[int, End]) -> list[Finding]:
     if not open_:
         codes = f"{names(case.ranks)} exited with 0"
         refs = [ref for end in ends.values() for ref in end.evidence]
-        return [passed("rendezvous", "all ranks met"), passed("rank-exit", codes, refs)]
+        return [worlds.rendezvous(case), passed("rank-exit", codes, refs)]
     ranks = [rank for end in open_ for rank in end.ranks]
     told = [f"{case.place(end.index)} is {end.state}" for end in open_]
     return [

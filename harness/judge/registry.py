@@ -40,9 +40,12 @@ class Entry:
     """Without it, the check is not made."""
     passes_with: Need | None = None
     """Without it, the check can fail and cannot pass."""
-    applies: Literal["always", "tracked", "netcheck", "acceptance", "training", "torchrun", "keys"] = "always"
-    """To which launches: all, those whose ranks log with Pluto, those in whose pods netcheck or acceptance
-    tests run, those of a trainer, those of a TorchrunJob, those whose recorder accounts for keys.
+    applies: Literal[
+        "always", "tracked", "processes", "netcheck", "acceptance", "training", "torchrun", "keys"
+    ] = "always"
+    """To which launches: all, those whose ranks log with Pluto, those whose processes were recorded, those in
+    whose pods netcheck or acceptance tests run, those of a trainer, those of a TorchrunJob, those whose
+    recorder accounts for keys.
 
     For other launches the check is not listed.
     """

@@ -135,7 +135,7 @@ def _in_message(case: Case, truth: Truth) -> dict[str, object]:
     start = truth.attempts[-1].start if truth.attempts else None
     pods: list[Pod] = [pod for pods in case.pod_attempts.values() for pod in pods]
     own = [pod for pod in pods if start is not None and start.pod == pod.name]
-    latest = case.pods.get(truth.rank // case.per_node)
+    latest = case.pods.get(case.node_of(truth.rank))
     for pod in own[-1:] or ([latest] if latest else []):
         ended = pod.container(case.launch.container, "terminated")
         return mapping(termination(ended[1])[1], "truth", str(truth.rank)) if ended else {}
@@ -170,10 +170,17 @@ def _why_attempt(truth: Truth, number: int, attempt: Attempt, said: dict[str, ob
     if not attempt.fits:
         return "its rows do not fit its own counts and digests"
     message = (said.get("count"), said.get("sha256"))
-    if last and said and message != (attempt.end.count, attempt.end.sha256):
+    if last and said and message not in _of_its_pod(truth, attempt):
         here = attempt.end.count
         return f"its termination message ({message[0]} rows) and its log ({here} rows) do not agree"
     return ""
+
+
+def _of_its_pod(truth: Truth, last: Attempt) -> list[tuple[int, str]]:
+    """Return what the processes of a rank in one pod ended with. Each of them replaces the rank's message."""
+    pod = last.start.pod if last.start else None
+    same = [one for one in truth.attempts if one is last or (one.start is not None and one.start.pod == pod)]
+    return [(one.end.count, one.end.sha256) for one in same if one.end is not None]
 
 
 def _cut(truth: Truth, number: int, attempt: Attempt) -> str:

@@ -42,6 +42,8 @@ def truth_complete(facts: Facts) -> Finding:
         rows = sum(truth.count for truth in facts.truths)
         who = _all(len(facts.truths))
         return passed("ground-truth-complete", f"the ground truth of {who} is complete: {rows} rows")
+    if facts.failed("world"):  # Some of these ranks never existed.
+        return unknown("ground-truth-complete", "see world", ranks=[truth.rank for truth in bad])
     how = {"failed": " (it failed)", "deleted": " (its pod was deleted)"}
     ends = {rank: end.state for end in facts.ends.values() for rank in facts.case.ranks_of(end.index)}
     return found(

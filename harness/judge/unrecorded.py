@@ -11,7 +11,7 @@ _TOLD = re.compile(rb"\[harness\] the recorder around Pluto's client (.*)")
 
 def why(case: Case, rank: int) -> str:
     """Return the end of a sentence: what the recorder around the client said, or what kept it away."""
-    pod = case.pods.get(rank // case.per_node)
+    pod = case.pods.get(case.node_of(rank))
     log = case.bundle.log(pod.name, case.launch.container) if pod else ""
     told = [found for _, line in (case.bundle.lines(log) if log else ()) if (found := _TOLD.search(line))]
     if told:

@@ -33,6 +33,7 @@ def expected_of(workload: Workload, ready: Ready, context: RecordedContext) -> E
     return Expected(
         num_nodes=nodes,
         ranks=nodes * workload.per_node,
+        ranks_given=workload.ranks_given,
         run_id=given_run_id(workload, settings) or make_run_id(context.nonce),
         project=workload.envs.get("PLUTO_PROJECT", settings.pluto_project),
         min_nodes_used=min(nodes, ready.schedulable_nodes) if workload.spreads else 1,
@@ -64,6 +65,7 @@ def launch_of(workload: Workload, namespace: str, context: RecordedContext) -> L
         job_name=workload.job_name(context.nonce),
         recorder=context.settings.recorder,
         accounts=["keys"] if context.settings.recorder else [],
+        processes=workload.purpose == "training",
         netcheck=_netcheck(workload, context.settings),
         acceptance=workload.purpose if workload.purpose in ("nodes", "ddp") else None,
         **_of_training(workload),

@@ -1,7 +1,5 @@
 """Labels, names and texts that every kind of workload shares."""
 
-import re
-
 NONCE_LABEL = "pluto-e2e-harness/nonce"
 RANKS_PER_POD = "pluto-e2e-harness/ranks-per-pod"
 """Annotation of a launch's namespace, for `harness status`."""
@@ -14,5 +12,3 @@ RESTARTS = "pluto-e2e-harness/restarts"
 """Annotation of a workload: how often each rank may run again, whatever ended it. More is a FAIL."""
 LOCAL_IMAGE = "pluto-multinode-test:local"
 """The image that stands for the worker image that the harness builds from the Dockerfile."""
-NPROC = re.compile(r"--nproc[_-]per[_-]node[= ](\S+)")
-"""torchrun's option for the ranks in each pod: it is read off the command, before anything runs."""

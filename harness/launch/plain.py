@@ -8,6 +8,7 @@ the command's exit code into the log.
 from __future__ import annotations
 
 import copy
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -20,15 +21,15 @@ from typing import ClassVar
 import yaml
 
 from harness.context import RunContext
-from harness.core.bounds import bounded_int, listed
+from harness.core.bounds import listed
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence import kinds
 from harness.evidence.redaction import secret_variable, secrets_in
 from harness.evidence.schema import Purpose
-from harness.launch import netcheck, recorder
+from harness.launch import netcheck, recorder, script_ranks
 from harness.launch.applying import apply
-from harness.launch.names import LOCAL_IMAGE, NONCE_LABEL, NPROC, QUEUE_LABEL
+from harness.launch.names import LOCAL_IMAGE, NONCE_LABEL, QUEUE_LABEL
 from harness.launch.plain_mistakes import mistakes_in
 from harness.launch.workload import Handle, Record, Surroundings
 from harness.provision.images import scripts
@@ -113,8 +114,19 @@ class PlainWorkload(ABC):
 
     @property
     def per_node(self) -> int:
-        found = NPROC.search(self._command)
-        return bounded_int(found[1]) if found else 1
+        return self._processes.guess
+
+    @property
+    def ranks_given(self) -> bool:
+        return self._processes.count is not None
+
+    @cached_property
+    def _processes(self) -> script_ranks.Processes:
+        limits = (self._container.get("resources") or {}).get("limits") or {}
+        gpus = str(limits.get("nvidia.com/gpu", ""))
+        words = [*self._container["command"], *(self._container.get("args") or [])]
+        script = shlex.join(map(str, words))
+        return script_ranks.read(script, self.envs, int(gpus) if gpus.isdecimal() and len(gpus) < 6 else None)
 
     def job_name(self, nonce: str, /) -> str:
         """Return the name of this launch's job on the tracker.

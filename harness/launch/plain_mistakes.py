@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 
-from harness.core.bounds import bounded_int, ranks_problem, shown
+from harness.core.bounds import ranks_problem, shown
 from harness.core.kubernetes import Object
-from harness.launch.names import NPROC, QUEUE_LABEL
+from harness.launch import script_ranks
+from harness.launch.names import QUEUE_LABEL
 
 BESIDE = {"Service", "ConfigMap", "ServiceAccount"}
 """Kinds of objects that a manifest may bring beside its workload."""
@@ -47,7 +49,6 @@ def mistakes_in(document: Object, beside: Sequence[Object]) -> Iterable[str]:
             "and the harness puts an init around the command"
         )
         return
-    text = _text(worker)
     runs = [_text(each) for each in containers if isinstance(each, dict)]
     if not _TORCHRUN.search(runs[0]) and (other := next(filter(_TORCHRUN.search, runs[1:]), None)):
         ranks = next(each.get("name") for each in containers if _text(each) == other)
@@ -55,10 +56,10 @@ def mistakes_in(document: Object, beside: Sequence[Object]) -> Iterable[str]:
             f"containers[0]: the first container is the one of the ranks: {worker.get('name')} runs no "
             f"torchrun, and {ranks} does; put {ranks} first"
         )
-    found = NPROC.search(text)
-    if found and not re.fullmatch(r"[1-9]\d*", found[1], re.ASCII):
-        yield f"--nproc_per_node: a number from 1 on is expected; seen {shown(found[1])}"
-    elif found and (problem := ranks_problem(1, bounded_int(found[1]))):
+    told = script_ranks.read(shlex.join(map(str, [*command, *(worker.get("args") or [])])), {})
+    if told.wrong:
+        yield f"--nproc_per_node: a number from 1 on is expected; seen {shown(told.wrong)}"
+    elif problem := ranks_problem(1, told.guess):
         yield problem
     for each in beside:
         if each.get("kind") not in BESIDE:

@@ -2,7 +2,8 @@
 
 The files travel in a ConfigMap of the launch, into a folder of their own. The init around the command puts
 that folder at the front of PYTHONPATH, where the image's own value is known. So it works in any image that
-has Python and the client.
+has Python and the client. A program with a clean environment is led to the folder by a .pth file, which
+`setup.sh` writes where the image lets it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ FOLDER = "/opt/harness/recorder"
 """Named by the inits too: harness/launch/files/worker_init.sh and harness/launch/konduktor/config.py."""
 PACKAGE = "_harness_recorder"
 _WORKERS = Path(str(resources.files("harness"))) / "workers"
+_FILES = Path(__file__).parent / "files"
 _MODULES = (
     "__init__",
     "outside",
     "outside_client",
     "outside_account",
+    "outside_process",
     "ground_truth",
     "client_rules",
     "code_digest",
@@ -32,6 +35,8 @@ MOUNTED = MountedFolder(
     FOLDER,
     {
         "sitecustomize.py": _WORKERS / "outside_sitecustomize.py",
+        "setup.sh": _FILES / "recorder_setup.sh",
+        "harness_recorder.pth": _FILES / "harness_recorder.pth",
         **{f"{PACKAGE}/{name}.py": _WORKERS / f"{name}.py" for name in _MODULES},
     },
 )

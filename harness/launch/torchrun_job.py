@@ -38,6 +38,7 @@ MADE_SECONDS = 60.0
 SETUP = """export KONDUKTOR_OUTPUT_DIR="${KONDUKTOR_OUTPUT_DIR:-/tmp/harness-output}"
 if [ -d /opt/harness/recorder ]; then
   export PYTHONPATH="/opt/harness/recorder${PYTHONPATH:+:$PYTHONPATH}" HARNESS_LOG=/proc/1/fd/1
+  if [ -f /opt/harness/recorder/setup.sh ]; then . /opt/harness/recorder/setup.sh; fi
 fi
 if [ "$HARNESS_NETCHECK" = before ]; then
   checked=0; sh /opt/harness/netcheck/netcheck.sh || checked=$?
@@ -111,6 +112,10 @@ class TorchrunJobWorkload(PlainWorkload):
     @property
     def per_node(self) -> int:
         return self._resolved.plan.processes
+
+    @property
+    def ranks_given(self) -> bool:
+        return True
 
     @property
     def queue(self) -> str:

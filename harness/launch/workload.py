@@ -110,7 +110,11 @@ class Workload(Protocol):
 
     @property
     def per_node(self) -> int:
-        """Return the number of ranks in each pod."""
+        """Return the number of ranks in each pod, or a guess."""
+
+    @property
+    def ranks_given(self) -> bool:
+        """Return whether its file says how many ranks there are in each pod."""
 
     @property
     def queue(self) -> str | None:

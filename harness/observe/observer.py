@@ -16,6 +16,7 @@ from harness.core.progress import Progress
 from harness.evidence.acceptance_records import AcceptanceRecord
 from harness.evidence.kinds import ALWAYS, FILES, SURROUNDINGS, WatchedKind
 from harness.evidence.netcheck_records import NetcheckDiagnosis, NetcheckRecord
+from harness.evidence.process_records import decode
 from harness.evidence.schema import Launch, Observation
 from harness.evidence.truth import TruthCollector
 from harness.evidence.writer import BundleWriter
@@ -29,7 +30,7 @@ from harness.observe.rendezvous import RendezvousMonitor
 from harness.observe.watcher import Watcher
 from harness.workers.acceptance import emit
 from harness.workers.netcheck import frames
-from harness.workers.truth_frames import EXIT_MARK, MARK
+from harness.workers.truth_frames import EXIT_MARK, MARK, PROCESS_MARK
 
 LOG_SECONDS = 50.0
 """Seconds for logs to be read to their end. It is longer than the grace of a pod that ends (30 s)."""
@@ -80,6 +81,8 @@ class LaunchObserver:
         self._said: dict[tuple[str, str], frames.Collector] = {}
         self._told: Deadline | None = None
         """How long the other pods have, where one has told what all of them were to find out."""
+        self._events: set[str] = set()
+        """What processes recorded, as it was written."""
         self._gaps: list[str] = []
         self._watched_again: list[str] = []
         self._files: dict[tuple[str, str], Any] = {}
@@ -229,9 +232,21 @@ class LaunchObserver:
             for line in text.splitlines():
                 self._truth.feed(line, life.pod)
                 self._exited(life, line)
+        if PROCESS_MARK in text:
+            for line in text.splitlines():
+                self._process(life, line)
         for mark, taken in ((frames.MARK, self._checked), (emit.MARK, self._accepted)):
             for line in text.splitlines() if mark in text else ():
                 self._framed(life.pod, line, mark, taken)
+
+    def _process(self, life: Life, line: str) -> None:
+        """Take what processes recorded of themselves. A log that is read again gives each event once more."""
+        for event in decode(self._writer.current.nonce, line, life.pod, life.uid):
+            text = event.model_dump_json()
+            with suppress(HarnessError):
+                if text not in self._events:
+                    self._events.add(text)
+                    self._writer.process(event)
 
     def _framed(self, pod: str, line: str, mark: str, taken: Callable[[str, str, Any], None]) -> None:
         """Take a line of a document. What is none of its kind is left out, so that its pod has none."""

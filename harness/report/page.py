@@ -21,7 +21,7 @@ from harness.report.points import Metric, metrics, plot, steps
 from harness.report.timeline import Lane, lanes
 from harness.workers.acceptance import emit
 from harness.workers.netcheck import frames
-from harness.workers.truth_frames import MARK
+from harness.workers.truth_frames import MARK, PROCESS_MARK
 
 REPORT = "report.html"
 LOG_LINES = 2000
@@ -162,7 +162,10 @@ def _logs(bundle: Bundle) -> Iterator[Log]:
         lines = [
             (number, text.partition(" ")[0][11:23], text.partition(" ")[2])
             for number, text in bundle.tail(f"logs/{path.name}", most)
-            if MARK not in text and frames.MARK not in text and emit.MARK not in text
+            if MARK not in text
+            and PROCESS_MARK not in text
+            and frames.MARK not in text
+            and emit.MARK not in text
         ]
         pod = next((name for name in owner if path.name.startswith(f"{name}-")), None)
         title = f"node {owner[pod]}" if pod else path.stem

@@ -39,6 +39,8 @@ class AuditReader(Protocol):
     """Reads a tracker. Every method raises HarnessError (cause tracker.*) without an answer."""
 
     source: Literal["embedded", "hosted"]
+    names_processes: bool
+    """Set by reading: the tracker keeps the process that a request names."""
     truncated: bool
     """Set by reading: the tracker gave only part of its rows."""
 
@@ -84,6 +86,8 @@ class EmbeddedAudit:
         self._gone = gone
         self._tells = False
         """Whether the tracker told that it keeps writers. A tracker of an earlier version does not."""
+        self.names_processes = False
+        """Whether it told that it keeps the process that a request names."""
         self._packs = False
         """Whether it told that it gives rows in columns."""
 
@@ -91,6 +95,7 @@ class EmbeddedAudit:
         wanted = {"externalId": external_id, "projectName": project, "jobName": job_name}
         answer = self._ask("api/audit/runs", wanted)
         self._tells, self._packs = bool(answer.get("writers")), bool(answer.get("columns"))
+        self.names_processes = bool(answer.get("processes"))
         return [
             TrackerRun(
                 run_id=run["runId"],
@@ -118,6 +123,7 @@ class EmbeddedAudit:
                 job_name=one["jobName"],
                 peer=one["peer"],
                 launch=one.get("launch"),
+                process=one.get("process"),
             )
             for one in found["attachments"]
         ]
@@ -224,6 +230,7 @@ def collect(
         attachments=attachments,
         points=points,
         writers=writers,
+        processes=reader.names_processes,
         truncated=reader.truncated,
         error=error,
         failures=failures,

@@ -79,6 +79,7 @@ def attachments(db: sqlite3.Connection, run_ids: Sequence[int]) -> list[Found]:
             "peer": row["peer"],
             "clientVersion": row["client_version"],
             "launch": row["launch"],
+            "process": row["process"],
         }
         for row in rows
     ]

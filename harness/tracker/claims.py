@@ -35,8 +35,8 @@ def note_all(db: sqlite3.Connection, kind: str, requests: Iterable[tuple[Sender,
     statements.insert(db, _WRITER, [(*who, *counts, at, at) for who, counts in found.items()], _AGAIN)
 
 
-def _whose(sender: Sender) -> tuple[str, str, str]:
-    return sender.launch or "", sender.name or "", sender.peer or ""
+def _whose(sender: Sender) -> tuple[str, str, str, str]:
+    return sender.launch or "", sender.name or "", sender.peer or "", sender.process or ""
 
 
 def claim(
@@ -78,9 +78,10 @@ def writers(db: sqlite3.Connection, run_ids: list[int]) -> list[dict[str, Any]]:
     ids = ",".join(f"{number:d}" for number in run_ids)
     rows = db.execute(
         f"SELECT * FROM writers WHERE run_id IN ({ids}) UNION ALL"  # noqa: S608
-        " SELECT runs.id, 'claim', launch, '', '', 1, 0, claims.at, claims.at FROM claims JOIN runs"
+        " SELECT runs.id, 'claim', launch, '', '', '', 1, 0, claims.at, claims.at FROM claims JOIN runs"
         f" USING (project, external_id) WHERE runs.id IN ({ids}) ORDER BY 1, first, kind"
     )
     return [
-        {**dict(row), **{name: row[name] or None for name in ("launch", "sender", "peer")}} for row in rows
+        {**dict(row), **{name: row[name] or None for name in ("launch", "sender", "peer", "process")}}
+        for row in rows
     ]

@@ -58,7 +58,7 @@ class HostedAudit:
         self._seconds = seconds
         self._max_runs = max_runs
         self._projects: dict[int, str] = {}
-        self.truncated = False
+        self.truncated = self.names_processes = False
 
     def runs(self, *, external_id: str, project: str, job_name: str | None) -> list[TrackerRun]:
         """Read the details of the project's newest runs, because Pluto cannot search by external id."""

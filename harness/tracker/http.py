@@ -74,6 +74,8 @@ class Sender:
     """The launch that the request's key was made for. None for the tracker's own key."""
     only: str | None = None
     """The only project that the request's key opens. None: all of them."""
+    process: str | None = None
+    """X-Harness-Process: the process that the harness's recorder says the request is of."""
 
 
 def sender(request: Request) -> Sender:
@@ -94,7 +96,12 @@ def sender(request: Request) -> Sender:
         peer=client[0] if client else None,
         launch=state.get("launch"),
         only=state.get("project"),
+        process=_process(headers.get(b"x-harness-process")),
     )
+
+
+def _process(given: bytes | None) -> str | None:
+    return given.decode("latin-1")[:100] if given else None
 
 
 def store(request: Request) -> Store:

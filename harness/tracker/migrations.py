@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 
 from harness.tracker import blocks
-from harness.tracker.schema import BLOCKS, WRITERS
+from harness.tracker.schema import BLOCKS, CLAIMS, WRITERS
 
 MOST = 1_000_000
 """Most points of a block."""
@@ -34,6 +34,7 @@ def _to_2(db: sqlite3.Connection) -> None:
     _run(db, "ALTER TABLE status_events ADD COLUMN launch TEXT")
     _run(db, "ALTER TABLE status_events ADD COLUMN sender TEXT")
     _run(db, WRITERS)
+    _run(db, CLAIMS)
 
 
 def _to_3(db: sqlite3.Connection) -> None:
@@ -47,6 +48,17 @@ def _to_3(db: sqlite3.Connection) -> None:
         for _, together in groupby(enumerate(rows), lambda at: (at[1][0], at[1][1] - at[0], at[0] // MOST)):
             _keep(db, [tuple(row) for _, row in together], request)
     _run(db, "DROP VIEW series; DROP INDEX IF EXISTS requests_points; DROP TABLE points")
+
+
+def _to_4(db: sqlite3.Connection) -> None:
+    """Add the process that a request names."""
+    _run(db, "ALTER TABLE attachments ADD COLUMN process TEXT")
+    if "process" in {row[1] for row in db.execute("PRAGMA table_info(writers)")}:
+        return  # It was made by a step before this one.
+    _run(db, f"ALTER TABLE writers RENAME TO writers_3; {WRITERS}")
+    old = "run_id, kind, launch, sender, peer, requests, rows, first, last"
+    copy = f"INSERT INTO writers ({old}) SELECT {old} FROM writers_3"  # noqa: S608 - names of columns
+    _run(db, f"{copy}; DROP TABLE writers_3")
 
 
 def _pieces(db: sqlite3.Connection) -> Iterator[Piece]:
@@ -79,4 +91,4 @@ def _run(db: sqlite3.Connection, script: str) -> None:
         db.execute(statement)
 
 
-STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _to_2, 2: _to_3}
+STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _to_2, 2: _to_3, 3: _to_4}

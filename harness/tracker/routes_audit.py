@@ -15,7 +15,7 @@ async def runs(request: Request) -> Response:
     wanted = query.get("externalId"), query.get("projectName"), query.get("jobName")
     found = await http.store(request).read(lambda db: audit_view.runs(db, *wanted))
     orphans = await http.store(request).read(lambda db: audit_view.orphans(db, wanted[1]))
-    return Json({"runs": found, "orphans": orphans, "writers": True, "columns": True})
+    return Json({"runs": found, "orphans": orphans, "writers": True, "columns": True, "processes": True})
 
 
 async def attachments(request: Request) -> Response:

@@ -231,7 +231,7 @@ def _event(
 def _attach(db: sqlite3.Connection, run_id: int, resumed: bool, attach: Attach) -> None:
     db.execute(
         "INSERT INTO attachments (run_id, at, resumed, name, hostname, rank, job_name, restart_attempt,"
-        " node_name, peer, client_version, launch) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " node_name, peer, client_version, launch, process) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             run_id,
             now(),
@@ -245,6 +245,7 @@ def _attach(db: sqlite3.Connection, run_id: int, resumed: bool, attach: Attach) 
             attach.sender.peer,
             attach.client_version,
             attach.sender.launch,
+            attach.sender.process,
         ),
     )
     claims.note(db, run_id, "attach", replace(attach.sender, name=attach.name))

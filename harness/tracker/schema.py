@@ -4,20 +4,22 @@ Points are raw: every accepted value is kept, also when it was sent twice. Those
 `blocks` (blocks.py): the points `first_id` to `last_id` in arrival order. Their sender is in `requests`.
 `shapes` has each list of names that blocks of a run have. `writers` counts every request that wrote into a
 run, by kind and sender. `launch` is the launch that the request's key was made for (keys.py), NULL or "" for
-none.
+none. `process` is the process that a request names (`X-Harness-Process`), NULL or "" for none.
 """
 
 from __future__ import annotations
 
-VERSION = 3
+VERSION = 4
 
 WRITERS = """
 CREATE TABLE writers (
     run_id INTEGER NOT NULL, kind TEXT NOT NULL,
-    launch TEXT NOT NULL, sender TEXT NOT NULL, peer TEXT NOT NULL,
+    launch TEXT NOT NULL, sender TEXT NOT NULL, peer TEXT NOT NULL, process TEXT NOT NULL DEFAULT '',
     requests INTEGER NOT NULL, rows INTEGER NOT NULL, first TEXT NOT NULL, last TEXT NOT NULL,
-    PRIMARY KEY (run_id, kind, launch, sender, peer)
+    PRIMARY KEY (run_id, kind, launch, sender, peer, process)
 ) WITHOUT ROWID;
+"""
+CLAIMS = """
 CREATE TABLE claims (
     project TEXT NOT NULL, external_id TEXT NOT NULL, launch TEXT NOT NULL, at TEXT NOT NULL,
     PRIMARY KEY (project, external_id, launch)
@@ -52,7 +54,7 @@ CREATE INDEX runs_display ON runs (display_id);
 CREATE TABLE attachments (
     id INTEGER PRIMARY KEY, run_id INTEGER NOT NULL, at TEXT NOT NULL, resumed INTEGER NOT NULL,
     name TEXT, hostname TEXT, rank INTEGER, job_name TEXT, restart_attempt INTEGER, node_name TEXT,
-    peer TEXT, client_version TEXT, launch TEXT
+    peer TEXT, client_version TEXT, launch TEXT, process TEXT
 );
 CREATE INDEX attachments_run ON attachments (run_id);
 CREATE INDEX attachments_job ON attachments (job_name);
@@ -96,4 +98,5 @@ CREATE TABLE blobs (token TEXT PRIMARY KEY, body BLOB NOT NULL);
 """
     + BLOCKS
     + WRITERS
+    + CLAIMS
 )

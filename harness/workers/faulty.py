@@ -8,6 +8,7 @@ FAULT is the name of a function below. The ground truth is untouched: it says wh
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -34,7 +35,7 @@ def strike(name: str, victim: int) -> int:
     return FAULTS[name]()
 
 
-def at_step(step: int, do: Callable[[], None]) -> int:
+def at_step(step: int, do: Callable[[], object]) -> int:
     """Run the worker, and call this at a step before it logs that step."""
 
     def log(run: Any, metrics: dict[str, float], now: int) -> None:
@@ -89,6 +90,36 @@ def exit3() -> int:
         os._exit(3)
 
     return at_step(STEP, leave)
+
+
+def _attach_apart(*options: str) -> int:
+    """Run the worker, and at STEP attach another program to the run, which has a clean environment."""
+    program = (
+        "import os, sys\n"
+        f"sys.path += {sys.path!r}\n"
+        "import pluto\n"
+        "pluto.init(project=os.environ['PLUTO_PROJECT'], run_id=os.environ['PLUTO_RUN_ID']).finish()\n"
+    )
+    clean = {n: v for n, v in os.environ.items() if n.startswith("PLUTO_") or n in ("PATH", "HOME")}
+    command = [sys.executable, *options, "-c", program]
+    return at_step(STEP, lambda: subprocess.run(command, env=clean, check=True))
+
+
+@fault
+def clean_environment() -> int:
+    return _attach_apart()
+
+
+@fault
+def without_site() -> int:
+    """Attach a program that Python starts without site-packages, and so without any recorder."""
+    return _attach_apart("-S")
+
+
+@fault
+def os_exit() -> int:
+    """Exit with code 0 in the middle, without clean-up."""
+    return at_step(STEP, lambda: os._exit(0))
 
 
 @fault

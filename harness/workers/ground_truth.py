@@ -244,6 +244,7 @@ class Recorder:
 def _life() -> dict[str, Any]:
     """Where this attempt runs, and how often torchrun has started its ranks again before it."""
     counts = {"restart": "TORCHELASTIC_RESTART_COUNT", "max_restarts": "TORCHELASTIC_MAX_RESTARTS"}
+    counts["world"] = "WORLD_SIZE"
     found = {name: os.environ.get(variable, "") for name, variable in counts.items()}
     numbers = {name: int(text) if text.isdecimal() else None for name, text in found.items()}
     return {"host": os.uname().nodename, "pid": os.getpid(), **numbers}

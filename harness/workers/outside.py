@@ -1,7 +1,8 @@
 """Put a recorder around the public calls of Pluto's client, from outside: no worker imports this.
 
 `outside_sitecustomize.py` calls `install` in every Python process of a rank's container. When a process
-imports the client, its calls are wrapped (outside_client.py). Standard library only, Python 3.9 and later.
+imports the client, its calls are wrapped (outside_client.py). What the process is, and how it ends, is
+recorded too (outside_process.py). Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -19,33 +20,80 @@ from typing import Any
 CLIENT = "pluto.op"
 """The module of the client that has the class of a run."""
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX")
+LAUNCH = ("HARNESS_NONCE", "HARNESS_LOG", "HARNESS_TRUTH_ROWS")
+"""Variables that a process with a clean environment takes from its ancestors."""
+MAX_ANCESTORS = 64
 RECORDED_BY = "HARNESS_RECORDED_BY"
 """What records for a rank: "<process>:<rank>:<attempt>". Its children inherit it, and so record nothing."""
 
 
+_inherited: dict[str, str] = {}
+"""What the nearest ancestor with the launch's variables had, where this process was started without them."""
+_installed = False
+
+
 def install() -> None:
-    """Wrap the client as soon as this process imports it. Does nothing outside a launch of the harness."""
-    if not os.environ.get("HARNESS_NONCE"):
+    """Wrap the client as soon as this process imports it. Does nothing outside a launch of the harness.
+
+    Python calls this twice where both the .pth file and PYTHONPATH lead here.
+    """
+    global _installed  # noqa: PLW0603
+    if _installed or not (os.environ.get("HARNESS_NONCE") or _inherit()):
         return
+    _installed = True
+    is_rank = started_by_torchrun(os.environ)
     # As early as possible: what is registered later runs before it, and the parent may be gone at the end.
-    atexit.register(_at_exit, os.getpid(), started_by_torchrun(os.environ))
-    if CLIENT in sys.modules:
-        _wrap(sys.modules[CLIENT])
+    atexit.register(_at_exit, os.getpid(), is_rank)
+    for name in _WRAPPED:
+        if name in sys.modules:
+            _wrap(sys.modules[name])
+    sys.meta_path.insert(0, _Finder())
+    try:
+        from . import outside_process
+
+        outside_process.install("rank" if is_rank else None)
+    except Exception as error:
+        say(f"cannot record this process: {error!r}")
+
+
+def _inherit() -> bool:
+    """Take the launch's variables from an ancestor, where this process has a clean environment.
+
+    Returns whether there was one. The variables that say which rank it is stay out of the environment.
+    """
+    pid = os.getppid()
+    for _ in range(MAX_ANCESTORS):
+        try:
+            pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            found = dict(pair.decode(errors="replace").partition("=")[::2] for pair in pairs)
+            if found.get("HARNESS_NONCE"):
+                break
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return False
+        if pid < 1:
+            return False
     else:
-        sys.meta_path.insert(0, _Finder())
+        return False
+    _inherited.update(found)
+    for name in LAUNCH:
+        if name in found:
+            os.environ.setdefault(name, found[name])
+    # The init sets this one after it was started, so its own environment does not show it.
+    os.environ.setdefault("HARNESS_LOG", f"/proc/{pid}/fd/1")
+    return True
 
 
 class _Finder:
-    """Finds no module itself. It wraps the client's module when another finder has found it."""
+    """Finds no module itself. It wraps some modules when another finder has found them."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the spec that the other finders give. Its loader wraps what it has loaded."""
-        if name != CLIENT:
+        if name not in _WRAPPED:
             return None
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
-        for finder in sys.meta_path:
+        for finder in [finder for finder in sys.meta_path if finder is not self]:
             find = getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find else None
             if spec is not None:
@@ -65,27 +113,93 @@ def _after_loading(spec: ModuleSpec) -> None:
 
         loader.exec_module = load_and_wrap
     except Exception as error:
-        say(f"cannot be put around the client: {error!r}")
+        say(f"cannot be put around {spec.name}: {error!r}")
 
 
 def _wrap(module: ModuleType) -> None:
-    """Wrap the client's calls. A client that is not as expected stays as it is, and the log says so."""
-    try:
-        from . import outside_client
+    """Wrap a module's calls. A module that is not as expected stays as it is, and the log says so."""
+    for wrap in _WRAPPED[module.__name__]:
+        try:
+            wrap(module)
+        except Exception as error:
+            say(f"does not know this {module.__name__}: {error!r}")
 
-        outside_client.wrap(module)
-    except Exception as error:
-        say(f"does not know this client: {error!r}")
+
+def _wrap_client(module: ModuleType) -> None:
+    from . import outside_client
+
+    outside_client.wrap(module)
+
+
+def _wrap_run(module: ModuleType) -> None:
+    from . import outside_process
+
+    outside_process.wrap_run(module)
+
+
+def _wrap_interface(module: ModuleType) -> None:
+    from . import outside_process
+
+    outside_process.wrap_interface(module)
+
+
+def _wrap_uploader(module: ModuleType) -> None:
+    from . import outside_process
+
+    outside_process.wrap_uploader(module)
+
+
+def _wrap_group(module: ModuleType) -> None:
+    from . import outside_process
+
+    outside_process.wrap_group(module)
+
+
+def _wrap_agent(module: ModuleType) -> None:
+    from . import outside_process
+
+    outside_process.wrap_agent(module)
+
+
+_WRAPPED = {
+    CLIENT: (_wrap_client, _wrap_run),
+    "pluto.iface": (_wrap_interface,),
+    "pluto.sync.process": (_wrap_uploader,),
+    "torch.distributed.distributed_c10d": (_wrap_group,),
+    "torch.distributed.elastic.agent.server.local_elastic_agent": (_wrap_agent,),
+}
+"""Module → what to do when a process has imported it."""
 
 
 def _at_exit(process: int, is_rank: bool) -> None:
     """End what was recorded. A rank that made no run tells that it logged nothing."""
-    if os.getpid() != process or not (is_rank or f"{__package__}.outside_client" in sys.modules):
+    if os.getpid() != process:
         return
     try:
-        from . import outside_client
+        if is_rank or f"{__package__}.outside_client" in sys.modules:
+            from . import outside_client
 
-        outside_client.at_exit(is_rank)
+            outside_client.at_exit(is_rank)
+    except Exception as error:
+        say(f"could not end: {error!r}")
+    if (recorded := sys.modules.get(f"{__package__}.outside_process")) is not None:
+        recorded.at_exit()
+
+
+def ended_at_once(complete: bool) -> None:
+    """Write what is pending before this process ends without its exit handlers.
+
+    The record of what was logged has an end only where nothing can be lost by that.
+    """
+    client = sys.modules.get(f"{__package__}.outside_client")
+    recording = getattr(client, "_recording", None)
+    if recording is None or not recording.here:
+        return
+    try:
+        if complete:
+            recording.end()
+        else:
+            recording.stream.flush()
     except Exception as error:
         say(f"could not end: {error!r}")
 
@@ -94,6 +208,16 @@ def rank_of(environment: Mapping[str, str]) -> int | None:
     """Return the rank that a launcher gave this process, or None for a process that is no rank."""
     given = [environment[name] for name in RANKS if environment.get(name, "").isdecimal()]
     return int(given[0]) if given else None
+
+
+def rank_here() -> int | None:
+    """Return the rank of this process: as torch.distributed, its environment or its ancestors say."""
+    process = sys.modules.get(f"{__package__}.outside_process")
+    of_group: int | None = process.group_rank() if process is not None else None
+    if of_group is not None:
+        return of_group
+    own = rank_of(os.environ)
+    return rank_of(_inherited) if own is None else own
 
 
 def records_elsewhere(environment: Mapping[str, str]) -> bool:
@@ -110,6 +234,24 @@ def started_by_torchrun(environment: Mapping[str, str]) -> bool:
         return b"LOCAL_RANK=" not in Path(f"/proc/{os.getppid()}/environ").read_bytes()
     except OSError:
         return False
+
+
+def log_of_the_container() -> int:
+    """Return the container's own stdout, also when the program's is redirected into a file or a pipe.
+
+    It is opened once in a process, and not inherited by programs that the process starts.
+    """
+    global _log  # noqa: PLW0603
+    if _log is None:
+        path = os.environ.get("HARNESS_LOG", "")
+        try:
+            _log = os.open(path, os.O_WRONLY | os.O_APPEND) if path else os.dup(1)
+        except OSError:
+            _log = os.dup(1)
+    return _log
+
+
+_log: int | None = None
 
 
 def say(text: str) -> None:

@@ -285,7 +285,7 @@ def begin() -> None:
     global _recording  # noqa: PLW0603
     if _recording is not None and _recording.here:
         return
-    rank = outside.rank_of(os.environ)
+    rank = outside.rank_here()
     if rank is None or outside.records_elsewhere(os.environ):
         return
     limit = int(os.environ.get("HARNESS_TRUTH_ROWS", "200000"))

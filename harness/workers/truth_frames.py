@@ -7,7 +7,7 @@ A frame is one line, at most MAX_LINE bytes (one atomic pipe write):
     @truth1 <base64 of compact JSON> <first 32 hex digits of HMAC-SHA256(nonce, base64 text)>
 
 The JSON has "k" (kind), "r" (rank), "a" (attempt), "q" (seq), and by its kind
-    {"k":"start","t":time_ms,"host":hostname,"pid":n,"restart":n,"max_restarts":n}
+    {"k":"start","t":time_ms,"host":hostname,"pid":n,"restart":n,"max_restarts":n,"world":n}
     {"k":"rows","n":first_row_number,"rows":[[metric, step, value, time_ms], ...]}
     {"k":"block","metric":m,"first":step,"last":step,"count":c,"sha256":hex}
     {"k":"code","facts":[[what, name, value], ...]}     see code_digest.py
@@ -42,11 +42,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 MARK = "@truth1 "
+PROCESS_MARK = "@process1 "
+"""Lines of outside_process.py: which process this is, and how it ends."""
 EXIT_MARK = "@exit1 "
 """A line of harness/launch/files/worker_init.sh: "@exit1 <nonce> <exit code of the command>"."""
 MAX_LINE = 4000
 _compact = json.JSONEncoder(separators=(",", ":")).encode
-_FRAME = re.compile(r"@truth1 ([A-Za-z0-9+/=]+) ([0-9a-f]{32})(?![0-9a-f])")
+_FRAMES = {
+    mark: re.compile(mark + r"([A-Za-z0-9+/=]+) ([0-9a-f]{32})(?![0-9a-f])") for mark in (MARK, PROCESS_MARK)
+}
 
 
 def encode_value(value: float) -> float | str:
@@ -81,23 +85,23 @@ def _mac(nonce: str, body: str) -> str:
     return hmac.digest(nonce.encode(), body.encode(), "sha256").hex()[:32]
 
 
-def encode(nonce: str, payload: dict[str, Any]) -> str:
+def encode(nonce: str, payload: dict[str, Any], mark: str = MARK) -> str:
     """Return one frame line without its newline. Raises ValueError when it would exceed MAX_LINE bytes."""
     body = base64.b64encode(_compact(payload).encode()).decode()
-    line = f"{MARK}{body} {_mac(nonce, body)}"
+    line = f"{mark}{body} {_mac(nonce, body)}"
     if len(line) + 1 > MAX_LINE:
         raise ValueError(f"a truth frame of {len(line)} bytes; at most {MAX_LINE - 1}")
     return line
 
 
-def decode(nonce: str, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+def decode(nonce: str, lines: Iterable[str], mark: str = MARK) -> Iterator[dict[str, Any]]:
     """Return the payloads of every authentic frame in log lines. Anything else is skipped.
 
     A frame may stand behind other text on its line, because several processes share one pipe.
     """
     for line in lines:
-        if MARK not in line:
+        if mark not in line:
             continue
-        for body, mac in _FRAME.findall(line):
+        for body, mac in _FRAMES[mark].findall(line):
             if hmac.compare_digest(mac, _mac(nonce, body)):
                 yield json.loads(base64.b64decode(body))

@@ -15,6 +15,7 @@ from typing import Any
 from harness.evidence import Bundle, BundleWriter, Redactor
 from harness.evidence.acceptance_records import AcceptanceRecord
 from harness.evidence.netcheck_records import NetcheckRecord
+from harness.evidence.process_records import ProcessLine
 from harness.evidence.schema import Expected, Launch, Manifest, Observation, RendezvousSnapshot, Stage
 from harness.evidence.tracker_records import Attachment, Point, RunWriter, TrackerRun, TrackerSummary
 from harness.evidence.truth_records import TruthBlock, TruthEnd, TruthLine, TruthRow
@@ -62,6 +63,7 @@ class Job:
     inspections: Sequence[RendezvousSnapshot] = ()
     netchecks: Sequence[NetcheckRecord] = ()
     accepted: list[AcceptanceRecord] = field(default_factory=list)
+    processes: list[ProcessLine] = field(default_factory=list)
     version: int = 100
 
     @property
@@ -199,6 +201,8 @@ class Job:
             writer.inspection(inspection)
         for record in self.netchecks:
             writer.netcheck(record)
+        for process in self.processes:
+            writer.process(process)
         for accepted in self.accepted:
             writer.acceptance(accepted)
         for pod, lines in self.logs.items():

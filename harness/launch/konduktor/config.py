@@ -30,6 +30,7 @@ trap 'ended=1; kill -TERM -1' TERM
 if [ -d /opt/harness/recorder ]; then
   read -r own _ </proc/self/stat
   export PYTHONPATH="/opt/harness/recorder${PYTHONPATH:+:$PYTHONPATH}" HARNESS_LOG="/proc/$own/fd/1"
+  if [ -f /opt/harness/recorder/setup.sh ]; then . /opt/harness/recorder/setup.sh; fi
 fi
 code=0
 if [ "$HARNESS_NETCHECK" = before ]; then

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -12,12 +11,13 @@ from typing import Any
 
 import yaml
 
-from harness.core.bounds import bounded_int, listed, ranks_problem, shown
+from harness.core.bounds import listed, ranks_problem, shown
 from harness.core.errors import UsageError
 from harness.core.user_yaml import yaml_documents
 from harness.evidence.redaction import secret_variable, secrets_in
+from harness.launch import script_ranks
 from harness.launch.konduktor.mistakes import DURATION_LABEL, mistakes
-from harness.launch.names import LOCAL_IMAGE, NPROC, QUEUE_LABEL
+from harness.launch.names import LOCAL_IMAGE, QUEUE_LABEL
 
 _ONE_THAT_WORKS = "jobs/multinode.yaml is a job file that works"
 
@@ -68,19 +68,28 @@ class JobFile:
 
     @property
     def ranks(self) -> int:
-        """Return the world size. torchrun's --nproc_per_node must be a number, to be known before launch."""
-        found = NPROC.search(self.document["run"])
-        if not found:
-            return self.num_nodes
-        if not re.fullmatch(r"[1-9]\d*", found[1], re.ASCII):
+        """Return the world size, or a guess where the script computes it. Raises UsageError for no number."""
+        if self._processes.wrong:
             raise UsageError(
-                f"job file {self.source}: --nproc_per_node: a number from 1 on is expected, so that it is "
-                f"known how many ranks must come; seen {shown(found[1])}",
-                hint="write the number of processes per node into the job file",
+                f"job file {self.source}: --nproc_per_node: a number from 1 on is expected; "
+                f"seen {shown(self._processes.wrong)}",
+                hint="torchrun also takes auto, cpu and gpu",
             )
-        if problem := ranks_problem(self.num_nodes, bounded_int(found[1])):
+        if problem := ranks_problem(self.num_nodes, self._processes.guess):
             raise UsageError(f"job file {self.source}: {problem}")
-        return self.num_nodes * int(found[1])
+        return self.num_nodes * self._processes.guess
+
+    @property
+    def ranks_given(self) -> bool:
+        """Return whether the file says how many ranks there are."""
+        return self._processes.count is not None
+
+    @property
+    def _processes(self) -> script_ranks.Processes:
+        gpus = str(self.document["resources"].get("accelerators") or "").rpartition(":")[2]
+        return script_ranks.read(
+            str(self.document["run"]), self.envs, int(gpus) if gpus.isdecimal() and len(gpus) < 6 else None
+        )
 
     @property
     def queue(self) -> str | None:

@@ -58,6 +58,10 @@ class KonduktorWorkload:
         return self.job.ranks // self.job.num_nodes
 
     @property
+    def ranks_given(self) -> bool:
+        return self.job.ranks_given
+
+    @property
     def queue(self) -> str | None:
         return self.job.queue
 

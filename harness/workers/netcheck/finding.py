@@ -34,7 +34,9 @@ _ADVICE = {
         "variables.master_addr": "Set MASTER_ADDR to the DNS name of rank 0, without scheme and port.",
         "variables.master_port": "Set MASTER_PORT to a number from 1 to 65535, the same in every pod.",
         "variables.world_size": "Set WORLD_SIZE to nodes × processes per node.",
-        "variables.world_of_one": "Set NNODES and WORLD_SIZE: this rank would train alone.",
+        "variables.world_of_one": (
+            "torchrun: --nnodes and the address of rank 0, no --standalone; else set NNODES and WORLD_SIZE."
+        ),
         "variables.node_rank": "Set NODE_RANK from the pod's index, from 0 to nodes - 1.",
         "variables.node_rank_twice": "Give each pod a NODE_RANK of its own, from the pod's index.",
         "variables.nodes": "Set the number of nodes to a whole number of 1 or more.",

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import ast
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from mounting import lay_out
 
+from harness.evidence.process_records import decode
 from harness.launch import recorder
 from harness.launch.konduktor.config import Submission, konduktor_config
 from harness.launch.plain import INIT
 from harness.provision.images import scripts
 
 PRINTED = "import os, sys; print(os.environ.get('PYTHONPATH'), os.environ.get('HARNESS_LOG'))"
+MODULES = {path: source for path, source in recorder.MOUNTED.sources.items() if path.endswith(".py")}
 KONDUKTOR_INIT = konduktor_config(Submission("ns", "n", "", {}))["kubernetes"]["pod_config"]["spec"][
     "containers"
 ][0]["command"][0]
@@ -23,7 +28,7 @@ KONDUKTOR_INIT = konduktor_config(Submission("ns", "n", "", {}))["kubernetes"]["
 
 def test_the_mounted_package_imports_nothing_that_is_not_mounted() -> None:
     """Only the standard library and its own modules: the image need not have more."""
-    sources = recorder.MOUNTED.sources
+    sources = MODULES
     ours = {Path(path).stem for path in sources} | {recorder.PACKAGE}
     for path, source in sources.items():
         for node in ast.walk(ast.parse(source.read_text())):
@@ -38,10 +43,10 @@ def test_the_mounted_package_imports_nothing_that_is_not_mounted() -> None:
                 assert name.partition(".")[0] in ours | sys.stdlib_module_names, (path, name)
 
 
-@pytest.mark.parametrize("path", sorted(recorder.MOUNTED.sources))
+@pytest.mark.parametrize("path", sorted(MODULES))
 def test_the_files_are_python_3_9(path: str) -> None:
     """An image may have an older Python than the harness. Annotations are not evaluated."""
-    tree = ast.parse(recorder.MOUNTED.sources[path].read_text(), feature_version=(3, 9))
+    tree = ast.parse(MODULES[path].read_text(), feature_version=(3, 9))
     assert any(isinstance(n, ast.ImportFrom) and n.module == "__future__" for n in tree.body) or not tree.body
     assert not any(isinstance(n, ast.Match) for n in ast.walk(tree))
 
@@ -81,6 +86,52 @@ def test_the_inits_put_it_before_the_image_s_own_path(tmp_path: Path, kind: str,
     assert path == ":".join([str(tmp_path), *([own] if own else [])])
     assert log.startswith("/proc/")
     assert log.endswith("/fd/1")
+
+
+@pytest.fixture
+def site_packages(tmp_path: Path) -> Path:
+    """Return the site-packages of an interpreter on PATH, where the init's set-up put its .pth file."""
+    folder = lay_out(recorder.MOUNTED, tmp_path / "recorder")
+    found = tmp_path / "image" / "lib" / "python3.99" / "site-packages"
+    found.mkdir(parents=True)
+    (tmp_path / "image" / "bin").mkdir()
+    for name in ("setup.sh", "harness_recorder.pth"):
+        path = folder / name
+        path.write_text(path.read_text().replace(recorder.FOLDER, str(folder)))
+    # Folders of this machine are left alone: the test is about those on PATH.
+    script = re.sub(r"^harness_pth (.*\\\n)*.*\n", "", (folder / "setup.sh").read_text(), flags=re.MULTILINE)
+    environment = {"PATH": f"{tmp_path}/image/bin:/nowhere/bin:/bin"}
+    subprocess.run(["sh", "-euc", script], env=environment, check=True, timeout=60)
+    return found
+
+
+@pytest.mark.parametrize("options", [[], ["-I"], ["-E"]])
+def test_a_program_with_a_clean_environment_is_led_to_the_recorder(
+    site_packages: Path, tmp_path: Path, options: list[str]
+) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    program = f"import site, sys; site.addsitedir({str(site_packages)!r}); sys.exit(3)"
+    # The shell is the ancestor that has the launch's variables.
+    script = f"env -i RANK=1 LOCAL_RANK=0 {shlex.join([sys.executable, *options, '-c', program])}; echo $?"
+    environment = {"PATH": os.environ["PATH"], "HARNESS_NONCE": "n", "HARNESS_LOG": str(log)}
+    done = subprocess.run(
+        ["sh", "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (done.stdout, done.stderr) == ("3\n", "")
+    events = [event for line in log.read_text().splitlines() for event in decode("n", line, "pod-0")]
+    assert [event.kind for event in events] == ["start", "end"]
+
+
+def test_the_pth_file_does_nothing_where_the_recorder_is_not_mounted(tmp_path: Path) -> None:
+    (tmp_path / "harness_recorder.pth").write_text(
+        recorder.MOUNTED.sources["harness_recorder.pth"].read_text().replace(recorder.FOLDER, "/nowhere")
+    )
+    program = f"import site; site.addsitedir({str(tmp_path)!r}); print('fine')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (done.stdout, done.stderr) == ("fine\n", "")
 
 
 @pytest.mark.parametrize("init", [INIT, KONDUKTOR_INIT], ids=["manifest", "konduktor"])

@@ -109,9 +109,17 @@ def test_world_size_counts_processes_per_node(job: JobFile) -> None:
         job.with_(num_nodes=1000, run="torchrun --nproc_per_node=1024 x.py").ranks  # noqa: B018
     with pytest.raises(UsageError, match="at most 1024 processes"):
         job.with_(run=f"torchrun --nproc_per_node={'9' * 5000} x.py").ranks  # noqa: B018
-    for text in ("$N", "gpu", "0"):
+    for text in ("two", "0"):
         with pytest.raises(UsageError, match=rf"a number from 1 on is expected.*seen '{re.escape(text)}'"):
             job.with_(run=f"torchrun --nproc_per_node={text} x.py").ranks  # noqa: B018
+
+
+@pytest.mark.parametrize("text", ["$N", "$(nproc)", "gpu", "auto"])
+def test_a_count_that_the_script_computes_is_not_given(job: JobFile, text: str) -> None:
+    computed = job.with_(run=f"torchrun --nproc_per_node={text} x.py")
+    assert not computed.ranks_given
+    assert computed.ranks == computed.num_nodes
+    assert job.with_(run="torchrun x.py").ranks_given
 
 
 def test_render_sets_image_environment_and_the_shorter_duration(job: JobFile) -> None:

@@ -1,0 +1,162 @@
+"""Judge the exit codes: each rank's is known from two sources, and none was hidden by the script around it.
+
+One source is the pod, or the init of a container that is held. The other is the rank itself or torchrun's
+agent, who write to the container's own stdout, whatever the script does with theirs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from harness.core.causes import CauseId
+from harness.evidence.columns import Columns
+from harness.evidence.process_records import ProcessEnd
+from harness.evidence.truth_records import TruthRow
+from harness.evidence.worlds import PATH, PodProcesses, ProcessRecord, RankLife
+from harness.judge import hiding
+from harness.judge.case import Case, names
+from harness.judge.finding import Finding, counted, found, passed, unknown
+
+_OF_A_PEER = re.compile(
+    r"[Cc]onnection (closed|reset|was)|Broken pipe|Socket closed|SignalException|\bgloo\b.*recv"
+)
+
+
+@dataclass(frozen=True)
+class BadEnd:
+    """A rank that did not end well, in a pod that did."""
+
+    cause: CauseId
+    ranks: list[int]
+    text: str
+    """What the rank did: "rank 1 ended with exit code 3 after step 7: RuntimeError: …"."""
+    at: float
+    code: int | None
+    of_a_peer: bool
+    ref: str
+    why: str = ""
+
+
+def bad_end(case: Case, index: int) -> BadEnd | None:
+    """Return the first end in a pod that was not good, as its processes tell it. None where all were good."""
+    of_pod = case.processes.get(index)
+    if of_pod is None:
+        return None
+    ends = [*_of_ranks(case, of_pod), *_of_agents(of_pod)]
+    if any(gap.startswith(of_pod.pod) for gap in case.manifest.log_gaps):
+        ends = [end for end in ends if end.cause == "rank.exit_code_masked"]
+    if not ends:
+        return None
+    first = min(ends, key=lambda end: (end.cause != "rank.exit_code_masked", end.of_a_peer, end.at))
+    if first.cause != "rank.exit_code_masked":
+        return first
+    return BadEnd(**{**first.__dict__, "why": hiding.way(hiding.script(case, index))})
+
+
+def _of_ranks(case: Case, of_pod: PodProcesses) -> Iterator[BadEnd]:
+    repeated = _repeated(of_pod)
+    for life in of_pod.lives:
+        if life.agent is not None and life.agent.id in repeated:
+            continue
+        who, step = f"rank {life.rank}", _last_step(case, life.rank)
+        code, error, at = _code(life), _error(life), _at(life)
+        if code:
+            text = f"{who} {_ended(code)}{step}{f': {error}' if error else ''}"
+            peer = bool(_OF_A_PEER.search(error)) or code == -15
+            yield BadEnd("rank.exit_code_masked", [life.rank], text, at, code, peer, life.ref)
+        elif code is None:
+            text = f"{who} left with exit code 0 before its work was done: its record{step} has no end"
+            yield BadEnd("rank.exited_early", [life.rank], text, at, None, False, life.ref)
+        elif any(end.how == "os._exit" and end.open for end in life.ends):
+            text = f"{who} left by os._exit(0){step}, before it had finished its run of Pluto's client"
+            yield BadEnd("rank.exited_early", [life.rank], text, at, None, False, life.ref)
+
+
+def _of_agents(of_pod: PodProcesses) -> Iterator[BadEnd]:
+    """Yield each torchrun that failed though none of its ranks is known to have."""
+    repeated = _repeated(of_pod)
+    for agent in of_pod.agents:
+        told = agent.result
+        if agent.id in repeated or told is None or told.state == "SUCCEEDED":
+            continue
+        if any(life.agent is agent and _code(life) for life in of_pod.lives):
+            continue
+        ranks = [rank for _, _, rank, _ in agent.rounds[-1].workers]
+        text = f"torchrun of {names(ranks)} failed: {told.error or told.state}"
+        yield BadEnd("rank.exit_code_masked", ranks, text, told.time_ms / 1000, 1, False, agent.ref)
+
+
+def _repeated(of_pod: PodProcesses) -> set[str]:
+    """Return the agents after which the script ran the same command line again."""
+    last: dict[tuple[str, ...], str] = {}
+    for agent in of_pod.agents:
+        last[tuple(agent.argv)] = agent.id
+    return {agent.id for agent in of_pod.agents if last[tuple(agent.argv)] != agent.id}
+
+
+def _code(life: RankLife) -> int | None:
+    """Return how a rank ended: its exit code, minus the signal, or None where nobody knows of an end."""
+    if life.failure is not None:
+        return life.failure[0]
+    codes = [end.code for end in life.ends]
+    if any(codes):
+        return next(code for code in codes if code)
+    agent = life.agent
+    good = agent is not None and agent.result is not None and agent.result.state == "SUCCEEDED"
+    return 0 if codes or good else None
+
+
+def _error(life: RankLife) -> str:
+    errors = [end.error.splitlines()[0] for end in life.ends if end.error]
+    if errors:
+        return errors[0]
+    told = life.failure[1] if life.failure else ""
+    return "" if told.startswith("To enable traceback") else told
+
+
+def _at(life: RankLife) -> float:
+    """Return when a life ended, in seconds since the epoch: by its own word, or by torchrun's."""
+    times = [end.time_ms for end in life.ends]
+    agent = life.agent
+    if not times and agent is not None:
+        times = [event.time_ms for event in agent.failures if any(f[0] == life.pid for f in event.failures)]
+    return max(times) / 1000 if times else float("inf")
+
+
+def _ended(code: int) -> str:
+    return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+
+def _last_step(case: Case, rank: int) -> str:
+    """Return " after step N" for the last step that a rank recorded, or ""."""
+    last = -1
+    for _, line in case.bundle.truth_parts(rank):
+        if isinstance(line, TruthRow):
+            last = max(last, line.step)
+        elif isinstance(line, Columns) and line.steps:
+            last = max(last, *line.steps) if len(line.steps) > 1 else max(last, line.steps[0])
+    return f" after step {last}" if last >= 0 else ""
+
+
+def check(case: Case, before: list[Finding]) -> Finding:
+    """Check `exits`: the exit code of each rank is known from two sources, and both say 0."""
+    for other in before:
+        if other.name in {"rank-exit", "world"} and other.result != "PASS":
+            return unknown("exits", f"see {other.name}")
+    lives = {life.rank: life for index in sorted(case.lives) for life in case.lives[index]}
+    # A worker that records by itself ends its record as the last thing that it does.
+    own = set() if case.launch.recorder else set(filter(case.told_all, case.ranks))
+    lacking = [rank for rank in case.ranks if rank not in lives or not (rank in own or _sources(lives[rank]))]
+    if lacking:
+        text = f"the end of {names(lacking)} is known from its pod alone"
+        return found("exits", "run.evidence_missing", text, ranks=lacking, evidence=[PATH])
+    refs = [life.ref for life in lives.values()][:8]
+    return passed("exits", f"{counted(len(lives), 'exit code')}, each from two sources", refs)
+
+
+def _sources(life: RankLife) -> list[ProcessEnd | ProcessRecord]:
+    """Return who besides its pod told how a rank ended."""
+    agents = [life.agent] if life.agent is not None and life.agent.result is not None else []
+    return [*life.ends, *agents]

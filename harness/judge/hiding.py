@@ -1,0 +1,77 @@
+"""Say how the script around a program hid its exit code, as far as the script shows it, and what to write."""
+
+from __future__ import annotations
+
+import re
+
+from harness.evidence.objects import items
+from harness.judge.case import Case
+
+_KONDUKTOR = re.compile(r"^\($\n(.*?)^\)$\n# Capture", re.DOTALL | re.MULTILINE)
+"""The user's own script, in the middle of konduktor's."""
+_PROGRAM = re.compile(r"(^|[\s;&|(/])(torchrun|python[\d.]*|accelerate|deepspeed|bash|sh)(\s|$)")
+
+
+def script(case: Case, index: int) -> str:
+    """Return the script that a pod's container runs, without comments and with joined lines, or ""."""
+    pod = case.pods.get(index)
+    containers = items(pod.last.object, "spec", "containers") if pod else []
+    for container in containers:
+        if container.get("name") != case.launch.container:
+            continue
+        words = [*(container.get("command") or []), *(container.get("args") or [])]
+        text = max(map(str, words), key=_weight, default="")
+        own = _KONDUKTOR.search(text)
+        return own[1] if own else text
+    return ""
+
+
+def _weight(word: str) -> tuple[bool, int]:
+    """Order words by how likely they are the user's script: one that starts a program, and the longest."""
+    return "KONDUKTOR" in word or ("/opt/harness/" not in word and bool(_PROGRAM.search(word))), len(word)
+
+
+def way(text: str) -> str:
+    """Return one sentence on how a script hid an exit code, with what to write, or ""."""
+    lines = _lines(text)
+    at = next((n for n in range(len(lines) - 1, -1, -1) if _PROGRAM.search(lines[n])), None)
+    if at is None:
+        return ""
+    line, before, after = lines[at], lines[:at], lines[at + 1 :]
+    return _in_its_line(line, before) or _later(line, before, after)
+
+
+def _in_its_line(line: str, before: list[str]) -> str:
+    """Return how the line that starts the program hides its exit code, or ""."""
+    if found := re.search(r"\|\|\s*(true|:|echo|exit\s+0)(?=\s|;|$)", line):
+        return f"`|| {found[1]}` behind the command hides it: leave that out"
+    if re.search(r"(?<![|>])\|(?!\|)", line):
+        # With pipefail, the shell reports the first command of a pipe that failed.
+        if not any("pipefail" in one for one in before):
+            return "a pipe hides it: write `set -o pipefail` before it"
+    elif re.search(r"(?<![&>])&\s*(disown)?\s*$", line):
+        return "the command runs in the background: write `wait $!` after it, and `exit` with its code"
+    return ""
+
+
+def _later(line: str, before: list[str], after: list[str]) -> str:
+    """Return how the lines after the program hide its exit code, or ""."""
+    if _set(before, r"-\w*e") and not _set(before, r"\+\w*e"):
+        return ""
+    if any(re.match(r"(exit|return)\s+0\b", one) for one in after):
+        return "`exit 0` at the end hides it: write `set -e` at the beginning"
+    later = re.search(r";\s*(\S.*)", line)
+    last = after[-1] if after else later[1] if later else ""
+    return f"a later command (`{last[:40]}`) hides it: write `set -e` at the beginning" if last else ""
+
+
+def _set(lines: list[str], option: str) -> bool:
+    """Return whether the script sets a shell option."""
+    return any(re.match(rf"set\s+(\S+\s+)*{option}", line) for line in lines)
+
+
+def _lines(text: str) -> list[str]:
+    """Return the commands of a script: continued lines joined, comments and empty lines left out."""
+    joined = re.sub(r"\\\n\s*", "", text)
+    lines = [re.sub(r"(^|\s)#.*$", "", line).strip() for line in joined.splitlines()]
+    return [line for line in lines if line and line not in {"fi", "done", "}", ")"}]

@@ -1,0 +1,163 @@
+"""Judge whether the ranks were one world: the check `world`.
+
+Exit codes of 0 do not prove it. Where each pod's torchrun was told of one node, every pod trains alone, and
+each calls itself rank 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from harness.evidence import torchrun
+from harness.evidence.worlds import PATH, ProcessRecord, RankLife
+from harness.judge.case import Case, names
+from harness.judge.finding import Finding, counted, found, listed, passed, unknown
+
+
+def check(case: Case) -> Finding:
+    """Check `world`: the sizes agree with the job, each rank is there once, and each pod holds its own."""
+    nodes = range(case.expected.num_nodes)
+    if case.world is not None:
+        if case.world.size == case.expected.ranks:
+            return passed("world", met(case), _refs(case))
+        text = f"{counted(case.world.size, 'rank')} met, and the job's file asks for {case.expected.ranks}"
+        ranks = sorted(case.world.nodes)
+        return found("world", "rendezvous.world_size", text, ranks=ranks, evidence=_refs(case))
+    silent = [index for index in nodes if not case.lives.get(index)]
+    if silent:
+        text = f"no process of {_places(case, silent)} recorded which world it belongs to"
+        why = ["its Python runs without the recorder, or no rank came so far"]
+        return found(
+            "world", "run.evidence_missing", text, why=why, ranks=case.ranks_of(*silent), evidence=[PATH]
+        )
+    alone = [index for index in nodes if _whole_by_itself(case.lives[index])]
+    if alone and case.expected.num_nodes > 1:
+        return _apart(case, alone)
+    return _not_one(case)
+
+
+def met(case: Case) -> str:
+    """Return the sentence about a world that was proved."""
+    assert case.world is not None
+    size, pods = case.world.size, case.expected.num_nodes
+    if pods == 1:
+        return f"all ranks met: {counted(size, 'rank')} in 1 pod"
+    return f"all ranks met: {counted(size, 'rank')} in one world, in {pods} pods"
+
+
+def _refs(case: Case) -> list[str]:
+    return [life.ref for index in sorted(case.lives) for life in case.lives[index]][:8]
+
+
+def _whole_by_itself(lives: Iterable[RankLife]) -> bool:
+    """Return whether the ranks of a node are a world of their own."""
+    pairs = {(life.rank, life.world) for life in lives}
+    sizes = {world for _, world in pairs}
+    return any({rank for rank, world in pairs if world == size} == set(range(size)) for size in sizes)
+
+
+def _apart(case: Case, alone: list[int]) -> Finding:
+    """Return the finding for nodes whose ranks trained without those of other nodes."""
+    sizes = {life.world for index in alone for life in case.lives[index]}
+    cause = "variables.world_of_one" if sizes == {1} else "rendezvous.world_size"
+    who = "each pod" if len(alone) == case.expected.num_nodes else _pods(case, alone)
+    text = f"{who} trained alone, and the job has {case.expected.num_nodes} nodes"
+    told = [f"pod {_pod(case, index)} ran {_ranks(case.lives[index])}" for index in alone]
+    why = dict.fromkeys(why_alone(life) for index in alone for life in case.lives[index][:1])
+    return found(
+        "world",
+        cause,  # type: ignore[arg-type]
+        text,
+        details=told,
+        why=list(why),
+        ranks=case.ranks_of(*alone),
+        evidence=[life.ref for index in alone for life in case.lives[index][:1]],
+    )
+
+
+def why_alone(life: RankLife) -> str:
+    """Return why a process believes that there are no ranks on other nodes."""
+    process = life.processes[0] if life.processes else None
+    if life.agent is None:
+        if life.by == "group":
+            size = process.env("WORLD_SIZE") if process else None
+            given = f"WORLD_SIZE={size} in its environment" if size is not None else "its own arguments"
+            return f"no torchrun started it, and torch.distributed was initialised by {given}"
+        return "no torchrun started it, and it never initialised torch.distributed"
+    met_nodes = life.agent.rounds[-1].nodes
+    if life.by == "group" and met_nodes > 1:
+        return (
+            f"torchrun met {met_nodes} nodes, and the script initialised torch.distributed for {life.world}"
+        )
+    return _told_of_one_node(life.agent)
+
+
+def _told_of_one_node(agent: ProcessRecord) -> str:
+    options = torchrun.options(agent.argv)
+    if options is None:
+        return "the program that started its ranks was told of one node"
+    if "standalone" in options:
+        return "its torchrun has --standalone, which is a rendezvous of one node"
+    if "nnodes" in options:
+        return f"its torchrun has --nnodes={options['nnodes']}"
+    start = agent.start
+    if start is not None and (nodes := start.env.get("PET_NNODES")):
+        return f"PET_NNODES={nodes} in the environment of its torchrun"
+    return "its torchrun has no --nnodes, and the default is one node"
+
+
+def _not_one(case: Case) -> Finding:
+    """Return the finding for ranks that are neither one world nor each node by itself."""
+    lives = [life for index in sorted(case.lives) for life in case.lives[index]]
+    sizes = sorted({life.world for life in lives})
+    there = {life.rank for life in lives if life.world == sizes[-1]}
+    lacking = sorted(set(range(sizes[-1])) - there)
+    twice = sorted(
+        rank
+        for rank in there
+        if len({life.pod for life in lives if life.rank == rank and life.world == sizes[-1]}) > 1
+    )
+    told = [f"pod {_pod(case, index)} ran {_ranks(case.lives[index])}" for index in sorted(case.lives)]
+    ranks = sorted({life.rank for life in lives})
+    if len(sizes) == 1 and not twice:
+        text = f"{names(lacking)} of a world of {sizes[0]} was not recorded"
+        return found("world", "run.evidence_missing", text, details=told, ranks=lacking, evidence=[PATH])
+    text = "the ranks are not one world"
+    if twice:
+        text = f"{names(twice)} ran in several pods"
+    return found(
+        "world", "rendezvous.world_size", text, details=told, ranks=twice or ranks, evidence=_refs(case)
+    )
+
+
+def _ranks(lives: list[RankLife]) -> str:
+    """Return the ranks of a node and their worlds as text: "rank 0 of a world of 1"."""
+    sizes = sorted({life.world for life in lives})
+    return listed(
+        [f"{names(life.rank for life in lives if life.world == size)} of a world of {size}" for size in sizes]
+    )
+
+
+def _pod(case: Case, index: int) -> str:
+    return case.pods[index].name
+
+
+def _pods(case: Case, indexes: list[int]) -> str:
+    return (
+        "pods " + " and ".join(_pod(case, index) for index in indexes)
+        if len(indexes) > 1
+        else (f"pod {_pod(case, indexes[0])}")
+    )
+
+
+def _places(case: Case, indexes: list[int]) -> str:
+    return listed([case.place(index) for index in indexes])
+
+
+def rendezvous(case: Case) -> Finding:
+    """Check `rendezvous` where every pod ended well. It says that all met only where that is proved."""
+    if not case.launch.processes:
+        return passed("rendezvous", "all ranks met")
+    if case.world is not None and case.world.size == case.expected.ranks:
+        return passed("rendezvous", met(case), _refs(case))
+    return unknown("rendezvous", "see world")

@@ -1,0 +1,187 @@
+"""Read from a script how many ranks torchrun starts on each node, where torchrun itself reads it.
+
+That is `--nproc-per-node` in each of its spellings, or PET_NPROC_PER_NODE. A comment, an `echo` or another
+program's option is none. What the script computes when it runs is not known before, and the recorded world
+counts then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from harness.core.bounds import bounded_int
+
+_ANY_OPTION = re.compile(r"--nproc[_-]per[_-]node[= ](\d{1,9})\b", re.ASCII)
+_SEPARATORS = ";&|()\n"
+_SHELLS = {"sh", "bash", "dash", "zsh"}
+_BEFORE = {"exec", "env", "nohup", "time", "command", "then", "do", "else", "if", "while", "until", "!", "{"}
+"""Words that may stand before a program."""
+_MODULES = {"torch.distributed.run", "torch.distributed.launch"}
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^{}$]*))?\})")
+OF_DEVICES = ("gpu", "auto")
+COMPUTED = (*OF_DEVICES, "cpu", "xpu")
+"""Words that torchrun takes in place of a number."""
+
+
+@dataclass(frozen=True)
+class Processes:
+    """What a script says of the ranks on each node."""
+
+    count: int | None
+    """None where the script computes it, or starts no torchrun that can be seen."""
+    wrong: str = ""
+    """A word that is neither a number nor anything that torchrun takes."""
+    guess: int = 1
+    """The count, or the best guess where it is not known."""
+
+
+def read(script: str, env: Mapping[str, str], gpus: int | None = None) -> Processes:
+    """Return what the last torchrun of a script is told. `gpus` are those that each pod asks for."""
+    option = _ANY_OPTION.search(script)  # It may be one of another script's, which passes it on.
+    told = _read(script, env, gpus)
+    return replace(told, guess=told.count or (int(option[1]) if option else 0) or 1)
+
+
+def _read(script: str, env: Mapping[str, str], gpus: int | None) -> Processes:
+    known = dict(env)
+    found: list[str | None] = []
+    for words in _programs(script, known):
+        arguments = _arguments(words)
+        if arguments is not None:
+            found.append(_expanded(_option(arguments) or known.get("PET_NPROC_PER_NODE", "1"), known))
+    if not found:
+        return Processes(None)
+    if len(set(found)) > 1:
+        return Processes(None)  # Which of them trains is not known.
+    text = found[0]
+    if text is None or (text in COMPUTED and not (text in OF_DEVICES and gpus)):
+        return Processes(None)
+    if text in OF_DEVICES:
+        return Processes(gpus)
+    if re.fullmatch(r"[1-9]\d*", text, re.ASCII):
+        return Processes(bounded_int(text))
+    return Processes(None, text)
+
+
+def _programs(script: str, known: dict[str, str]) -> Iterator[list[str]]:
+    """Yield the words of each program that a script starts, and keep the variables that it sets."""
+    for words in commands(script):
+        rest = list(words)
+        while rest and (
+            rest[0] in _BEFORE or rest[0] in {"export", "declare"} or _ASSIGNMENT.fullmatch(rest[0])
+        ):
+            if set_ := _ASSIGNMENT.fullmatch(rest[0]):
+                value = _expanded(set_[2], known)
+                if value is None:
+                    known.pop(set_[1], None)
+                else:
+                    known[set_[1]] = value
+            rest = rest[1:]
+        if (
+            rest
+            and rest[0].rpartition("/")[2] in _SHELLS
+            and any(re.fullmatch(r"-\w*c", w) for w in rest[:-1])
+        ):
+            at = next(n for n, word in enumerate(rest) if re.fullmatch(r"-\w*c", word))
+            yield from _programs(rest[at + 1], known)
+        elif rest:
+            yield rest
+
+
+def _arguments(words: list[str]) -> list[str] | None:
+    """Return the arguments of a torchrun, or None for another program."""
+    name = words[0].rpartition("/")[2]
+    if name == "torchrun":
+        return words[1:]
+    if name.startswith("python") and "-m" in words[:-1]:
+        at = words.index("-m")
+        if words[at + 1] in _MODULES:
+            return words[at + 2 :]
+    return None
+
+
+def _option(arguments: list[str]) -> str | None:
+    """Return the value of --nproc-per-node before the name of the script."""
+    rest = iter(arguments)
+    for word in rest:
+        if not word.startswith("-"):
+            return None
+        name, given, value = word.lstrip("-").partition("=")
+        name = name.replace("-", "_")
+        if name.startswith("nproc"):
+            return value if given else next(rest, "")
+        if not given and name not in {
+            "standalone",
+            "no_python",
+            "run_path",
+            "m",
+            "module",
+            "virtual_local_rank",
+        }:
+            next(rest, "")
+    return None
+
+
+def _expanded(text: str, known: Mapping[str, str]) -> str | None:
+    """Return a word with its variables, or None where it takes what only the running script knows."""
+
+    def value(found: re.Match[str]) -> str:
+        name, otherwise = found[1] or found[2], found[3]
+        return known.get(name) or (otherwise if otherwise is not None else "$")
+
+    text = _VARIABLE.sub(value, text)
+    return None if "$" in text or "`" in text else text.strip()
+
+
+def commands(script: str) -> Iterator[list[str]]:
+    """Yield the words of each simple command, without quotes and comments. Here-documents are left out."""
+    text = re.sub(r"\\\n", " ", script)
+    text = re.sub(r"(<<-?\s*['\"]?(\w+)['\"]?[^\n]*)\n.*?\n\s*\2(?=\n|$)", r"\1", text, flags=re.DOTALL)
+    words, word, at = list[str](), "", 0
+    begun = False
+    while at < len(text):
+        char = text[at]
+        if char.isspace() or char in _SEPARATORS or (char == "#" and not begun):
+            words += [word] * begun
+            word, begun = "", False
+            if char in _SEPARATORS and words:
+                yield words
+                words = []
+            at = (text + "\n").find("\n", at) if char == "#" else at + 1
+        else:
+            piece, at = _piece(text, at)
+            word, begun = word + piece, True
+    words += [word] * begun
+    if words:
+        yield words
+
+
+def _piece(text: str, at: int) -> tuple[str, int]:
+    """Return the next part of a word without its quotes, and where the text goes on."""
+    char = text[at]
+    if char == "\\":
+        return text[at + 1 : at + 2], at + 2
+    if char == "'":
+        end = (text + "'").find("'", at + 1)
+        return text[at + 1 : end], end + 1
+    if char == '"':
+        found = re.compile(r'"((?:[^"\\]|\\.)*)("|$)', re.DOTALL).match(text, at)
+        end = found.end() if found else len(text)
+        return re.sub(r'\\(["\\$`])', r"\1", found[1] if found else text[at + 1 :]), end
+    if text.startswith("$(", at):
+        end = _closing(text, at + 1)
+        return text[at:end], end
+    return char, at + 1
+
+
+def _closing(text: str, at: int) -> int:
+    """Return the position behind the parenthesis that closes the one at `at`."""
+    depth = 0
+    for position in range(at, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[position], 0)
+        if depth == 0:
+            return position + 1
+    return len(text)

@@ -1,0 +1,351 @@
+"""Record which process this is, the world it believes in, and how it ends. torchrun's agent is recorded too.
+
+Each event is one line on the container's own stdout, whatever the script does with its output:
+
+    @process1 <base64 of compact JSON> <MAC>        (framed as in truth_frames.py)
+
+The JSON has "k" (kind) and "id" ("<pod uid>/<pid>/<start time in ticks>"), and by its kind
+    {"k":"start","pid":n,"ppid":n,"host":h,"role":"agent"|"rank"|"python","argv":[...],"env":{...},"t":ms}
+    {"k":"group","rank":n,"world":n,"t":ms}                torch.distributed was initialised
+    {"k":"workers","restart":n,"max_restarts":n,"group_rank":n,"nodes":n,"run_id":text,
+     "workers":[[pid, local rank, global rank, world size], ...],"t":ms}       the agent started its ranks
+    {"k":"failed","failures":[[pid, local rank, global rank, exit code, message], ...],"t":ms}
+    {"k":"result","state":text,"error":text,"t":ms}        the agent's own result
+    {"k":"end","how":"exit"|"exception"|"os._exit"|"exec","code":n,"error":text,"open":runs_not_finished,"t":ms}
+Standard library only, Python 3.9 and later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from . import outside
+
+MAX_COMMAND, MAX_ARGUMENT = 1200, 200
+"""Characters of a command line, and of one word of it, that fit a frame."""
+WORLD = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
+    *("TORCHELASTIC_RUN_ID", "PET_NNODES", "PET_STANDALONE", "PET_NPROC_PER_NODE"),
+)
+"""Variables of a process's environment that say which world it believes in."""
+HEADER = "X-Harness-Process"
+"""The request header that names the process: harness/tracker/http.py."""
+_POD = re.compile(r"/pods/([0-9a-f]{8}-[0-9a-f-]{27})/")
+_EXIT, _PROCESS_EXIT = sys.exit, os._exit
+
+
+class _State:
+    """What this process has recorded of itself. A forked child begins anew."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.started = self.ended = False
+        self.asked: object = None
+        """What `sys.exit` was last called with, or None."""
+        self.open: set[int] = set()
+        """The runs of Pluto's client that began here and were not finished."""
+        self.group: tuple[int, int] | None = None
+        """The rank and world size of torch.distributed."""
+
+
+_state = _State()
+
+
+def _here() -> _State:
+    global _state  # noqa: PLW0603
+    if _state.pid != os.getpid():
+        _state = _State()
+        identity.cache_clear()
+    return _state
+
+
+def install(role: str | None) -> None:
+    """Prepare to record this process. One whose role is known is recorded at once, another when it matters.
+
+    `role` is "rank" for a process that torchrun started as a rank. A process matters when it initialises
+    torch.distributed or starts Pluto's client.
+    """
+    sys.exit, os._exit = _exit, _exit_at_once  # type: ignore[assignment]
+    os.execv, os.execve = _before_exec(os.execv), _before_exec(os.execve)
+    if role is not None:
+        start(role)
+
+
+@functools.lru_cache(maxsize=1)
+def identity() -> str:
+    """Return "<pod uid>/<pid>/<start time in ticks>". The pod uid is "" where no mount shows it."""
+    return _identity_of(str(os.getpid()))
+
+
+def _identity_of(pid: str) -> str:
+    found, ticks = None, "0"
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        found = _POD.search(Path("/proc/self/mountinfo").read_text())
+        ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return f"{found[1] if found else ''}/{pid}/{ticks}"
+
+
+def start(role: str = "python") -> None:
+    """Record once that this process runs. Never raises."""
+    state = _here()
+    if state.started:
+        return
+    state.started = True
+    given = {name: os.environ[name][:200] for name in WORLD if name in os.environ}
+    head = {"pid": os.getpid(), "ppid": os.getppid(), "host": os.uname().nodename, "role": role}
+    write({"k": "start", **head, "argv": _arguments(), "env": given})
+
+
+def end(how: str, code: int, error: str = "") -> None:
+    """Record how this process ends. A process that never mattered writes nothing. Never raises."""
+    state = _here()
+    if not state.started or state.ended:
+        return
+    state.ended = how != "exec"  # An exec that fails leaves the process as it was.
+    write({"k": "end", "how": how, "code": code, "error": error[:300], "open": len(state.open)})
+
+
+def at_exit() -> None:
+    """Record the end of an interpreter that shuts down: by an exception, `sys.exit` or its last line."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if error is not None:
+        end("exception", 1, f"{type(error).__name__}: {error}")
+    else:
+        end("exit", exit_code(_here().asked))
+
+
+def exit_code(asked: object) -> int:
+    """Return the exit code of `sys.exit(asked)`."""
+    if asked is None:
+        return 0
+    return asked & 0xFF if isinstance(asked, int) else 1
+
+
+def group_rank() -> int | None:
+    """Return the rank that torch.distributed gave this process, or None before it is initialised."""
+    group = _here().group
+    return group[0] if group else None
+
+
+def finished_all() -> bool:
+    """Return whether every run of Pluto's client that began in this process was finished."""
+    return not _here().open
+
+
+def write(event: dict[str, Any]) -> None:
+    """Write one event. It is never an error when that fails."""
+    try:
+        from . import truth_frames
+
+        body = {**event, "id": identity(), "t": int(time.time() * 1000)}
+        line = truth_frames.encode(os.environ["HARNESS_NONCE"], body, truth_frames.PROCESS_MARK)
+        os.write(outside.log_of_the_container(), (line + "\n").encode())
+    except Exception as error:
+        outside.say(f"could not record process {os.getpid()}: {error!r}")
+
+
+def _arguments() -> list[str]:
+    """Return the command line of this process, or as much of it as fits a frame."""
+    room, kept = MAX_COMMAND, []
+    for word in _command_line():
+        if room <= 0:
+            break
+        kept.append(word[: min(MAX_ARGUMENT, room)])
+        room -= len(word)
+    return kept
+
+
+def _command_line() -> list[str]:
+    try:
+        return Path("/proc/self/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+    except OSError:
+        return list(sys.argv)
+
+
+def _exit(status: object = None, /) -> None:
+    _here().asked = status
+    _EXIT(status)  # type: ignore[arg-type]
+
+
+def _exit_at_once(status: int) -> None:
+    if _state.pid == os.getpid() and _state.started:
+        # What the client has not finished may be lost, so only a finished record ends here.
+        outside.ended_at_once(complete=status == 0 and finished_all())
+        end("os._exit", exit_code(status))
+    _PROCESS_EXIT(status)
+
+
+def _before_exec(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def execute(path: Any, arguments: Any, *rest: Any) -> Any:
+        if _state.pid == os.getpid() and _state.started:
+            end("exec", 0, " ".join(map(str, arguments))[:200])
+        return original(path, arguments, *rest)
+
+    return execute
+
+
+# -- what other modules do, wrapped when they are imported ---------------------------------------------------
+def wrap_group(module: ModuleType) -> None:
+    """Record rank and world size when torch.distributed is initialised (`distributed_c10d`)."""
+    distributed: Any = module
+    original = distributed.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(*arguments: Any, **options: Any) -> Any:
+        result = original(*arguments, **options)
+        try:
+            start()
+            state, group = _here(), (int(distributed.get_rank()), int(distributed.get_world_size()))
+            if state.group != group:
+                state.group = group
+                write({"k": "group", "rank": group[0], "world": group[1]})
+        except Exception as error:
+            outside.say(f"could not record the process group: {error!r}")
+        return result
+
+    distributed.init_process_group = init_process_group
+
+
+def wrap_run(module: ModuleType) -> None:
+    """Record that this process uses Pluto's client, and which of its runs it finished (`pluto.op`)."""
+    run: Any = module.Op
+    begin, finish = run.__init__, run.finish
+
+    @functools.wraps(begin)
+    def init(op: Any, *arguments: Any, **options: Any) -> None:
+        start()
+        _here().open.add(id(op))
+        begin(op, *arguments, **options)
+
+    @functools.wraps(finish)
+    def finished(op: Any, *arguments: Any, **options: Any) -> Any:
+        result = finish(op, *arguments, **options)
+        _here().open.discard(id(op))
+        return result
+
+    run.__init__, run.finish = init, finished
+
+
+def wrap_interface(module: ModuleType) -> None:
+    """Name this process in each request of the client (`pluto.iface`)."""
+    interface: Any = module.ServerInterface
+    original = interface.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options)
+        for headers in (self.headers, self.headers_num):
+            headers[HEADER] = identity()
+
+    interface.__init__ = init
+
+
+def wrap_uploader(module: ModuleType) -> None:
+    """Name the process whose points an upload process of the client sends (`pluto.sync.process`)."""
+    uploader: Any = module._SyncUploader
+    original = uploader._get_headers
+
+    @functools.wraps(original)
+    def headers(self: Any) -> dict[str, str]:
+        return {**original(self), HEADER: uploads_for() or identity()}
+
+    uploader._get_headers = headers
+
+
+@functools.lru_cache(maxsize=1)
+def uploads_for() -> str:
+    """Return the process that started this upload process of the client, or "" in another process."""
+    words = _command_line()
+    if "pluto.sync" not in words or "--parent-pid" not in words[:-1]:
+        return ""
+    return _identity_of(words[words.index("--parent-pid") + 1])
+
+
+def wrap_agent(module: ModuleType) -> None:
+    """Record what torchrun's agent does (`torch.distributed.elastic.agent.server.local_elastic_agent`).
+
+    The methods are the same in PyTorch 2.0 to 2.12. A method that is not there is not recorded.
+    """
+    agent: Any = module.LocalElasticAgent
+    for name, told in (("_start_workers", _workers), ("_monitor_workers", _failed)):
+        _tell_after(agent, name, told)
+    original = agent.run
+
+    @functools.wraps(original)
+    def run(self: Any, *arguments: Any, **options: Any) -> Any:
+        start("agent")
+        try:
+            result = original(self, *arguments, **options)
+        except BaseException as error:
+            write({"k": "result", "state": "raised", "error": f"{type(error).__name__}: {error}"[:300]})
+            raise
+        state = str(getattr(result.state, "value", result.state))
+        write({"k": "result", "state": state, "error": ""})
+        return result
+
+    agent.run = run
+
+
+def _tell_after(owner: Any, name: str, told: Callable[[Any, Any], None]) -> None:
+    original = getattr(owner, name, None)
+    if original is None:
+        outside.say(f"does not know this torchrun: it has no {name}")
+        return
+
+    @functools.wraps(original)
+    def method(self: Any, *arguments: Any, **options: Any) -> Any:
+        result = original(self, *arguments, **options)
+        try:
+            told(self, result)
+        except Exception as error:
+            outside.say(f"could not record what torchrun did: {error!r}")
+        return result
+
+    setattr(owner, name, method)
+
+
+def _workers(agent: Any, pids: dict[int, int]) -> None:
+    """Record the ranks that an agent started, with what its rendezvous gave them."""
+    start("agent")
+    group = agent.get_worker_group()
+    spec = group.spec
+    restart = spec.max_restarts - agent._remaining_restarts
+    each = [[pids[w.local_rank], w.local_rank, w.global_rank, w.world_size] for w in group.workers]
+    head = {"restart": restart, "max_restarts": spec.max_restarts, "group_rank": group.group_rank}
+    head["nodes"] = group.group_world_size
+    run_id = str(spec.rdzv_handler.get_run_id())[:100]
+    for first in range(0, len(each), 64):
+        write({"k": "workers", **head, "run_id": run_id, "workers": each[first : first + 64]})
+
+
+def _failed(agent: Any, result: Any) -> None:
+    """Record the ranks that an agent saw fail."""
+    if not result.is_failed():
+        return
+    del agent
+    each = [
+        [f.pid, f.local_rank, rank, f.exitcode, _message(f)] for rank, f in sorted(result.failures.items())
+    ]
+    for first in range(0, len(each), 8):
+        write({"k": "failed", "failures": each[first : first + 8]})
+
+
+def _message(failure: Any) -> str:
+    """Return what the error file of a failed rank says, or what torchrun made of its exit code."""
+    given = failure.message
+    if isinstance(given, dict):
+        given = given.get("message", given)
+    if isinstance(given, dict):
+        given = given.get("message", given)
+    return str(given)[:120]

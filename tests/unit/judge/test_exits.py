@@ -1,0 +1,161 @@
+"""The check `exits`: a rank's exit code is known from two sources, and a script that hides one is named."""
+
+import bundles
+import pytest
+from process_events import PodEvents, recorded, together
+
+from harness.judge import hiding
+
+
+def failing(job, code=1, how="exception", error="RuntimeError: boom", result="FAILED", index=1):
+    """Record a rank that did not end well, in a pod that exits with 0."""
+    recorded(job)
+    for at in range(job.nodes):
+        pod = PodEvents(job, at)
+        pod.agent(7, f"--nnodes={job.nodes}")
+        pod.workers(7, [(20, 0, at, job.nodes)], job.nodes)
+        pod.rank(20, at, job.nodes)
+        if at != index:
+            pod.end(20)
+            pod.result(7)
+            continue
+        if how:
+            pod.end(20, code, how, error)
+        if result:
+            if result == "FAILED":
+                pod.add("failed", 7, failures=[(20, 0, at, code, "To enable traceback see: …")])
+            pod.result(7, result)
+    return job
+
+
+def check(verdict, name="exits"):
+    return next(one for one in verdict.checks if one.name == name)
+
+
+def test_each_exit_code_is_known_from_two_sources(judged):
+    verdict = judged(together(bundles.healthy()))
+    assert check(verdict).result == "PASS"
+    assert check(verdict).explanation == "2 exit codes, each from two sources"
+
+
+@pytest.mark.parametrize(
+    ("code", "how", "error", "said"),
+    [
+        (1, "exception", "RuntimeError: boom", "ended with exit code 1 after step 5: RuntimeError: boom"),
+        (3, "exit", "", "ended with exit code 3 after step 5"),
+        (4, "os._exit", "", "ended with exit code 4 after step 5"),
+        (-9, "", "", "was ended by signal 9 after step 5"),
+    ],
+)
+def test_a_rank_that_failed_in_a_pod_that_succeeded_was_masked(judged, code, how, error, said):
+    verdict = judged(failing(bundles.healthy(), code, how, error))
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.exit_code_masked", [1])
+    assert f"exited with 0, though rank 1 {said}" in verdict.explanation
+    assert check(verdict).result == "UNKNOWN"
+
+
+def test_a_rank_that_failed_without_torchrun_was_masked(judged):
+    job = recorded(bundles.healthy())
+    for index in range(2):
+        pod = PodEvents(job, index)
+        pod.start(9, "python", RANK=index, WORLD_SIZE=2)
+        pod.add("group", 9, rank=index, world=2)
+        pod.end(9, 5 * index)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.exit_code_masked", [1])
+
+
+def test_a_rank_without_an_end_left_early(judged):
+    """Nobody saw it end: its torchrun was killed with it."""
+    verdict = judged(failing(bundles.healthy(), how="", result=""))
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.exited_early", [1])
+    assert "after step 5" in verdict.explanation
+
+
+def test_a_log_with_a_gap_proves_no_missing_end(judged):
+    job = failing(bundles.healthy(), how="", result="")
+    job.manifest = job.manifest.model_copy(update={"log_gaps": [f"{job.pod_name(1)}-x: cut"]})
+    assert judged(job).verdict == "UNKNOWN"
+
+
+def test_os_exit_before_the_client_finished_is_early(judged):
+    job = recorded(bundles.healthy())
+    for index in range(2):
+        pod = PodEvents(job, index)
+        pod.agent(7, "--nnodes=2")
+        pod.workers(7, [(20, 0, index, 2)])
+        pod.rank(20, index, 2)
+        pod.end(20, how="os._exit", open_=index)
+        pod.result(7)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.exited_early", [1])
+
+
+def test_only_the_last_life_of_a_restarted_rank_counts(judged):
+    job = recorded(bundles.healthy())
+    for index in range(2):
+        pod = PodEvents(job, index)
+        pod.agent(7, "--nnodes=2", "--max-restarts=1")
+        pod.workers(7, [(20, 0, index, 2)])
+        pod.rank(20, index, 2)
+        pod.end(20, 1, "exception", "RuntimeError: first")
+        pod.add("failed", 7, failures=[(20, 0, index, 1, "")])
+        pod.workers(7, [(30, 0, index, 2)], restart=1)
+        pod.rank(30, index, 2)
+        pod.end(30)
+        pod.result(7)
+    verdict = judged(job)
+    assert check(verdict, "rank-exit").result == "PASS"
+    assert check(verdict, "world").result == "PASS"
+
+
+def two_torchruns(job, second):
+    recorded(job)
+    for index in range(2):
+        pod = PodEvents(job, index)
+        for pid, script, state in ((7, "a.py", "FAILED"), (8, second, "SUCCEEDED")):
+            pod.agent(pid, "--nnodes=2", script=script)
+            pod.workers(pid, [(pid * 10, 0, index, 2)])
+            pod.rank(pid * 10, index, 2, ppid=pid)
+            pod.end(pid * 10, int(state == "FAILED"))
+            pod.result(pid, state)
+    return job
+
+
+def test_a_command_that_was_run_again_and_succeeded_hides_nothing(judged):
+    assert check(judged(two_torchruns(bundles.healthy(), "a.py")), "rank-exit").result == "PASS"
+
+
+def test_another_command_after_one_that_failed_hides_it(judged):
+    verdict = judged(two_torchruns(bundles.healthy(), "b.py"))
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "rank.exit_code_masked")
+
+
+def test_the_end_of_a_rank_that_nobody_but_its_pod_knows_is_unknown(judged):
+    job = together(bundles.healthy())
+    job.processes = [
+        e for e in job.processes if e.kind not in {"end", "result"} or not e.id.startswith("pod-uid-1")
+    ]
+    job.manifest = job.manifest.model_copy(update={"log_gaps": [f"{job.pod_name(1)}-x: cut"]})
+    assert check(judged(job)).result == "UNKNOWN"
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("torchrun a.py || true", "|| true"),
+        ("torchrun a.py || echo failed", "|| echo"),
+        ("set -e\ntorchrun \\\n  --nnodes=2 \\\n  a.py 2>&1 | tee log", "pipefail"),
+        ("set -eo pipefail\ntorchrun a.py 2>&1 | tee log", ""),
+        ("torchrun a.py\necho done", "set -e"),
+        ("set -e\ntorchrun a.py", ""),
+        ("torchrun a.py > log 2>&1\nexit 0", "exit 0"),
+        ("nohup torchrun a.py > log 2>&1 &\nwait\necho done", "wait $!"),
+        ("torchrun a.py; date", "set -e"),
+        ("torchrun a.py # || true", ""),
+        ("echo nothing", ""),
+    ],
+)
+def test_the_way_in_which_a_script_hides_an_exit_code(script, said):
+    told = hiding.way(script)
+    assert (said in told) if said else not told
