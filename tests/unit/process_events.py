@@ -58,7 +58,9 @@ def recorded(job: bundles.Job) -> bundles.Job:
     """Say in the job's manifest that processes are recorded, and record none."""
     launch = job.manifest.launch
     assert launch is not None
-    job.manifest = job.manifest.model_copy(update={"launch": launch.model_copy(update={"processes": True})})
+    job.manifest = job.manifest.model_copy(
+        update={"launch": launch.model_copy(update={"processes": True, "recorder": True})}
+    )
     return job
 
 

@@ -5,6 +5,7 @@ import pytest
 from process_events import PodEvents, recorded, together
 
 from harness.evidence.schema import Verdict
+from harness.evidence.truth_records import TruthStart
 
 
 def check(verdict: Verdict, name: str = "world"):
@@ -196,3 +197,15 @@ def test_a_world_with_a_rank_in_two_pods_is_none(judged):
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("FAIL", "rendezvous.world_size")
     assert "rank 1 ran in several pods" in check(verdict).explanation.lower()
+
+
+@pytest.mark.parametrize(("world", "verdict"), [(2, "PASS"), (1, "FAIL"), (None, "UNKNOWN")])
+def test_without_the_recorder_the_workers_own_record_must_tell_its_world(judged, world, verdict):
+    job = bundles.healthy()
+    changed = job.manifest.launch.model_copy(update={"processes": True, "recorder": False})
+    job.manifest = job.manifest.model_copy(update={"launch": changed})
+    for rank in range(2):
+        start = TruthStart(attempt="a", time_ms=1, pod=job.pod_name(rank), world=world, pid=7)
+        job.truth[rank] = [start, *job.truth[rank]]
+    seen = judged(job)
+    assert seen.verdict == verdict, seen.explanation
