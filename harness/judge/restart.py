@@ -15,6 +15,8 @@ class Restart:
     text: str
     allowed: bool
     evidence: list[str] = field(default_factory=list)
+    by_script: bool = False
+    """Whether the run script started the ranks again, and not torchrun or Kubernetes."""
 
 
 def clock(at: float) -> str:

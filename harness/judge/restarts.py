@@ -43,7 +43,9 @@ def check(case: Case, truths: list[Truth]) -> Finding:
     ranks = [rank for one in bad or restarts for rank in one.ranks]
     refs = [ref for one in bad or restarts for ref in one.evidence]
     if not bad:
-        text = f"{names(ranks)} ran again, as the job allows"
+        by_script = any(restart.by_script for restart in restarts)
+        why = "because the run script started them again" if by_script else "as the job allows"
+        text = f"{names(ranks)} ran again, {why}"
         return passed("restarts", text, refs, details=told)
     return found(
         "restarts",

@@ -4,6 +4,7 @@ import bundles
 import pytest
 from process_events import PodEvents, recorded, together
 
+from harness.evidence.truth_records import TruthStart
 from harness.judge import hiding
 
 
@@ -159,3 +160,18 @@ def test_the_end_of_a_rank_that_nobody_but_its_pod_knows_is_unknown(judged):
 def test_the_way_in_which_a_script_hides_an_exit_code(script, said):
     told = hiding.way(script)
     assert (said in told) if said else not told
+
+
+def test_a_torchrun_that_the_script_starts_again_is_no_restart_by_torchrun(judged):
+    job = two_torchruns(bundles.healthy(), "a.py")
+    for rank in range(2):
+        first, second = (
+            TruthStart(
+                attempt=str(pid), time_ms=ms, pod=job.pod_name(rank), pid=pid, restart=0, max_restarts=3
+            )
+            for pid, ms in ((70, 1_795_237_100_000), (80, 1_795_237_200_000))
+        )
+        job.truth[rank] = [first, *job.rows(rank), second, *job.truth[rank]]
+    told = check(judged(job), "restarts")
+    assert "the run script started torchrun again" in told.explanation
+    assert "as the job allows" not in told.explanation
