@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from harness.core.errors import UsageError
-from harness.evidence import column_reader
+from harness.evidence import column_reader, worlds
 from harness.evidence.acceptance_records import AcceptanceRecord
 from harness.evidence.columns import Columns
 from harness.evidence.files import last_lines
@@ -182,10 +182,17 @@ class Bundle:
         return members(launch, self.objects("pod").values()) if launch else {}
 
     def ranks(self) -> dict[int, Pod]:
-        """Map each rank to its pod: with p processes per node, node i holds ranks i·p to i·p+p-1."""
+        """Map each rank to its pod, as the ranks' processes say.
+
+        Where no world was recorded, node i of p processes each holds ranks i·p to i·p+p-1.
+        """
         expected = self.manifest.expected if self.manifest else None
         if expected is None or expected.num_nodes < 1:
             return {}
+        pods = self.pods()
+        lives = {index: one.lives for index, one in worlds.of_nodes(self.processes(), pods).items()}
+        if (world := worlds.whole(lives, expected.num_nodes)) is not None:
+            return {rank: pods[node] for rank, node in sorted(world.nodes.items())}
         per_node = max(1, expected.ranks // expected.num_nodes)
         return {
             index * per_node + local: pod for index, pod in self.pods().items() for local in range(per_node)

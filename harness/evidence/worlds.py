@@ -6,9 +6,10 @@ rendezvous gave it. A process with neither trains in a world of one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from harness.evidence.objects import Pod
 from harness.evidence.process_records import (
     AgentFailure,
     AgentResult,
@@ -237,6 +238,14 @@ def _add(process: ProcessRecord, event: ProcessLine) -> None:
 def _same(one: AgentWorkers, other: AgentWorkers) -> bool:
     """Return whether two starts of ranks are of different times: they share a local rank."""
     return bool({local for _, local, *_ in one.workers} & {local for _, local, *_ in other.workers})
+
+
+def of_nodes(events: Iterable[tuple[int, ProcessLine]], nodes: Mapping[int, Pod]) -> dict[int, PodProcesses]:
+    """Map the index of each node to the processes of its pod, as far as they were recorded."""
+    found = pods(events)
+    return {
+        index: found[key] for index, pod in nodes.items() for key in (pod.last.uid, pod.name) if key in found
+    }
 
 
 @dataclass(frozen=True)

@@ -98,13 +98,7 @@ class Case:
         """Map each node index to the processes of its last pod, where they were recorded."""
         if not self.launch.processes:
             return {}
-        found = worlds.pods(self.bundle.processes())
-        return {
-            index: found[key]
-            for index, pod in self.pods.items()
-            for key in (pod.last.uid, pod.name)
-            if key in found
-        }
+        return worlds.of_nodes(self.bundle.processes(), self.pods)
 
     @cached_property
     def lives(self) -> dict[int, list[worlds.RankLife]]:

@@ -209,3 +209,9 @@ def test_without_the_recorder_the_workers_own_record_must_tell_its_world(judged,
         job.truth[rank] = [start, *job.truth[rank]]
     seen = judged(job)
     assert seen.verdict == verdict, seen.explanation
+
+
+def test_the_log_of_a_rank_is_that_of_the_pod_that_had_it(tmp_path):
+    job = together(bundles.healthy(), order=[1, 0])
+    ranks = job.write(tmp_path / "bundle").ranks()
+    assert {rank: pod.name for rank, pod in ranks.items()} == {0: job.pod_name(1), 1: job.pod_name(0)}
