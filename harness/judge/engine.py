@@ -76,7 +76,7 @@ CHECKS: dict[CheckId, Judge] = {
     "eviction": lambda facts: admission.eviction(facts.case),
     "rendezvous": _rank_ends,
     "rank-exit": _rank_ends,
-    "world": lambda facts: worlds.check(facts.case),
+    "world": lambda facts: worlds.check(facts.case, facts.findings),
     "exits": lambda facts: exits.check(facts.case, facts.findings),
     "reports": lambda facts: acceptance.reports(facts.case),
     "acceptance": lambda facts: acceptance.accepted(facts.case),

@@ -14,7 +14,7 @@ from harness.judge.case import Case, names
 from harness.judge.finding import Finding, counted, found, listed, passed, unknown
 
 
-def check(case: Case) -> Finding:
+def check(case: Case, before: list[Finding]) -> Finding:
     """Check `world`: the sizes agree with the job, each rank is there once, and each pod holds its own."""
     nodes = range(case.expected.num_nodes)
     if case.world is not None:
@@ -24,6 +24,9 @@ def check(case: Case) -> Finding:
         ranks = sorted(case.world.nodes)
         return found("world", "rendezvous.world_size", text, ranks=ranks, evidence=_refs(case))
     silent = [index for index in nodes if not case.lives.get(index)]
+    ended_badly = [other for other in before if other.name == "rank-exit" and other.result != "PASS"]
+    if silent and ended_badly:
+        return unknown("world", "see rank-exit")
     if silent:
         text = f"no process of {_places(case, silent)} recorded which world it belongs to"
         why = ["its Python runs without the recorder, or no rank came so far"]
@@ -33,7 +36,8 @@ def check(case: Case) -> Finding:
     alone = [index for index in nodes if _whole_by_itself(case.lives[index])]
     if alone and case.expected.num_nodes > 1:
         return _apart(case, alone)
-    return _not_one(case)
+    result = _not_one(case)
+    return unknown("world", "see rank-exit") if result.result != "FAIL" and ended_badly else result
 
 
 def met(case: Case) -> str:

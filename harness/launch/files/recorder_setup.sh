@@ -4,7 +4,7 @@
 harness_pth() {
   for folder in "$@"; do
     [ -d "$folder" ] && [ -w "$folder" ] && [ ! -e "$folder/harness_recorder.pth" ] || continue
-    cat /opt/harness/recorder/harness_recorder.pth >"$folder/harness_recorder.pth" 2>/dev/null
+    cat /opt/harness/recorder/harness_recorder.pth >"$folder/harness_recorder.pth" 2>/dev/null || :
   done
 }
 harness_pth /usr/lib/python3/dist-packages /usr/local/lib/python3*/*-packages /usr/lib/python3.*/site-packages \

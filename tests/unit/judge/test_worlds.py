@@ -215,3 +215,13 @@ def test_the_log_of_a_rank_is_that_of_the_pod_that_had_it(tmp_path):
     job = together(bundles.healthy(), order=[1, 0])
     ranks = job.write(tmp_path / "bundle").ranks()
     assert {rank: pod.name for rank, pod in ranks.items()} == {0: job.pod_name(1), 1: job.pod_name(0)}
+
+
+def test_ranks_that_never_came_to_a_world_are_named_by_their_ends_alone(judged):
+    job = recorded(bundles.healthy())
+    for index in range(2):
+        job.drop_pod(index, after=6)
+        job.ended(index, 30, code=1)
+    verdict = judged(job)
+    assert check(verdict).cause is None
+    assert not any("which world" in text for text in verdict.consequences)
