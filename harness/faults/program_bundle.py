@@ -150,7 +150,7 @@ class Place:
 
 
 def _record(writer: BundleWriter, containers: Sequence[Container]) -> None:
-    """Write logs and the ground truth in them, as harness/observe/observer.py does."""
+    """Write logs, and the ground truth and the processes in them, as harness/observe/observer.py does."""
     launch = writer.current.launch
     assert launch is not None
     collector = TruthCollector(writer.current.nonce)
@@ -160,7 +160,7 @@ def _record(writer: BundleWriter, containers: Sequence[Container]) -> None:
             for line in container.log:
                 log.write(line + "\n")
                 collector.feed(line, pod)
-                for event in decode(writer.current.nonce, line, pod):
+                for event in decode(writer.current.nonce, line, pod, pod_uid(container)):
                     writer.process(event)
     for suffix, lines_of in (("", collector.result()), (".outside", collector.outside())):
         for rank, lines in lines_of.items():
@@ -170,6 +170,10 @@ def _record(writer: BundleWriter, containers: Sequence[Container]) -> None:
 def pod_name(container: Container) -> str:
     """Return the name of a container's pod, as a Job's controller gives it."""
     return f"{NAME}-{container.index}-{container.name[-9:-2]}"
+
+
+def pod_uid(container: Container) -> str:
+    return f"pod-{container.name}"
 
 
 @dataclass
@@ -243,7 +247,7 @@ class _Objects:
             whole = {
                 "name": pod_name(container),
                 "namespace": self.job["metadata"]["namespace"],
-                "uid": f"pod-{container.name}",
+                "uid": pod_uid(container),
                 "creationTimestamp": container.created_at,
                 "labels": {
                     **template["metadata"]["labels"],

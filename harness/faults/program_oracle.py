@@ -109,9 +109,7 @@ class Account:
         for journal in self.journals:
             for call in journal.calls:
                 for name, kind, number in call["leaves"]:
-                    if kind == "none" or (kind.startswith("in ") and number is None):
-                        continue
-                    if number is None:
+                    if number is None:  # one None may pass, and several need not
                         self.doubts.append(f"{kind} is no number")
                         continue
                     at = point(name, call["step"] or 0, float(number))

@@ -252,6 +252,9 @@ class Program:
             process = context.Process(target=started, args=(self.spec, self.folder))
             process.start()
             process.join()
+        elif kind == "pool":
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                pool.apply(started, (self.spec, self.folder))
         elif kind == "subprocess":
             subprocess.run([sys.executable, *self.words("child")], check=False)
         elif kind == "clean environment":
