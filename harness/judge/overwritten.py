@@ -6,7 +6,7 @@ one process: each `init` begins another. docs/decisions/028-points-a-rank-overwr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -31,11 +31,13 @@ class How(Enum):
 
 @dataclass(frozen=True)
 class Overwritten:
-    """Steps of one metric that one life logged before another one did, with another value."""
+    """Points of one metric that one life logged before another one did, with another value."""
 
     rank: int
     metric: str
-    steps: tuple[int, ...]
+    count: int
+    where: str
+    """The steps as text."""
     how: How
     who: str = ""
     """The lives, where they are not the same."""
@@ -44,24 +46,35 @@ class Overwritten:
     def text(self) -> str:
         """Return what happened, in one clause."""
         who = f" ({self.who})" if self.who else ""
-        return f"rank {self.rank}: {self.metric} at {compact(self.steps)}: {self.how.value}{who}"
+        return f"rank {self.rank}: {self.metric} at {self.where}: {self.how.value}{who}"
 
 
-def find(truths: Iterable[Truth], restarts: list[Restart]) -> list[Overwritten]:
+def find(truths: list[Truth], restarts: list[Restart]) -> list[Overwritten]:
     """Return the points that ranks overwrote themselves, by rank and metric."""
-    return [
-        Overwritten(
-            truth.rank,
-            metric,
-            tuple(sorted(set(steps))),
-            _how(truth, truth.lives[before], truth.lives[after], older_stays, restarts),
-            _who(truth, truth.lives[before], truth.lives[after]),
-        )
-        for truth in truths
-        for metric, series in truth.rows.items()
-        for (before, after, older_stays), steps in series.overwrites.items()
-        if truth.lives[before].same_run and truth.lives[after].same_run
-    ]
+    in_rows = [one for truth in truths for one in _in_rows(truth, restarts)]
+    return [*in_rows, *(one for truth in truths for one in _in_blocks(truth))]
+
+
+def _in_rows(truth: Truth, restarts: list[Restart]) -> Iterator[Overwritten]:
+    for metric, series in truth.rows.items():
+        for (before, after, older_stays), steps in series.overwrites.items():
+            one, other = truth.lives[before], truth.lives[after]
+            if one.same_run and other.same_run:
+                how = _how(truth, one, other, older_stays, restarts)
+                yield Overwritten(
+                    truth.rank, metric, len(set(steps)), compact(steps), how, _who(truth, one, other)
+                )
+
+
+def _in_blocks(truth: Truth) -> Iterator[Overwritten]:
+    """Yield what is known of points past the row limit: how many, but not of which life."""
+    several = any(life.init for life in truth.lives)
+    for attempt in truth.attempts:
+        for block in attempt.kept:
+            how = How.OLDER_STAYS if block.older else How.OTHER_LIFE if several else How.SAME_LIFE
+            if block.again:
+                where = f"{block.again} of steps {block.first}–{block.last}"
+                yield Overwritten(truth.rank, block.metric, block.again, where, how)
 
 
 def _how(truth: Truth, before: Life, after: Life, older_stays: bool, restarts: list[Restart]) -> How:

@@ -64,7 +64,13 @@ class Truth:
 
     @property
     def blocks(self) -> list[TruthBlock]:
-        return [block for attempt in self.attempts for block in attempt.blocks]
+        """Return what must be compared in blocks: those of metrics in disorder as Pluto keeps them."""
+        return [block for attempt in self.attempts for block in attempt.compared]
+
+    @property
+    def kept_metrics(self) -> set[str]:
+        """Return the metrics of which the blocks hold every row that Pluto keeps."""
+        return {block.metric for attempt in self.attempts for block in attempt.kept}
 
     @property
     def metrics(self) -> set[str]:

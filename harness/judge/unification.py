@@ -168,7 +168,7 @@ def _own_collisions(facts: Facts) -> Finding:
     again = overwritten.find(truths, restarts.seen(facts.case, facts.truths))
     if not again:
         return passed("collisions", "no metric and step was logged with different values")
-    points = sum(len(one.steps) for one in again)
+    points = sum(one.count for one in again)
     for hows, cause, head in (
         (
             [How.AT_ONCE],

@@ -1,11 +1,14 @@
 """Every point of every rank must be in one run: each part of that has its own check and cause."""
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import bundles
 import pytest
 from bundles import at
 
+from harness.evidence import extract
 from harness.evidence.schema import Verdict
 from harness.evidence.tracker_records import Attachment
 from harness.evidence.truth_records import (
@@ -19,6 +22,7 @@ from harness.evidence.truth_records import (
 )
 from harness.judge import judge
 from harness.judge.points import compact
+from harness.workers.ground_truth import Recorder
 from harness.workers.truth_frames import digest
 
 
@@ -396,3 +400,54 @@ def test_a_second_process_without_a_restart_is_no_life_that_the_job_allows(judge
     job = relived(bundles.healthy(), one, [begun(23, BEGUN + 500), *at_steps(0, 2, 0.75, BEGUN + 600)])
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("FAIL", "unification.overwritten")
+
+
+def past_the_limit(tmp_path: Path, rows: list[tuple[str, int, float]], limit: int) -> bundles.Job:
+    """A healthy job whose rank 0 logged these rows, past the row limit, through the real recorder."""
+    fd = os.memfd_create("truth")
+    recorder = Recorder(bundles.NONCE, 0, row_limit=limit, fd=fd)
+    for number, row in enumerate(rows):
+        recorder.record(*row, time_ms=BEGUN + number)
+    recorder.end(output_dir=str(tmp_path))
+    lines = os.pread(fd, 10**8, 0).decode().splitlines()
+    os.close(fd)
+    job = bundles.healthy()
+    job.truth[0] = extract(lines, bundles.NONCE)[0]
+    job.points = [point for point in job.points if not point.metric.endswith("node0")]
+    for number, (metric, step, value) in enumerate(rows):
+        row = TruthRow(metric=metric, step=step, value=value, time_ms=BEGUN + number)
+        job.points.append(bundles.point(job, 0, row))
+    return job
+
+
+DISORDER = [
+    *(("loss/node0", step, step / 7) for step in range(2500)),
+    *(("loss/node0", step, step / 3) for step in range(1000, 1200)),
+    *(("loss/node0", 7, 0.25) for _ in range(3)),
+]
+
+
+def test_steps_that_fall_past_the_row_limit_are_compared_as_the_tracker_keeps_them(
+    judged: Judged, tmp_path: Path
+) -> None:
+    verdict = judged(past_the_limit(tmp_path, DISORDER, 300))
+    assert verdict.verdict == "PASS", verdict
+    assert "201 points came again with another value" in verdict.explanation
+
+
+@pytest.mark.parametrize(
+    "cause", ["unification.lost_points", "unification.wrong_value", "unification.foreign_points"]
+)
+def test_a_difference_past_the_row_limit_is_found_among_steps_that_fall(
+    judged: Judged, tmp_path: Path, cause: str
+) -> None:
+    job = past_the_limit(tmp_path, [row for row in DISORDER if row[1] != 1100], 300)
+    place = next(n for n, point in enumerate(job.points) if point.step == 1150)
+    if cause == "unification.lost_points":
+        job.points = [point for point in job.points if point.step != 1150]
+    elif cause == "unification.wrong_value":
+        job.points = [point for point in job.points if point.step != 1150 or point is job.points[place]]
+    else:
+        job.points.append(job.points[place].model_copy(update={"step": 1100}))
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", cause), verdict
