@@ -57,13 +57,15 @@ def find(truths: list[Truth], restarts: list[Restart]) -> list[Overwritten]:
 
 def _in_rows(truth: Truth, restarts: list[Restart]) -> Iterator[Overwritten]:
     for metric, series in truth.rows.items():
-        for (before, after, older_stays), steps in series.overwrites.items():
+        for (before, after), steps in series.overwrites.items():
             one, other = truth.lives[before], truth.lives[after]
-            if one.same_run and other.same_run:
-                how = _how(truth, one, other, older_stays, restarts)
-                yield Overwritten(
-                    truth.rank, metric, len(set(steps)), compact(steps), how, _who(truth, one, other)
-                )
+            if not (one.same_run and other.same_run):
+                continue
+            older = [step for step in set(steps) if series.older.get(step) == (before, after)]
+            for stays, places in ((True, older), (False, list(set(steps).difference(older)))):
+                if places:
+                    how, who = _how(truth, one, other, stays, restarts), _who(truth, one, other)
+                    yield Overwritten(truth.rank, metric, len(places), compact(places), how, who)
 
 
 def _in_blocks(truth: Truth) -> Iterator[Overwritten]:
