@@ -73,9 +73,9 @@ def main() -> None:
     found: dict[str, object] = {"step_ms": arguments.step_ms, "cpus": os.cpu_count()}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for path, text in recorder.files().items():
+        for path, source in recorder.MOUNTED.sources.items():
             (folder / "recorder" / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / "recorder" / path).write_text(text)
+            (folder / "recorder" / path).write_text(source.read_text())
         server = Server(folder).start()
         try:
             for metrics in (3, 10, 30):

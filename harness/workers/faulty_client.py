@@ -228,8 +228,8 @@ def clock_back() -> int:
 
 
 client_faults = (sync_killed, shared_dir, no_wait, other_project, resume_id, collision, visitor)
-client_faults += (nested, fraction, only_none, numpy_step, accumulation, second_init, clock_back)
-for each in (*client_faults, renamed, merged_names, boolean):
+values = (renamed, merged_names, boolean, nested, fraction, only_none, numpy_step)
+for each in (*client_faults, *values, accumulation, second_init, clock_back):
     fault(each)
 
 if __name__ == "__main__":
