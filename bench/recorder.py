@@ -30,11 +30,16 @@ calls, metrics, pause = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 run = pluto.init(name="bench")
 recorded = type(run).log
 plain = recorded.__wrapped__
+store = vars(run._sync_manager.store)
+watched = {name: store[name] for name in ("enqueue", "enqueue_batch", "enqueue_file")}
 seconds = {True: [], False: []}
 for step in range(2 * calls):
     with_recorder = step % 2 == 0
     data = {f"metric/{number}": step / (number + 1) for number in range(metrics)}
     log = recorded if with_recorder else plain
+    for name in watched:  # the queue too is the client's own without the recorder
+        store.pop(name, None)
+    store.update(watched if with_recorder else {})
     begun = time.perf_counter()
     log(run, data, step=step)
     if step >= 40:
@@ -73,9 +78,9 @@ def main() -> None:
     found: dict[str, object] = {"step_ms": arguments.step_ms, "cpus": os.cpu_count()}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for path, text in recorder.files().items():
+        for path, source in recorder.MOUNTED.sources.items():
             (folder / "recorder" / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / "recorder" / path).write_text(text)
+            (folder / "recorder" / path).write_text(source.read_text())
         server = Server(folder).start()
         try:
             for metrics in (3, 10, 30):

@@ -235,6 +235,7 @@ CauseId = Literal[
     "unification.lost_points",
     "unification.wrong_value",
     "unification.metric_collision",
+    "unification.overwritten",
     "unification.foreign_points",
     "unification.foreign_job",
     "unification.client_rewrote",

@@ -62,6 +62,17 @@ class TruthBlock(Record):
     last: int
     count: int
     sha256: str
+    ordered: bool | None = None
+    """Whether the steps of the metric had only risen up to here. None in bundles of an older recorder."""
+    kept: bool = False
+    """What Pluto keeps of a metric whose steps fell or came again: all its rows of the attempt, by step.
+
+    Such blocks stand for the other blocks and the rows of that metric in the comparison with the run.
+    """
+    again: int = 0
+    """Points of it that were logged with several values."""
+    older: int = 0
+    """Points of which the value that was logged last does not stay, because its time is earlier."""
 
 
 class TruthMetrics(Record):

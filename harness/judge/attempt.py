@@ -44,6 +44,8 @@ class Attempt:
     """What it said of the code that it ran, each with its line number."""
     row_count: int = 0
     blocks: list[TruthBlock] = field(default_factory=list)
+    kept: list[TruthBlock] = field(default_factory=list)
+    """What Pluto keeps of metrics whose steps fell or came again. They stand for their rows and blocks."""
     metrics: dict[str, tuple[int, str]] = field(default_factory=dict)
     """metric → the number and the digest of all its rows. For attempts with blocks."""
     steps: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -59,6 +61,12 @@ class Attempt:
     @property
     def count(self) -> int:
         return self.row_count + sum(block.count for block in self.blocks)
+
+    @property
+    def compared(self) -> list[TruthBlock]:
+        """Return what must be compared in blocks: those of metrics in disorder as Pluto keeps them."""
+        kept = {block.metric for block in self.kept}
+        return [*(block for block in self.blocks if block.metric not in kept), *self.kept]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -88,7 +96,7 @@ class Attempt:
     ) -> None:
         """Take what is no row. `number` is its line."""
         if isinstance(line, TruthBlock):
-            self.blocks.append(line)
+            (self.kept if line.kept else self.blocks).append(line)
         elif isinstance(line, TruthClient):
             self.client = line
         elif isinstance(line, TruthCode):

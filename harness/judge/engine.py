@@ -214,8 +214,8 @@ def _unless_too_early(facts: Facts, finding: Finding) -> Finding:
 def _praise(findings: list[Finding], accounted: str) -> str:
     """Return why the verdict is PASS: what was proven first of all, each restart, and the accounts."""
     said = {finding.name: explanation(finding.head, finding.details) for finding in findings}
-    again = any(finding.name == "restarts" and finding.details for finding in findings)
-    telling = [*TELLING, *["restarts"] * again]
+    notes = [one.name for one in findings if one.name in ("restarts", "collisions", "keys") and one.details]
+    telling = [*TELLING, *notes]
     untracked = (
         [] if "run-exists" in said else ["nothing was to be logged with Pluto, and nothing of that is judged"]
     )

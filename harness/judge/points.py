@@ -104,7 +104,10 @@ def compare(truths: Iterable[Truth], recorded: Recorded) -> Comparison:
     disputed = {metric: _disputed(owners, metric) for metric, owners in claims.items() if len(owners) > 1}
     for truth in truths:
         result.arrived[truth.rank] = 0
+        kept = truth.kept_metrics
         for metric, rows in truth.rows.items():
+            if metric in kept:
+                continue  # Its blocks hold these rows too, as far as no later one replaced them.
             owners, steps = claims[metric], disputed.get(metric, set())
             _compare_rows(truth, metric, rows, owners, steps, recorded.shared.get(metric, NONE), result)
         for block in truth.blocks:
@@ -180,9 +183,14 @@ def _compare_block(
 ) -> None:
     """Compare a block with the run. `holders` are the ranks that logged anything of its metric."""
     own = truth.rows.get(block.metric, NONE)
-    if len(truth.attempts) > 1 and any(block.first <= step <= block.last for step in own):
+    several = len(truth.attempts) > 1
+    if several and (block.kept or any(block.first <= step <= block.last for step in own)):
         result.undecided.append((truth.rank, block))  # A row in the run does not say which attempt logged it.
         return
+    if block.ordered is False or block.count > block.last - block.first + 1:
+        result.undecided.append((truth.rank, block))  # Rows replaced others, and nothing says which stayed.
+        return
+    own = NONE if block.kept else own
     for other in holders:
         steps = other.rows.get(block.metric, NONE) if other is not truth else NONE
         overlap = [

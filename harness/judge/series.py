@@ -22,7 +22,7 @@ class Series(Mapping[int, float]):
     Of two rows for one step, the one with the later client time counts, and else the last.
     """
 
-    __slots__ = ("_marks", "_places", "_steps", "_times", "_values")
+    __slots__ = ("_marks", "_places", "_steps", "_times", "_values", "older", "overwrites")
 
     def __init__(self, rows: Iterable[tuple[int, float]] = ()) -> None:
         """`rows` are of one time."""
@@ -30,6 +30,10 @@ class Series(Mapping[int, float]):
         self._times: Numbers = array("q")
         self._values = array("d")
         self._marks = array("H")
+        self.overwrites: dict[tuple[int, int], Numbers] = {}
+        """(mark before, mark after) → steps that came again with another value."""
+        self.older: dict[int, tuple[int, int]] = {}
+        """step → (mark of the row that stays, mark of the row that came last, with an earlier time)."""
         self._places: dict[int, int] | None = None
         """step → its place. None while the steps ascend: then it is searched."""
         for step, value in rows:
@@ -45,6 +49,13 @@ class Series(Mapping[int, float]):
         if self._places is not None:
             place = self._places.setdefault(step, len(self._steps))
             if place < len(self._steps):
+                was = self._values[place]
+                self.older.pop(step, None)
+                if value != was and (value == value or was == was):  # noqa: PLR0124
+                    key = self._marks[place], min(mark, 0xFFFF)
+                    self.overwrites[key] = _append(self.overwrites.get(key, array("q")), step)
+                    if time_ms < self._times[place]:
+                        self.older[step] = key
                 if time_ms >= self._times[place]:
                     self._values[place], self._marks[place] = value, min(mark, 0xFFFF)
                     self._times = _set(self._times, place, time_ms)

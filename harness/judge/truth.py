@@ -26,6 +26,16 @@ from harness.judge.rows import Rows
 _READ: WeakKeyDictionary[Bundle, dict[tuple[int, str], Truth]] = WeakKeyDictionary()
 
 
+@dataclass(frozen=True)
+class Life:
+    """One run object of one process: the attempt by its number, and its `init` in that process."""
+
+    attempt: int
+    init: int = 0
+    same_run: bool = True
+    """Whether it is attached to the run of the process's first `init`."""
+
+
 @dataclass
 class Truth:
     """What one rank logged in all its attempts. `incomplete` says why rows may be missing from it."""
@@ -39,6 +49,8 @@ class Truth:
 
     Pluto keeps the latest.
     """
+    lives: list[Life] = field(default_factory=list)
+    """What the marks of `rows` stand for."""
     incomplete: str = ""
     suffix: str = ""
     """".outside" for what was recorded around the client of a worker that also records by itself."""
@@ -52,7 +64,13 @@ class Truth:
 
     @property
     def blocks(self) -> list[TruthBlock]:
-        return [block for attempt in self.attempts for block in attempt.blocks]
+        """Return what must be compared in blocks: those of metrics in disorder as Pluto keeps them."""
+        return [block for attempt in self.attempts for block in attempt.compared]
+
+    @property
+    def kept_metrics(self) -> set[str]:
+        """Return the metrics of which the blocks hold every row that Pluto keeps."""
+        return {block.metric for attempt in self.attempts for block in attempt.kept}
 
     @property
     def metrics(self) -> set[str]:
@@ -75,8 +93,8 @@ class Truth:
     def client(self, metric: str, step: int) -> TruthClient | None:
         """Return the report of the client that was given this row."""
         series = self.rows.get(metric)
-        attempt = series.mark(step) if series is not None else 0  # as `read` marks it
-        return self.attempts[attempt].client if self.attempts else None
+        mark = series.mark(step) if series is not None else 0  # as `read` marks it
+        return self.attempts[self.lives[mark].attempt].client if self.lives else None
 
     @property
     def clients(self) -> list[TruthClient]:
@@ -96,15 +114,17 @@ def read(case: Case, rank: int, suffix: str = "") -> Truth:
 
 
 def _read(case: Case, rank: int, suffix: str) -> Truth:
-    truth = Truth(rank, suffix=suffix)
+    truth, mark = Truth(rank, suffix=suffix), 0
     has_blocks = any(b'"kind":"block"' in line for _, line in case.bundle.lines(truth.path))
     for number, line in case.bundle.truth_parts(rank, suffix):
         if isinstance(line, TruthStart):
             truth.attempts.append(Attempt(line))
+            mark = _live(truth, Life(len(truth.attempts) - 1))
             continue
         if not truth.attempts:
             truth.attempts.append(Attempt())
-        attempt, mark = truth.attempts[-1], len(truth.attempts) - 1
+            mark = _live(truth, Life(0))
+        attempt = truth.attempts[-1]
         if isinstance(line, TruthRow):
             attempt.take(line)
             truth.overwritten += rows_.put(truth.rows, line.metric, line.step, line.value, line.time_ms, mark)
@@ -115,7 +135,7 @@ def _read(case: Case, rank: int, suffix: str) -> Truth:
         elif isinstance(line, TruthRewrite):
             truth.rewrites.append(line)
         elif isinstance(line, TruthInit):
-            pass
+            mark = _live(truth, Life(len(truth.attempts) - 1, line.number, line.same_run))
         else:
             attempt.told(number, line)
     for series in truth.rows.values():
@@ -125,6 +145,13 @@ def _read(case: Case, rank: int, suffix: str) -> Truth:
     truth.known_silent = said.get("count") == 0
     truth.incomplete = _why_incomplete(case, truth, damage, said)
     return truth
+
+
+def _live(truth: Truth, life: Life) -> int:
+    """Return the mark of a life, which is its place in `truth.lives`."""
+    if life not in truth.lives:
+        truth.lives.append(life)
+    return truth.lives.index(life)
 
 
 def _in_message(case: Case, truth: Truth) -> dict[str, object]:

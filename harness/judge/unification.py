@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from harness.judge import delivery
+from harness.judge import delivery, keys, overwritten, restarts
 from harness.judge.case import Case, names
 from harness.judge.facts import Facts
 from harness.judge.finding import LIMIT, Finding, counted, found, passed, unknown
+from harness.judge.overwritten import How
 from harness.judge.points import compact
 
 
@@ -142,10 +143,10 @@ def values(facts: Facts) -> Finding:
 
 
 def collisions(facts: Facts) -> Finding:
-    """Check `collisions`: no two ranks logged different values for one metric and step."""
+    """Check `collisions`: no two processes logged different values for one metric and step."""
     said = sorted(facts.compared.collisions.items())
     if not said:
-        return passed("collisions", "no metric and step was logged with different values")
+        return _own_collisions(facts)
     told = [
         f"{metric} at step {step}: " + ", ".join(f"rank {r} logged {v!r}" for r, v in sorted(logged.items()))
         for (metric, step), logged in said
@@ -158,6 +159,40 @@ def collisions(facts: Facts) -> Finding:
         ranks={rank for _, logged in said for rank in logged},
         evidence=[f"truth/{rank}.jsonl" for rank in sorted(said[0][1])],
     )
+
+
+def _own_collisions(facts: Facts) -> Finding:
+    """Judge points that ranks overwrote themselves. Some are a note in a PASS."""
+    records = keys.recorders(facts.agreement)
+    truths = [records[truth.rank] or truth for truth in facts.truths]
+    again = overwritten.find(truths, restarts.seen(facts.case, facts.truths))
+    if not again:
+        return passed("collisions", "no metric and step was logged with different values")
+    points = sum(one.count for one in again)
+    for hows, cause, head in (
+        (
+            [How.AT_ONCE],
+            "unification.metric_collision",
+            "two processes of one rank logged different values for one metric and step",
+        ),
+        (
+            [How.OLDER_STAYS, How.OTHER_LIFE],
+            "unification.overwritten",
+            "values that a rank had logged are not in the run, because it logged the same steps again",
+        ),
+    ):
+        bad = [one for one in again if one.how in hows]
+        if bad:
+            return found(
+                "collisions",
+                cause,  # type: ignore[arg-type]
+                head,
+                details=[one.text for one in bad],
+                ranks={one.rank for one in bad},
+                evidence=[f"truth/{rank}.jsonl" for rank in sorted({one.rank for one in bad})],
+            )
+    text = f"{counted(points, 'point')} came again with another value, and the run shows the latest"
+    return passed("collisions", text, details=[one.text for one in again])
 
 
 def foreign(facts: Facts) -> Finding:

@@ -25,6 +25,7 @@ _MODULES = (
     "outside_account",
     "outside_process",
     "ground_truth",
+    "kept_rows",
     "client_rules",
     "code_digest",
     "truth_frames",

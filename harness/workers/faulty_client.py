@@ -7,6 +7,7 @@ FAULT is the name of a function below. The ground truth says what the rank meant
 
 from __future__ import annotations
 
+import fractions
 import os
 import signal
 import subprocess
@@ -140,8 +141,95 @@ def boolean() -> int:
     return _logging(lambda name, value: (name, True if name.startswith("nonce/") else value))
 
 
+def _beside(more: Callable[[int], dict[str, Any]]) -> int:
+    """Hand more to `run.log` than the numbers that the worker records."""
+    return int(
+        multinode.main(
+            log=lambda run, metrics, step: multinode.plain_log(run, {**metrics, **more(step)}, step)
+        )
+    )
+
+
+def nested() -> int:
+    """Log a mapping in a mapping, as some trackers flatten it."""
+    return _beside(lambda step: {"grad": {"norm": 0.5, "layers": [1.0, float(step)]}})
+
+
+def fraction() -> int:
+    """Log an exact fraction in place of a float."""
+    return _beside(lambda step: {"accuracy": fractions.Fraction(step, 7)})
+
+
+def only_none() -> int:
+    """Log a key for which there never is a value."""
+    return _beside(lambda _: {"val_loss": None})
+
+
+def numpy_step() -> int:
+    """Log with steps of NumPy, as a counter in an array gives them."""
+    import numpy
+
+    return int(
+        multinode.main(log=lambda run, metrics, step: multinode.plain_log(run, metrics, numpy.int64(step)))
+    )
+
+
+def _again(log_again: Callable[[Any, str, Callable[..., None]], None]) -> int:
+    """In the middle, log points again that were logged before. The worker's own record has them too."""
+    record = multinode.Recorder.record
+    recorders: list[Any] = []
+
+    def recorded(self: Any, metric: str, step: int, value: float) -> None:
+        recorders[:] = [self]
+        record(self, metric, step, value)
+
+    def log(run: Any, metrics: dict[str, float], step: int) -> None:
+        multinode.plain_log(run, metrics, step)
+        if step == STEP:
+            metric = next(name for name in metrics if name.startswith("loss/node"))
+            log_again(run, metric, lambda *given, **named: record(recorders[0], metric, *given, **named))
+
+    multinode.Recorder.record = recorded
+    return int(multinode.main(log=log))
+
+
+def accumulation() -> int:
+    """Log another value for the same steps, as gradient accumulation without a step of its own does."""
+
+    def log_again(run: Any, metric: str, record: Callable[..., None]) -> None:
+        for value in (8.0, 9.0):
+            record(STEP, value)
+            run.log({metric: value}, step=STEP)
+
+    return _again(log_again)
+
+
+def second_init() -> int:
+    """Start the run a second time in the same process, and count the steps from the first one again."""
+
+    def log_again(_: Any, metric: str, record: Callable[..., None]) -> None:
+        import pluto
+
+        record(1, 9.0)
+        pluto.init(name="again").log({metric: 9.0})
+
+    return _again(log_again)
+
+
+def clock_back() -> int:
+    """Correct a value after the clock of the client went back by an hour."""
+
+    def log_again(run: Any, metric: str, record: Callable[..., None]) -> None:
+        earlier = time.time() - 3600
+        record(STEP, 9.0, time_ms=int(earlier * 1000))
+        run.log({metric: 9.0}, step=STEP, timestamp=earlier)
+
+    return _again(log_again)
+
+
 client_faults = (sync_killed, shared_dir, no_wait, other_project, resume_id, collision, visitor)
-for each in (*client_faults, renamed, merged_names, boolean):
+values = (renamed, merged_names, boolean, nested, fraction, only_none, numpy_step)
+for each in (*client_faults, *values, accumulation, second_init, clock_back):
     fault(each)
 
 if __name__ == "__main__":

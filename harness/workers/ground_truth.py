@@ -23,10 +23,12 @@ from typing import Any, ClassVar
 if __package__:  # mounted as a package by the harness (outside.py); beside a worker it is a plain module
     from . import client_rules, code_digest
     from . import truth_frames as frames
+    from .kept_rows import KeptRows
 else:
     import client_rules  # type: ignore[no-redef]
     import code_digest  # type: ignore[no-redef]
     import truth_frames as frames  # type: ignore[no-redef]
+    from kept_rows import KeptRows  # type: ignore[no-redef]
 
 ROWS_PER_FRAME = 20
 BLOCK_ROWS = 1000
@@ -59,6 +61,8 @@ class Recorder:
         self._credit, self._credited = AT_ONCE_IN_A_ROW, time.monotonic()
         self._blocks: dict[str, list[tuple[str, int, float]]] = {}
         self._metrics: dict[str, tuple[int, Any]] = {}
+        self._kept: dict[str, KeptRows] = {}
+        self._in_blocks: set[str] = set()
         self._tells_code = False
         self._told: set[tuple[str, str]] = set()
         """(metric, what the client does to it) of which the log and the harness were told."""
@@ -110,12 +114,15 @@ class Recorder:
         sha.update(row)
         self._metrics[metric] = (seen + 1, sha)
         self.count += 1
+        time_ms = time_ms or int(time.time() * 1000)
+        kept = self._kept.get(metric)
+        if kept is None:
+            kept = self._kept[metric] = KeptRows()
+        kept.put(int(step), value, time_ms)
         if self.count > self.row_limit:
             self._to_block(metric, step, value)
             return
-        self._pending.append(
-            [metric, int(step), frames.encode_value(value), time_ms or int(time.time() * 1000)]
-        )
+        self._pending.append([metric, int(step), frames.encode_value(value), time_ms])
         if len(self._pending) >= ROWS_PER_FRAME or self._may_write_at_once():
             self.flush()
 
@@ -142,7 +149,8 @@ class Recorder:
         """Write the last frame, and this rank's digest into $KONDUKTOR_OUTPUT_DIR/result.json. Returns the
         digest.
         """
-        for write in (self.flush, self._write_blocks, self._write_last_code, self._write_metrics):
+        blocks = self._write_blocks, self._write_kept
+        for write in (self.flush, *blocks, self._write_last_code, self._write_metrics):
             self.guarded(write)
         summary = {"count": self.count, "sha256": self._root.hexdigest()}
         self._write({"k": "end", **summary})
@@ -206,7 +214,31 @@ class Recorder:
         rows = self._blocks.pop(metric)
         steps = [step for _, step, _ in rows]
         span = {"first": min(steps), "last": max(steps), "count": len(rows)}
-        self._write({"k": "block", "metric": metric, **span, "sha256": frames.digest(rows)})
+        ordered = {"ordered": self._kept[metric].ascending}
+        self._in_blocks.add(metric)
+        self._write({"k": "block", "metric": metric, **span, "sha256": frames.digest(rows), **ordered})
+
+    def _write_kept(self) -> None:
+        """Write what Pluto keeps of each metric in blocks whose steps fell or came again."""
+        for metric in self._in_blocks:
+            rows = self._kept[metric]
+            if rows.ascending or not rows.known:
+                continue
+            part: list[tuple[int, float, bool, bool]] = []
+            for row in rows.kept():
+                part.append(row)
+                if len(part) >= BLOCK_ROWS:
+                    self._write_kept_block(metric, part)
+                    part = []
+            if part:
+                self._write_kept_block(metric, part)
+
+    def _write_kept_block(self, metric: str, rows: list[tuple[int, float, bool, bool]]) -> None:
+        span = {"first": rows[0][0], "last": rows[-1][0], "count": len(rows)}
+        sha256 = frames.digest((metric, step, value) for step, value, _, _ in rows)
+        again = {"again": sum(row[2] for row in rows), "older": sum(row[3] for row in rows)}
+        head = {"k": "block", "metric": metric, **span, "sha256": sha256}
+        self._write({**head, "kept": True, "ordered": True, **again})
 
     def _may_write_at_once(self) -> bool:
         """Whether this row gets a frame of its own, by a budget that fills up again with time."""

@@ -10,6 +10,8 @@ The JSON has "k" (kind), "r" (rank), "a" (attempt), "q" (seq), and by its kind
     {"k":"start","t":time_ms,"host":hostname,"pid":n,"restart":n,"max_restarts":n,"world":n}
     {"k":"rows","n":first_row_number,"rows":[[metric, step, value, time_ms], ...]}
     {"k":"block","metric":m,"first":step,"last":step,"count":c,"sha256":hex}
+        and "ordered": whether the metric's steps had only risen so far. With "kept": true, a block of what
+        Pluto keeps of a metric whose steps did not, by step, and "again", "older": points with other values
     {"k":"code","facts":[[what, name, value], ...]}     see code_digest.py
     {"k":"client","whole":bool,"sent":{m:[[first,last],...]},"unsent":{...},"error":text}
     {"k":"fault","text":why_rows_may_be_missing}

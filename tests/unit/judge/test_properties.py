@@ -187,11 +187,23 @@ def test_any_wrong_value_is_found(data, value):
 @given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 1), st.integers(0, 3)), max_size=20))
 @slow
 def test_what_a_rank_overwrites_itself_is_not_lost(logged):
-    """Contract: a rank that logs a step again is judged by Pluto's rule: the highest time, then the last."""
+    """Contract: a rank that logs a step again is judged by Pluto's rule: the highest time, then the last.
+
+    Where the run shows another value than the one that was logged last, the verdict says so.
+    """
     job = bundles.healthy()
     rows = [TruthRow(metric="again", step=s, value=v, time_ms=50 + t) for s, v, t in logged]
     job.retell(1, [*job.rows(1), *rows])
     job.refresh()
     job.points += [bundles.point(job, 1, row) for row in rows]
     with tempfile.TemporaryDirectory() as folder:
-        assert judge(job.write(Path(folder))).verdict == "PASS"
+        verdict = judge(job.write(Path(folder)))
+    last = {step: value for step, value, _ in logged}
+    kept: dict[int, tuple[int, float]] = {}
+    for step, value, time_ms in logged:
+        if step not in kept or time_ms >= kept[step][0]:
+            kept[step] = time_ms, value
+    older = any(last[step] != value for step, (_, value) in kept.items())
+    assert (verdict.verdict, verdict.cause) == (
+        ("FAIL", "unification.overwritten") if older else ("PASS", None)
+    )

@@ -1,14 +1,28 @@
 """Every point of every rank must be in one run: each part of that has its own check and cause."""
 
+import os
+from collections.abc import Callable
+from pathlib import Path
+
 import bundles
 import pytest
 from bundles import at
 
+from harness.evidence import extract
 from harness.evidence.schema import Verdict
 from harness.evidence.tracker_records import Attachment
-from harness.evidence.truth_records import TruthBlock, TruthEnd, TruthGap, TruthRow
+from harness.evidence.truth_records import (
+    TruthBlock,
+    TruthEnd,
+    TruthGap,
+    TruthInit,
+    TruthLine,
+    TruthRow,
+    TruthStart,
+)
 from harness.judge import judge
 from harness.judge.points import compact
+from harness.workers.ground_truth import Recorder
 from harness.workers.truth_frames import digest
 
 
@@ -301,3 +315,139 @@ def test_blocks_with_a_wrong_value(judged):
 def test_steps_are_told_compactly(steps, text):
     """Contract: steps are shown as ranges, not as lists."""
     assert compact(steps) == text
+
+
+Judged = Callable[[bundles.Job], Verdict]
+
+
+def relived(job: bundles.Job, *lives: list[TruthLine]) -> bundles.Job:
+    """Make these lines the record of rank 0, with the end that fits. The tracker gets every row."""
+    rows = [line for life in lives for line in life if isinstance(line, TruthRow)]
+    attempts: list[list[TruthLine]] = []
+    for life in lives:
+        if isinstance(life[0], TruthStart) or not attempts:
+            attempts.append([])
+        attempts[-1] += life
+    job.truth[0] = []
+    for lines in attempts:
+        own = [line for line in lines if isinstance(line, TruthRow)]
+        end = TruthEnd(count=len(own), sha256=digest((row.metric, row.step, row.value) for row in own))
+        job.truth[0] += [*lines, end]
+    job.points = [point for point in job.points if not point.metric.endswith("node0")]
+    job.points += [bundles.point(job, 0, row) for row in rows]
+    return job
+
+
+def at_steps(first: int, last: int, offset: float, time: int) -> list[TruthLine]:
+    return [
+        TruthRow(metric="loss/node0", step=step, value=step + offset, time_ms=time + step)
+        for step in range(first, last)
+    ]
+
+
+BEGUN = 1_795_237_210_000
+
+
+def begun(pid: int, time: int, pod: str = "p") -> TruthStart:
+    return TruthStart(attempt=f"a{pid}", time_ms=time, pod=pod, pid=pid, outside=True)
+
+
+def test_a_value_that_the_same_process_logs_again_is_a_note(judged: Judged) -> None:
+    job = relived(
+        bundles.healthy(), [begun(7, BEGUN), *at_steps(0, 6, 0.5, BEGUN), *at_steps(2, 4, 0.75, BEGUN + 50)]
+    )
+    verdict = judged(job)
+    assert verdict.verdict == "PASS", verdict
+    assert "2 points came again with another value" in verdict.explanation
+    assert (
+        "rank 0: loss/node0 at steps 2, 3 (2 points): the same process logged it again" in verdict.explanation
+    )
+
+
+def test_a_second_init_that_overwrites_the_first_is_a_failure(judged: Judged) -> None:
+    second = [TruthInit(number=1), *at_steps(0, 3, 0.75, BEGUN + 50)]
+    job = relived(bundles.healthy(), [begun(7, BEGUN), *at_steps(0, 6, 0.5, BEGUN), *second])
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "unification.overwritten", [0])
+    assert "init 1 and init 2 of one process" in verdict.explanation
+
+
+def test_a_second_init_that_goes_on_is_no_failure(judged: Judged) -> None:
+    second = [TruthInit(number=1), *at_steps(6, 9, 0.75, BEGUN + 50)]
+    job = relived(bundles.healthy(), [begun(7, BEGUN), *at_steps(0, 6, 0.5, BEGUN), *second])
+    assert judged(job).verdict == "PASS"
+
+
+def test_a_clock_that_went_back_shows_the_older_value(judged: Judged) -> None:
+    job = relived(
+        bundles.healthy(), [begun(7, BEGUN), *at_steps(0, 6, 0.5, BEGUN), *at_steps(2, 4, 0.75, BEGUN - 900)]
+    )
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "unification.overwritten")
+    assert "clock went back" in verdict.explanation
+
+
+def test_two_processes_of_one_rank_collide_with_both_process_ids(judged: Judged) -> None:
+    one = [begun(7, BEGUN), *at_steps(0, 6, 0.5, BEGUN + 100)]
+    job = relived(bundles.healthy(), one, [begun(23, BEGUN + 50), *at_steps(0, 6, 0.75, BEGUN + 102)])
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "unification.metric_collision", [0])
+    assert "process 7 in pod p and process 23 in pod p" in verdict.explanation
+
+
+def test_a_second_process_without_a_restart_is_no_life_that_the_job_allows(judged: Judged) -> None:
+    one = [begun(7, BEGUN), *at_steps(0, 6, 0.5, BEGUN)]
+    job = relived(bundles.healthy(), one, [begun(23, BEGUN + 500), *at_steps(0, 2, 0.75, BEGUN + 600)])
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "unification.overwritten")
+
+
+def past_the_limit(tmp_path: Path, rows: list[tuple[str, int, float]], limit: int) -> bundles.Job:
+    """A healthy job whose rank 0 logged these rows, past the row limit, through the real recorder."""
+    fd = os.memfd_create("truth")
+    recorder = Recorder(bundles.NONCE, 0, row_limit=limit, fd=fd)
+    for number, row in enumerate(rows):
+        recorder.record(*row, time_ms=BEGUN + number)
+    recorder.end(output_dir=str(tmp_path))
+    lines = os.pread(fd, 10**8, 0).decode().splitlines()
+    os.close(fd)
+    job = bundles.healthy()
+    job.truth[0] = extract(lines, bundles.NONCE)[0]
+    job.points = [point for point in job.points if not point.metric.endswith("node0")]
+    for number, (metric, step, value) in enumerate(rows):
+        row = TruthRow(metric=metric, step=step, value=value, time_ms=BEGUN + number)
+        job.points.append(bundles.point(job, 0, row))
+    return job
+
+
+DISORDER = [
+    *(("loss/node0", step, step / 7) for step in range(2500)),
+    *(("loss/node0", step, step / 3) for step in range(1000, 1200)),
+    *(("loss/node0", 7, 0.25) for _ in range(3)),
+]
+
+
+def test_steps_that_fall_past_the_row_limit_are_compared_as_the_tracker_keeps_them(
+    judged: Judged, tmp_path: Path
+) -> None:
+    verdict = judged(past_the_limit(tmp_path, DISORDER, 300))
+    assert verdict.verdict == "PASS", verdict
+    assert "201 points came again with another value" in verdict.explanation
+
+
+@pytest.mark.parametrize(
+    "cause", ["unification.lost_points", "unification.wrong_value", "unification.foreign_points"]
+)
+def test_a_difference_past_the_row_limit_is_found_among_steps_that_fall(
+    judged: Judged, tmp_path: Path, cause: str
+) -> None:
+    job = past_the_limit(tmp_path, [row for row in DISORDER if row[1] != 1100], 300)
+    place = next(n for n, point in enumerate(job.points) if point.step == 1150)
+    if cause == "unification.lost_points":
+        job.points = [point for point in job.points if point.step != 1150]
+    elif cause == "unification.wrong_value":
+        job.points = [point for point in job.points if point.step != 1150 or point is job.points[place]]
+    else:
+        job.points.append(job.points[place].model_copy(update={"step": 1100}))
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", cause), verdict

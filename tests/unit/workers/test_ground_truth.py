@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from harness.evidence import extract
 from harness.evidence.truth_records import TruthEnd, TruthGap
+from harness.judge.series import Series
 from harness.workers import ground_truth
 from harness.workers import truth_frames as frames
 from harness.workers.ground_truth import Recorder
+from harness.workers.kept_rows import KeptRows
 
 ROWS = st.lists(
     st.tuples(st.sampled_from(["loss", "lr/é", "x" * 200]), st.integers(0, 2**40), st.floats()), max_size=120
@@ -140,3 +142,29 @@ def test_a_recorder_of_the_environment_tells_its_code() -> None:
     facts = [fact for payload in payloads if payload["k"] == "code" for fact in payload["facts"]]
     assert {"python", "packages", "pluto"} <= {name for what, name, _ in facts if what == "stack"}
     assert any(what == "ran" and name.endswith("/ground_truth.py") for what, name, _ in facts)
+
+
+def test_what_pluto_keeps_of_steps_that_fall_or_come_again_is_in_blocks() -> None:
+    """Contract: past the row limit too, the latest time of a step stays, and of equal times the last row."""
+    rows = [("loss", step, step / 7) for step in range(3000)]
+    rows += [("loss", step, step / 3) for step in range(500, 1500)]
+    rows += [("rising", step, 0.5) for step in range(1200)]
+    payloads = list(frames.decode("abc123", written(rows, limit=100)[0]))
+    blocks = [p for p in payloads if p["k"] == "block"]
+    kept = [p for p in blocks if p.get("kept")]
+    assert {p["metric"] for p in kept} == {"loss"}
+    assert sum(p["count"] for p in kept) == 3000
+    assert sum(p["again"] for p in kept) == 1000
+    wanted = {step: value for metric, step, value in rows if metric == "loss"}
+    assert kept[0]["sha256"] == frames.digest(("loss", step, wanted[step]) for step in range(1000))
+    assert {p["ordered"] for p in blocks if p["metric"] == "rising"} == {True}
+
+
+@given(st.lists(st.tuples(st.integers(-3, 6), st.floats(), st.integers(0, 4)), max_size=40))
+def test_kept_rows_are_those_of_the_tracker(rows: list[tuple[int, float, int]]) -> None:
+    """Contract: the recorder's rule for rows that replace others is the judges' own."""
+    kept, series = KeptRows(), Series()
+    for step, value, time_ms in rows:
+        kept.put(step, value, time_ms)
+        series.put(step, value, time_ms)
+    assert {step: repr(value) for step, value, *_ in kept.kept()} == {s: repr(v) for s, v in series.items()}
