@@ -255,6 +255,8 @@ class Check(Record):
     explanation: str = ""
     evidence: list[str] = []
     """file:line inside the bundle."""
+    advice: str = ""
+    """What to do about it. Empty: what docs/causes.md says of the cause."""
 
 
 class Verdict(Record):

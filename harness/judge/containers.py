@@ -16,6 +16,7 @@ from harness.core.checks import CheckId
 from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState, Pod, items, mapping
 from harness.judge.case import Case, names
+from harness.judge.causes import CAUSES
 from harness.judge.ends import End
 from harness.judge.finding import Finding, counted, found, passed
 from harness.judge.log_clues import last_line
@@ -219,6 +220,7 @@ def _found(
         evidence=[first.seen.ref, *_log_ref(case, first)],
         phase=phase,
         at=first.ended_at if at is None else at,
+        advice=CAUSES[cause].action.replace("POD", first.pod.name).replace("CONTAINER", first.name),
     )
 
 

@@ -1,17 +1,20 @@
-"""Explain what became of points that are not in the run, as far as the ranks' own clients tell."""
+"""Explain what became of points that are not in the run, and who sent those that no rank recorded."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from harness.core.clock import seconds
 from harness.evidence.columns import Columns
+from harness.evidence.objects import Pod, items, mapping
 from harness.evidence.tracker_records import Point
 from harness.evidence.truth_records import TruthClient
+from harness.judge.attachment import Attached
 from harness.judge.case import Case, names
-from harness.judge.finding import counted, listed
+from harness.judge.finding import counted
 from harness.judge.points import Comparison, Recorded, same
 from harness.judge.truth import Truth
 from harness.workers.client_rules import sent_name
@@ -90,21 +93,65 @@ def refusals(case: Case) -> list[str]:
     ]
 
 
-def senders(case: Case, points: Mapping[str, Iterable[int]]) -> list[str]:
-    """Return a sentence that names who sent these points (metric → steps), or none when it is not known."""
+@dataclass
+class Origin:
+    """Who sent points that no rank recorded: names and addresses, and the nodes of this job among them."""
+
+    senders: list[str] = field(default_factory=list)
+    nodes: dict[int, int] = field(default_factory=dict)
+    """Node index → how many of the points its pod sent."""
+    unknown: int = 0
+    """How many came from elsewhere, or from nobody knows where."""
+
+
+def origin(attached: Attached, points: Mapping[str, Iterable[int]]) -> Origin:
+    """Return who sent these points (metric → steps) into the shared run."""
+    case, found = attached.case, Origin()
     wanted = {metric: set(steps) for metric, steps in points.items()}
-    shared = {run.run_id for _, run in case.bundle.runs() if run.external_id == case.expected.run_id}
+    shared = {run.run_id for _, run in attached.shared}
+    node_of = _nodes(attached)
     told: dict[str, None] = {}
-    for _, part in case.bundle.point_parts():
+    for _, part in case.bundle.point_parts() if wanted else ():
         who = part if isinstance(part, Point) else part[0]
-        if not who.sender or who.run_id not in shared:
+        if who.run_id not in shared:
             continue
         seen: Iterable[tuple[str, int]] = (
             [(part.metric, part.step)] if isinstance(part, Point) else _metric_steps(part[1], wanted)
         )
-        if any(step in wanted.get(metric, ()) for metric, step in seen):
+        count = sum(step in wanted.get(metric, ()) for metric, step in seen)
+        if not count:
+            continue
+        if who.sender:
             told[f"{who.sender!r}" + (f" at {who.peer}" if who.peer else "")] = None
-    return [f"they were sent by {listed(list(told))}"] if told else []
+        node = node_of.get(who.peer or "", node_of.get(who.sender or "") if who.peer is None else None)
+        if node is None:
+            found.unknown += count
+        else:
+            found.nodes[node] = found.nodes.get(node, 0) + count
+    found.senders = list(told)
+    return found
+
+
+def _nodes(attached: Attached) -> dict[str, int]:
+    """Map what tells pods apart to their node: addresses, and names of processes that one pod alone has."""
+    known: dict[str, set[int]] = {}
+    for index, pods in attached.case.pod_attempts.items():
+        for pod in pods:
+            for address in addresses(pod):
+                known.setdefault(address, set()).add(index)
+    for _, one in attached.attachments or []:
+        node = attached.node_of(one)
+        if node is not None and one.name:
+            known.setdefault(one.name, set()).add(node)
+    return {key: nodes.pop() for key, nodes in known.items() if len(nodes) == 1}
+
+
+def addresses(pod: Pod) -> Iterator[str]:
+    """Yield the addresses that a pod had."""
+    for seen in pod.history:
+        status = mapping(seen.object, "status")
+        yield from (str(one["ip"]) for one in items(status, "podIPs") if one.get("ip"))
+        yield from [str(status["podIP"])] if status.get("podIP") else []
 
 
 def _metric_steps(columns: Columns, wanted: Mapping[str, set[int]]) -> Iterable[tuple[str, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.judge import delivery
 from harness.judge.case import Case, names
 from harness.judge.facts import Facts
-from harness.judge.finding import LIMIT, Finding, counted, found, passed, unknown
+from harness.judge.finding import LIMIT, Finding, counted, found, listed, passed, unknown
 from harness.judge.points import compact
 
 
@@ -65,6 +65,9 @@ def ranks_logged(facts: Facts) -> Finding:
     """Check whether every rank logged at all. A rank that logs nothing takes no part in the run."""
     silent = [truth for truth in facts.truths if not truth.count]
     sure = [t for t in silent if t.known_silent or (not t.incomplete and t.end is not None)]
+    if sure and (past := _not_silent(facts, [truth.rank for truth in sure])):
+        text = f"{names(past)} logged past run.log: see no-unexpected-points"
+        return unknown("ranks-logged", text, ranks=past)
     if sure:
         ranks = [truth.rank for truth in sure]
         text = f"{names(ranks)} logged nothing: its own count is 0 rows"
@@ -75,6 +78,14 @@ def ranks_logged(facts: Facts) -> Finding:
         return unknown("ranks-logged", f"nothing is known of what {names(ranks)} logged", ranks=ranks)
     rows = [f"{counted(truth.count, 'row')} by rank {truth.rank}" for truth in facts.truths]
     return passed("ranks-logged", "every rank logged", details=rows)
+
+
+def _not_silent(facts: Facts, ranks: list[int]) -> list[int]:
+    """Return the ranks whose own pods sent points that no recorded call of `run.log` has."""
+    if not (facts.passed("tracker") and facts.attached.shared and facts.compared.foreign):
+        return []
+    nodes = delivery.origin(facts.attached, facts.compared.foreign).nodes
+    return sorted(set(ranks) & set(facts.case.ranks_of(*nodes)))
 
 
 def _line_of(case: Case, rank: int, metric: str, step: int) -> str:
@@ -101,15 +112,17 @@ def points_kept(facts: Facts) -> Finding:
         ]
         refs += [f"truth/{rank}.jsonl" for rank, _, _ in blocks[: LIMIT - len(refs)]]
         ranks = {rank for rank, _ in compared.lost} | {rank for rank, _, _ in blocks}
+        why = delivery.explain(facts.case, facts.truths, recorded, compared)
         total = sum(map(len, compared.lost.values())) + sum(block.count - have for _, block, have in blocks)
         return found(
             "no-lost-points",
             "unification.lost_points",
             f"{facts.label} lacks {counted(total, 'point')} that {names(ranks)} logged",
             details=lost,
-            why=delivery.explain(facts.case, facts.truths, recorded, compared),
+            why=why,
             ranks=ranks,
             evidence=[*refs, "tracker/points.jsonl"],
+            advice="" if why else f"no client tells where they went: how did {names(ranks)} end? the log",
         )
     again = recorded.raw_shared - recorded.distinct
     overwritten = sum(truth.overwritten for truth in facts.truths)
@@ -166,6 +179,9 @@ def foreign(facts: Facts) -> Finding:
     extra = [(block, have) for _, block, have in compared.lost_in_blocks if have > block.count]
     if not compared.foreign and not extra:
         return passed("no-unexpected-points", "every point in the run was logged by a rank")
+    origin = delivery.origin(facts.attached, compared.foreign)
+    by = [f"they were sent by {listed(origin.senders)}"] if origin.senders else []
+    ours = bool(origin.nodes) and not origin.unknown and not extra
     told = [f"{metric} {compact(steps)}" for metric, steps in sorted(compared.foreign.items())]
     told += [f"{b.metric} {have - b.count} more in steps {b.first}–{b.last}" for b, have in extra]
     return found(
@@ -173,6 +189,19 @@ def foreign(facts: Facts) -> Finding:
         "unification.foreign_points",
         f"{facts.label} holds points that no rank logged",
         details=told,
-        why=delivery.senders(facts.case, compared.foreign),
+        why=[*by, *_past(facts, origin)],
+        ranks=facts.case.ranks_of(*origin.nodes) if ours else (),
         evidence=["tracker/points.jsonl"],
+        advice="what in that pod logs past run.log: another process, or inner calls of the client?"
+        if ours
+        else "",
     )
+
+
+def _past(facts: Facts, origin: delivery.Origin) -> list[str]:
+    """Return a sentence for points that came from the job's own pods and from no recorded call."""
+    return [
+        f"{counted(count, 'point')} came from the pod of {names(facts.case.ranks_of(node))} past run.log: "
+        "no recorded call has them"
+        for node, count in sorted(origin.nodes.items())
+    ]
