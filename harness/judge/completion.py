@@ -59,7 +59,7 @@ def _out_of_time(case: Case, what: str, limit: object, refs: list[str], at: floa
 def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
     """Return why the harness stopped waiting for a job that is neither Completed nor Failed."""
     refs = [jobset.ref]
-    if jobset.type == "DELETED" and (ended := _by_torchrun_controller(case, jobset)) is not None:
+    if deletion.leaving(jobset) and (ended := _by_torchrun_controller(case, jobset)) is not None:
         return ended
     if jobset.type == "DELETED" and not case.by_signal:
         return found(

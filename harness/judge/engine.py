@@ -214,8 +214,9 @@ def _unless_too_early(facts: Facts, finding: Finding) -> Finding:
 def _praise(findings: list[Finding], accounted: str) -> str:
     """Return why the verdict is PASS: what was proven first of all, each restart, and the accounts."""
     said = {finding.name: explanation(finding.head, finding.details) for finding in findings}
+    some = any(finding.name == "ranks-logged" and finding.head.startswith("only") for finding in findings)
     again = any(finding.name == "restarts" and finding.details for finding in findings)
-    telling = [*TELLING, *["restarts"] * again]
+    telling = [*TELLING, *["ranks-logged"] * some, *["restarts"] * again]
     untracked = (
         [] if "run-exists" in said else ["nothing was to be logged with Pluto, and nothing of that is judged"]
     )

@@ -7,6 +7,10 @@ from harness.judge.case import Case, names
 from harness.judge.facts import Facts
 from harness.judge.finding import LIMIT, Finding, counted, found, listed, passed, unknown
 from harness.judge.points import compact
+from harness.judge.truth import Truth
+
+EXPECT_RANKS = "pluto-e2e-harness/expect-ranks"
+"""As in harness/launch/names.py, which the judges do not import."""
 
 
 def tracker_evidence(facts: Facts) -> Finding:
@@ -62,22 +66,50 @@ def _all(count: int) -> str:
 
 
 def ranks_logged(facts: Facts) -> Finding:
-    """Check whether every rank logged at all. A rank that logs nothing takes no part in the run."""
+    """Check whether every rank logged that was to. One that does not takes no part in the run."""
+    case = facts.case
+    absent = [rank for rank in case.expected.ranks_that_log or [] if rank not in case.ranks]
+    if absent:
+        text = f"{names(absent)} of the ranks that are to log were not there"
+        return found("ranks-logged", "unification.rank_silent", text, evidence=["manifest.json"])
     silent = [truth for truth in facts.truths if not truth.count]
-    sure = [t for t in silent if t.known_silent or (not t.incomplete and t.end is not None)]
-    if sure and (past := _not_silent(facts, [truth.rank for truth in sure])):
+    due = [truth for truth in silent if truth.rank in case.logging]
+    if sure := [t for t in due if t.known_silent or (not t.incomplete and t.end is not None)]:
+        return _silent(facts, sure)
+    if hazy := [t.rank for t in silent if t in due or (t.incomplete and not t.known_silent)]:
+        return unknown("ranks-logged", f"nothing is known of what {names(hazy)} logged", ranks=hazy)
+    rows = [f"{counted(truth.count, 'row')} by rank {truth.rank}" for truth in facts.truths if truth.count]
+    if len(case.logging) == len(case.ranks):
+        return passed("ranks-logged", "every rank logged", details=rows)
+    quiet = f", and {names(t.rank for t in silent)} logged nothing" if silent else ""
+    return passed("ranks-logged", f"only {names(case.logging)} had to log{quiet}", details=rows)
+
+
+def _silent(facts: Facts, sure: list[Truth]) -> Finding:
+    """Return the finding for ranks that ended without a recorded point."""
+    ranks = [truth.rank for truth in sure]
+    if past := _not_silent(facts, ranks):
         text = f"{names(past)} logged past run.log: see no-unexpected-points"
         return unknown("ranks-logged", text, ranks=past)
-    if sure:
-        ranks = [truth.rank for truth in sure]
-        text = f"{names(ranks)} logged nothing: its own count is 0 rows"
-        refs = [truth.path for truth in sure]
-        return found("ranks-logged", "unification.rank_silent", text, ranks=ranks, evidence=refs)
-    if silent:
-        ranks = [truth.rank for truth in silent]
-        return unknown("ranks-logged", f"nothing is known of what {names(ranks)} logged", ranks=ranks)
-    rows = [f"{counted(truth.count, 'row')} by rank {truth.rank}" for truth in facts.truths]
-    return passed("ranks-logged", "every rank logged", details=rows)
+    text = f"{names(ranks)} logged nothing: its own count is 0 rows"
+    line = _line_that_allows(facts)
+    why = [f"if only {names(_logged(facts))} of this job log, say so: {line}"] if line else []
+    refs = [truth.path for truth in sure]
+    return found("ranks-logged", "unification.rank_silent", text, why=why, ranks=ranks, evidence=refs)
+
+
+def _logged(facts: Facts) -> list[int]:
+    return [truth.rank for truth in facts.truths if truth.count]
+
+
+def _line_that_allows(facts: Facts) -> str:
+    """Return the line of the job's file that says which ranks log, or "" where that explains nothing."""
+    ranks = _logged(facts)
+    if not ranks or facts.case.expected.ranks_that_log is not None:
+        return ""
+    konduktor = facts.case.launch.launcher == "konduktor"
+    text = ("_" if konduktor else ",").join(map(str, ranks[:8])) + ("…" if len(ranks) > 8 else "")
+    return f'{EXPECT_RANKS}: "{text}" in {"resources.labels" if konduktor else "metadata.annotations"}'
 
 
 def _not_silent(facts: Facts, ranks: list[int]) -> list[int]:
