@@ -79,7 +79,35 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Compa
             sentences.append(f"{names(others)} never gave {others.total()} of them to its client")
     if cut[UNTOLD]:
         sentences += [f"the client of {who[UNTOLD]} reported nothing of {many[UNTOLD]}", *cut[UNTOLD]]
-    return sentences + refusals(case)
+    told = not_uploaded(truths, {rank for rank, _ in compared.lost})
+    return [*told, *sentences, *refusals(case)]
+
+
+def not_uploaded(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
+    """Return a sentence for each setting of these ranks' clients by which points are not uploaded."""
+    noop, off, shared = set[int](), set[int](), dict[tuple[str, str], set[int]]()
+    for truth in truths:
+        for attempt in truth.attempts:
+            for one in attempt.settings:
+                noop |= {truth.rank} if one.mode == "noop" else set()
+                off |= set() if one.uploads or one.mode == "noop" else {truth.rank}
+                if one.queue and attempt.start is not None and attempt.start.pod:
+                    shared.setdefault((attempt.start.pod, one.queue), set()).add(truth.rank)
+    wanted = set(ranks)
+    sentences = []
+    if noop & wanted:
+        sentences.append(
+            f"the client of {names(noop & wanted)} was made with mode='noop', which sends nothing"
+        )
+    if off & wanted:
+        text = f"the client of {names(off & wanted)} was made with sync_process_enabled=False"
+        sentences.append(f"{text}, so it has no process that uploads")
+    return sentences + [
+        f"{names(of)} share one queue of the client ({queue}), and the first finish() ends the upload of "
+        "all: give each process a PLUTO_DIR of its own"
+        for (_, queue), of in shared.items()
+        if len(of) > 1 and of & wanted
+    ]
 
 
 def refusals(case: Case) -> list[str]:

@@ -93,7 +93,8 @@ def _silent(facts: Facts, sure: list[Truth]) -> Finding:
         return unknown("ranks-logged", text, ranks=past)
     text = f"{names(ranks)} logged nothing: its own count is 0 rows"
     line = _line_that_allows(facts)
-    why = [f"if only {names(_logged(facts))} of this job log, say so: {line}"] if line else []
+    why = delivery.not_uploaded(facts.truths, ranks)
+    why += [f"if only {names(_logged(facts))} of this job log, say so: {line}"] if line and not why else []
     refs = [truth.path for truth in sure]
     return found("ranks-logged", "unification.rank_silent", text, why=why, ranks=ranks, evidence=refs)
 

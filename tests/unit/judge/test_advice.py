@@ -6,6 +6,7 @@ import bundles
 import pytest
 from bundles import UID, Job, at, cond, stuck, timed_out
 
+from harness.evidence.truth_records import TruthSettings, TruthStart
 from harness.judge import judge, log_clues
 
 
@@ -156,3 +157,49 @@ def test_a_torchrun_job_that_its_controller_failed(judged):
     verdict = judged(job)
     assert verdict.cause == "run.not_completed"
     assert "DeadlineExceeded: it ran for 45 s" in verdict.explanation
+
+
+def settings(job: Job, rank: int, **given) -> None:
+    start = TruthStart(attempt=f"a{rank}", time_ms=1_795_237_209_000, pod=job.pod_name(rank // job.per_node))
+    record = TruthSettings(**{"mode": "perf", "uploads": True, "queue": f"/x/{rank}/sync.db", **given})
+    job.truth[rank] = [start, record, *job.truth[rank]]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"mode": "noop", "queue": ""}, "was made with mode='noop', which sends nothing"),
+        ({"uploads": False, "queue": ""}, "sync_process_enabled=False"),
+    ],
+)
+def test_a_client_that_uploads_nothing_is_the_reason(judged, given, said):
+    """Contract: how the client was made says why its points are not there."""
+    job = bundles.healthy()
+    job.points = [one for one in job.points if one.metric.endswith("node0")]
+    settings(job, 1, **given)
+    verdict = judged(job)
+    assert verdict.cause == "unification.lost_points"
+    assert said in verdict.explanation
+
+
+def test_a_client_in_noop_mode_is_why_a_rank_is_silent(judged):
+    job = bundles.healthy()
+    job.points = [one for one in job.points if one.metric.endswith("node0")]
+    job.retell(1, [])
+    settings(job, 1, mode="noop", queue="")
+    job.refresh()
+    verdict = judged(job)
+    assert verdict.cause == "unification.rank_silent"
+    assert "mode='noop'" in verdict.explanation
+    assert "say so" not in verdict.explanation
+
+
+def test_ranks_that_share_the_client_s_queue(judged):
+    """Contract: the first finish() ends the upload process of all that share its queue."""
+    job = bundles.healthy(1, 2)
+    job.points = [one for one in job.points if not (one.metric == "loss/node1" and one.step > 3)]
+    for rank in (0, 1):
+        settings(job, rank, queue="/out/.pluto/e2e/run/sync.db")
+    verdict = judged(job)
+    assert verdict.cause == "unification.lost_points"
+    assert "ranks 0 and 1 share one queue of the client" in verdict.explanation.replace("Ranks", "ranks")
