@@ -79,8 +79,8 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Compa
             sentences.append(f"{names(others)} never gave {others.total()} of them to its client")
     if cut[UNTOLD]:
         sentences += [f"the client of {who[UNTOLD]} reported nothing of {many[UNTOLD]}", *cut[UNTOLD]]
-    told = not_uploaded(truths, {rank for rank, _ in compared.lost})
-    return [*told, *sentences, *refusals(case)]
+    made = not_uploaded(truths, {rank for rank, _ in compared.lost})
+    return [*made, *sentences, *refusals(case)]
 
 
 def not_uploaded(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
