@@ -20,7 +20,7 @@ from harness.core.progress import Progress
 from harness.evidence.listener import ProgressListener
 from harness.evidence.redaction import Redactor
 from harness.evidence.writer import BundleWriter
-from harness.launch.described import expected_of, given_run_id, launch_of, versions_of
+from harness.launch.described import check_ranks_that_log, expected_of, given_run_id, launch_of, versions_of
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.konduktor.workload import as_workload
 from harness.launch.launching import Launching
@@ -143,6 +143,7 @@ def _check(workload: Workload, settings: Settings) -> None:
     Budget(settings.wait_seconds)
     workload.check(settings)
     scripts.users(settings)
+    check_ranks_that_log(workload, settings)
     if (given := given_run_id(workload, settings)) is not None:
         check_run_id(given)
     if settings.tracker == "hosted" and settings.pluto_api_key is None:

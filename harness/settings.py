@@ -10,9 +10,9 @@ import difflib
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -30,6 +30,15 @@ CLUSTER_NAME = r"[a-z0-9]([a-z0-9.-]{0,47}[a-z0-9])?"
 MAX_SECONDS = 365 * 24 * 3600
 KEEP_RUNS = r"all|failed|last:\d{1,6}"
 """What `keep_runs` can be; harness.evidence.retention says what it means."""
+
+
+class Expect(BaseModel):
+    """What a launch must do beside what its file says."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    ranks: list[Annotated[int, Field(ge=0)]] | None = None
+    """The ranks that log. The others must run to their end and log nothing. None: every rank logs."""
 
 
 def _xdg(variable: str, default: str) -> Path:
@@ -103,6 +112,11 @@ class Settings(BaseSettings):
         True,
         description="record what each rank hands to Pluto's client, around the client's calls, so that no "
         "worker needs a ground truth of its own; false: only what a worker records itself",
+    )
+    expect: Expect = Field(
+        Expect(),
+        description='what the job is to do: {"ranks": [0]} where only rank 0 logs. Unset: the annotation '
+        "`pluto-e2e-harness/expect-ranks` of the workload, a label of a konduktor job; else every rank logs",
     )
     netcheck: bool = Field(
         False,

@@ -58,6 +58,10 @@ def run(
     netcheck: Annotated[
         bool | None, typer.Option("--netcheck", help="check first in every pod that the ranks can meet")
     ] = None,
+    expect_ranks: Annotated[
+        str | None,
+        typer.Option(help="the ranks that log, e.g. 0,4; the others log nothing (all)"),
+    ] = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:
@@ -76,6 +80,7 @@ def run(
         wait_seconds=wait,
         tracker=tracker,
         netcheck=netcheck,
+        expect=options.expect(expect_ranks),
         kubeconfig=kubeconfig,
         context=context,
     )

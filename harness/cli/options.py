@@ -32,6 +32,14 @@ KEEP_RUNS = "bundles of launches that passed: all, failed (none of them), last:N
 KeepRuns = Annotated[str | None, typer.Option(help=KEEP_RUNS)]
 
 
+def expect(ranks: str | None) -> dict[str, Any] | None:
+    """Return the setting `expect` for --expect-ranks: the numbers in it, or the text itself for an error."""
+    if ranks is None:
+        return None
+    parts = ranks.split(",")
+    return {"ranks": [int(part) if part.strip().isdecimal() else part for part in parts]}
+
+
 class TimedProgress:
     """Writes lines to stderr, each with the seconds since the start."""
 

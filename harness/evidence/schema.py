@@ -114,6 +114,8 @@ class Expected(Record):
     project: str
     min_nodes_used: int = 1
     """Distinct Kubernetes nodes that the ranks must run on."""
+    ranks_that_log: list[int] | None = None
+    """The others must run to their end and log nothing. None: every rank logs."""
     queue: str | None = None
     node_names: list[str] = []
     """Kubernetes nodes that must answer, where acceptance tests run on each of them."""
@@ -255,6 +257,8 @@ class Check(Record):
     explanation: str = ""
     evidence: list[str] = []
     """file:line inside the bundle."""
+    advice: str = ""
+    """What to do about it. Empty: what docs/causes.md says of the cause."""
 
 
 class Verdict(Record):

@@ -22,6 +22,7 @@ from harness.evidence.truth_records import (
     TruthMetrics,
     TruthRewrite,
     TruthRow,
+    TruthSettings,
     TruthStart,
 )
 from harness.workers import truth_frames
@@ -40,11 +41,13 @@ _AsItIs = (
     | TruthLeft
     | TruthMetrics
     | TruthRewrite
+    | TruthSettings
 )
 _AS_THEY_ARE: dict[str, type[_AsItIs]] = {
     "account": TruthAccount,
     "init": TruthInit,
     "left": TruthLeft,
+    "settings": TruthSettings,
     "block": TruthBlock,
     "client": TruthClient,
     "code": TruthCode,

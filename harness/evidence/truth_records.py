@@ -117,6 +117,18 @@ class TruthCode(Record):
     """(what, name, value)."""
 
 
+class TruthSettings(Record):
+    """How the rank made Pluto's client, as far as that decides whether its points are uploaded."""
+
+    kind: Literal["settings"] = "settings"
+    mode: str
+    """perf, debug, or noop, which sends nothing."""
+    uploads: bool
+    """sync_process_enabled: whether the client has a process that uploads."""
+    queue: str = ""
+    """The file of its queue. The processes of a pod that share one share the uploading process."""
+
+
 class TruthFault(Record):
     """The recorder around the client failed, so rows may be missing."""
 
@@ -192,6 +204,7 @@ TruthLine = Annotated[
     | TruthMetrics
     | TruthEnd
     | TruthGap
+    | TruthSettings
     | TruthFault,
     Field(discriminator="kind"),
 ]

@@ -178,12 +178,13 @@ def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) ->
     run = attached.shared[0][1]
     if attached.attachments is None:
         absent = [t.rank for t in truths if t.count and not compared.arrived.get(t.rank)]
-        silent = [truth.rank for truth in truths if not truth.count]
+        silent = [truth.rank for truth in truths if not truth.count and truth.rank in case.logging]
     else:
         here = attached.by_node.get(run.run_id, {})
         nodes = range(case.expected.num_nodes)
-        short = [node for node in nodes if len(here.get(node, [])) < case.per_node]
-        absent = case.ranks_of(*short)
+        due = {node: set(case.ranks_of(node)) & set(case.logging) for node in nodes}
+        short = [node for node in nodes if len(here.get(node, [])) < len(due[node])]
+        absent = sorted(rank for node in short for rank in due[node])
         silent = []
         strangers = [a for _, a in attached.attachments if a.run_id == run.run_id and _nameless(a)]
         if absent and strangers:
@@ -203,7 +204,7 @@ def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) ->
         )
     if silent:
         return unknown("attached", f"this tracker keeps no attachments, and {names(silent)} has no points")
-    return passed("attached", f"{names(case.ranks)} attached to {label}")
+    return passed("attached", f"{names(case.logging)} attached to {label}")
 
 
 def status(attached: Attached, ends: dict[int, End]) -> Finding:

@@ -19,6 +19,7 @@ from harness.evidence.truth_records import (
     TruthLeft,
     TruthMetrics,
     TruthRow,
+    TruthSettings,
     TruthStart,
 )
 from harness.judge import row_bytes as many
@@ -50,6 +51,8 @@ class Attempt:
     """metric → the number and the digest of all its rows. For attempts with blocks."""
     steps: dict[str, tuple[int, int]] = field(default_factory=dict)
     """metric → its first and last step."""
+    settings: list[TruthSettings] = field(default_factory=list)
+    """How it made the client, once for each init."""
     gaps: int = 0
     fault: str = ""
     """Why the recorder around the client failed, or ""."""
@@ -92,6 +95,7 @@ class Attempt:
         | TruthFault
         | TruthLeft
         | TruthMetrics
+        | TruthSettings
         | TruthEnd,
     ) -> None:
         """Take what is no row. `number` is its line."""
@@ -109,6 +113,8 @@ class Attempt:
             self.metrics |= {metric: (count, sha256) for metric, count, sha256 in line.metrics}
         elif isinstance(line, TruthGap):
             self.gaps += 1
+        elif isinstance(line, TruthSettings):
+            self.settings.append(line)
         elif isinstance(line, TruthFault):
             self.fault = self.fault or line.text
         else:

@@ -149,6 +149,12 @@ class Case:
         known = self.world.nodes if self.world is not None and self.world.size == self.expected.ranks else {}
         return known.get(rank, rank // self.per_node)
 
+    @property
+    def logging(self) -> list[int]:
+        """Return the ranks that are to log."""
+        said = self.expected.ranks_that_log
+        return list(self.ranks) if said is None else [rank for rank in self.ranks if rank in said]
+
     def place(self, index: int) -> str:
         """Return where a node ran: "rank 1 (pod x on node y)"."""
         pod = self.pods.get(index)

@@ -111,6 +111,8 @@ def _deleted(case: Case) -> Iterator[Change]:
         owners = [str(o.get("uid")) for o in items(state.object, "metadata", "ownerReferences")]
         if any(first.get(owner, state.version + 1) <= state.version for owner in owners):
             continue
+        if kind == "jobset" and state.uid == case.launch.uid and deletion.by_torchrun_controller(case):
+            continue
         if kind in {"pod", "job"} and not _by_somebody(case, kind, state):
             continue
         text = f"{title(state)} was deleted"

@@ -35,25 +35,32 @@ def completed(case: Case, ends: dict[int, End]) -> Finding:
 def _too_long(case: Case, job: ObjectState) -> Finding:
     """Return the finding for a Job that Kubernetes ended at its deadline. Its ranks end because of that."""
     limit = mapping(job.object, "spec").get("activeDeadlineSeconds")
+    began = condition(job, "FailureTarget") or condition(job, "Failed")
+    at = seconds(began.get("lastTransitionTime"))
+    return _out_of_time(case, f"Kubernetes ended {_what(case, job)}", limit, [job.ref], at)
+
+
+def _out_of_time(case: Case, what: str, limit: object, refs: list[str], at: float | None) -> Finding:
     wait = case.manifest.deadline_seconds
     ours = wait is not None and wait >= MIN_WAIT and limit == int(Budget(wait).job)
     advice = f"that is what --wait {wait:g} leaves for the job: if it needs longer, raise --wait"
-    began = condition(job, "FailureTarget") or condition(job, "Failed")
     return found(
         "completed",
         "run.timed_out",
-        f"Kubernetes ended {_what(case, job)}: it ran past its activeDeadlineSeconds ({limit} s)",
+        f"{what}: it ran past its activeDeadlineSeconds ({limit} s)",
         why=[advice] if ours else [],
         ranks=range(case.expected.ranks),
-        evidence=[job.ref],
+        evidence=refs,
         phase=RUNNING,
-        at=seconds(began.get("lastTransitionTime")),
+        at=at,
     )
 
 
 def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
     """Return why the harness stopped waiting for a job that is neither Completed nor Failed."""
     refs = [jobset.ref]
+    if deletion.leaving(jobset) and (ended := _by_torchrun_controller(case, jobset)) is not None:
+        return ended
     if jobset.type == "DELETED" and not case.by_signal:
         return found(
             "completed",
@@ -73,6 +80,25 @@ def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
         return found("completed", "run.timed_out", text, why=why, ranks=ranks, evidence=refs)
     text = "was not seen to end" + ": the harness was stopped before" * case.by_signal
     return unknown("completed", f"{_what(case, jobset)} {text}", evidence=refs)
+
+
+def _by_torchrun_controller(case: Case, jobset: ObjectState) -> Finding | None:
+    """Return the finding for a JobSet that the torchrun controller deleted because its job was over."""
+    job = deletion.by_torchrun_controller(case)
+    if job is None:
+        return None
+    status = mapping(job.object, "status")
+    told = condition(job, "Failed")
+    phase, at = str(status.get("phase")), seconds(status.get("completionTime"))
+    refs = [job.ref, jobset.ref]
+    if phase == "TimedOut":
+        limit = mapping(job.object, "spec", "reliability").get("activeDeadlineSeconds")
+        return _out_of_time(case, f"the torchrun controller ended TorchrunJob {job.name}", limit, refs, at)
+    if phase in ("Failed", "Cancelled") and told:
+        why = f"{told.get('reason', 'no reason')}: {told.get('message', 'no message')}"
+        text = f"TorchrunJob {job.name} is {phase}, and its controller deleted the JobSet: {why}"
+        return found("completed", "run.not_completed", text, ranks=case.ranks, evidence=refs)
+    return None
 
 
 def _pods_have_ended(case: Case, ends: dict[int, End]) -> bool:

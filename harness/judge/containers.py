@@ -15,7 +15,9 @@ from harness.core.causes import CauseId
 from harness.core.checks import CheckId
 from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState, Pod, items, mapping
-from harness.judge.case import Case, names
+from harness.judge import deletion
+from harness.judge.case import Case, condition, names
+from harness.judge.causes import CAUSES
 from harness.judge.ends import End
 from harness.judge.finding import Finding, counted, found, passed
 from harness.judge.log_clues import last_line
@@ -92,7 +94,8 @@ def _of(case: Case, index: int, pod: Pod) -> Iterator[Other]:
 
 
 def _last(pod: Pod, statuses: str, name: str) -> tuple[ObjectState, dict[str, Any]]:
-    for seen in reversed(pod.history):
+    """Return a container's last status before its pod was being deleted, which ends every container."""
+    for seen in reversed([seen for seen in pod.history if not deletion.leaving(seen)] or pod.history):
         for status in items(seen.object, "status", statuses):
             if status.get("name") == name:
                 return seen, status
@@ -150,22 +153,34 @@ def _init_failed(case: Case, _ends: dict[int, End], others: list[Other]) -> Find
 
 def _init_unended(case: Case, _ends: dict[int, End], others: list[Other]) -> Finding | None:
     """Return the finding for init containers that still ran when the wait was over."""
-    until = case.waited_until
     bad = [
         other
         for other in others
         if other.role != "container"
+        and _in_time(case, other.pod)
         and other.running is not None
-        and other.status.get("started") is not True
+        and not (other.endless and other.status.get("started") is True)
         and not case.started(other.index)
     ]
     if not bad or case.terminal == "Completed":
         return None
+    removed = deletion.removed(bad[0].pod)
+    until = case.waited_until if removed is None else deletion.asked(removed)
     since = seconds((bad[0].running or {}).get("startedAt"))
     ran = f"has run for {until - since:.0f} s" if until and since and until > since else "runs"
     waits = "is not ready" if bad[0].endless else "has not ended"
     how = f"{ran} and {waits}, and the rank starts only after it"
     return _found(case, "rank.init_container_unended", bad, how, START)
+
+
+def _in_time(case: Case, pod: Pod) -> bool:
+    """Return whether a pod was there to the end of the wait, or until the job's time was over."""
+    removed = deletion.removed(pod)
+    if removed is None or deletion.at_the_deadline(case, removed) is not None:
+        return True
+    evicted = any(condition(state, "Evicted").get("status") == "True" for state in case.workload)
+    over = deletion.by_torchrun_controller(case)
+    return evicted or (over is not None and mapping(over.object, "status").get("phase") == "TimedOut")
 
 
 def _failed(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | None:
@@ -219,6 +234,7 @@ def _found(
         evidence=[first.seen.ref, *_log_ref(case, first)],
         phase=phase,
         at=first.ended_at if at is None else at,
+        advice=CAUSES[cause].action.replace("POD", first.pod.name).replace("CONTAINER", first.name),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.core.clock import seconds
+from harness.evidence.kinds import TORCHRUN_JOB
 from harness.evidence.objects import ObjectState, Pod, items, mapping
 from harness.judge.case import Case, condition
 from harness.judge.finding import LATE
@@ -92,6 +93,22 @@ def with_the_job(case: Case, removed: ObjectState) -> bool:
     return case.terminal is None and any(
         0 <= seen.version < removed.version for seen in filter(leaving, case.jobsets)
     )
+
+
+def by_torchrun_controller(case: Case) -> ObjectState | None:
+    """Return the first state of the TorchrunJob that says that it is over, if its JobSet was deleted after.
+
+    Its controller deletes a JobSet that still runs then.
+    """
+    leaves = next(filter(leaving, case.jobsets), None)
+    if case.launch.launcher != "torchrun" or leaves is None:
+        return None
+    over = (
+        seen
+        for seen in case.bundle.history(TORCHRUN_JOB.name)
+        if seen.name == case.launch.object_name and mapping(seen.object, "status").get("completionTime")
+    )
+    return next((seen for seen in over if seen.version <= leaves.version), None)
 
 
 def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[ObjectState]:

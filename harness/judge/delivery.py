@@ -1,17 +1,20 @@
-"""Explain what became of points that are not in the run, as far as the ranks' own clients tell."""
+"""Explain what became of points that are not in the run, and who sent those that no rank recorded."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from harness.core.clock import seconds
 from harness.evidence.columns import Columns
+from harness.evidence.objects import Pod, items, mapping
 from harness.evidence.tracker_records import Point
 from harness.evidence.truth_records import TruthClient
+from harness.judge.attachment import Attached
 from harness.judge.case import Case, names
-from harness.judge.finding import counted, listed
+from harness.judge.finding import counted
 from harness.judge.points import Comparison, Recorded, same
 from harness.judge.truth import Truth
 from harness.workers.client_rules import sent_name
@@ -76,7 +79,35 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Compa
             sentences.append(f"{names(others)} never gave {others.total()} of them to its client")
     if cut[UNTOLD]:
         sentences += [f"the client of {who[UNTOLD]} reported nothing of {many[UNTOLD]}", *cut[UNTOLD]]
-    return sentences + refusals(case)
+    made = not_uploaded(truths, {rank for rank, _ in compared.lost})
+    return [*made, *sentences, *refusals(case)]
+
+
+def not_uploaded(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
+    """Return a sentence for each setting of these ranks' clients by which points are not uploaded."""
+    noop, off, shared = set[int](), set[int](), dict[tuple[str, str], set[int]]()
+    for truth in truths:
+        for attempt in truth.attempts:
+            for one in attempt.settings:
+                noop |= {truth.rank} if one.mode == "noop" else set()
+                off |= set() if one.uploads or one.mode == "noop" else {truth.rank}
+                if one.queue and attempt.start is not None and attempt.start.pod:
+                    shared.setdefault((attempt.start.pod, one.queue), set()).add(truth.rank)
+    wanted = set(ranks)
+    sentences = []
+    if noop & wanted:
+        sentences.append(
+            f"the client of {names(noop & wanted)} was made with mode='noop', which sends nothing"
+        )
+    if off & wanted:
+        text = f"the client of {names(off & wanted)} was made with sync_process_enabled=False"
+        sentences.append(f"{text}, so it has no process that uploads")
+    return sentences + [
+        f"{names(of)} share one queue of the client ({queue}), and the first finish() ends the upload of "
+        "all: give each process a PLUTO_DIR of its own"
+        for (_, queue), of in shared.items()
+        if len(of) > 1 and of & wanted
+    ]
 
 
 def refusals(case: Case) -> list[str]:
@@ -90,21 +121,65 @@ def refusals(case: Case) -> list[str]:
     ]
 
 
-def senders(case: Case, points: Mapping[str, Iterable[int]]) -> list[str]:
-    """Return a sentence that names who sent these points (metric → steps), or none when it is not known."""
+@dataclass
+class Origin:
+    """Who sent points that no rank recorded: names and addresses, and the nodes of this job among them."""
+
+    senders: list[str] = field(default_factory=list)
+    nodes: dict[int, int] = field(default_factory=dict)
+    """Node index → how many of the points its pod sent."""
+    unknown: int = 0
+    """How many came from elsewhere, or from nobody knows where."""
+
+
+def origin(attached: Attached, points: Mapping[str, Iterable[int]]) -> Origin:
+    """Return who sent these points (metric → steps) into the shared run."""
+    case, found = attached.case, Origin()
     wanted = {metric: set(steps) for metric, steps in points.items()}
-    shared = {run.run_id for _, run in case.bundle.runs() if run.external_id == case.expected.run_id}
+    shared = {run.run_id for _, run in attached.shared}
+    node_of = _nodes(attached)
     told: dict[str, None] = {}
-    for _, part in case.bundle.point_parts():
+    for _, part in case.bundle.point_parts() if wanted else ():
         who = part if isinstance(part, Point) else part[0]
-        if not who.sender or who.run_id not in shared:
+        if who.run_id not in shared:
             continue
         seen: Iterable[tuple[str, int]] = (
             [(part.metric, part.step)] if isinstance(part, Point) else _metric_steps(part[1], wanted)
         )
-        if any(step in wanted.get(metric, ()) for metric, step in seen):
+        count = sum(step in wanted.get(metric, ()) for metric, step in seen)
+        if not count:
+            continue
+        if who.sender:
             told[f"{who.sender!r}" + (f" at {who.peer}" if who.peer else "")] = None
-    return [f"they were sent by {listed(list(told))}"] if told else []
+        node = node_of.get(who.peer or "", node_of.get(who.sender or "") if who.peer is None else None)
+        if node is None:
+            found.unknown += count
+        else:
+            found.nodes[node] = found.nodes.get(node, 0) + count
+    found.senders = list(told)
+    return found
+
+
+def _nodes(attached: Attached) -> dict[str, int]:
+    """Map what tells pods apart to their node: addresses, and names of processes that one pod alone has."""
+    known: dict[str, set[int]] = {}
+    for index, pods in attached.case.pod_attempts.items():
+        for pod in pods:
+            for address in addresses(pod):
+                known.setdefault(address, set()).add(index)
+    for _, one in attached.attachments or []:
+        node = attached.node_of(one)
+        if node is not None and one.name:
+            known.setdefault(one.name, set()).add(node)
+    return {key: nodes.pop() for key, nodes in known.items() if len(nodes) == 1}
+
+
+def addresses(pod: Pod) -> Iterator[str]:
+    """Yield the addresses that a pod had."""
+    for seen in pod.history:
+        status = mapping(seen.object, "status")
+        yield from (str(one["ip"]) for one in items(status, "podIPs") if one.get("ip"))
+        yield from [str(status["podIP"])] if status.get("podIP") else []
 
 
 def _metric_steps(columns: Columns, wanted: Mapping[str, set[int]]) -> Iterable[tuple[str, int]]:

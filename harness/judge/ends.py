@@ -24,6 +24,8 @@ SAME_MOMENT = 5.0
 Kubernetes gives whole seconds, and ranks that lose a peer end within moments of it.
 """
 
+OF_ITSELF = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+"""Signals of a process's own faults. Hardly anybody sends them."""
 _TAKEN_DOWN = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 """Exit codes of a container that its kubelet ended.
 
@@ -49,6 +51,8 @@ class End:
     follows: bool = False
     in_vain: bool = False
     """Whether it waited for a peer that did not take part."""
+    advice: str = ""
+    """What to do, where that differs from the action of the cause."""
     stack: Stack | None = None
     """Where its main thread stood, if the log shows it."""
     clue: CauseId | None = None
@@ -172,7 +176,8 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
         return evicted
     if number:
         text = f"{place} was ended by {_signal_name(number)}"
-        return replace(end, cause="rank.killed", text=text, follows=number == signal.SIGTERM)
+        own = "a fault of its own code or libraries: its log, and a core dump" if number in OF_ITSELF else ""
+        return replace(end, cause="rank.killed", text=text, follows=number == signal.SIGTERM, advice=own)
     if clues.stack is not None and clues.stack.after:
         stack = clues.stack
         text = f"{place} made no progress for {stack.after} and stood in {stack.place}"

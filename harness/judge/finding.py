@@ -37,6 +37,8 @@ class Finding:
     phase: float = END
     at: float = LATE
     """Seconds since the epoch when the cause showed. It orders causes that race with each other."""
+    advice: str = ""
+    """What to do, where that differs from the action of the cause."""
     verbatim: Check | None = None
     """The check of a user's judge. It is shown as it is."""
 
@@ -50,6 +52,7 @@ class Finding:
             ranks=sorted(set(self.ranks)),
             explanation=explanation(self.head, self.details, self.why),
             evidence=list(self.evidence),
+            advice=self.advice,
         )
 
 
@@ -104,13 +107,14 @@ def found(
     evidence: Texts = (),
     phase: float | None = None,
     at: float | None = None,
+    advice: str = "",
 ) -> Finding:
     """Return a check that did not pass: FAIL or UNKNOWN, as its cause says, in the check's own phase."""
     if phase is None:
         # Causes run.* say how the run ended: whatever they explain came before the end.
         phase = END if CAUSES[cause].family == "run" else REGISTRY[name].at
     at = LATE if at is None else at
-    return Finding(name, CAUSES[cause].result, head, cause, ranks, evidence, details, why, phase, at)
+    return Finding(name, CAUSES[cause].result, head, cause, ranks, evidence, details, why, phase, at, advice)
 
 
 def unknown(

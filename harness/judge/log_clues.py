@@ -80,7 +80,12 @@ _TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d) ?")
 _NOISE = re.compile(
     r"^\s*$|^[=\-]{5,}|torch/distributed/elastic|^(\[rank\d+\]: )?(Traceback|\s+File |\s+[\^~]+|frame #\d)"
     r"|^pluto: |\[pluto-sync\]|^Exception raised from "
+    # Frames of faulthandler, gdb, glog and glibc.
+    r"|^(Current thread|Thread) 0x|^Fatal Python error|^\*\*\* Signal \d+|^PC: @|^\s*@ +0x[0-9a-f]+"
+    r"|^#\d+ +(0x[0-9a-f]+ )?in |^#\d+ +0x[0-9a-f]+|\(\+0x[0-9a-f]+\) ?\[0x[0-9a-f]+\]"
 )
+_FILE_OF_A_STACK = re.compile(r'^(\[rank\d+\]: ?)?\s*File "')
+_CODE_OF_A_STACK = re.compile(r"^(\[rank\d+\]: ?)?\s{4,}")
 _ERROR = re.compile(r"^(\[rank\d+\]: ?)?[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Timeout)(: .*)?$")
 
 
@@ -118,11 +123,7 @@ class Clues:
 
 def read(tail: Lines, log: str = "") -> Clues:
     """Return the clues in the numbered last lines of a log. `log` is its file in the bundle."""
-    lines = [
-        (number, _TIME.sub("", text))
-        for number, text in tail
-        if not any(mark in text for mark in (MARK, PROCESS_MARK, EXIT_MARK, frames.MARK))
-    ]
+    lines = _plain(tail)
     stack, dumped = stacks.last(lines)
     lines = [entry for entry in lines if entry[0] not in dumped]
     cause: CauseId | None = None
@@ -167,7 +168,13 @@ def last_line(tail: Lines) -> tuple[str, int]:
 
     ("", 0) for an empty log.
     """
-    return _last_own([(number, _TIME.sub("", text)) for number, text in tail])
+    return _last_own(_plain(tail))
+
+
+def _plain(tail: Lines) -> Lines:
+    """Return what the program itself logged, without times and without the harness's own lines."""
+    marks = (MARK, PROCESS_MARK, EXIT_MARK, frames.MARK)
+    return [(number, _TIME.sub("", text)) for number, text in tail if not any(mark in text for mark in marks)]
 
 
 def _is_of_a_peer(text: str) -> bool:
@@ -193,7 +200,18 @@ def _last_own(lines: Lines) -> tuple[str, int]:
         if _REPORT.search(text) and position:
             own = lines[:position]
             break
-    telling = [(number, text.strip()) for number, text in own if not _NOISE.search(text)]
+    telling = [(number, text.strip()) for number, text in _without_stacks(own) if not _NOISE.search(text)]
     error = next((entry for entry in reversed(telling[-12:]) if _ERROR.match(entry[1])), None)
     number, text = error or (telling[-1] if telling else (0, ""))
     return text, number
+
+
+def _without_stacks(lines: Lines) -> Lines:
+    """Return lines without the source lines that follow each "File …" of a Python stack."""
+    kept, inside = [], False
+    for number, text in lines:
+        of_a_stack = _FILE_OF_A_STACK.match(text) is not None
+        inside = of_a_stack or (inside and _CODE_OF_A_STACK.match(text) is not None)
+        if not inside:
+            kept.append((number, text))
+    return kept

@@ -35,7 +35,7 @@ def _commands(bundle: Bundle, check: Check) -> list[str]:
     if manifest and manifest.launch and manifest.launch.uid:
         commands += _kubectl(bundle, manifest, manifest.launch, family, check)
     if check.cause in CAUSES:
-        commands.append(f"# {CAUSES[check.cause].action}")
+        commands.append(f"# {check.advice or CAUSES[check.cause].action}")
     return commands
 
 
@@ -57,5 +57,5 @@ def _kubectl(bundle: Bundle, manifest: Manifest, launch: Launch, family: str, ch
         wanted = {pods[rank].name: None for rank in check.ranks if rank in pods}
         return [f"{kubectl} describe pod {name}" for name in list(wanted)[:3]]
     if check.cause in {"run.not_completed", "run.timed_out", "rank.missing"} or family == "controllers":
-        return [f"{kubectl} describe jobset {launch.object_name}"]
+        return [f"{kubectl} describe {launch.kind.lower()} {launch.object_name}"]
     return []

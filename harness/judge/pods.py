@@ -6,7 +6,7 @@ from harness.core.clock import seconds
 from harness.evidence import refusals
 from harness.evidence.objects import mapping
 from harness.evidence.refusals import Refusal
-from harness.judge import containers, controllers, netcheck, tracker, worlds
+from harness.judge import containers, controllers, log_clues, netcheck, tracker, worlds
 from harness.judge.case import Case, gated, names
 from harness.judge.ends import End, absent, first
 from harness.judge.finding import LATE, Finding, counted, found, passed, unknown
@@ -99,7 +99,16 @@ def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
         ranks = [rank for end in bad if id_ in {end.cause, end.clue} for rank in end.ranks]
         away = tracker.told_absence(case)
     why = [cause.said, *containers.before(case, cause), *away, *after]
-    result = found("rank-exit", id_, cause.text, why=why, ranks=ranks, evidence=cause.evidence, at=cause.at)
+    result = found(
+        "rank-exit",
+        id_,
+        cause.text,
+        why=why,
+        ranks=ranks,
+        evidence=cause.evidence,
+        at=cause.at,
+        advice=cause.advice,
+    )
     return [unknown("rendezvous", "see rank-exit"), result]
 
 
@@ -185,12 +194,13 @@ def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], list[str]]:
         if end.state in {"running", "waiting"}:
             path = case.bundle.log(case.pods[end.index].name, case.launch.container)
             limit = case.stopped_at or LATE
-            lines = [text.partition(" ") for _, text in case.bundle.tail(path)]
-            before = [line for line in lines if (seconds(line[0]) or 0.0) <= limit]
-            moment, _, text = before[-1] if before else ("", "", "none")
-            silent.append((seconds(moment) or 0.0, text, end))
+            lines = case.bundle.tail(path)
+            before = [line for line in lines if (seconds(line[1].partition(" ")[0]) or 0.0) <= limit]
+            moment = before[-1][1].partition(" ")[0] if before else ""
+            silent.append((seconds(moment) or 0.0, log_clues.last_line(before)[0], end))
     if not silent:
         return [], []
     _, text, end = min(silent, key=lambda entry: entry[0])
     still = [rank for entry in silent for rank in entry[2].ranks]
-    return still, [f"{case.place(end.index)} was silent longest", f"its last log line: {text}"]
+    last = f"its last log line: {text}" if text else "its log is empty"
+    return still, [f"{case.place(end.index)} was silent longest", last]

@@ -17,7 +17,7 @@ from harness.judge import deletion
 from harness.judge.case import Case, condition, names
 from harness.judge.finding import Finding, counted, found, passed
 from harness.judge.restart import Restart, clock
-from harness.judge.restarts_torchrun import by_torchrun
+from harness.judge.restarts_torchrun import beside, by_torchrun
 from harness.judge.truth import Truth
 
 RESTARTS = "pluto-e2e-harness/restarts"
@@ -26,14 +26,17 @@ RESTARTS = "pluto-e2e-harness/restarts"
 
 def seen(case: Case, truths: list[Truth]) -> list[Restart]:
     """Return every restart, by time."""
-    return sorted([*by_torchrun(case, truths), *_of_pods(case), *_of_containers(case)], key=lambda r: r.at)
+    others = [*_of_pods(case), *_of_containers(case)]
+    return sorted([*by_torchrun(case, truths, others), *others], key=lambda restart: restart.at)
 
 
 def check(case: Case, truths: list[Truth]) -> Finding:
     """Check `restarts`."""
     restarts = seen(case, truths)
     if not restarts:
-        return passed("restarts", "every rank ran once")
+        several = beside(truths)
+        text = f"nothing was started again; {'; '.join(several)}" if several else "every rank ran once"
+        return passed("restarts", text)
     # What nothing allowed comes first, so that the limit of details does not hide it.
     told = list(dict.fromkeys(one.text for one in sorted(restarts, key=lambda one: one.allowed)))
     limit = _limit(case)

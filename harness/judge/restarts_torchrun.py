@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 
 from harness.core.clock import seconds
 from harness.evidence.truth_records import TruthStart
+from harness.judge.attempt import Attempt
 from harness.judge.case import Case, names
 from harness.judge.restart import Restart, clock
 from harness.judge.truth import Truth
@@ -16,36 +18,34 @@ _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 """The line in which torchrun's agent logs how one of its ranks ended."""
 
 
-def by_torchrun(case: Case, truths: list[Truth]) -> Iterator[Restart]:
-    """Yield one restart for each time that torchrun restarted its ranks, from the ranks' own ground truth."""
-    by_time: dict[int | str | None, list[tuple[int, int, str, int | None]]] = {}
+def by_torchrun(case: Case, truths: list[Truth], others: list[Restart]) -> Iterator[Restart]:
+    """Yield one restart for each time that torchrun restarted its ranks, from the ranks' own ground truth.
+
+    torchrun counts the restarts that its own ranks caused. After a new rendezvous, which a failure in another
+    pod causes, the count stays: only that failure, or one of `others`, proves such a restart.
+    """
     agents = _agents(case)
-    for truth in truths:
-        for before, after in pairwise([None, *(attempt.start for attempt in truth.attempts)]):
-            if after is None or after.restart is None:
-                continue
-            if before is None or before.pod != after.pod:
-                if not after.restart:
-                    continue
-                number: int | str | None = after.restart  # lives before it ended before they logged anything
-            elif (another := _another(agents, before, after)) is not None:
-                number = another
-            else:
-                number = after.restart if after.restart != before.restart else None
-            by_time.setdefault(number, []).append(
-                (truth.rank, after.time_ms, after.pod or "", after.max_restarts)
-            )
+    lives = [life for truth in truths for life in _lives(truth, agents)]
+    counted = {life.number for life in lives if isinstance(life.number, int)}
+    by_time: dict[int | str | None, list[_Life]] = {}
+    for life in lives:
+        if life.number is None and not (counted or others):
+            continue
+        by_time.setdefault(life.number, []).append(life)
     for number, entries in by_time.items():
-        at = min(time for _, time, _, _ in entries) / 1000
-        ranks = sorted({rank for rank, *_ in entries})
-        limit = entries[0][3]
+        at = min(life.at for life in entries)
+        ranks = sorted({life.rank for life in entries})
+        limit = entries[0].limit
         which = "after a new rendezvous" if number is None else f"(restart {number} of at most {limit})"
-        why = _failures(case, {pod for _, _, pod, _ in entries}, at)
+        why = _failures(case, {life.pod for life in entries}, at)
         text = f"torchrun started {names(ranks)} again at {clock(at)} {which}{why}"
         by_script = isinstance(number, str)
         if by_script:
             text = f"the run script started torchrun again at {clock(at)}, and that {names(ranks)}{why}"
-        yield Restart(at, ranks, text, True, [f"truth/{rank}.jsonl" for rank in ranks], by_script)
+        allowed = not isinstance(number, int) or limit is None or number <= limit
+        yield Restart(at, ranks, text, allowed, [f"truth/{rank}.jsonl" for rank in ranks], by_script)
+    if not (counted or others):
+        yield from _unproven([life for life in lives if life.number is None and not life.after_an_end])
 
 
 def _agents(case: Case) -> dict[tuple[str, int], str]:
@@ -63,6 +63,87 @@ def _another(agents: dict[tuple[str, int], str], before: TruthStart, after: Trut
     """Return the id of the torchrun that started a rank's life, where another one started the life before."""
     first, then = (agents.get((start.pod or "", start.pid or 0)) for start in (before, after))
     return then if first is not None and first != then else None
+
+
+def beside(truths: list[Truth]) -> list[str]:
+    """Return a sentence for each rank of which several processes logged, without a restart between them."""
+    told = []
+    for truth in truths:
+        at_once = [p for p in pairwise(truth.attempts) if _same_life(*p) and _overlap(*p)]
+        in_order = [p for p in pairwise(truth.attempts) if _same_life(*p) and p[0].end and not _overlap(*p)]
+        if at_once:
+            told.append(f"{len(at_once) + 1} processes of rank {truth.rank} logged at the same time")
+        if in_order:
+            told.append(
+                f"{len(in_order) + 1} processes of rank {truth.rank} logged one after the other, "
+                "each to its end"
+            )
+    return told
+
+
+@dataclass(frozen=True)
+class _Life:
+    """A process of a rank that came after another one. `number` is torchrun's count, None where it
+    stayed, or the id of another torchrun that started it.
+    """
+
+    rank: int
+    at: float
+    pod: str
+    number: int | str | None
+    limit: int | None
+    after_an_end: bool
+    """Whether the process before it had ended in order, and torchrun's count stayed."""
+
+
+def _lives(truth: Truth, agents: dict[tuple[str, int], str]) -> Iterator[_Life]:
+    before: Attempt | None = None
+    for after in truth.attempts:
+        life = _life(truth.rank, before, after, agents)
+        if life is not None:
+            yield life
+        before = after
+
+
+def _life(
+    rank: int, before: Attempt | None, after: Attempt, agents: dict[tuple[str, int], str]
+) -> _Life | None:
+    """Return a process that came after another one of its rank, or after lives that recorded nothing."""
+    start, first = after.start, before.start if before else None
+    if start is None or start.restart is None:
+        return None
+    in_the_pod = first is not None and first.pod == start.pod
+    stayed = first is not None and in_the_pod and first.restart == start.restart
+    number: int | str | None = None if stayed or not start.restart else start.restart
+    if first is not None and in_the_pod and (another := _another(agents, first, start)) is not None:
+        number = another
+    if number is None and (before is None or not in_the_pod or _overlap(before, after)):
+        return None
+    ended = number is None and before is not None and before.end is not None
+    return _Life(rank, start.time_ms / 1000, start.pod or "", number, start.max_restarts, ended)
+
+
+def _same_life(before: Attempt, after: Attempt) -> bool:
+    """Return whether two processes ran in one pod with the same count of torchrun, or without torchrun."""
+    first, start = before.start, after.start
+    if first is None or start is None:
+        return False
+    return (first.pod, first.restart) == (start.pod, start.restart)
+
+
+def _overlap(before: Attempt, after: Attempt) -> bool:
+    """Return whether a process still logged when the next one had started."""
+    last, start = before.last_ms, after.start
+    return last is not None and start is not None and last > start.time_ms
+
+
+def _unproven(lives: list[_Life]) -> Iterator[Restart]:
+    for life in lives:
+        text = (
+            f"rank {life.rank} was started again at {clock(life.at)} in pod {life.pod}, and torchrun's count "
+        )
+        text += "of restarts did not change: a loop in the run script, or a second torchrun?"
+        yield Restart(life.at, [life.rank], text, False, [f"truth/{life.rank}.jsonl"])
 
 
 def _failures(case: Case, pods: set[str], before: float) -> str:

@@ -14,11 +14,11 @@ from typing import Final
 
 from harness.core.checks import CheckId
 from harness.evidence.column_reader import points_of
-from harness.evidence.objects import Pod, items, mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.tracker_records import Attachment, Point, RunWriter, TrackerRun
 from harness.judge.attachment import Attached
 from harness.judge.case import Case, names
+from harness.judge.delivery import addresses
 from harness.judge.finding import Finding, found, passed
 from harness.judge.points import compact
 
@@ -110,7 +110,7 @@ class Own:
         self.nonce = case.manifest.nonce
         self.job = case.launch.tracked_as
         self.hosts = {name for pod in pods for name in (pod.name, pod.hostname)}
-        self.addresses = {address for pod in pods for address in _addresses(pod)}
+        self.addresses = {address for pod in pods for address in addresses(pod)}
         self.by_launch = any(one.launch == self.nonce for one in attachments)
         """Whether the tracker tells launches, and this launch's ranks used the key of their launch."""
         own = [one for one in attachments if self.attached(one)]
@@ -209,10 +209,3 @@ def _by_us(own: Own, writer: RunWriter) -> bool:
 
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
-
-
-def _addresses(pod: Pod) -> Iterator[str]:
-    for seen in pod.history:
-        status = mapping(seen.object, "status")
-        yield from (str(one["ip"]) for one in items(status, "podIPs") if one.get("ip"))
-        yield from [str(status["podIP"])] if status.get("podIP") else []

@@ -5,9 +5,13 @@ from __future__ import annotations
 from harness.judge import delivery, keys, overwritten, restarts
 from harness.judge.case import Case, names
 from harness.judge.facts import Facts
-from harness.judge.finding import LIMIT, Finding, counted, found, passed, unknown
+from harness.judge.finding import LIMIT, Finding, counted, found, listed, passed, unknown
 from harness.judge.overwritten import How
 from harness.judge.points import compact
+from harness.judge.truth import Truth
+
+EXPECT_RANKS = "pluto-e2e-harness/expect-ranks"
+"""As in harness/launch/names.py, which the judges do not import."""
 
 
 def tracker_evidence(facts: Facts) -> Finding:
@@ -63,19 +67,59 @@ def _all(count: int) -> str:
 
 
 def ranks_logged(facts: Facts) -> Finding:
-    """Check whether every rank logged at all. A rank that logs nothing takes no part in the run."""
+    """Check whether every rank logged that was to. One that does not takes no part in the run."""
+    case = facts.case
+    absent = [rank for rank in case.expected.ranks_that_log or [] if rank not in case.ranks]
+    if absent:
+        text = f"{names(absent)} of the ranks that are to log were not there"
+        return found("ranks-logged", "unification.rank_silent", text, evidence=["manifest.json"])
     silent = [truth for truth in facts.truths if not truth.count]
-    sure = [t for t in silent if t.known_silent or (not t.incomplete and t.end is not None)]
-    if sure:
-        ranks = [truth.rank for truth in sure]
-        text = f"{names(ranks)} logged nothing: its own count is 0 rows"
-        refs = [truth.path for truth in sure]
-        return found("ranks-logged", "unification.rank_silent", text, ranks=ranks, evidence=refs)
-    if silent:
-        ranks = [truth.rank for truth in silent]
-        return unknown("ranks-logged", f"nothing is known of what {names(ranks)} logged", ranks=ranks)
-    rows = [f"{counted(truth.count, 'row')} by rank {truth.rank}" for truth in facts.truths]
-    return passed("ranks-logged", "every rank logged", details=rows)
+    due = [truth for truth in silent if truth.rank in case.logging]
+    if sure := [t for t in due if t.known_silent or (not t.incomplete and t.end is not None)]:
+        return _silent(facts, sure)
+    if hazy := [t.rank for t in silent if t in due or (t.incomplete and not t.known_silent)]:
+        return unknown("ranks-logged", f"nothing is known of what {names(hazy)} logged", ranks=hazy)
+    rows = [f"{counted(truth.count, 'row')} by rank {truth.rank}" for truth in facts.truths if truth.count]
+    if len(case.logging) == len(case.ranks):
+        return passed("ranks-logged", "every rank logged", details=rows)
+    quiet = f", and {names(t.rank for t in silent)} logged nothing" if silent else ""
+    return passed("ranks-logged", f"only {names(case.logging)} had to log{quiet}", details=rows)
+
+
+def _silent(facts: Facts, sure: list[Truth]) -> Finding:
+    """Return the finding for ranks that ended without a recorded point."""
+    ranks = [truth.rank for truth in sure]
+    if past := _not_silent(facts, ranks):
+        text = f"{names(past)} logged past run.log: see no-unexpected-points"
+        return unknown("ranks-logged", text, ranks=past)
+    text = f"{names(ranks)} logged nothing: its own count is 0 rows"
+    line = _line_that_allows(facts)
+    why = delivery.not_uploaded(facts.truths, ranks)
+    why += [f"if only {names(_logged(facts))} of this job log, say so: {line}"] if line and not why else []
+    refs = [truth.path for truth in sure]
+    return found("ranks-logged", "unification.rank_silent", text, why=why, ranks=ranks, evidence=refs)
+
+
+def _logged(facts: Facts) -> list[int]:
+    return [truth.rank for truth in facts.truths if truth.count]
+
+
+def _line_that_allows(facts: Facts) -> str:
+    """Return the line of the job's file that says which ranks log, or "" where that explains nothing."""
+    ranks = _logged(facts)
+    if not ranks or facts.case.expected.ranks_that_log is not None:
+        return ""
+    konduktor = facts.case.launch.launcher == "konduktor"
+    text = ("_" if konduktor else ",").join(map(str, ranks[:8])) + ("…" if len(ranks) > 8 else "")
+    return f'{EXPECT_RANKS}: "{text}" in {"resources.labels" if konduktor else "metadata.annotations"}'
+
+
+def _not_silent(facts: Facts, ranks: list[int]) -> list[int]:
+    """Return the ranks whose own pods sent points that no recorded call of `run.log` has."""
+    if not (facts.passed("tracker") and facts.attached.shared and facts.compared.foreign):
+        return []
+    nodes = delivery.origin(facts.attached, facts.compared.foreign).nodes
+    return sorted(set(ranks) & set(facts.case.ranks_of(*nodes)))
 
 
 def _line_of(case: Case, rank: int, metric: str, step: int) -> str:
@@ -102,15 +146,17 @@ def points_kept(facts: Facts) -> Finding:
         ]
         refs += [f"truth/{rank}.jsonl" for rank, _, _ in blocks[: LIMIT - len(refs)]]
         ranks = {rank for rank, _ in compared.lost} | {rank for rank, _, _ in blocks}
+        why = delivery.explain(facts.case, facts.truths, recorded, compared)
         total = sum(map(len, compared.lost.values())) + sum(block.count - have for _, block, have in blocks)
         return found(
             "no-lost-points",
             "unification.lost_points",
             f"{facts.label} lacks {counted(total, 'point')} that {names(ranks)} logged",
             details=lost,
-            why=delivery.explain(facts.case, facts.truths, recorded, compared),
+            why=why,
             ranks=ranks,
             evidence=[*refs, "tracker/points.jsonl"],
+            advice="" if why else f"no client tells where they went: how did {names(ranks)} end? the log",
         )
     again = recorded.raw_shared - recorded.distinct
     overwritten = sum(truth.overwritten for truth in facts.truths)
@@ -201,6 +247,9 @@ def foreign(facts: Facts) -> Finding:
     extra = [(block, have) for _, block, have in compared.lost_in_blocks if have > block.count]
     if not compared.foreign and not extra:
         return passed("no-unexpected-points", "every point in the run was logged by a rank")
+    origin = delivery.origin(facts.attached, compared.foreign)
+    by = [f"they were sent by {listed(origin.senders)}"] if origin.senders else []
+    ours = bool(origin.nodes) and not origin.unknown and not extra
     told = [f"{metric} {compact(steps)}" for metric, steps in sorted(compared.foreign.items())]
     told += [f"{b.metric} {have - b.count} more in steps {b.first}–{b.last}" for b, have in extra]
     return found(
@@ -208,6 +257,19 @@ def foreign(facts: Facts) -> Finding:
         "unification.foreign_points",
         f"{facts.label} holds points that no rank logged",
         details=told,
-        why=delivery.senders(facts.case, compared.foreign),
+        why=[*by, *_past(facts, origin)],
+        ranks=facts.case.ranks_of(*origin.nodes) if ours else (),
         evidence=["tracker/points.jsonl"],
+        advice="what in that pod logs past run.log: another process, or inner calls of the client?"
+        if ours
+        else "",
     )
+
+
+def _past(facts: Facts, origin: delivery.Origin) -> list[str]:
+    """Return a sentence for points that came from the job's own pods and from no recorded call."""
+    return [
+        f"{counted(count, 'point')} came from the pod of {names(facts.case.ranks_of(node))} past run.log: "
+        "no recorded call has them"
+        for node, count in sorted(origin.nodes.items())
+    ]

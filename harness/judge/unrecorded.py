@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from harness.evidence.objects import Pod
 from harness.judge.case import Case
 
 _TOLD = re.compile(rb"\[harness\] the recorder around Pluto's client (.*)")
@@ -16,8 +17,14 @@ def why(case: Case, rank: int) -> str:
     told = [found for _, line in (case.bundle.lines(log) if log else ()) if (found := _TOLD.search(line))]
     if told:
         return f": the recorder around Pluto's client {told[0][1].decode(errors='replace').strip()}"
-    if not case.launch.recorder:
+    if not case.launch.recorder or not _came_to_its_end(case, pod):
         return ""
     return (
         ". No recorder spoke: did it call pluto.init()? Is PYTHONPATH replaced, or Python run with -I or -E?"
     )
+
+
+def _came_to_its_end(case: Case, pod: Pod | None) -> bool:
+    """Return whether the rank's container ended with 0. One that did not may never have come to log."""
+    ended = pod.container(case.launch.container, "terminated") if pod else None
+    return ended is not None and ended[1].get("exitCode") == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from harness.context import RecordedContext
@@ -9,6 +10,7 @@ from harness.core.bounds import ranks_problem
 from harness.core.errors import UsageError
 from harness.core.kubernetes import reached
 from harness.evidence.schema import Expected, Launch
+from harness.launch.names import EXPECT_RANKS
 from harness.launch.prepare import netcheck_first
 from harness.launch.training import Training
 from harness.launch.workload import Workload
@@ -37,10 +39,40 @@ def expected_of(workload: Workload, ready: Ready, context: RecordedContext) -> E
         run_id=given_run_id(workload, settings) or make_run_id(context.nonce),
         project=workload.envs.get("PLUTO_PROJECT", settings.pluto_project),
         min_nodes_used=min(nodes, ready.schedulable_nodes) if workload.spreads else 1,
+        ranks_that_log=ranks_that_log(workload, settings),
         queue=workload.queue,
         node_names=must_answer,
         device=_device(workload),
     )
+
+
+def ranks_that_log(workload: Workload, settings: Settings) -> list[int] | None:
+    """Return the ranks that log, as the settings or the workload's file say, or None where every rank logs.
+
+    Raises UsageError for a text that names no ranks.
+    """
+    if settings.expect.ranks is not None:
+        return sorted(set(settings.expect.ranks))
+    text = workload.annotations.get(EXPECT_RANKS)
+    return None if text is None else ranks_in(str(text))
+
+
+def ranks_in(text: str) -> list[int]:
+    """Return the ranks that a text names: "0", "0,4", "0_4", "0-3". Raises UsageError for another text."""
+    found: set[int] = set()
+    for part in re.split(r"[,_]", text):
+        range_ = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part, re.ASCII)
+        if range_ is None:
+            raise UsageError(f"{EXPECT_RANKS}: ranks are expected, as 0 or 0-3 or 0,4; seen {text!r}")
+        found |= {*range(int(range_[1]), int(range_[2] or range_[1]) + 1)}
+    return sorted(found)
+
+
+def check_ranks_that_log(workload: Workload, settings: Settings) -> None:
+    """Raise UsageError where a rank that is to log cannot be one of the job's."""
+    found = ranks_that_log(workload, settings)
+    if found is not None and not found:
+        raise UsageError("no rank is expected to log", hint="name at least one, or leave it out")
 
 
 def _device(workload: Workload) -> Literal["cpu", "cuda"] | None:

@@ -170,6 +170,10 @@ class PlainWorkload(ABC):
         return {e["name"]: str(e["value"]) for e in self._container.get("env") or [] if "value" in e}
 
     @property
+    def annotations(self) -> dict[str, str]:
+        return dict(self.document["metadata"].get("annotations") or {})
+
+    @property
     def secret_envs(self) -> dict[str, str]:
         return {
             name: value for name, value in self.envs.items() if secret_variable(name) or secrets_in(value)

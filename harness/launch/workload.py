@@ -139,6 +139,10 @@ class Workload(Protocol):
     def envs(self) -> dict[str, str]: ...
 
     @property
+    def annotations(self) -> dict[str, str]:
+        """Return what its file says to the harness: annotations, or the labels of a konduktor job."""
+
+    @property
     def secret_envs(self) -> dict[str, str]:
         """Return the variables of `envs` that hold a secret. Ranks get them out of a Secret."""
 

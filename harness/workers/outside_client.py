@@ -55,6 +55,10 @@ class Stream(Recorder):
         if rows and self._may_write_at_once():
             self.flush()
 
+    def settings(self, mode: str, uploads: bool, queue: str) -> None:
+        """Record how the client was made: its mode, whether it uploads, and the file of its queue."""
+        self._write({"k": "settings", "mode": mode[:100], "uploads": uploads, "queue": queue[:500]})
+
     def _named(self, metric: str) -> None:
         if len(self._names) < MAX_NAMES:
             self._names.add(metric)
@@ -225,6 +229,13 @@ class Outside:
         except Exception as error:
             self.failed(error)
 
+    def made(self, op: Any) -> None:
+        """Record the settings of a run object by which its client uploads or not."""
+        mode, uploads = str(op.settings.mode), bool(op.settings.sync_process_enabled)
+        queue = "" if op._sync_manager is None else str(op._sync_manager.db_path)
+        with self._lock:
+            self.stream.settings(mode, uploads, queue)
+
     def failed(self, error: Exception) -> None:
         """Tell the log and the evidence, once, that rows may be missing. Never raises."""
         if self._failed:
@@ -327,6 +338,7 @@ def _around_init(original: Callable[..., None]) -> Callable[..., None]:
         if recording is not None and recording.here:
             try:
                 recording.known(op)
+                recording.made(op)
             except Exception as error:
                 recording.failed(error)
 

@@ -14,6 +14,7 @@ The JSON has "k" (kind), "r" (rank), "a" (attempt), "q" (seq), and by its kind
         Pluto keeps of a metric whose steps did not, by step, and "again", "older": points with other values
     {"k":"code","facts":[[what, name, value], ...]}     see code_digest.py
     {"k":"client","whole":bool,"sent":{m:[[first,last],...]},"unsent":{...},"error":text}
+    {"k":"settings","mode":text,"uploads":bool,"queue":path}
     {"k":"fault","text":why_rows_may_be_missing}
     {"k":"init","number":n,"same_run":bool}    the rows that follow came through the n-th init of the process
     {"k":"left","left":[[key, type, why, values, first_step, last_step], ...]}

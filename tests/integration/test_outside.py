@@ -27,6 +27,7 @@ from harness.evidence.truth_records import (
     TruthLeft,
     TruthLine,
     TruthRow,
+    TruthSettings,
     TruthStart,
 )
 from harness.launch import recorder
@@ -61,7 +62,7 @@ class Ran:
 
     def lines(self, rank: int = 0) -> list[TruthLine]:
         """Return its ground truth, without what it says of its code."""
-        return [line for line in self.truth.get(rank, []) if line.kind != "code"]
+        return [line for line in self.truth.get(rank, []) if line.kind not in ("code", "settings")]
 
     def points(self, rank: int = 0) -> Points:
         rows = [line for line in self.lines(rank) if isinstance(line, TruthRow)]
@@ -544,3 +545,22 @@ def test_the_second_init_of_a_process_is_marked(ran: Run) -> None:
     """)
     kinds = [line.kind for line in done.lines()]
     assert kinds == ["start", "row", "init", "row", "client", "account", "end"], done.output
+
+
+@pytest.mark.parametrize(
+    ("given", "mode", "uploads"),
+    [({}, "perf", True), ({"mode": "noop"}, "noop", True), ({"sync_process_enabled": False}, "perf", False)],
+)
+def test_how_the_client_was_made_is_recorded(
+    ran: Run, kept: Callable[..., Points], given: dict[str, object], mode: str, uploads: bool
+) -> None:
+    """A client that sends nothing is known by its settings; one that sends names its queue."""
+    done = ran(f"""
+        import pluto
+        run = pluto.init(name="node0", settings={given!r})
+        run.log({{"loss": 1.0}}, step=0)
+        run.finish()
+    """)
+    [made] = [line for line in done.truth[0] if isinstance(line, TruthSettings)]
+    assert (made.mode, made.uploads) == (mode, uploads), done.output
+    assert bool(made.queue) == (not given) == bool(kept()), made

@@ -86,6 +86,11 @@ class KonduktorWorkload:
         return self.job.envs
 
     @property
+    def annotations(self) -> dict[str, str]:
+        """Return the labels of its file, which has no annotations."""
+        return dict(self.job.document["resources"].get("labels") or {})
+
+    @property
     def secret_envs(self) -> dict[str, str]:
         return self.job.secret_envs
 

@@ -4,7 +4,7 @@ import json
 
 import bundles
 import pytest
-from bundles import CONTAINER, at, stuck, timed_out
+from bundles import CONTAINER, at, cond, stuck, timed_out
 
 from harness.judge import judge
 
@@ -97,12 +97,47 @@ def test_an_init_container_that_does_not_end_is_named(judged):
     """Contract: where the wait ends in an init container, the verdict says which one and for how long."""
     job = starting()
     for index in (0, 1):
-        give(job, "warm-cache", RUNNING, index=index, init=True)
+        give(job, "warm-cache", RUNNING, index=index, init=True, status={"started": True})
     timed_out(job)
     verdict = judged(job)
     assert (verdict.cause, verdict.ranks) == ("rank.init_container_unended", [0, 1])
     assert "init container warm-cache" in verdict.explanation.lower()
     assert "35 s" in verdict.explanation.lower()  # from 5 to the deadline at 40
+
+
+def leave(job, index, when):
+    """Delete a pod: its containers are killed 30 s later."""
+    pod = next(seen.object for kind, seen in reversed(job.objects) if kind == "pod")
+    metadata = {**pod["metadata"], "deletionTimestamp": at(when + 30), "deletionGracePeriodSeconds": 30}
+    job.see("pod", when, {**pod, "metadata": metadata})
+    killed = {"terminated": {"exitCode": 137, "reason": "Error", "finishedAt": at(when + 30)}}
+    status = [{**one, "state": killed} for one in pod["status"]["initContainerStatuses"]]
+    ended = {**pod["status"], "phase": "Failed", "initContainerStatuses": status}
+    job.see("pod", when + 30, {**pod, "metadata": metadata, "status": ended})
+
+
+def test_an_init_container_that_the_end_of_the_job_s_time_killed(judged):
+    """Contract: it was killed with its pod, and had not failed by itself."""
+    job = starting()
+    for index in (0, 1):
+        give(job, "warm-cache", RUNNING, index=index, init=True)
+        leave(job, index, 25 + index / 10)
+    evicted = cond("Evicted", "True", "MaximumExecutionTimeExceeded", "exceeding", 24)
+    job.workload(24, [evicted])
+    job.manifest.stages[-1] = job.manifest.stages[-1].model_copy(update={"seconds": 60})
+    verdict = judged(job)
+    assert verdict.cause == "rank.init_container_unended"
+    assert "20 s" in verdict.explanation
+
+
+def test_a_pod_that_somebody_deleted_in_its_init_container(judged):
+    """Contract: the deletion is the cause, and not the container that it ended."""
+    job = starting()
+    give(job, "warm-cache", RUNNING, init=True)
+    leave(job, 0, 25)
+    timed_out(job, 70)
+    verdict = judged(job)
+    assert not (verdict.cause or "").startswith("rank.init")
 
 
 def test_the_image_of_an_init_container(judged):

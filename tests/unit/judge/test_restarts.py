@@ -69,6 +69,65 @@ def test_torchrun_starts_the_ranks_again(judged: Judged) -> None:
     assert said in verdict.explanation
 
 
+def again(job: bundles.Job, rank: int, *, at_ms: int = 4000, whole: bool = False) -> None:
+    """Make one rank record a part, and all in a second process with the same count of torchrun."""
+    pod, truth = job.pod_name(rank), job.truth[rank]
+    rows = [row.model_copy(update={"time_ms": row.time_ms - 4000}) for row in job.rows(rank)[:4]]
+    root = digest((row.metric, row.step, row.value) for row in rows)
+    end = [TruthEnd(count=len(rows), sha256=root)] if whole else []
+    one, two = (
+        TruthStart(attempt=name, time_ms=BEGAN - 5000 + later, pod=pod, restart=0, max_restarts=0)
+        for name, later in (("a", 0), ("b", at_ms))
+    )
+    job.truth[rank] = [one, *rows, *end, two, *truth]
+
+
+def test_a_loop_of_the_run_script_is_no_restart_that_the_job_allows(judged: Judged) -> None:
+    """Contract: where torchrun's count did not change and no other pod failed, torchrun started nothing."""
+    job = bundles.healthy()
+    again(job, 1)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.restarted", [1])
+    assert "torchrun's count of restarts did not change" in verdict.explanation
+    assert "as the job allows" not in restarts(verdict).explanation
+
+
+def test_a_failure_in_another_pod_proves_a_new_rendezvous(judged: Judged) -> None:
+    """Contract: the agent of a pod whose ranks did not fail counts no restart."""
+    job = bundles.healthy()
+    twice(job)
+    for line in job.truth[1]:
+        if isinstance(line, TruthStart):
+            job.truth[1][job.truth[1].index(line)] = line.model_copy(update={"restart": 0})
+    verdict = judged(job)
+    assert verdict.verdict == "PASS", verdict.explanation
+    assert "torchrun started rank 1 again" in restarts(verdict).explanation
+    assert "after a new rendezvous" in restarts(verdict).explanation
+
+
+def test_two_processes_that_live_at_once_are_no_restart(judged: Judged) -> None:
+    job = bundles.healthy()
+    again(job, 1, at_ms=500)
+    said = restarts(judged(job))
+    assert said.result == "PASS"
+    assert "2 processes of rank 1 logged at the same time" in said.explanation
+    assert "started rank" not in said.explanation
+
+
+def test_processes_one_after_the_other_are_no_restart(judged: Judged) -> None:
+    job = bundles.healthy()
+    again(job, 1, whole=True)
+    said = restarts(judged(job))
+    assert said.result == "PASS"
+    assert "2 processes of rank 1 logged one after the other, each to its end" in said.explanation
+
+
+def test_more_restarts_than_torchrun_may_do(judged: Judged) -> None:
+    job = bundles.healthy()
+    twice(job, restart=2)
+    assert (restarts(judged(job)).cause) == "rank.restarted"
+
+
 def test_the_run_must_hold_the_union_of_the_attempts(judged: Judged) -> None:
     """Contract: a row that only the cut-off attempt logged must be in the run, also after a later attempt."""
     job = bundles.healthy()
