@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from threading import Thread
 
 from harness.context import RecordedContext, RunContext
-from harness.core import processes
+from harness.core import processes, writable
 from harness.core.clock import now
 from harness.core.deadlines import Budget
 from harness.core.errors import HarnessError, UsageError
@@ -140,6 +140,9 @@ def _stopped(error: Exception | KeyboardInterrupt, context: RecordedContext) -> 
 
 def _check(workload: Workload, settings: Settings) -> None:
     """Everything that can be wrong before anything is created."""
+    writable.prove(settings.runs_dir, "--runs-dir or HARNESS_RUNS_DIR")
+    writable.prove(settings.cache_dir, "HARNESS_CACHE_DIR")
+    writable.prove(settings.state_dir, "HARNESS_STATE_DIR")
     Budget(settings.wait_seconds)
     workload.check(settings)
     scripts.users(settings)

@@ -18,12 +18,15 @@ from harness.cli.accept import accept
 from harness.cli.lazy import console, load, opened, run_context, show_verdict, watching
 from harness.cli.netcheck import netcheck
 from harness.cli.options import dump, progress
-from harness.cli.stdout import may_be_left
+from harness.cli.stdout import in_utf8, may_be_left
 from harness.cli.torchrun import torchrun_app
 from harness.cli.tracker import tracker_app
 from harness.cli.train import train
 from harness.core.errors import HarnessError, UsageError
 
+FOLDERS = (
+    "can it be read and written? HARNESS_RUNS_DIR, HARNESS_CACHE_DIR and HARNESS_STATE_DIR name other folders"
+)
 _WrongUsage: Any = typer.BadParameter.__mro__[2]
 """ClickException, of whichever click typer uses: newer ones bring their own."""
 app = typer.Typer(
@@ -167,6 +170,7 @@ def images_build(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit. A HarnessError is one message and an exit code, never a traceback."""
+    in_utf8()
     may_be_left()
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
@@ -177,6 +181,10 @@ def main(arguments: list[str] | None = None) -> None:
     except HarnessError as error:
         print(f"harness: {error}", file=sys.stderr)
         code = error.exit_code
+    except OSError as error:  # A launch records its errors. These come from a folder that cannot be used.
+        where = f": {error.filename}" if error.filename else ""
+        print(f"harness: {error.strerror or error}{where}\n  → {FOLDERS}", file=sys.stderr)
+        code = 2
     except (KeyboardInterrupt, typer.Abort):
         print("harness: interrupted", file=sys.stderr)
         code = 2

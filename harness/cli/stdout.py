@@ -7,6 +7,8 @@ still a FAIL. Without this module typer, rich and Python's last flush would each
 from __future__ import annotations
 
 import io
+import locale
+import os
 import select
 import sys
 from typing import Any
@@ -30,6 +32,16 @@ def may_be_left() -> None:
             setattr(sys, name, _leavable(stream))
 
 
+def in_utf8() -> None:
+    """Start this process again in Python's UTF-8 mode, where the locale is not UTF-8.
+
+    Files of the harness and of its users are UTF-8, and Python would read them in the encoding of the locale.
+    """
+    if not sys.flags.utf8_mode and locale.getencoding().lower().replace("-", "") != "utf8":
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the same program again
+
+
 def left() -> bool:
     """Whether the reader of stdout has left. A command that only prints may stop then."""
     poll = select.poll()
@@ -42,6 +54,7 @@ def _leavable(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     return io.TextIOWrapper(
         io.BufferedWriter(_Leavable(stream.fileno(), "w", closefd=False)),
         encoding=stream.encoding,
-        errors=stream.errors,
+        # Where PYTHONIOENCODING has no such character, the message matters more.
+        errors="backslashreplace" if stream.errors == "strict" else stream.errors,
         line_buffering=stream.line_buffering or stream.write_through,
     )

@@ -38,6 +38,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import Field
+
+from harness.core.bounds import MAX_RANKS
 from harness.evidence.record import Record
 
 SCHEMA_VERSION = 2
@@ -104,9 +107,9 @@ class Launch(Record):
 class Expected(Record):
     """What must be true for a PASS, known before launch."""
 
-    num_nodes: int
-    ranks: int
-    """World size: num_nodes × processes per node."""
+    num_nodes: int = Field(le=MAX_RANKS)
+    ranks: int = Field(le=MAX_RANKS)
+    """World size: num_nodes × processes per node. Judges look at each rank, so a bundle has no more."""
     ranks_given: bool = True
     """Whether the file says how many. Otherwise the job computes it, and the recorded world counts."""
     run_id: str

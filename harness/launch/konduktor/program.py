@@ -16,6 +16,8 @@ from itertools import islice
 from pathlib import Path
 
 from harness.core import processes
+from harness.core.errors import UsageError
+from harness.core.user_files import read_text
 from harness.provision.konduktor import installed
 from harness.settings import Settings
 
@@ -55,10 +57,10 @@ def early(job: Path, settings: Settings) -> AbstractContextManager[Konduktor | N
     """
     try:
         program = installed(settings)
-        if program is None or b"apiVersion:" in job.read_bytes():
+        if program is None or "apiVersion:" in read_text(job, "job file"):
             return nullcontext()
         return Konduktor(settings.state_dir, program)
-    except OSError:
+    except (OSError, UsageError):
         return nullcontext()
 
 
