@@ -62,7 +62,7 @@ def accept(
         bool, typer.Option("--label", help="label each node with its verdict (mark-nodes --undo restores)")
     ] = False,
     taint: Annotated[
-        bool, typer.Option("--taint", help="label, and keep new pods off nodes that failed")
+        bool, typer.Option("--taint", help="label, and keep new pods off nodes whose own fault is proved")
     ] = False,
     cluster_name: options.ClusterName = None,
     workers: options.Workers = None,

@@ -51,7 +51,9 @@ def accepted(
 
 def mark_nodes(
     bundle: Annotated[Path, typer.Argument(help="a bundle folder")] = LATEST,
-    taint: Annotated[bool, typer.Option("--taint", help="keep new pods off the nodes that failed")] = False,
+    taint: Annotated[
+        bool, typer.Option("--taint", help="keep new pods off nodes whose own fault is proved")
+    ] = False,
     undo: Annotated[bool, typer.Option("--undo", help="restore every node that was marked")] = False,
     cluster_name: options.ClusterName = None,
     kubeconfig: options.Kubeconfig = None,
@@ -61,27 +63,36 @@ def mark_nodes(
     """Label the cluster's nodes with the verdicts of their acceptance, or take the marks back.
 
     Each node gets the label pluto-e2e-harness/accepted. What it was like before
-    is kept in an annotation, and --undo restores it. Exit code 2: a node of the
-    bundle is not in the cluster.
+    is kept in an annotation, and --undo restores it. --taint leaves out a node
+    whose failure most nodes share, or which may be the image's, and gives the
+    reason. Exit code 2: a node of the bundle is not in the cluster.
     """
     from harness.core.kubernetes import reached
+    from harness.judge.own_faults import doubtful
     from harness.provision import node_marks
     from harness.provision.lifecycle import cluster_of
 
     if undo and taint:
         raise UsageError("--undo restores nodes, and --taint marks them: give one of them")
     settings = load(cluster_name=cluster_name, kubeconfig=kubeconfig, context=context)
-    verdicts = {} if undo else {node.node: node.verdict for node in fleet_of(opened(bundle)).nodes}
+    found = None if undo else fleet_of(opened(bundle))
+    verdicts = {node.node: node.verdict for node in found.nodes} if found else {}
+    doubts = doubtful(found) if found and taint else {}
     with reached():
         kube = cluster_of(settings).kube()
-        done = node_marks.undo(kube) if undo else node_marks.mark(kube, verdicts, taint=taint)
+        done = (
+            node_marks.undo(kube) if undo else node_marks.mark(kube, verdicts, taint=taint, doubtful=doubts)
+        )
     if as_json:
-        dump({"changed": done.changed, "unchanged": done.unchanged, "absent": done.absent})
+        told = {"changed": done.changed, "unchanged": done.unchanged, "absent": done.absent}
+        dump({**told, "not_tainted": doubts})
     else:
         for name in done.changed:
             print(f"{name}: {verdicts.get(name, 'restored')}")
         for name in done.unchanged:
             print(f"{name}: {verdicts.get(name, '')}, as before")
+        for name, why in doubts.items():
+            print(f"{name}: not tainted: {why}")
         for name in done.absent:
             print(f"{name}: not a node of this cluster")
     return 2 if done.absent else 0

@@ -31,7 +31,8 @@ held = os.memfd_create("netcheck")
 os.write(held, base64.b64decode(sys.stdin.readline()))
 sys.path.insert(0, "/proc/self/fd/%d" % held)
 from netcheck.inside import main
-sys.exit(main())"""
+from own_processes import OwnProcesses
+sys.exit(main(OwnProcesses().pids()))"""
 """Nothing is written to the container's disk, which may be read-only or full."""
 
 
@@ -43,12 +44,12 @@ def free_port(first: int, used: Sequence[int]) -> int:
 
 
 def package() -> bytes:
-    """Return netcheck as a zip file that Python can import from."""
-    folder = Path(str(resources.files("harness"))) / "workers" / "netcheck"
+    """Return netcheck and own_processes.py as a zip file that Python can import from."""
+    folder = Path(str(resources.files("harness"))) / "workers"
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(folder.glob("*.py")):
-            archive.writestr(f"netcheck/{path.name}", path.read_bytes())
+        for path in (folder / "own_processes.py", *sorted(folder.glob("netcheck/*.py"))):
+            archive.writestr(str(path.relative_to(folder)), path.read_bytes())
     return made.getvalue()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from harness.launch.mounted import MountedFolder
 
 FOLDER = "/opt/harness/netcheck"
-"""Named by files/netcheck.yaml and the inits too: files/worker_init.sh and konduktor/config.py.
+"""Named by files/netcheck.yaml and the inits too: files/worker_init.sh and files/konduktor_init.sh.
 
 When netcheck failed before the command, these end the container with code 90, and the command does not run.
 """

@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
-from pathlib import Path
 from typing import ClassVar
 
 import yaml
@@ -27,15 +26,13 @@ from harness.core.kubernetes import Kube, Object
 from harness.evidence import kinds
 from harness.evidence.redaction import secret_variable, secrets_in
 from harness.evidence.schema import Purpose
-from harness.launch import netcheck, recorder, script_ranks
+from harness.launch import inits, netcheck, recorder, script_ranks
 from harness.launch.applying import apply
 from harness.launch.names import LOCAL_IMAGE, NONCE_LABEL, QUEUE_LABEL
 from harness.launch.plain_mistakes import mistakes_in
 from harness.launch.workload import Handle, Record, Surroundings
 from harness.provision.images import scripts
 from harness.settings import Settings
-
-INIT = (Path(__file__).parent / "files" / "worker_init.sh").read_text()
 
 
 def take_image(spec: Object, image: str) -> None:
@@ -227,7 +224,7 @@ class PlainWorkload(ABC):
         worker["image"] = surroundings.image
         worker.setdefault("imagePullPolicy", "IfNotPresent")
         words = [*worker.pop("command"), *(worker.pop("args", None) or [])]
-        worker["command"] = ["sh", "-c", INIT, "sh", *words]
+        worker["command"] = ["sh", "-c", inits.WORKER, "sh", *words]
         worker["env"] = self._env(surroundings)
         if surroundings.cpu_request is not None:
             resources = worker.setdefault("resources", {})

@@ -14,7 +14,7 @@ from pathlib import Path
 from harness.launch.mounted import MountedFolder
 
 FOLDER = "/opt/harness/recorder"
-"""Named by the inits too: harness/launch/files/worker_init.sh and harness/launch/konduktor/config.py."""
+"""Named by files/init_processes.sh and torchrun_job.py too."""
 PACKAGE = "_harness_recorder"
 _WORKERS = Path(str(resources.files("harness"))) / "workers"
 _FILES = Path(__file__).parent / "files"

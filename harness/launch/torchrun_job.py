@@ -37,7 +37,8 @@ MADE_SECONDS = 60.0
 """In which the controller makes the JobSet. It takes about one."""
 SETUP = """export KONDUKTOR_OUTPUT_DIR="${KONDUKTOR_OUTPUT_DIR:-/tmp/harness-output}"
 if [ -d /opt/harness/recorder ]; then
-  export PYTHONPATH="/opt/harness/recorder${PYTHONPATH:+:$PYTHONPATH}" HARNESS_LOG=/proc/1/fd/1
+  read -r harness_shell _ </proc/self/stat  # process 1 may be another container's
+  export PYTHONPATH="/opt/harness/recorder${PYTHONPATH:+:$PYTHONPATH}" HARNESS_LOG="/proc/$harness_shell/fd/1"
   if [ -f /opt/harness/recorder/setup.sh ]; then . /opt/harness/recorder/setup.sh; fi
 fi
 if [ "$HARNESS_NETCHECK" = before ]; then

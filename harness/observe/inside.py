@@ -18,6 +18,7 @@ from urllib3.exceptions import HTTPError
 from harness.core.beside import within
 from harness.core.clock import now
 from harness.core.kubernetes import Kube, Object
+from harness.core.own_processes import OWN_PROCESSES
 from harness.evidence import torchrun
 from harness.evidence.schema import Asked, Process, RendezvousSnapshot
 
@@ -29,23 +30,24 @@ ASK_SECONDS = 10
 LOOK_SECONDS = 30
 LONG = 300
 """Longest argument that is recorded. Longer ones are scripts and settings."""
-_LOOK = """declare -A was parent
+_LOOK = (
+    OWN_PROCESSES
+    + """declare -A was parent
 each() {
-  for d in /proc/[0-9]*; do
-    { read -r stat <"$d/stat"; } 2>/dev/null || continue
-    set -- ${stat##*) }
-    $look ${d#/proc/} $2 $((${12} + ${13})) $((${14} + ${15})) $1
-  done
+  { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 0
+  set -- "$1" ${stat##*) }
+  $look $1 $3 $((${13} + ${14})) $((${15} + ${16})) $2
 }
 first() { was[$1]=$3 parent[$1]=$2; }
 last() {
   took=$(($3 - ${was[$1]:-0})); unset "was[$1]"
   [ $1 = $$ ] || [ $2 = $$ ] || echo "process $1 $2 $took $4 $5 $(base64 -w0 /proc/$1/cmdline)"
 }
-look=first; each; sleep 2
-look=last; each 2>/dev/null
+look=first; own_each each; sleep 2
+look=last; own_each each 2>/dev/null
 for pid in "${!was[@]}"; do echo "process $pid ${parent[$pid]} 0 0 -"; done
 cat /proc/net/tcp /proc/net/tcp6 2>/dev/null"""
+)
 _RESOLVE = f'timeout {RESOLVE_SECONDS} getent ahosts "$1"; echo "code $?"'
 _ASK = f"""cd {NETCHECK} && python=$(command -v python3 || command -v python) &&
 timeout {ASK_SECONDS} "$python" -B -m netcheck.ask "$1" "$2" """

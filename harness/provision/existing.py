@@ -8,6 +8,7 @@ of its harnesses are kept for it, below <state>/existing/.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from pathlib import Path
 
 from kubernetes import client
@@ -15,14 +16,16 @@ from kubernetes import client
 from harness.context import RecordedContext, RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubeconfig import context_of
-from harness.core.kubernetes import Kube, reached
+from harness.core.kubernetes import FIELD_MANAGER, Kube, Object, reached
 from harness.core.locks import Hold, take
 from harness.core.progress import Progress
+from harness.evidence.objects import items
 from harness.provision.cluster import OwnedCluster, Ready
 from harness.provision.controllers import install as controllers
 from harness.provision.controllers import queues
 from harness.provision.controllers import tracker as embedded
 from harness.provision.controllers.prove import prove
+from harness.provision.controllers.readiness import CONTROLLERS
 from harness.provision.images.build import ImageRef
 from harness.provision.images.stack import resolve
 from harness.provision.konduktor import konduktor_version
@@ -150,14 +153,18 @@ class ExistingCluster:
         with reached():
             kube = self.kube()
             lacks = {requirement.what for requirement in missing(requirements(kube, settings))}
-            if lacks & {"jobset", "kueue"}:
+            _refuse_foreign(kube, lacks, settings.cluster_queue == queues.CLUSTER_QUEUE)
+            if lacks & CONTROLLERS.keys():
                 stack = resolve(context)
                 if stack.way != "registry":
                     raise UsageError(
                         "JobSet and Kueue can only be installed where container registries are reached",
                         hint="HARNESS_IMAGES=registry, or install them by hand",
                     )
-                controllers.install(kube, stack.controllers, progress)
+                manifests = {"jobset": stack.jobset_manifest, "kueue": stack.kueue_manifest}
+                controllers.install(
+                    kube, [manifests[name] for name in CONTROLLERS if name in lacks], progress
+                )
             if lacks & {"queue", "kueue"} and settings.cluster_queue == queues.CLUSTER_QUEUE:
                 progress(f"queue: {queues.install(kube)}")
             if "tracker" in lacks and settings.tracker == "embedded":
@@ -169,6 +176,35 @@ class ExistingCluster:
                     )
                 embedded.install(kube, settings.tracker_image)
                 progress("tracker: serving")
+
+
+def _refuse_foreign(kube: Kube, lacks: Collection[str], queue: bool) -> None:
+    """Raise UsageError where a part that is lacking is there, and the harness did not apply it.
+
+    `queue`: whether the harness's own ClusterQueue is the one that is used.
+    """
+    there = [
+        each
+        for name, namespace in CONTROLLERS.items()
+        if name in lacks
+        for each in kube.objects("apps/v1", "Deployment", namespace)
+    ]
+    named = [("v1", "Namespace", embedded.NAMESPACE)] if "tracker" in lacks else []
+    if queue and "queue" in lacks:
+        named += [(queues.API, "ResourceFlavor", queues.FLAVOR)]
+        named += [(queues.API, "ClusterQueue", queues.CLUSTER_QUEUE)]
+    there += filter(None, (kube.get(*each) for each in named))
+    foreign = [f"{each['kind']} {each['metadata']['name']}" for each in there if not _applied_by_us(each)]
+    if foreign:
+        raise UsageError(
+            f"{', '.join(foreign)}: on this cluster already, not made by the harness, and not serving",
+            hint="repair it: --install changes nothing that is there; `harness doctor` names what is wrong",
+        )
+
+
+def _applied_by_us(document: Object) -> bool:
+    managers = items(document, "metadata", "managedFields")
+    return any(each.get("manager") == FIELD_MANAGER for each in managers)
 
 
 def _version(kube: Kube) -> str:

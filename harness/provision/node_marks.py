@@ -1,7 +1,8 @@
 """Mark the nodes of a cluster with the verdict of their acceptance, and take the marks back.
 
     label       pluto-e2e-harness/accepted=PASS | WARN | FAIL | UNKNOWN
-    taint       pluto-e2e-harness/not-accepted=FAIL:NoSchedule, on nodes that failed, where asked for
+    taint       pluto-e2e-harness/not-accepted=FAIL:NoSchedule, on nodes whose own fault is proved, where
+                asked for
     annotation  pluto-e2e-harness/before-acceptance: both as they were before the first mark
 
 Nothing else of a node is changed. Each change names the node's version that it was made from, so that it is
@@ -11,7 +12,7 @@ refused when somebody else wrote in between. It is then made again from what is 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -45,15 +46,20 @@ class Marked:
     absent: list[str] = field(default_factory=list)
 
 
-def mark(kube: Kube, verdicts: Mapping[str, Verdict], *, taint: bool = False) -> Marked:
+def mark(
+    kube: Kube, verdicts: Mapping[str, Verdict], *, taint: bool = False, doubtful: Collection[str] = ()
+) -> Marked:
     """Label these nodes with their verdicts, and with `taint` keep new pods off those that failed.
+
+    `doubtful`: nodes whose fault is not proved to be their own. Their taints stay as they are.
 
     A node that was marked before gets the new verdict. What it was like before the first mark stays known.
     Raises HarnessError where a node cannot be changed.
     """
     done = Marked()
     for name, verdict in verdicts.items():
-        _change(kube, name, partial(marking, verdict=verdict, taint=taint), done)
+        wanted = None if name in doubtful else taint
+        _change(kube, name, partial(marking, verdict=verdict, taint=wanted), done)
     return done
 
 
@@ -66,10 +72,15 @@ def undo(kube: Kube) -> Marked:
     return done
 
 
-def marking(node: Object, verdict: Verdict, *, taint: bool) -> Object | None:
-    """Return the merge patch that marks a node, or None where it is marked so."""
+def marking(node: Object, verdict: Verdict, *, taint: bool | None) -> Object | None:
+    """Return the merge patch that marks a node, or None where it is marked so.
+
+    `taint`: None leaves the node's taints as they are.
+    """
     annotations = mapping(node, "metadata", "annotations")
-    wanted = _with_taint(items(node, "spec", "taints"), _taint(verdict) if taint else None)
+    wanted = items(node, "spec", "taints")
+    if taint is not None:
+        wanted = _with_taint(wanted, _taint(verdict) if taint else None)
     labelled = mapping(node, "metadata", "labels").get(LABEL) == verdict
     if BEFORE in annotations and labelled and wanted == items(node, "spec", "taints"):
         return None

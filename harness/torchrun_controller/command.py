@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 
+from harness.core.own_processes import OWN_PROCESSES
 from harness.torchrun_controller import names
 from harness.torchrun_controller.models import Distributed, JobSpec
 from harness.torchrun_controller.nodes import Plan, Refused
@@ -49,20 +50,24 @@ period to end. A signal interrupts `wait`, so it is asked again, and the exit co
 first signal is passed on: the kubelet sends two to a pod that is deleted by force. By then torchrun may have
 ended: to signal it must not fail, or `set -e` would end the script with another exit code."""
 FORWARD = """forward() { kill -TERM "$child" 2>/dev/null || true; }"""
-FORWARD_ELASTIC = """forward() {
+FORWARD_ELASTIC = (
+    OWN_PROCESSES
+    + """started_by_torchrun() {
+  read -r line 2>/dev/null <"/proc/$1/stat" || return 0
+  set -- "$1" ${line##*) }
+  if [ "$3" = "$child" ]; then ranks="$ranks $1"; fi
+}
+forward() {
   # At SIGTERM torchrun closes the rendezvous, and the nodes that are left could never meet again (torch 2.6,
   # LocalElasticAgent._shutdown). So its ranks get the signal, and torchrun is gone as with a lost machine.
   ranks=
-  for each in /proc/[0-9]*/stat; do
-    read -r line 2>/dev/null <"$each" || continue
-    set -- ${line##*) }
-    if [ "$2" = "$child" ]; then ranks="$ranks ${line%% *}"; fi
-  done
+  own_each started_by_torchrun
   kill -KILL "$child" 2>/dev/null || return 0
   for rank in $ranks; do kill -TERM "$rank" 2>/dev/null || true; done
-  for rank in $ranks; do while kill -0 "$rank" 2>/dev/null; do sleep 0.1; done; done
+  for rank in $ranks; do while own_runs "$rank"; do sleep 0.1; done; done
   exit 143
 }"""
+)
 
 
 def torchrun(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:

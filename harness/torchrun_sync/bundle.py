@@ -10,13 +10,14 @@ from hashlib import sha256
 from importlib.resources import files
 
 PACKAGE = "harness.torchrun_sync.pod"
+SHARED = "harness.workers.own_processes"
 RECEIVER = ("frames", "entries", "files", "incoming", "writer", "store", "control", "receiver")
 S3 = ("files", "s3")
 SUPERVISOR = ("entries", "files", "control", "supervisor")
 _RUN = """
 import sys, types
 def run(sources, arguments):
-    names = "harness harness.torchrun_sync harness.torchrun_sync.pod".split()
+    names = "harness harness.workers harness.torchrun_sync harness.torchrun_sync.pod".split()
     for name in names:
         sys.modules[name] = types.ModuleType(name)
         sys.modules[name].__path__ = []
@@ -45,8 +46,14 @@ run(json.loads(zlib.decompress(came)), sys.argv[3:])
 
 
 def _packed(modules: Sequence[str]) -> bytes:
-    sources = [(f"{PACKAGE}.{name}", files(PACKAGE).joinpath(f"{name}.py").read_text()) for name in modules]
+    names = [SHARED, *(f"{PACKAGE}.{name}" for name in modules)]
+    sources = [(name, _source(*name.split(".")[1:])) for name in names]
     return zlib.compress(json.dumps(sources).encode(), 9)
+
+
+def _source(*path: str) -> str:
+    """Return the text of a module of this package. It is not imported, because a file may be all there is."""
+    return files("harness").joinpath(*path[:-1], f"{path[-1]}.py").read_text()
 
 
 def receiver(session: str, root: str, control: str) -> tuple[list[str], bytes]:

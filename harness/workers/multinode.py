@@ -23,6 +23,7 @@ from typing import Any
 
 import client_state
 from ground_truth import STDERR, STDOUT, Recorder
+from own_processes import PROC, OwnProcesses
 
 STEPS = int(os.environ.get("E2E_STEPS", "20"))
 STEP_SECONDS = float(os.environ.get("E2E_STEP_SECONDS", "0"))
@@ -147,9 +148,10 @@ def wait_for_sync(rank: int, seconds: float) -> None:
 
 
 def uploaders() -> list[Path]:
-    """Return the /proc folders of the upload processes of this PLUTO_DIR."""
+    """Return the /proc folders of the upload processes of this PLUTO_DIR in this container."""
     own = os.environ["PLUTO_DIR"]
-    return [each for each in Path("/proc").iterdir() if each.name.isdigit() and _is_sync(each, own)]
+    processes = (PROC / f"{pid}" for pid in OwnProcesses().pids())
+    return [each for each in processes if _is_sync(each, own)]
 
 
 def _handles_sigterm(process: Path) -> bool:

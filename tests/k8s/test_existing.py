@@ -14,6 +14,8 @@ from harness.evidence.reader import Bundle
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.namespaces import namespace_of
 from harness.provision.cluster import Ready
+from harness.provision.controllers import queues
+from harness.provision.controllers.available import wait_available
 from harness.provision.existing import ExistingCluster
 from harness.provision.kind.cluster import KindCluster
 from harness.settings import Settings
@@ -92,3 +94,34 @@ def test_a_cluster_that_is_there_is_never_deleted(cluster: Ready, theirs: Settin
     ):
         _ = ready.kind
     assert Kube(cluster.kind.kubeconfig, cluster.kind.context).silence() is None
+
+
+@pytest.mark.parametrize(("what", "namespace"), [("kueue", "kueue-system"), ("queue", None)])
+def test_install_changes_nothing_that_somebody_else_made(
+    cluster: Ready, theirs: Settings, what: str, namespace: str | None
+) -> None:
+    """A Kueue that is scaled to 0, or a ClusterQueue that is held, stays so: its owner has to repair it."""
+    kube = cluster.kube
+    kind = ("apps/v1", "Deployment") if namespace else (queues.API, "ClusterQueue")
+    name = "kueue-controller-manager" if namespace else queues.CLUSTER_QUEUE
+    resource = kube.resource(*kind)
+    merge = {"name": name, "namespace": namespace, "content_type": "application/merge-patch+json"}
+    there = kube.get(*kind, name, namespace)
+    assert there is not None
+    fields = there["metadata"]["managedFields"]
+    handed = [{**each, "manager": "somebody"} for each in fields]
+    spec = {"replicas": 0} if namespace else {"stopPolicy": "Hold"}
+    resource.patch(body={"metadata": {"managedFields": handed}, "spec": spec}, **merge)
+    try:
+        before = kube.get(*kind, name, namespace)
+        with pytest.raises(UsageError, match=f"{name}: on this cluster already"):
+            ExistingCluster(theirs).install(RunContext(settings=theirs, progress=progress))
+        after = kube.get(*kind, name, namespace)
+        assert before is not None
+        assert after is not None
+        assert after["spec"] == before["spec"]
+    finally:
+        back = {"replicas": 1} if namespace else {"stopPolicy": "None"}
+        resource.patch(body={"metadata": {"managedFields": fields}, "spec": back}, **merge)
+        if namespace:
+            wait_available(kube, namespace, 180, "controllers.kueue_not_ready")

@@ -1,15 +1,6 @@
 # PID 1 of a rank's container: run the command, pass SIGTERM on to every process, and say how the command ended.
 # With HARNESS_HOLD=1 stay afterwards, until SIGTERM: the pod's controller would start the command again.
-ended=
-trap 'ended=1; kill -TERM -1 2>/dev/null' TERM
 export KONDUKTOR_OUTPUT_DIR="${KONDUKTOR_OUTPUT_DIR:-/tmp/harness-output}"
-# The recorder around Pluto's client (harness/launch/recorder.py): Python imports it when it starts. Its frames go to
-# this shell's stdout, the container's. Kubernetes would take a doubled dollar sign, so /proc gives the process id.
-if [ -d /opt/harness/recorder ]; then
-  read -r own _ </proc/self/stat
-  export PYTHONPATH="/opt/harness/recorder${PYTHONPATH:+:$PYTHONPATH}" HARNESS_LOG="/proc/$own/fd/1"
-  if [ -f /opt/harness/recorder/setup.sh ]; then . /opt/harness/recorder/setup.sh; fi
-fi
 run() {
   "$@" &
   pid=$!
@@ -28,7 +19,7 @@ run() {
 code=0
 [ "$HARNESS_NETCHECK" = before ] && run sh /opt/harness/netcheck/netcheck.sh
 case $code in 0 | 3) run "$@" ;; 1 | 2) code=90 ;; esac
-if [ $code -gt 128 ]; then while kill -0 -1 2>/dev/null; do sleep 0.1; done; fi
+[ $code -le 128 ] || wait_for_own
 value=$(cat "$KONDUKTOR_OUTPUT_DIR/result.json" 2>/dev/null || echo null)
 printf '{"exit":%d,"value":%s}' $code "$value" >"${TERMINATION_LOG:-/dev/termination-log}" 2>/dev/null
 echo "@exit1 $HARNESS_NONCE $code"

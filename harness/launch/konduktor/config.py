@@ -13,36 +13,11 @@ from typing import Any
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object
 from harness.core.user_yaml import yaml_document
-from harness.launch import netcheck, recorder
+from harness.launch import inits, netcheck, recorder
 from harness.launch.names import NONCE_LABEL
 from harness.provision.images import scripts
 
 _TAKEN = ("pod_config", "jobset_config")
-
-# Without this init, konduktor's script would be PID 1 as bash, which neither forwards nor obeys SIGTERM.
-# Ranks would be killed 30 s later without a log line. The init passes SIGTERM on to every process and then
-# waits until all have ended. Where the recorder is mounted, Python is to import it when it starts, and its
-# frames go to this shell's stdout. Kubernetes would halve a doubled dollar sign: /proc gives the process id.
-# netcheck comes first where it is asked for. When it failed, konduktor's script does not run. The signal may
-# come before there is a process to pass it on to: then it is passed on afterwards.
-_INIT = """ended=
-trap 'ended=1; kill -TERM -1' TERM
-if [ -d /opt/harness/recorder ]; then
-  read -r own _ </proc/self/stat
-  export PYTHONPATH="/opt/harness/recorder${PYTHONPATH:+:$PYTHONPATH}" HARNESS_LOG="/proc/$own/fd/1"
-  if [ -f /opt/harness/recorder/setup.sh ]; then . /opt/harness/recorder/setup.sh; fi
-fi
-code=0
-if [ "$HARNESS_NETCHECK" = before ]; then
-  sh /opt/harness/netcheck/netcheck.sh & wait $!; code=$?
-fi
-case $code in
-0 | 3) bash -c "$0" & [ -z "$ended" ] || kill -TERM $!; wait $!; code=$? ;;
-1 | 2) code=90 ;;
-esac
-if [ $code -gt 128 ]; then while kill -0 -1 2>/dev/null; do sleep 0.1; done; fi
-exit $code
-"""
 
 
 @dataclass(frozen=True)
@@ -94,7 +69,7 @@ def konduktor_config(submission: Submission) -> Object:
         for name, (secret, key) in submission.secret_env.items()
     ]
     label = {NONCE_LABEL: submission.nonce}
-    container: Object = {"env": env, "command": [_INIT]}
+    container: Object = {"env": env, "command": [inits.KONDUKTOR]}
     if submission.cpu_request is not None:
         container["resources"] = {"requests": {"cpu": submission.cpu_request}}
     volumes, mounts = scripts.volumes(submission.files), list(submission.files)

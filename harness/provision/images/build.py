@@ -81,7 +81,10 @@ CONTROLLER = Recipe(
     "harness/torchrun-controller",
     FILES / "controller.Dockerfile",
     LOCKS / "controller.txt",
-    (PACKAGE / "__init__.py", *(PACKAGE / name for name in ("core", "torchrun_sync", "torchrun_controller"))),
+    (
+        *(PACKAGE / name for name in ("__init__.py", "core", "torchrun_sync", "torchrun_controller")),
+        *(SCRIPTS / f"own_processes.{kind}" for kind in ("py", "sh")),
+    ),
 )
 
 

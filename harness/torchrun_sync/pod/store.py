@@ -16,6 +16,7 @@ A connection can be cut at any moment. What came is kept, and the next connectio
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -27,6 +28,7 @@ from harness.torchrun_sync.pod.entries import Entry, Refused, check, tree_digest
 from harness.torchrun_sync.pod.files import read_json, write_json, write_text
 from harness.torchrun_sync.pod.incoming import Incoming
 from harness.torchrun_sync.pod.writer import Writer
+from harness.workers.own_processes import OwnProcesses
 
 PIECE = 1 << 20
 
@@ -242,12 +244,9 @@ def _is_ours(path: str, inside: str) -> bool:
 
 
 def _working_folders() -> list[str]:
-    """Return the working folder of each process that this one may look at."""
+    """Return the working folder of each process of this container that this one may look at."""
     found = []
-    for pid in os.listdir("/proc"):
-        if pid.isdigit():
-            try:
-                found.append(os.readlink(f"/proc/{pid}/cwd"))
-            except OSError:
-                continue
+    for pid in OwnProcesses().pids():
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/{pid}/cwd"))
     return found

@@ -25,6 +25,7 @@ from typing import Any
 from harness.torchrun_sync.pod.control import Control
 from harness.torchrun_sync.pod.entries import Refused
 from harness.torchrun_sync.pod.files import read_json
+from harness.workers.own_processes import OwnProcesses
 
 LOOK_SECONDS = 0.05
 GRACE_SECONDS = 5.0
@@ -171,18 +172,16 @@ def _exit_code(code: int) -> int:
 
 
 def _descendants(top: int) -> list[int]:
-    """Return the processes below this one that have not ended, whatever their session."""
+    """Return the container's processes below this one that have not ended, whatever their session."""
     parents: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
+    for pid in OwnProcesses().pids():
         try:
-            with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
                 state, parent = file.read().rpartition(")")[2].split()[:2]
         except OSError:
             continue
         if state not in "ZX":
-            parents[int(name)] = int(parent)
+            parents[pid] = int(parent)
     found = {top}
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more

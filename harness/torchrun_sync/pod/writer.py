@@ -9,6 +9,7 @@ import time
 from typing import IO
 
 from harness.torchrun_sync.pod.entries import Refused
+from harness.workers.own_processes import OwnProcesses
 
 
 class Writer:
@@ -57,7 +58,9 @@ class Writer:
 
 
 def _end(pid: int, session: str) -> None:
-    """End a receiver of this session, and no other process that has its number by now."""
+    """End a receiver of this session in this container, and no other process that has its number by now."""
+    if not OwnProcesses().has(pid):
+        return
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             ours = session.encode() in file.read()

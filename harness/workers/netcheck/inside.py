@@ -1,8 +1,9 @@
 """Take part in a check from inside a container whose job runs or hangs: `harness netcheck RUN` starts it.
 
 The job says in three places who and where its ranks are, and each later one counts: the container's own
-variables (PID 1), those of the training's first process (a script may have exported more), and torchrun's
-options. One line on stdout says what the container uses; one line on stdin says how to check.
+variables (those of its first process), those of the training's first process (a script may have exported
+more), and torchrun's options. One line on stdout says what the container uses; one line on stdin says how
+to check.
 """
 
 from __future__ import annotations
@@ -31,9 +32,12 @@ _FLAGS = ("standalone", "m", "module", "no-python", "run-path", "virtual-local-r
 """Options of torchrun that take no value."""
 
 
-def main() -> int:
-    """Say which ports are in use, wait for how to check, check, and print the diagnosis."""
-    variables = job_variables()
+def main(processes: Sequence[int]) -> int:
+    """Say which ports are in use, wait for how to check, check, and print the diagnosis.
+
+    `processes`: those of the container.
+    """
+    variables = job_variables(sorted(processes))
     port = variables.get("MASTER_PORT", "")
     known = int(port) if port.isdigit() else MASTER_PORT
     print(json.dumps({"ports": ports_in_use(), "master_port": known}), flush=True)
@@ -50,10 +54,12 @@ def main() -> int:
     return 0
 
 
-def job_variables(proc: Path = PROC) -> dict[str, str]:
-    """Return what the job in this container says of itself: variables by name."""
-    processes = sorted(int(path.name) for path in proc.iterdir() if path.name.isdigit())
-    found = dict(environment(proc, 1))
+def job_variables(processes: Sequence[int], proc: Path = PROC) -> dict[str, str]:
+    """Return what the job in this container says of itself: variables by name.
+
+    `processes`: those of the container, the first one first.
+    """
+    found = dict(environment(proc, processes[0])) if processes else {}
     for pid in processes:
         words = command_line(proc, pid)
         if any(_LAUNCHERS.search(word) for word in words[:4]):

@@ -9,6 +9,7 @@ set -u
 # As process 1 a shell does not hear SIGTERM without a trap: all of it is under one, also what waits.
 pid='' watcher=''
 trap 'kill $pid $watcher 2>/dev/null; [ -z "$pid" ] || wait "$pid"; exit 143' TERM INT
+. "${0%/*}/../own_processes.sh"
 : "${NODE_RANK:=${HOSTNAME##*-}}" "${MASTER_PORT:=29500}" "${RESTARTS:=0}" "${DATA_DIR:=/data}" "${OUT_DIR:=/out}"
 id=${HARNESS_NONCE:-$(echo "$*" | cksum | cut -d' ' -f1)}
 # Of torch 2.6: with one store for all attempts, a restarted rank reads the addresses of the attempt before.
@@ -18,14 +19,40 @@ export TRAINING_ENDED="$OUT_DIR/.ended-$RUN_ID-$id"
 # The ranks add a line each time they have met: torchrun's own restarts and ours are counted together.
 export TRAINING_MET=/tmp/training-met
 : >"$TRAINING_MET"
+# Only of this container: other pods' ranks are in /proc too where pods share the node's process ids.
+end_rank() { grep -qz '^LOCAL_RANK=' "/proc/$1/environ" 2>/dev/null && kill -9 "$1" 2>/dev/null; }
 say() { echo "[DDP] node $NODE_RANK: $*"; }
 
-if [ "${TRAINING_SOURCE:-0}" = 1 ] && [ "$NODE_RANK" = 0 ] && [ ! -f "$DATA_DIR/source.json" ]; then
-  # Texts of a known entropy. source.json comes last, so that whoever sees it sees all.
-  rm -rf "$DATA_DIR/.making" && python3 -m training.source --out-dir "$DATA_DIR/.making" || exit 1
-  for name in train.jsonl val.jsonl source.json; do mv "$DATA_DIR/.making/$name" "$DATA_DIR/$name" || exit 1; done
+# Texts that a volume has are the user's: they are trained on, and never replaced.
+texts() { [ -f "$DATA_DIR/train.jsonl" ] && [ -f "$DATA_DIR/val.jsonl" ]; }
+# Make texts of a known entropy beside the volume's files, then move them there. source.json comes last, so that whoever
+# sees it sees all. A node that was lost in between goes on.
+make_texts() {
+  making="$DATA_DIR/.harness-texts-$id"
+  if [ ! -f "$making/source.json" ]; then
+    if texts; then
+      say "$DATA_DIR has train.jsonl and val.jsonl: this training uses them, and makes no texts"
+      return
+    fi
+    for name in train.jsonl val.jsonl; do
+      [ ! -e "$DATA_DIR/$name" ] || refuse_texts "$name"
+    done
+    python3 -m training.source --out-dir "$making" || exit 1
+  fi
+  for name in train.jsonl val.jsonl source.json; do
+    [ ! -e "$making/$name" ] || mv -n "$making/$name" "$DATA_DIR/$name"
+    [ ! -e "$making/$name" ] || refuse_texts "$name"
+  done
+  rmdir "$making"
+}
+refuse_texts() {
+  say "$DATA_DIR has $1 already, which is not replaced: put both train.jsonl and val.jsonl there, or neither" >&2
+  exit 1
+}
+if [ "${TRAINING_SOURCE:-0}" = 1 ]; then
+  if [ "$NODE_RANK" = 0 ] && [ ! -f "$DATA_DIR/source.json" ]; then make_texts; fi
+  until [ -f "$DATA_DIR/source.json" ] || texts; do sleep 0.2; done
 fi
-while [ "${TRAINING_SOURCE:-0}" = 1 ] && [ ! -f "$DATA_DIR/source.json" ]; do sleep 0.2; done
 
 # Ranks follow the order of the nodes' addresses as texts, in which 10 comes before 2. Node 0's address is the only one
 # that is dialled; the others are that with a number of six digits.
@@ -54,8 +81,9 @@ while :; do
     --rdzv-backend="$RDZV_BACKEND" --rdzv-endpoint="$RDZV_ENDPOINT" \
     --rdzv-conf="${conf}join_timeout=${TRAINING_JOIN:-300},read_timeout=30" "$@" &
   pid=$!
-  # Who waits for others that have ended would wait until torchrun's own limit.
-  (while sleep 2; do [ -e "$TRAINING_ENDED" ] && [ "$(met)" = "$before" ] && sleep 5 && kill $pid; done) 2>/dev/null &
+  # Who waits for others that have ended would wait until torchrun's own limit. A signal to this subshell is lost where
+  # it comes before the subshell has dropped the trap above, so it also ends by itself.
+  (while sleep 2 && kill -0 $pid; do [ -e "$TRAINING_ENDED" ] && [ "$(met)" = "$before" ] && sleep 5 && kill $pid; done) 2>/dev/null &
   watcher=$!
   wait $pid
   code=$?
@@ -67,10 +95,7 @@ while :; do
     break
   fi
   # Where torchrun itself was killed, its ranks live on, train with the others, and nobody would wait for them.
-  for one in /proc/[0-9]*/environ; do
-    one=${one#/proc/}
-    grep -qz '^LOCAL_RANK=' "/proc/$one" 2>/dev/null && kill -9 "${one%/environ}" 2>/dev/null
-  done
+  own_each end_rank
   if [ "$RDZV_BACKEND" != c10d ] && grep -qs RendezvousClosedError "$error"; then
     mkdir -p "$closed-$meeting"
   fi

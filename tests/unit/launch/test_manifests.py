@@ -16,10 +16,11 @@ import yaml
 
 from harness.core.errors import UsageError
 from harness.evidence.fitting import accepts
+from harness.launch import inits
 from harness.launch.konduktor.workload import KonduktorWorkload
 from harness.launch.manifests import of_manifest
 from harness.launch.names import NETCHECK, NONCE_LABEL, QUEUE_LABEL
-from harness.launch.plain import INIT, PlainWorkload
+from harness.launch.plain import PlainWorkload
 from harness.launch.workload import Surroundings
 from harness.launch.workload_file import load
 
@@ -117,7 +118,7 @@ def test_what_is_applied(path: Path) -> None:
     own = before["spec"]["template"]["spec"]["containers"][0]
     assert container["image"] == "worker:1"
     assert container["imagePullPolicy"] == "IfNotPresent"
-    assert container["command"] == ["sh", "-c", INIT, "sh", *own["command"], *own["args"]]
+    assert container["command"] == ["sh", "-c", inits.WORKER, "sh", *own["command"], *own["args"]]
     env = {each["name"]: each for each in container["env"]}
     assert env["PLUTO_RUN_ID"]["value"] == "e2e-run-1"
     assert env["HARNESS_NODES"]["value"] == "2"
@@ -308,7 +309,8 @@ class Container:
             "TERMINATION_LOG": str(self.log),
             "KONDUKTOR_OUTPUT_DIR": str(self.output),
         }
-        command = ["unshare", "--pid", "--fork", "--kill-child", "sh", "-c", INIT, "sh", "bash", "-c", script]
+        inside = ["sh", "-c", inits.WORKER, "sh", "bash", "-c", script]
+        command = ["unshare", "--pid", "--mount-proc", "--fork", "--kill-child", *inside]
         self.process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
 
     def pid(self) -> int:

@@ -13,17 +13,16 @@ from mounting import lay_out
 
 from harness.core.errors import UsageError
 from harness.evidence.netcheck_records import NetcheckDiagnosis
-from harness.launch import netcheck
+from harness.launch import inits, netcheck
 from harness.launch.konduktor.config import Submission, konduktor_config
 from harness.launch.manifests import of_manifest
 from harness.launch.netcheck_job import job
-from harness.launch.plain import INIT
 from harness.launch.workload_file import load
 from harness.settings import Settings
 from harness.workers.netcheck import frames
 
 CONTAINER = konduktor_config(Submission("ns", "n", "", {}, netcheck=True))["kubernetes"]["pod_config"]["spec"]
-INITS = {"manifest": INIT, "konduktor": CONTAINER["containers"][0]["command"][0]}
+INITS = {"manifest": inits.WORKER, "konduktor": inits.KONDUKTOR}
 
 
 @pytest.fixture

@@ -14,16 +14,12 @@ import pytest
 from mounting import lay_out
 
 from harness.evidence.process_records import decode
-from harness.launch import recorder
+from harness.launch import inits, recorder
 from harness.launch.konduktor.config import Submission, konduktor_config
-from harness.launch.plain import INIT
 from harness.provision.images import scripts
 
 PRINTED = "import os, sys; print(os.environ.get('PYTHONPATH'), os.environ.get('HARNESS_LOG'))"
 MODULES = {path: source for path, source in recorder.MOUNTED.sources.items() if path.endswith(".py")}
-KONDUKTOR_INIT = konduktor_config(Submission("ns", "n", "", {}))["kubernetes"]["pod_config"]["spec"][
-    "containers"
-][0]["command"][0]
 
 
 def test_the_mounted_package_imports_nothing_that_is_not_mounted() -> None:
@@ -71,7 +67,7 @@ def test_off_nothing_is_mounted() -> None:
 @pytest.mark.parametrize("kind", ["konduktor", "manifest"])
 def test_the_inits_put_it_before_the_image_s_own_path(tmp_path: Path, kind: str, own: str | None) -> None:
     """Also where the image has a PYTHONPATH of its own, which no pod's environment could keep."""
-    init = (INIT if kind == "manifest" else KONDUKTOR_INIT).replace(recorder.FOLDER, str(tmp_path))
+    init = (inits.WORKER if kind == "manifest" else inits.KONDUKTOR).replace(recorder.FOLDER, str(tmp_path))
     command = [sys.executable, "-c", PRINTED]
     words = (
         ["sh", "-c", init, "sh", *command]
@@ -134,7 +130,7 @@ def test_the_pth_file_does_nothing_where_the_recorder_is_not_mounted(tmp_path: P
     assert (done.stdout, done.stderr) == ("fine\n", "")
 
 
-@pytest.mark.parametrize("init", [INIT, KONDUKTOR_INIT], ids=["manifest", "konduktor"])
+@pytest.mark.parametrize("init", [inits.WORKER, inits.KONDUKTOR], ids=["manifest", "konduktor"])
 def test_kubernetes_leaves_the_inits_as_they_are(init: str) -> None:
     """It would halve a doubled dollar sign, and replace $(NAME) of a variable of the pod."""
     assert "$$" not in init

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.workers.netcheck.inside import from_options, job_variables, ports_in_use
+from harness.workers.own_processes import OwnProcesses
 
 TORCHRUN = ("/usr/bin/python3", "/usr/local/bin/torchrun")
 
@@ -15,12 +16,19 @@ TORCHRUN = ("/usr/bin/python3", "/usr/local/bin/torchrun")
 def process(proc: Path, pid: int, words: tuple[str, ...], **variables: str) -> None:
     folder = proc / str(pid)
     folder.mkdir(parents=True)
+    for each in (folder, proc / "self"):
+        each.mkdir(exist_ok=True)
+        (each / "cgroup").write_text("0::/kubepods/pod1/worker\n")
     (folder / "cmdline").write_text("".join(f"{word}\0" for word in words))
     (folder / "environ").write_text("".join(f"{name}={value}\0" for name, value in variables.items()))
 
 
+def found(proc: Path) -> dict[str, str]:
+    return job_variables(OwnProcesses(proc).pids(), proc)
+
+
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("words", "options"),
     [
         (("--nnodes=2", "--node_rank=1"), {"NNODES": "2", "NODE_RANK": "1"}),
         (("--master-addr", "job-0", "--master_port", "9"), {"MASTER_ADDR": "job-0", "MASTER_PORT": "9"}),
@@ -32,10 +40,10 @@ def process(proc: Path, pid: int, words: tuple[str, ...], **variables: str) -> N
         (("train.py", "--master-addr=else"), {}),
     ],
 )  # fmt: skip
-def test_torchruns_options_count_and_the_scripts_do_not(words, found):
+def test_torchruns_options_count_and_the_scripts_do_not(words, options):
     """Contract: both spellings, with = and without; what comes after the script's name is the script's."""
-    assert from_options([*TORCHRUN, *words]) == found
-    assert from_options(["python3", "-m", "torch.distributed.run", *words]) == found
+    assert from_options([*TORCHRUN, *words]) == options
+    assert from_options(["python3", "-m", "torch.distributed.run", *words]) == options
 
 
 def test_without_torchrun_there_are_no_options():
@@ -47,7 +55,12 @@ def test_each_place_counts_more_than_the_one_before(tmp_path):
     process(tmp_path, 1, ("sh",), A="container", B="container", C="container", MASTER_PORT="1")
     process(tmp_path, 20, (*TORCHRUN, "--master_port=3", "train.py"), B="script", MASTER_PORT="2")
     process(tmp_path, 21, ("python3", "train.py"), C="worker")
-    assert job_variables(tmp_path) == {"A": "container", "B": "script", "C": "container", "MASTER_PORT": "3"}
+    assert found(tmp_path) == {
+        "A": "container",
+        "B": "script",
+        "C": "container",
+        "MASTER_PORT": "3",
+    }
 
 
 def test_a_job_without_torchrun_says_where_rank_0_is_by_its_processs_variables(tmp_path):
@@ -55,13 +68,28 @@ def test_a_job_without_torchrun_says_where_rank_0_is_by_its_processs_variables(t
     process(tmp_path, 1, ("sh",), A="container")
     process(tmp_path, 7, ("sleep",))
     process(tmp_path, 9, ("python3",), MASTER_ADDR="job-0", RANK="3")
-    assert job_variables(tmp_path) == {"A": "container", "MASTER_ADDR": "job-0", "RANK": "3"}
+    assert found(tmp_path) == {
+        "A": "container",
+        "MASTER_ADDR": "job-0",
+        "RANK": "3",
+    }
+
+
+def test_processes_of_other_containers_do_not_count(tmp_path):
+    """Contract: with shareProcessNamespace process 1 is the pause container's, with hostPID the node's."""
+    process(tmp_path, 1, ("pause",), A="pause")
+    process(tmp_path, 9, (*TORCHRUN, "--master-port=7", "train.py"), A="other job")
+    process(tmp_path, 20, ("sh",), A="container")
+    process(tmp_path, 21, (*TORCHRUN, "--master-port=3", "train.py"))
+    for pid in ("1", "9"):
+        (tmp_path / pid / "cgroup").write_text("0::/kubepods/pod1/other\n")
+    assert found(tmp_path) == {"A": "container", "MASTER_PORT": "3"}
 
 
 def test_nothing_is_known_of_a_container_without_processes(tmp_path):
     """Contract: processes come and go, and may not be ours to read; that is no error."""
     (tmp_path / "17").mkdir()
-    assert job_variables(tmp_path) == {}
+    assert found(tmp_path) == {}
     assert ports_in_use(tmp_path) == []
 
 

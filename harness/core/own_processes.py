@@ -1,0 +1,17 @@
+"""The shell functions that find a container's own processes, as text for scripts that run in containers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_FILE = Path(__file__).parents[1] / "workers" / "own_processes.sh"
+
+
+def without_comments(script: str) -> str:
+    """Return a shell script without blank lines and lines that are comments."""
+    lines = (line for line in script.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+    return "".join(f"{line}\n" for line in lines)
+
+
+OWN_PROCESSES = without_comments(_FILE.read_text())
+"""Functions own_has, own_runs and own_each, and variables own and own_cgroups (workers/own_processes.sh)."""

@@ -1,0 +1,73 @@
+"""Which failed nodes are at fault themselves: only those may be tainted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from fleets import Node, changed, collective, expected, healthy, records, together
+
+from harness.evidence.acceptance_records import AcceptanceCheck, AcceptanceRecord
+from harness.judge.fleet import fleet
+from harness.judge.own_faults import COMPARED, OWN, doubtful
+from harness.workers.acceptance.causes import ADVICE
+
+
+@dataclass(frozen=True)
+class Failing(Node):
+    """A node one of whose checks fails with this cause."""
+
+    cause: str = ""
+
+    def checks(self) -> list[AcceptanceCheck]:
+        cause = self.cause or None
+        failed = AcceptanceCheck(id="env.gpus", tag="ENV", verdict="FAIL", text="it fails", cause=cause)
+        return [*super().checks(), failed]
+
+
+def failing(count: int, *, of: int, cause: str) -> list[Node]:
+    nodes = healthy(of)
+    return [Failing(node.name, cause=cause) if at < count else node for at, node in enumerate(nodes)]
+
+
+def reasons(nodes: list[Node]) -> dict[str, str]:
+    return doubtful(fleet(records(nodes), expected(nodes)))
+
+
+@pytest.mark.parametrize("cause", sorted(COMPARED | OWN))
+def test_a_cause_that_most_nodes_share_is_nobodys_own(cause: str) -> None:
+    """An image without CUDA: every node of the fleet is FAIL gpu.absent, and none is at fault."""
+    found = reasons(failing(4, of=5, cause=cause))
+    assert sorted(found) == ["gpu-00", "gpu-01", "gpu-02", "gpu-03"]
+    assert found["gpu-00"] == f"{cause} is on 4 of 5 nodes: look at what they share"
+
+
+@pytest.mark.parametrize("cause", sorted(COMPARED | OWN))
+def test_a_cause_that_few_nodes_have_is_their_own(cause: str) -> None:
+    assert reasons(failing(2, of=5, cause=cause)) == {}
+
+
+@pytest.mark.parametrize("cause", [*sorted(ADVICE.keys() - COMPARED - OWN), ""])
+def test_a_cause_that_is_no_nodes_own_stays_doubtful(cause: str) -> None:
+    assert list(reasons(failing(1, of=5, cause=cause))) == ["gpu-00"]
+
+
+def test_one_node_alone_is_at_fault_for_its_hardware_and_not_for_what_an_image_may_lack() -> None:
+    assert reasons(failing(1, of=1, cause="gpu.ecc")) == {}
+    assert "may be the image's" in reasons(failing(1, of=1, cause="gpu.absent"))["gpu-00"]
+
+
+def test_a_proved_fault_counts_beside_a_shared_one() -> None:
+    nodes = failing(4, of=4, cause="gpu.driver")
+    nodes = changed(nodes, 1, bad={("compute.gemm.bf16.correct", 1): "FAIL"})
+    assert sorted(reasons(nodes)) == ["gpu-00", "gpu-02", "gpu-03"]
+
+
+def test_a_collective_that_failed_accuses_no_node() -> None:
+    nodes = healthy(4)
+    said = [record for node in nodes for record in node.said()]
+    report = together(nodes, collective("ddp.allreduce", "FAIL"))
+    said.append(AcceptanceRecord(at=said[-1].at, pod=nodes[0].pod, report=report))
+    found = fleet(said, expected(nodes))
+    failed = {node.node for node in found.nodes if node.verdict == "FAIL"}
+    assert failed == set(doubtful(found))

@@ -1,0 +1,95 @@
+"""training.sh and the texts of its volume: it makes them where there are none, and replaces nobody's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[4] / "harness" / "workers" / "training" / "training.sh"
+TEXTS = ("train.jsonl", "val.jsonl")
+THEIRS = '{"text": "of the user"}\n'
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+def train(volume: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run one node to its end, with a torchrun that succeeds at once."""
+    programs = volume.parent / "bin"
+    programs.mkdir(exist_ok=True)
+    (programs / "torchrun").write_text("#!/bin/sh\nexit 0\n")
+    (programs / "torchrun").chmod(0o755)
+    environment = {
+        "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(SCRIPT.parents[1]),
+        **{"HOSTNAME": "node-0", "NODE_RANK": "0", "NNODES": "1", "MASTER_ADDR": "node-0", "RUN_ID": "run"},
+        **{
+            "TRAINING_SOURCE": "1",
+            "HARNESS_NONCE": "n1",
+            "DATA_DIR": str(volume),
+            "OUT_DIR": str(volume.parent),
+        },
+        **more,
+    }
+    command = ["sh", SCRIPT, "-m", "x"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+def content(volume: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in volume.iterdir()}
+
+
+def test_an_empty_volume_gets_texts_of_a_known_entropy(volume: Path) -> None:
+    assert train(volume).returncode == 0
+    assert sorted(content(volume)) == ["source.json", "train.jsonl", "val.jsonl"]
+    assert json.loads((volume / "source.json").read_text())["entropy"] > 0
+
+
+def test_texts_of_the_user_are_used_and_stay_as_they_are(volume: Path) -> None:
+    (volume / ".making").mkdir()
+    (volume / ".making" / "notes").write_text("also theirs")
+    for name in TEXTS:
+        (volume / name).write_text(THEIRS)
+    done = train(volume)
+    assert done.returncode == 0
+    assert "this training uses them, and makes no texts" in done.stdout
+    (volume / ".making" / "notes").unlink()
+    (volume / ".making").rmdir()
+    assert content(volume) == dict.fromkeys(TEXTS, THEIRS)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_one_text_alone_is_refused_in_one_sentence(volume: Path, name: str) -> None:
+    (volume / name).write_text(THEIRS)
+    done = train(volume)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert f"has {name} already, which is not replaced" in done.stderr
+    assert content(volume) == {name: THEIRS}
+
+
+@pytest.mark.parametrize("moved", [0, 1, 2])
+def test_a_node_that_was_lost_while_it_moved_texts_goes_on(volume: Path, moved: int) -> None:
+    """Its folder of made texts tells its own files from those of the user."""
+    assert train(volume).returncode == 0
+    made = content(volume)
+    folder = volume / ".harness-texts-n1"
+    folder.mkdir()
+    for name in (*TEXTS, "source.json")[moved:]:
+        (volume / name).rename(folder / name)
+    assert train(volume).returncode == 0
+    assert content(volume) == made
+
+
+def test_a_node_that_is_not_the_first_waits_for_neither_where_the_user_has_texts(volume: Path) -> None:
+    for name in TEXTS:
+        (volume / name).write_text(THEIRS)
+    assert train(volume, NODE_RANK="1").returncode == 0
