@@ -35,13 +35,10 @@ _PASSING = (
     "is being terminated",
     "status unknown for quota",
     "error looking up service account",
-    'webhook "mpod.kb.io" denied',
-    'webhook "vpod.kb.io" denied',
 )
-"""Texts of a refusal that may be over at the next try.
-
-mpod and vpod are webhooks of JobSet and Kueue themselves: they deny a pod whose Job they have not read yet.
-"""
+"""Texts of a refusal that may be over at the next try."""
+_OF_THE_CONTROLLERS = re.compile(r'webhook "[mv](pod|job)\.kb\.io" denied')
+"""JobSet and Kueue deny a pod or Job themselves while they have not read the object that owns it."""
 _AGAIN = "(combined from similar events): "
 _RULES = (
     (re.compile(r"(?:exceeded|failed) quota: (?P<name>[^,:\s]+)"), "ResourceQuota", True),
@@ -114,7 +111,7 @@ def refusal(event: object) -> Refusal | None:
         mapping(item, "series").get("lastObservedTime"),
     ]
     at = max((seconds(str(text)) or 0.0 for text in times if text), default=0.0)
-    final = not any(text in message for text in _PASSING)
+    final = not (any(text in message for text in _PASSING) or _OF_THE_CONTROLLERS.search(message))
     return Refusal(str(about["kind"]), str(about.get("name") or ""), message, at, final)
 
 

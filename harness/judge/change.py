@@ -31,6 +31,8 @@ class Change:
     fields: tuple[str, ...] = ()
     """What was edited, as dotted paths of two parts: spec.suspend, metadata.labels."""
     until: float = LATE
+    removed: tuple[str, ...] = ()
+    """Labels and owners that were taken away: "label NAME", "owner KIND NAME"."""
 
     @property
     def told(self) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 from harness.core.causes import CauseId
 from harness.judge import stacks
@@ -65,6 +66,8 @@ _IN_VAIN = re.compile(
     r"Timed out waiting \d+ms for (recv|send) operation|wait timeout after \d+ms, keys:"
     r"|Watchdog caught collective operation timeout"
 )
+_RETRIED = re.compile(r"attempt \d+/\d+: (connection error|no response) from ")
+"""How Pluto's client says that it tries a request again (pluto/iface.py)."""
 _REPORT = re.compile(
     r"ChildFailedError|Sending process \d+ closing signal|failed \(exitcode: |elastic/multiprocessing/api\.py"
 )
@@ -78,9 +81,12 @@ _AFTER_REPORT = re.compile(
 )
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d) ?")
 _NOISE = re.compile(
-    r"^\s*$|^[=\-]{5,}|torch/distributed/elastic|^(\[rank\d+\]: )?(Traceback|\s+File |\s+[\^~]+|frame #\d)"
+    r"^\s*$|^[=\-]{5,}|torch/distributed/elastic|^(\[rank\d+\]: ?)?(Traceback|\s+File |\s+[\^~]+|frame #\d)"
+    r"|^(\[rank\d+\]: ?)?(During handling of the above|The above exception was|\s+\[Previous line repeated)"
+    r"|^(Current thread|Thread) 0x|^Extension modules: |^<unknown function>|^#\d+ 0x"
     r"|^pluto: |\[pluto-sync\]|^Exception raised from "
 )
+_FRAME = re.compile(r'^(\[rank\d+\]: ?)?\s+File "')
 _ERROR = re.compile(r"^(\[rank\d+\]: ?)?[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Timeout)(: .*)?$")
 
 
@@ -103,6 +109,8 @@ class Clues:
     """Whether a collective operation timed out because a peer did not take part."""
     stack: Stack | None = None
     """Where it stood when its deadline passed or it was ended."""
+    retried: str = ""
+    """The last line in which Pluto's client says that the tracker did not answer."""
     report_is_last: bool = False
     """Whether the log ends with torchrun's report of a failure."""
 
@@ -158,6 +166,7 @@ def read(tail: Lines, log: str = "") -> Clues:
         of_a_peer=in_vain or any(_OF_A_PEER.search(text) for _, text in lines[-80:]),
         in_vain=in_vain,
         stack=stack,
+        retried=next((text.strip()[:300] for _, text in reversed(lines) if _RETRIED.search(text)), ""),
         report_is_last=worker is not None and _ends_with(lines),
     )
 
@@ -193,7 +202,12 @@ def _last_own(lines: Lines) -> tuple[str, int]:
         if _REPORT.search(text) and position:
             own = lines[:position]
             break
-    telling = [(number, text.strip()) for number, text in own if not _NOISE.search(text)]
+    telling = [
+        (number, text.strip())
+        for (_, before), (number, text) in pairwise([(0, ""), *own])
+        # The line of source under a frame of a stack is a piece of that stack.
+        if not _NOISE.search(text) and not (_FRAME.search(before) and text[:1].isspace())
+    ]
     error = next((entry for entry in reversed(telling[-12:]) if _ERROR.match(entry[1])), None)
     number, text = error or (telling[-1] if telling else (0, ""))
     return text, number

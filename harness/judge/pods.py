@@ -6,7 +6,7 @@ from harness.core.clock import seconds
 from harness.evidence import refusals
 from harness.evidence.objects import mapping
 from harness.evidence.refusals import Refusal
-from harness.judge import containers, controllers, netcheck, tracker, worlds
+from harness.judge import containers, controllers, log_clues, netcheck, tracker, worlds
 from harness.judge.case import Case, gated, names
 from harness.judge.ends import End, absent, first
 from harness.judge.finding import LATE, Finding, counted, found, passed, unknown
@@ -65,7 +65,9 @@ def refused(case: Case) -> Finding | None:
 
 def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
     """Return the last refusal of a pod or Job that no newer pod contradicts, and the event that says it."""
-    events = case.bundle.last("event").values()
+    limit = case.waited_until or LATE  # after it the harness deletes the objects that own pods
+    seen = [each for each in case.bundle.history("event") if (seconds(each.received_at) or 0.0) <= limit]
+    events = list({each.uid: each for each in seen}.values())
     newest = refusals.created(pod.last.object for pod in case.pods.values())
     last = refusals.last([seen.object for seen in events], newest)
     return last, [seen.ref for seen in events if last and refusals.refusal(seen.object) == last][:1]
@@ -187,8 +189,9 @@ def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], list[str]]:
             limit = case.stopped_at or LATE
             lines = [text.partition(" ") for _, text in case.bundle.tail(path)]
             before = [line for line in lines if (seconds(line[0]) or 0.0) <= limit]
-            moment, _, text = before[-1] if before else ("", "", "none")
-            silent.append((seconds(moment) or 0.0, text, end))
+            moment, _, last = before[-1] if before else ("", "", "none")
+            own, _ = log_clues.last_line([(number, text) for number, (_, _, text) in enumerate(before)])
+            silent.append((seconds(moment) or 0.0, own or last, end))
     if not silent:
         return [], []
     _, text, end = min(silent, key=lambda entry: entry[0])

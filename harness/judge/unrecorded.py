@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from harness.judge import log_clues
 from harness.judge.case import Case
 
 _TOLD = re.compile(rb"\[harness\] the recorder around Pluto's client (.*)")
@@ -16,8 +17,11 @@ def why(case: Case, rank: int) -> str:
     told = [found for _, line in (case.bundle.lines(log) if log else ()) if (found := _TOLD.search(line))]
     if told:
         return f": the recorder around Pluto's client {told[0][1].decode(errors='replace').strip()}"
-    if not case.launch.recorder:
+    if not case.launch.recorder or not case.started(rank // case.per_node):
         return ""
+    cause = log_clues.read(case.bundle.tail(log), log).cause or ""
+    if cause.startswith(("rendezvous.", "image.")):
+        return f". It never came to log anything: it ended before ({cause})"
     return (
         ". No recorder spoke: did it call pluto.init()? Is PYTHONPATH replaced, or Python run with -I or -E?"
     )
