@@ -13,6 +13,8 @@ from harness.judge.finding import LATE
 Verb = Literal[
     "created", "edited", "deleted", "restarted", "rebooted", "kubelet", "not ready", "away", "clock"
 ]
+STATUS = "status"
+"""The field of a change of an object's status."""
 SYSTEM_PODS = ("tracker", "dns-pod", "control-plane", "jobset-pod", "kueue-pod")
 """Kinds of the pods that serve the launch."""
 

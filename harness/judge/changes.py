@@ -16,7 +16,7 @@ from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState, changed_by, items, mapping
 from harness.judge import deletion
 from harness.judge.case import Case
-from harness.judge.change import SYSTEM_PODS, Change, title, when
+from harness.judge.change import STATUS, SYSTEM_PODS, Change, title, when
 from harness.judge.finding import LATE
 from harness.judge.outages import outages
 
@@ -30,6 +30,8 @@ _WRITTEN = (
 """Kinds of which others may create, edit or delete an object."""
 _OF_THE_JOB = ("pod", "job", "jobset", "statefulset", "daemonset", "workload")
 """Kinds of the launched object and what belongs to it."""
+_WITH_STATUS = ("jobset", "job", "statefulset", "daemonset", "workload")
+"""Kinds whose status nobody but their controllers writes."""
 _OF_ADMISSION = ("admission-policy", "admission-binding", "validating-webhooks", "mutating-webhooks")
 _CONTROLLERS = {
     *("kubelet", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kindnetd", "kubeadm"),
@@ -67,6 +69,8 @@ def _written(case: Case) -> Iterator[Change]:
         for states in case.bundle.objects(kind).values():
             yield from _created(case, kind, states[0])
             for before, after in pairwise(states):
+                if kind in _WITH_STATUS:
+                    yield from _status_written(kind, before, after)
                 who, fields = _others(changed_by(before, after)), _differences(before.object, after.object)
                 removed = _removed(before.object, after.object)
                 scaled = "spec.replicas" in fields and items(after.object, "metadata", "managedFields")
@@ -87,6 +91,30 @@ def _written(case: Case) -> Iterator[Change]:
 
 def _managers(seen: ObjectState) -> list[str]:
     return [str(entry.get("manager")) for entry in items(seen.object, "metadata", "managedFields")]
+
+
+def _status_written(kind: str, before: ObjectState, after: ObjectState) -> Iterator[Change]:
+    """Yield that somebody who is no controller wrote the status of an object of the job."""
+
+    def writes(state: ObjectState) -> set[tuple[str, str]]:
+        entries = items(state.object, "metadata", "managedFields")
+        return {
+            (str(e.get("manager")), str(e.get("time"))) for e in entries if e.get("subresource") == "status"
+        }
+
+    who = _others(sorted({manager for manager, _ in writes(after) - writes(before)} - _MAKERS))
+    if who and after.type != "DELETED":
+        said = ended(after)
+        text = f"the status of {title(after)} was edited by {', '.join(who)}"
+        text += f": it says {said}" if said and said != ended(before) else ""
+        yield Change(when(after), "edited", kind, after.name, text, after.ref, (STATUS,))
+
+
+def ended(seen: ObjectState) -> str | None:
+    """Return how an object says that it ended, or None."""
+    said = [c.get("type") for c in items(seen.object, "status", "conditions") if c.get("status") == "True"]
+    word = next((w for w in ("Completed", "Complete", "Failed", "Finished") if w in said), None)
+    return mapping(seen.object, "status").get("terminalState") or word
 
 
 def _removed(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from harness.core.clock import seconds
 from harness.evidence.objects import Pod, items, mapping
 from harness.judge.case import Case
 from harness.judge.causes import CAUSES
-from harness.judge.change import Change
+from harness.judge.change import STATUS, Change
 from harness.judge.ends import SAME_MOMENT
 from harness.judge.finding import LATE
 from harness.judge.outages import CONTROL_PLANE
@@ -130,6 +130,10 @@ def named(case: Case, seen: list[Change]) -> Iterator[Disturbance]:
             yield from _config(case, change)
         elif change.kind in {"localqueue", "clusterqueue"} and _of_our_queue(case, change):
             yield Disturbance("queue.changed", change, _one_of(*_NOT_ADMITTED), all_)
+        elif change.fields == (STATUS,):
+            text = ", which its controller alone may say: what it does then follows from that"
+            explains = _one_of(*_TAKEN_DOWN, *UNEXPLAINED, "rank.missing", "run.deleted", "run.status_wrong")
+            yield Disturbance("run.edited", change, explains, all_, text)
         elif change.kind in {"jobset", "job", "statefulset", "daemonset"} and _edits_spec(change):
             explains = _one_of("rank.killed", "rank.pod_deleted", "rank.missing", *UNEXPLAINED)
             yield Disturbance("run.edited", change, explains, all_)

@@ -73,8 +73,10 @@ _REPORT = re.compile(
 )
 _EXIT = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
-_BEGINS = "===== KONDUKTOR: Running task ====="
+BEGINS = "===== KONDUKTOR: Running task ====="
 """Lines before this one are the shell's own."""
+SHELL_ENDED = "finished with exit code: "
+"""What konduktor's shell says last of a command."""
 _SHELL_ENDED = re.compile(r"^===== KONDUKTOR: .* finished with exit code: (\d+)")
 _AFTER_REPORT = re.compile(
     r"^={20,}$|^-{20,}$|^\s|^\[\d+\]:$|^Failures:$|^Root Cause|FAILED$|^===== KONDUKTOR: |^$"
@@ -196,7 +198,7 @@ def _ends_with(lines: Lines) -> bool:
 
 def _last_own(lines: Lines) -> tuple[str, int]:
     """Return the last error before torchrun's own report, or the last line that is not noise."""
-    begins = [position for position, (_, text) in enumerate(lines) if text.startswith(_BEGINS)]
+    begins = [position for position, (_, text) in enumerate(lines) if text.startswith(BEGINS)]
     own = lines = lines[begins[-1] :] if begins else lines
     for position, (_, text) in enumerate(lines):
         if _REPORT.search(text) and position:

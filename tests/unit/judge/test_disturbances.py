@@ -553,3 +553,21 @@ def test_a_tracker_that_cannot_be_read_names_who_changed_it(judged: Judged) -> N
     assert verdict.cause is not None
     assert verdict.cause.startswith("tracker.")
     assert "Service tracker was edited by kubectl-patch" in verdict.explanation
+
+
+def test_a_status_that_somebody_forged(judged: Judged) -> None:
+    """Contract: a JobSet that says Completed because somebody wrote so is no completed job."""
+    job = watched(bundles.healthy())
+    for kind in ("jobset", "workload"):
+        job.drop(kind, 2)
+    for index in range(job.nodes):
+        job.drop_pod(index, after=10)
+    job.jobset(12, "Completed")
+    kind, seen = job.objects[-1]
+    writer = {"manager": "kubectl-patch", "subresource": "status", "time": at(12)}
+    seen.object["metadata"]["managedFields"] = [writer]
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "run.edited")
+    assert "the status of JobSet multinode-1a2b was edited by kubectl-patch: it says Completed" in (
+        verdict.explanation
+    )
