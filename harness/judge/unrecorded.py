@@ -9,6 +9,9 @@ from harness.judge.case import Case
 
 _TOLD = re.compile(rb"\[harness\] the recorder around Pluto's client (.*)")
 
+_WAITING = re.compile(r"\[c10d\].*(cannot be retrieved|failed to connect|has timed out)")
+"""How torch says that it tries again to reach the rendezvous."""
+
 
 def why(case: Case, rank: int) -> str:
     """Return the end of a sentence: what the recorder around the client said, or what kept it away."""
@@ -19,7 +22,10 @@ def why(case: Case, rank: int) -> str:
         return f": the recorder around Pluto's client {told[0][1].decode(errors='replace').strip()}"
     if not case.launch.recorder or not case.started(rank // case.per_node):
         return ""
-    cause = log_clues.read(case.bundle.tail(log), log).cause or ""
+    tail = case.bundle.tail(log)
+    if tail and _WAITING.search(tail[-1][1]):
+        return ". It never came to log anything: it still looked for the other ranks"
+    cause = log_clues.read(tail, log).cause or ""
     if cause.startswith(("rendezvous.", "image.")):
         return f". It never came to log anything: it ended before ({cause})"
     return (
