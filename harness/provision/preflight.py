@@ -249,7 +249,7 @@ def _devices(kube: Kube, job: Asking | None) -> str:
 
 
 def _pods(kube: Kube, settings: Settings, job: Asking | None) -> str:
-    spec = copy.deepcopy(job.pod_spec) if job else {"containers": [{"name": "rank"}]}
+    spec: Object = copy.deepcopy(job.pod_spec) if job else {"containers": [{"name": "rank"}]}
     for container in spec["containers"][:1]:
         container["image"] = image(job, settings.worker_image) if _named(job, settings) else LOCAL_IMAGE
     spec.setdefault("restartPolicy", "Never")
