@@ -149,7 +149,8 @@ def preflight(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:
-    """Show what a cluster of yours lacks for a launch. Changes nothing without --install.
+    """Show what a cluster of yours lacks for a launch. Changes nothing without --install, but for a namespace
+    that exists for a moment: a dry run of a pod there shows what policies, limits and webhooks refuse.
 
     Exit code 0: nothing is missing. 2: something is.
     """

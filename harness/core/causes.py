@@ -28,6 +28,7 @@ CauseId = Literal[
     "cluster.node_rebooted",
     "cluster.runtime_restarted",
     "cluster.dns_down",
+    "cluster.component_down",
     "cluster.network_changed",
     "cluster.clock_jumped",
     "cluster.delete_failed",

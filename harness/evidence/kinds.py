@@ -46,6 +46,24 @@ SURROUNDINGS = (
     _surrounding("dns", "apps/v1", "Deployment", "kube-system", labels="k8s-app=kube-dns"),
     _surrounding("dns-pod", "v1", "Pod", "kube-system", labels="k8s-app=kube-dns"),
     _surrounding("control-plane", "v1", "Pod", "kube-system", labels="tier=control-plane"),
+    _surrounding("dns-service", "v1", "Service", "kube-system", labels="k8s-app=kube-dns"),
+    _surrounding("system-daemonset", "apps/v1", "DaemonSet", "kube-system"),
+    _surrounding("tracker-service", "v1", "Service", "harness-system"),
+    _surrounding("tracker-endpoints", "discovery.k8s.io/v1", "EndpointSlice", "harness-system"),
+    _surrounding("tracker-deployment", "apps/v1", "Deployment", "harness-system"),
+    _surrounding("resourcequota", "v1", "ResourceQuota"),
+    _surrounding("limitrange", "v1", "LimitRange"),
+    *(
+        _surrounding(name, "admissionregistration.k8s.io/v1", kind, namespaced=False, metadata_only=True)
+        for name, kind in (
+            ("admission-policy", "ValidatingAdmissionPolicy"),
+            ("admission-binding", "ValidatingAdmissionPolicyBinding"),
+            ("validating-webhooks", "ValidatingWebhookConfiguration"),
+            ("mutating-webhooks", "MutatingWebhookConfiguration"),
+        )
+    ),
+    _surrounding("jobset-endpoints", "discovery.k8s.io/v1", "EndpointSlice", "jobset-system"),
+    _surrounding("kueue-endpoints", "discovery.k8s.io/v1", "EndpointSlice", "kueue-system"),
     _surrounding("jobset-pod", "v1", "Pod", "jobset-system"),
     _surrounding("kueue-pod", "v1", "Pod", "kueue-system"),
 )

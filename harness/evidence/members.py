@@ -36,19 +36,23 @@ def _belongs(launch: Launch, states: States) -> bool:
     """Return whether a pod belongs to the launch.
 
     konduktor's pods have the JobSet's label, because a Job stands between them and the JobSet. Other pods
-    belong by their owner.
+    belong by their owner. A pod that ever belonged still does when somebody takes label or owner away.
     """
-    metadata = mapping(states[-1].object, "metadata")
     if launch.kind == "JobSet":
-        return bool(launch.object_name) and mapping(metadata, "labels").get(JOBSET_NAME) == launch.object_name
-    return any(owner.get("uid") == launch.uid for owner in items(metadata, "ownerReferences"))
+        labels = [mapping(state.object, "metadata", "labels").get(JOBSET_NAME) for state in states]
+        return bool(launch.object_name) and launch.object_name in labels
+    owners = [owner for state in states for owner in items(state.object, "metadata", "ownerReferences")]
+    return any(owner.get("uid") == launch.uid for owner in owners)
 
 
 def _by_label(states: States) -> int | None:
-    metadata = mapping(states[-1].object, "metadata")
-    labels, annotations = mapping(metadata, "labels"), mapping(metadata, "annotations")
-    text = str(annotations.get(COMPLETION_INDEX, labels.get(COMPLETION_INDEX, labels.get(POD_INDEX, ""))))
-    return int(text) if text.isdecimal() else None
+    for state in states:
+        metadata = mapping(state.object, "metadata")
+        labels, annotations = mapping(metadata, "labels"), mapping(metadata, "annotations")
+        text = str(annotations.get(COMPLETION_INDEX, labels.get(COMPLETION_INDEX, labels.get(POD_INDEX, ""))))
+        if text.isdecimal():
+            return int(text)
+    return None
 
 
 def _by_address(pods: list[States]) -> Callable[[States], int | None]:

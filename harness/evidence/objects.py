@@ -82,7 +82,8 @@ class Pod:
 
     @property
     def attempt(self) -> int:
-        text = str(mapping(self.last.object, "metadata", "labels").get(RESTART_ATTEMPT, "0"))
+        labels = [mapping(seen.object, "metadata", "labels").get(RESTART_ATTEMPT) for seen in self.history]
+        text = str(next(filter(None, reversed(labels)), "0"))  # a label may have been taken away
         return int(text) if text.isdecimal() else 0
 
     @property

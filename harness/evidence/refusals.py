@@ -35,13 +35,10 @@ _PASSING = (
     "is being terminated",
     "status unknown for quota",
     "error looking up service account",
-    'webhook "mpod.kb.io" denied',
-    'webhook "vpod.kb.io" denied',
 )
-"""Texts of a refusal that may be over at the next try.
-
-mpod and vpod are webhooks of JobSet and Kueue themselves: they deny a pod whose Job they have not read yet.
-"""
+"""Texts of a refusal that may be over at the next try."""
+_OF_THE_CONTROLLERS = re.compile(r'webhook "[mv](pod|job)\.kb\.io" denied')
+"""JobSet and Kueue deny a pod or Job themselves while they have not read the object that owns it."""
 _AGAIN = "(combined from similar events): "
 _RULES = (
     (re.compile(r"(?:exceeded|failed) quota: (?P<name>[^,:\s]+)"), "ResourceQuota", True),
@@ -75,8 +72,7 @@ class Refusal:
     @property
     def rule(self) -> tuple[str, str] | None:
         """Return kind and name of the rule that refuses, or None. The name of a LimitRange is not known."""
-        found = _rule(self.message)
-        return found[:2] if found else None
+        return rule_of(self.message)
 
     def look(self, namespace: str) -> str | None:
         """Return the arguments of the kubectl command that shows the rule, or None."""
@@ -89,6 +85,12 @@ class Refusal:
         if kind == "Pod Security Standard":
             return f"get namespace {namespace} --show-labels"
         return "get validatingwebhookconfigurations,mutatingwebhookconfigurations"
+
+
+def rule_of(message: str) -> tuple[str, str] | None:
+    """Return kind and name of the rule of the cluster that a refusal names, or None."""
+    found = _rule(message)
+    return found[:2] if found else None
 
 
 def _rule(message: str) -> tuple[str, str, bool] | None:
@@ -114,8 +116,12 @@ def refusal(event: object) -> Refusal | None:
         mapping(item, "series").get("lastObservedTime"),
     ]
     at = max((seconds(str(text)) or 0.0 for text in times if text), default=0.0)
-    final = not any(text in message for text in _PASSING)
-    return Refusal(str(about["kind"]), str(about.get("name") or ""), message, at, final)
+    return Refusal(str(about["kind"]), str(about.get("name") or ""), message, at, final(message))
+
+
+def final(message: str) -> bool:
+    """Return whether another try would be refused alike, as far as the text tells."""
+    return not (any(text in message for text in _PASSING) or _OF_THE_CONTROLLERS.search(message))
 
 
 def last(events: Iterable[object], newest_pod: float) -> Refusal | None:

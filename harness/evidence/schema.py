@@ -180,6 +180,9 @@ class Manifest(Record):
     launch: Launch | None = None
     code: SentCode | None = None
     """None: the harness of this bundle did not record it, so there is no check `code`."""
+    watched: list[str] = []
+    """The kinds of objects (their files below objects/) that were listed once before the launch and watched
+    from then on. Empty in a bundle of a harness that did not record it."""
     stages: list[Stage] = []
     in_stage: str | None = None
     """The stage under way. It shows how far a harness that was cut off had come."""

@@ -26,6 +26,11 @@ def ever_admitted(case: Case) -> bool:
     return any(_is(state, "Admitted") for state in case.workload)
 
 
+def evicted(case: Case) -> bool:
+    """Return whether Kueue had taken the job's quota away when the wait ended."""
+    return bool(case.workload) and _is(case.workload[-1], "Evicted")
+
+
 def refused(case: Case) -> bool:
     """Return whether the job has a Workload that was never admitted."""
     return bool(case.workload) and not ever_admitted(case)

@@ -13,6 +13,8 @@ from harness.judge.finding import LATE
 Verb = Literal[
     "created", "edited", "deleted", "restarted", "rebooted", "kubelet", "not ready", "away", "clock"
 ]
+STATUS = "status"
+"""The field of a change of an object's status."""
 SYSTEM_PODS = ("tracker", "dns-pod", "control-plane", "jobset-pod", "kueue-pod")
 """Kinds of the pods that serve the launch."""
 
@@ -31,6 +33,8 @@ class Change:
     fields: tuple[str, ...] = ()
     """What was edited, as dotted paths of two parts: spec.suspend, metadata.labels."""
     until: float = LATE
+    removed: tuple[str, ...] = ()
+    """Labels and owners that were taken away: "label NAME", "owner KIND NAME"."""
 
     @property
     def told(self) -> str:

@@ -16,16 +16,23 @@ from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState, changed_by, items, mapping
 from harness.judge import deletion
 from harness.judge.case import Case
-from harness.judge.change import SYSTEM_PODS, Change, title, when
+from harness.judge.change import STATUS, SYSTEM_PODS, Change, title, when
 from harness.judge.finding import LATE
 from harness.judge.outages import outages
 
 _WRITTEN = (
     *("namespace", "jobset", "job", "statefulset", "daemonset", "pod", "service", "networkpolicy"),
     *("secret", "configmap", "workload", "localqueue", "clusterqueue", "node", "dns"),
-    *("jobset-controller", "kueue-controller"),
+    *("jobset-controller", "kueue-controller", "system-daemonset", "dns-service"),
+    *("tracker-service", "tracker-deployment", "resourcequota", "limitrange"),
+    *("admission-policy", "admission-binding", "validating-webhooks", "mutating-webhooks"),
 )
 """Kinds of which others may create, edit or delete an object."""
+_OF_THE_JOB = ("pod", "job", "jobset", "statefulset", "daemonset", "workload")
+"""Kinds of the launched object and what belongs to it."""
+_WITH_STATUS = ("jobset", "job", "statefulset", "daemonset", "workload")
+"""Kinds whose status nobody but their controllers writes."""
+_OF_ADMISSION = ("admission-policy", "admission-binding", "validating-webhooks", "mutating-webhooks")
 _CONTROLLERS = {
     *("kubelet", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kindnetd", "kubeadm"),
     *("jobset", "manager", "kueue", "coredns", "pluto-e2e-harness"),
@@ -62,19 +69,68 @@ def _written(case: Case) -> Iterator[Change]:
         for states in case.bundle.objects(kind).values():
             yield from _created(case, kind, states[0])
             for before, after in pairwise(states):
+                if kind in _WITH_STATUS:
+                    yield from _status_written(kind, before, after)
                 who, fields = _others(changed_by(before, after)), _differences(before.object, after.object)
+                removed = _removed(before.object, after.object)
                 scaled = "spec.replicas" in fields and items(after.object, "metadata", "managedFields")
                 if scaled and not changed_by(before, after):
                     who = ["somebody"]  # `kubectl scale` leaves no field manager
+                if kind in _OF_ADMISSION and set(who) <= set(_managers(before)):
+                    continue  # who renews the certificates of its own webhook
+                if kind in _OF_THE_JOB and removed and not changed_by(before, after):
+                    who = ["somebody"]  # nor does who takes away a field
                 if after.type != "DELETED" and who and fields:
-                    text = f"{title(after)} was edited by {', '.join(who)} ({', '.join(fields)})"
-                    yield Change(when(after), "edited", kind, after.name, text, after.ref, fields)
+                    what = ", ".join(
+                        [*fields, *(f"without {part}" for part in removed if kind in _OF_THE_JOB)]
+                    )
+                    text = f"{title(after)} was edited by {', '.join(who)} ({what})"
+                    at = when(after)
+                    yield Change(at, "edited", kind, after.name, text, after.ref, fields, removed=removed)
+
+
+def _managers(seen: ObjectState) -> list[str]:
+    return [str(entry.get("manager")) for entry in items(seen.object, "metadata", "managedFields")]
+
+
+def _status_written(kind: str, before: ObjectState, after: ObjectState) -> Iterator[Change]:
+    """Yield that somebody who is no controller wrote the status of an object of the job."""
+
+    def writes(state: ObjectState) -> set[tuple[str, str]]:
+        entries = items(state.object, "metadata", "managedFields")
+        return {
+            (str(e.get("manager")), str(e.get("time"))) for e in entries if e.get("subresource") == "status"
+        }
+
+    who = _others(sorted({manager for manager, _ in writes(after) - writes(before)} - _MAKERS))
+    if who and after.type != "DELETED":
+        said = ended(after)
+        text = f"the status of {title(after)} was edited by {', '.join(who)}"
+        text += f": it says {said}" if said and said != ended(before) else ""
+        yield Change(when(after), "edited", kind, after.name, text, after.ref, (STATUS,))
+
+
+def ended(seen: ObjectState) -> str | None:
+    """Return how an object says that it ended, or None."""
+    said = [c.get("type") for c in items(seen.object, "status", "conditions") if c.get("status") == "True"]
+    word = next((w for w in ("Completed", "Complete", "Failed", "Finished") if w in said), None)
+    return mapping(seen.object, "status").get("terminalState") or word
+
+
+def _removed(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
+    """Return the labels and owner references that one state has and the next one lacks."""
+    old, new = mapping(before, "metadata"), mapping(after, "metadata")
+    kept = {owner.get("uid") for owner in items(new, "ownerReferences")}
+    lost = [owner for owner in items(old, "ownerReferences") if owner.get("uid") not in kept]
+    return (
+        *(f"label {name}" for name in mapping(old, "labels") if name not in mapping(new, "labels")),
+        *(f"owner {owner.get('kind')} {owner.get('name')}" for owner in lost),
+    )
 
 
 def _created(case: Case, kind: str, first: ObjectState) -> Iterator[Change]:
     made = seconds(mapping(first.object, "metadata").get("creationTimestamp")) or 0.0
-    managers = [str(entry.get("manager")) for entry in items(first.object, "metadata", "managedFields")]
-    who = [name for name in _others(managers) if name not in _MAKERS]
+    who = [name for name in _others(_managers(first)) if name not in _MAKERS]
     if first.type == "ADDED" and who and made >= (seconds(case.manifest.launched_at) or LATE) - 1:
         text = f"{title(first)} was created by {', '.join(dict.fromkeys(who))}"
         yield Change(when(first), "created", kind, first.name, text, first.ref)
@@ -86,8 +142,8 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ..
         return ("its content",)
     found = [
         f"metadata.{part}"
-        for part in ("labels", "annotations")
-        if mapping(before, "metadata", part) != mapping(after, "metadata", part)
+        for part in ("labels", "annotations", "ownerReferences")
+        if (mapping(before, "metadata").get(part) or None) != (mapping(after, "metadata").get(part) or None)
     ]
     old, new = mapping(before, "spec"), mapping(after, "spec")
     keys = sorted({*old, *new})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.core.clock import seconds
 from harness.core.deadlines import MIN_WAIT, Budget
 from harness.evidence.objects import ObjectState, mapping
-from harness.judge import controllers, deletion, pods
+from harness.judge import admission, controllers, deletion, pods
 from harness.judge.case import Case, condition
 from harness.judge.ends import End
 from harness.judge.finding import Finding, found, passed, unknown
@@ -71,6 +71,9 @@ def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
             phase=RUNNING,
             at=seconds(next(filter(deletion.leaving, case.jobsets)).received_at),
         )
+    if mapping(jobset.object, "spec").get("suspend") is True and admission.evicted(case):
+        text = f"{_what(case, jobset)} was suspended by Kueue, so it did not end: see eviction"
+        return unknown("completed", text, evidence=refs)
     if controllers.waited(case) and _pods_have_ended(case, ends):
         text = f"every rank's pod has ended, and {_what(case, jobset)} has not"
         return controllers.not_followed(case, "completed", "jobset", text, refs, END)

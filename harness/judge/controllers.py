@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from harness.core.causes import NOT_READY, NOT_RECONCILING, Controller
 from harness.core.checks import CheckId
 from harness.core.clock import seconds
-from harness.evidence.objects import ObjectState, mapping
+from harness.evidence.objects import ObjectState, items, mapping
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, found
 from harness.judge.registry import PROVISION
@@ -33,6 +35,36 @@ def down(case: Case, controller: Controller) -> ObjectState | None:
     return None if serves else last
 
 
+@dataclass(frozen=True)
+class SilentWebhook:
+    """The Service of a controller's webhooks without any ready endpoint, and the state that shows it."""
+
+    service: str
+    ref: str
+
+
+def webhook_without_endpoints(case: Case) -> SilentWebhook | None:
+    """Return the first Service of webhooks that had no ready endpoint at the end of the wait, or None."""
+    limit = case.stopped_at or float("inf")
+    last: dict[str, list[ObjectState]] = {}
+    for kind in ("kueue-endpoints", "jobset-endpoints"):
+        newest = {seen.uid: seen for seen in case.bundle.history(kind) if _at(seen) <= limit}
+        for seen in newest.values():
+            service = str(mapping(seen.object, "metadata", "labels").get("kubernetes.io/service-name"))
+            if "webhook" in service:
+                last.setdefault(service, []).append(seen)
+    for service, slices in last.items():
+        if not any(_serves(seen) for seen in slices):
+            return SilentWebhook(service, slices[-1].ref)
+    return None
+
+
+def _serves(slice_: ObjectState) -> bool:
+    """Return whether an EndpointSlice has an endpoint that is ready. Without a word it counts as ready."""
+    ends = [] if slice_.type == "DELETED" else items(slice_.object, "endpoints")
+    return any(end.get("addresses") and mapping(end, "conditions").get("ready") is not False for end in ends)
+
+
 def not_followed(
     case: Case,
     check: CheckId,
@@ -57,6 +89,11 @@ def not_followed(
             cause, evidence = NOT_READY[name], [deployment.ref, *evidence]
             break
     else:
+        if (silent := webhook_without_endpoints(case)) is not None:
+            why = [f"Service {silent.service} has no endpoint, so the API server cannot call its webhooks"]
+            refs = [silent.ref, *evidence]
+            cause = "controllers.webhook_not_serving"
+            return found(check, cause, what, why=why, ranks=case.ranks, evidence=refs, phase=phase)
         available = case.bundle.history(f"{controller}-controller")
         why = [f"the Deployment of {_TITLES[controller]} is Available"] if available else []
         cause = NOT_RECONCILING[controller]

@@ -11,9 +11,10 @@ from harness.core.clock import seconds
 from harness.evidence.objects import Pod, items, mapping
 from harness.judge.case import Case
 from harness.judge.causes import CAUSES
-from harness.judge.change import Change
+from harness.judge.change import STATUS, Change
 from harness.judge.ends import SAME_MOMENT
 from harness.judge.finding import LATE
+from harness.judge.outages import CONTROL_PLANE
 
 Explains = Callable[[str], bool]
 
@@ -60,6 +61,31 @@ _CUT_OFF = {
     *("rendezvous.timeout", *_OUT_OF_TIME, "unification.no_run", "unification.not_attached"),
     *("unification.lost_points", "unification.truth_incomplete", "unification.wrong_status"),
 }
+_WITHOUT_TRACKER = {
+    *(
+        "rank.tracker_unreachable",
+        "rank.hung",
+        "rank.crashed",
+        "unification.no_run",
+        "unification.not_attached",
+        "unification.lost_points",
+    ),
+    *("unification.truth_incomplete", "unification.wrong_status", *_OUT_OF_TIME),
+}
+_RELEASED = {
+    *_TAKEN_DOWN,
+    *UNEXPLAINED,
+    *("rank.restarted_too_often", "rank.exited_early", "rendezvous.world_size"),
+    *("unification.metric_collision", "unification.foreign_job", "unification.lost_points"),
+    "controllers.jobset_not_reconciling",
+}
+"""What follows when a controller no longer counts a pod as its own and makes another one."""
+_UNSERVED = {
+    *("scheduling.not_started", "scheduling.unschedulable", "admission.pods_ready_timeout"),
+    *("controllers.jobset_not_reconciling", "controllers.kueue_not_reconciling"),
+    *UNEXPLAINED,
+}
+"""What follows where no scheduler gives pods a node, or no controller manager makes pods and ends Jobs."""
 _UNRESOLVED = re.compile(
     r"Temporary failure in name resolution|Name or service not known|gaierror|getaddrinfo"
     r"|No address associated with hostname|dns error|failed to lookup address"
@@ -104,13 +130,22 @@ def named(case: Case, seen: list[Change]) -> Iterator[Disturbance]:
             yield from _config(case, change)
         elif change.kind in {"localqueue", "clusterqueue"} and _of_our_queue(case, change):
             yield Disturbance("queue.changed", change, _one_of(*_NOT_ADMITTED), all_)
+        elif change.fields == (STATUS,):
+            text = ", which its controller alone may say: what it does then follows from that"
+            explains = _one_of(*_TAKEN_DOWN, *UNEXPLAINED, "rank.missing", "run.deleted", "run.status_wrong")
+            yield Disturbance("run.edited", change, explains, all_, text)
         elif change.kind in {"jobset", "job", "statefulset", "daemonset"} and _edits_spec(change):
             explains = _one_of("rank.killed", "rank.pod_deleted", "rank.missing", *UNEXPLAINED)
             yield Disturbance("run.edited", change, explains, all_)
         elif change.kind in {"networkpolicy", "service"} and change.fields != ("metadata.annotations",):
             yield Disturbance("cluster.network_changed", change, _one_of(*_CUT_OFF), all_)
+        elif change.kind == "tracker-service" and change.fields != ("metadata.annotations",):
+            text = ", which is outside the job's namespace: the ranks reach the tracker through it"
+            yield Disturbance("cluster.network_changed", change, _one_of(*_WITHOUT_TRACKER), all_, text)
+        elif change.kind == "pod" and change.removed:
+            yield from _released(case, change)
         elif change.verb == "away":
-            yield from _without_dns(case, change)
+            yield from _without_dns(case, change) if change.kind == "dns-pod" else _unserved(case, change)
         elif change.kind == "node":
             yield from _of_a_node(case, change)
 
@@ -197,6 +232,32 @@ def _without_dns(case: Case, change: Change) -> Iterator[Disturbance]:
         ranks = tuple(rank for index in unresolved for rank in case.ranks_of(index))
         text = f", and names could not be resolved ({', '.join(unresolved.values())})"
         yield Disturbance("cluster.dns_down", change, _one_of(*_CUT_OFF), ranks, text)
+
+
+def _released(case: Case, change: Change) -> Iterator[Disturbance]:
+    """Yield that a pod of the job lost labels or owners by which its controllers know it."""
+    for attempts in case.pod_attempts.values():
+        for pod in attempts:
+            if pod.name == change.name:
+                text = ", so that its controllers no longer know it as the job's"
+                ranks = tuple(case.ranks_of(pod.index))
+                yield Disturbance("run.edited", change, _one_of(*_RELEASED), ranks, text)
+
+
+def _unserved(case: Case, change: Change) -> Iterator[Disturbance]:
+    """Yield the absence of a part of the control plane if a step of the job was left to it meanwhile."""
+    pods = case.bundle.pod_attempts()
+    waiting = [rank for index, each in pods.items() if not each[-1].node for rank in case.ranks_of(index)]
+    missing = [rank for i in range(case.expected.num_nodes) if i not in pods for rank in case.ranks_of(i)]
+    if change.name == CONTROL_PLANE["kube-scheduler"]:
+        ranks, text = waiting, ", and pods wait for a node"
+    else:
+        phases = {mapping(each[-1].last.object, "status").get("phase") for each in pods.values()}
+        unended = list(case.ranks) if phases <= {"Succeeded", "Failed"} and case.terminal is None else []
+        ranks, text = missing or unended, ", which makes the pods of a Job and writes how it ended"
+    if ranks and change.until == LATE:
+        explains = _one_of(*_UNSERVED)
+        yield Disturbance("cluster.component_down", change, explains, tuple(ranks), text)
 
 
 def _of_a_node(case: Case, change: Change) -> Iterator[Disturbance]:

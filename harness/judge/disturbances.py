@@ -19,6 +19,24 @@ from harness.judge.finding import Finding, decisive, found, listed, passed
 from harness.judge.registry import RUNNING
 
 CHECK: Final[CheckId] = "disturbances"
+PARTS = {
+    "the job": ("jobset", "job", "statefulset", "daemonset", "torchrunjob"),
+    "its pods": ("pod",),
+    "its namespace": ("namespace",),
+    "Secrets and ConfigMaps": ("secret", "configmap"),
+    "Services and NetworkPolicies": ("service", "networkpolicy"),
+    "quotas and limits": ("resourcequota", "limitrange"),
+    "queues": ("localqueue", "clusterqueue"),
+    "nodes": ("node",),
+    "DNS": ("dns", "dns-pod", "dns-service"),
+    "the control plane": ("control-plane",),
+    "DaemonSets of the system": ("system-daemonset",),
+    "JobSet and Kueue": ("jobset-controller", "kueue-controller", "jobset-pod", "kueue-pod"),
+    "rules of admission": ("admission-policy", "validating-webhooks"),
+    "the tracker": ("tracker", "tracker-service", "tracker-deployment"),
+}
+"""What a launch depends on → the kinds of objects that show it."""
+_TRACKER = PARTS["the tracker"]
 TOLD = 8
 """To how many changes a verdict refers."""
 
@@ -31,7 +49,7 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
     seen = changes(case)
     first = next(iter(decisive(findings)), None)
     if first is None:
-        return passed(CHECK, _beside(seen))
+        return passed(CHECK, _beside(case, seen))
     cause, evidence = first.cause or "", [change.ref for change in seen[:TOLD]]
     for one in sorted(named(case, seen), key=lambda d: d.change.at):
         if one.explains(cause) and one.change.at <= first.at + one.late:
@@ -41,7 +59,9 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
             refs = [one.change.ref, *first.evidence]
             text = f"{one.change.told}{one.text}"
             return _before(found(CHECK, one.cause, text, why=why, ranks=one.ranks, evidence=refs), first)
-    if cause in UNEXPLAINED and seen:
+    # What a cause of the tracker names is the tracker, and who changed that is told beside it.
+    elsewhere = [change for change in seen if not (cause.startswith("tracker.") and change.kind in _TRACKER)]
+    if cause in UNEXPLAINED and elsewhere:
         result = Finding(
             CHECK,
             first.result,
@@ -53,7 +73,7 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
             why=[f"what was found: {first.check.explanation}"],
         )
         return _before(result, first)
-    return passed(CHECK, _beside(seen), evidence)
+    return passed(CHECK, _beside(case, seen), evidence)
 
 
 def _before(result: Finding, first: Finding) -> Finding:
@@ -61,8 +81,17 @@ def _before(result: Finding, first: Finding) -> Finding:
     return replace(result, phase=min(first.phase, RUNNING), at=0.0)
 
 
-def _beside(seen: list[Change]) -> str:
-    return f"beside the job: {_listed(seen)}" if seen else "nobody else was seen to change the cluster"
+def _beside(case: Case, seen: list[Change]) -> str:
+    """Return what others changed, or of which parts of the cluster nobody is known to have changed any."""
+    if seen:
+        return f"beside the job: {_listed(seen)}"
+    watched = case.manifest.watched
+    if not watched:  # a harness that did not record what it watched
+        return "nobody else was seen to change the cluster"
+    named_ = [part for part, kinds in PARTS.items() if set(kinds) & set(watched)]
+    left = [part for part in PARTS if part not in named_]
+    text = f"nobody else was seen to change {', '.join(named_)}"
+    return text + (f"; not watched: {', '.join(left)}" if left else "")
 
 
 def _listed(seen: list[Change]) -> str:

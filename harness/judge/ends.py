@@ -55,6 +55,8 @@ class End:
     """What to do, where that differs from the action of the cause."""
     stack: Stack | None = None
     """Where its main thread stood, if the log shows it."""
+    retried: str = ""
+    """The last line in which its Pluto client says that it could not reach the tracker."""
     clue: CauseId | None = None
     """A cause that its log names, also when something else ended it."""
     evidence: tuple[str, ...] = ()
@@ -137,7 +139,7 @@ def _terminated(case: Case, pod: Pod, seen: ObjectState, terminated: dict[str, o
     clues = log_clues.read(case.bundle.tail(log), log)
     ranks = [clues.rank] if clues.rank in end.ranks else end.ranks
     end = replace(end, stack=clues.stack, in_vain=clues.in_vain, follows=clues.of_a_peer, clue=clues.cause)
-    end = replace(end, said=clues.said)
+    end = replace(end, said=clues.said, retried=clues.retried)
     if code or own:
         end = replace(end, state="failed", ranks=ranks, exit_code=clues.exit_code or code or own)
         return _failed(case, pod, end, clues, terminated)
@@ -179,13 +181,29 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
         own = "a fault of its own code or libraries: its log, and a core dump" if number in OF_ITSELF else ""
         return replace(end, cause="rank.killed", text=text, follows=number == signal.SIGTERM, advice=own)
     if clues.stack is not None and clues.stack.after:
-        stack = clues.stack
-        text = f"{place} made no progress for {stack.after} and stood in {stack.place}"
-        # The last line of the log is older than the end.
-        refs = (f"{clues.log}:{stack.number}", end.evidence[0])
-        end = replace(end, cause="rank.hung", text=text, evidence=refs)
-        return replace(end, follows=stack.in_collective, in_vain=stack.in_collective)
+        return _without_progress(case, end, clues.stack, clues.log)
     return _exited(case, end, clues, terminated)
+
+
+def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:
+    """Return the end of a rank whose own deadline passed."""
+    text = f"{case.place(end.index)} made no progress for {stack.after}"
+    if stack.in_client:
+        return _without_tracker(end, log, text)
+    # The last line of the log is older than the end.
+    refs = (f"{log}:{stack.number}", end.evidence[0])
+    end = replace(end, cause="rank.hung", text=f"{text} and stood in {stack.place}", evidence=refs)
+    return replace(end, follows=stack.in_collective, in_vain=stack.in_collective)
+
+
+def _without_tracker(end: End, log: str, text: str) -> End:
+    """Return the end of a rank that Pluto's client kept waiting in a request to the tracker."""
+    assert end.stack is not None
+    text += f": it waited for the tracker, in {end.stack.frames[0]} of a request of Pluto's client"
+    told = [f"its client says: {end.retried}"] if end.retried else []
+    refs = (f"{log}:{end.stack.number}", end.evidence[0])
+    end = replace(end, text=text, said=next(iter(told), ""), evidence=refs, follows=False, in_vain=False)
+    return replace(end, cause="rank.tracker_unreachable")
 
 
 def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -> End:
@@ -265,6 +283,8 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
         if waited and not end.in_vain and end.stack is not None and not end.stack.in_collective:
             text = f"{place} did not take part: when it was ended, it stood in {end.stack.place}"
             log = case.bundle.log(case.pods[end.index].name, case.launch.container)
+            if end.stack.in_client:
+                return _without_tracker(end, log, f"{place} did not take part")
             refs = (f"{log}:{end.stack.number}", end.evidence[0])
             return replace(end, cause="rank.hung", text=text, said="", evidence=refs)
     return None

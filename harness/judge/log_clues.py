@@ -65,20 +65,26 @@ _IN_VAIN = re.compile(
     r"Timed out waiting \d+ms for (recv|send) operation|wait timeout after \d+ms, keys:"
     r"|Watchdog caught collective operation timeout"
 )
+_RETRIED = re.compile(r"attempt \d+/\d+: (connection error|no response) from ")
+"""How Pluto's client says that it tries a request again (pluto/iface.py)."""
 _REPORT = re.compile(
     r"ChildFailedError|Sending process \d+ closing signal|failed \(exitcode: |elastic/multiprocessing/api\.py"
 )
 _EXIT = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
-_BEGINS = "===== KONDUKTOR: Running task ====="
+BEGINS = "===== KONDUKTOR: Running task ====="
 """Lines before this one are the shell's own."""
+SHELL_ENDED = "finished with exit code: "
+"""What konduktor's shell says last of a command."""
 _SHELL_ENDED = re.compile(r"^===== KONDUKTOR: .* finished with exit code: (\d+)")
 _AFTER_REPORT = re.compile(
     r"^={20,}$|^-{20,}$|^\s|^\[\d+\]:$|^Failures:$|^Root Cause|FAILED$|^===== KONDUKTOR: |^$"
 )
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d) ?")
 _NOISE = re.compile(
-    r"^\s*$|^[=\-]{5,}|torch/distributed/elastic|^(\[rank\d+\]: )?(Traceback|\s+File |\s+[\^~]+|frame #\d)"
+    r"^\s*$|^[=\-]{5,}|torch/distributed/elastic|^(\[rank\d+\]: ?)?(Traceback|\s+File |\s+[\^~]+|frame #\d)"
+    r"|^(\[rank\d+\]: ?)?(During handling of the above|The above exception was|\s+\[Previous line repeated)"
+    r"|^Extension modules: |^<unknown function>"
     r"|^pluto: |\[pluto-sync\]|^Exception raised from "
     # Frames of faulthandler, gdb, glog and glibc.
     r"|^(Current thread|Thread) 0x|^Fatal Python error|^\*\*\* Signal \d+|^PC: @|^\s*@ +0x[0-9a-f]+"
@@ -108,6 +114,8 @@ class Clues:
     """Whether a collective operation timed out because a peer did not take part."""
     stack: Stack | None = None
     """Where it stood when its deadline passed or it was ended."""
+    retried: str = ""
+    """The last line in which Pluto's client says that the tracker did not answer."""
     report_is_last: bool = False
     """Whether the log ends with torchrun's report of a failure."""
 
@@ -159,6 +167,7 @@ def read(tail: Lines, log: str = "") -> Clues:
         of_a_peer=in_vain or any(_OF_A_PEER.search(text) for _, text in lines[-80:]),
         in_vain=in_vain,
         stack=stack,
+        retried=next((text.strip()[:300] for _, text in reversed(lines) if _RETRIED.search(text)), ""),
         report_is_last=worker is not None and _ends_with(lines),
     )
 
@@ -194,7 +203,7 @@ def _ends_with(lines: Lines) -> bool:
 
 def _last_own(lines: Lines) -> tuple[str, int]:
     """Return the last error before torchrun's own report, or the last line that is not noise."""
-    begins = [position for position, (_, text) in enumerate(lines) if text.startswith(_BEGINS)]
+    begins = [position for position, (_, text) in enumerate(lines) if text.startswith(BEGINS)]
     own = lines = lines[begins[-1] :] if begins else lines
     for position, (_, text) in enumerate(lines):
         if _REPORT.search(text) and position:

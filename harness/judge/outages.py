@@ -12,6 +12,11 @@ from harness.judge.case import Case, condition
 from harness.judge.change import SYSTEM_PODS, Change, clock, title, when
 from harness.judge.finding import LATE
 
+CONTROL_PLANE = {
+    "kube-scheduler": "the scheduler (kube-scheduler)",
+    "kube-controller-manager": "the controller manager (kube-controller-manager)",
+}
+"""Component label of a control plane's pod → how a sentence calls it."""
 CLOCK_SECONDS = 30.0
 """A lease that is off by more was written by a clock that is wrong. A late request is off by 10 s at most."""
 
@@ -21,7 +26,9 @@ def outages(case: Case) -> Iterator[Change]:
     yield from _restarts(case)
     yield from _nodes(case)
     yield from _clocks(case)
-    yield from _dns(case)
+    yield from _away_for_a_time(case, "dns-pod", "the cluster's DNS", _dns_pods(case))
+    for part, called in CONTROL_PLANE.items():
+        yield from _away_for_a_time(case, "control-plane", called, _control_plane(case, part))
 
 
 def _restarts(case: Case) -> Iterator[Change]:
@@ -105,24 +112,49 @@ def _clock_error(lease: ObjectState) -> float | None:
     return None if told is None or server is None else told - server
 
 
-def _dns(case: Case) -> Iterator[Change]:
-    """Yield each time in which no pod of the cluster's DNS was ready."""
+def _dns_pods(case: Case) -> list[ObjectState] | None:
+    """Return the states of the DNS's pods, or None where the cluster has no DNS that is known here."""
+    seen = case.bundle.history("dns-pod")
+    return seen if seen or case.bundle.history("dns") else None
+
+
+def _control_plane(case: Case, part: str) -> list[ObjectState] | None:
+    """Return the states of one component's pods, or None where the control plane is not in pods."""
+    seen = case.bundle.history("control-plane")
+    labels = [mapping(state.object, "metadata", "labels").get("component") for state in seen]
+    if "kube-apiserver" not in labels:
+        return None
+    return [state for state, label in zip(seen, labels, strict=True) if label == part]
+
+
+def _away_for_a_time(
+    case: Case, kind: str, called: str, states: list[ObjectState] | None
+) -> Iterator[Change]:
+    """Yield each time in which no pod of a service was ready, also from the start of the launch."""
+    if states is None:
+        return
     ready: dict[str, bool] = {}
-    since: ObjectState | None = None
-    for seen in sorted(case.bundle.history("dns-pod"), key=lambda s: (s.version, s.type == "DELETED")):
+    launched = seconds(case.manifest.launched_at) or LATE
+    began = None if kind not in case.manifest.watched else launched
+    ref = next((seen.ref for seen in [*states, *case.bundle.history(kind)]), f"objects/{kind}.jsonl")
+    since: tuple[float, str] | None = (began, ref) if began is not None else None
+    for seen in sorted(states, key=lambda s: (s.version, s.type == "DELETED")):
         before = any(ready.values())
         ready[seen.uid] = seen.type != "DELETED" and condition(seen, "Ready").get("status") == "True"
         now = any(ready.values())
         if before and not now:
-            since = seen
+            since = max(when(seen), began or 0.0), seen.ref
         elif now and since is not None:
-            yield _away(since, when(seen))
+            if when(seen) > launched or began is None:
+                yield _away(kind, called, since, when(seen), launched)
             since = None
     if since is not None:
-        yield _away(since, LATE)
+        yield _away(kind, called, since, LATE, launched)
 
 
-def _away(since: ObjectState, until: float) -> Change:
+def _away(kind: str, called: str, since: tuple[float, str], until: float, launched: float) -> Change:
+    at, ref = since
+    begun = "from the start " if at <= launched else ""
     lasted = "to the end" if until == LATE else f"until {clock(until)}"
-    text = f"the cluster's DNS had no ready pod {lasted}"
-    return Change(when(since), "away", "dns-pod", since.name, text, since.ref, until=until)
+    text = f"{called} had no ready pod {begun}{lasted}"
+    return Change(at, "away", kind, called, text, ref, until=until)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.core.clock import seconds
 from harness.evidence import refusals
-from harness.evidence.objects import mapping
+from harness.evidence.objects import Pod, mapping
 from harness.evidence.refusals import Refusal
 from harness.judge import containers, controllers, log_clues, netcheck, tracker, worlds
 from harness.judge.case import Case, gated, names
@@ -12,7 +12,12 @@ from harness.judge.ends import End, absent, first
 from harness.judge.finding import LATE, Finding, counted, found, passed, unknown
 from harness.judge.inside import frozen
 from harness.judge.rendezvous import diagnose_rendezvous, too_many
+from harness.workers.truth_frames import EXIT_MARK
 
+LAST_LINES = 400
+"""In how many last lines of a log the exit code is looked for: other processes of the pod may write on."""
+MOMENT = 2.0
+"""Seconds between a last line and the end of its container, which Kubernetes gives in whole seconds."""
 OF_THE_TRACKER = ("rank.tracker_unreachable", "tracker.key_rejected")
 """Causes that can apply to several ranks at once.
 
@@ -65,7 +70,9 @@ def refused(case: Case) -> Finding | None:
 
 def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
     """Return the last refusal of a pod or Job that no newer pod contradicts, and the event that says it."""
-    events = case.bundle.last("event").values()
+    limit = case.waited_until or LATE  # after it the harness deletes the objects that own pods
+    seen = [each for each in case.bundle.history("event") if (seconds(each.received_at) or 0.0) <= limit]
+    events = list({each.uid: each for each in seen}.values())
     newest = refusals.created(pod.last.object for pod in case.pods.values())
     last = refusals.last([seen.object for seen in events], newest)
     return last, [seen.ref for seen in events if last and refusals.refusal(seen.object) == last][:1]
@@ -175,8 +182,9 @@ def logs(case: Case) -> Finding:
             path = case.bundle.log(each.name, case.launch.container)
             known = [gap for gap in case.manifest.log_gaps if gap.startswith(each.name)]
             ran = each is pod or each.container(case.launch.container, "running") is not None
-            if known or (ran and not case.bundle.tail(path, 1)):
-                why = known[0] if known else f"{path} is missing or empty"
+            early = _stops_early(case, each, path) if ran and not known else None
+            if known or early or (ran and not case.bundle.tail(path, 1)):
+                why = known[0] if known else early or f"{path} is missing or empty"
                 return found(
                     "logs",
                     "run.log_incomplete",
@@ -185,6 +193,29 @@ def logs(case: Case) -> Finding:
                     evidence=[path],
                 )
     return passed("logs", "every rank's log is complete")
+
+
+def _stops_early(case: Case, pod: Pod, path: str) -> str | None:
+    """Return why a log cannot have reached its end, or None.
+
+    The shell around a rank's command writes the exit code as the last line. It does so whenever the
+    container exited by itself, so a log without that line has lost its end.
+    """
+    ended = pod.container(case.launch.container, "terminated")
+    code = ended[1].get("exitCode") if ended else None
+    lines = [line for _, line in case.bundle.tail(path, LAST_LINES)]
+    if not case.manifest.watched or ended is None or not isinstance(code, int) or code >= 128 or not lines:
+        return None  # an older harness, or a container that a signal ended
+    marks = {"konduktor": log_clues.SHELL_ENDED, "apply": EXIT_MARK}
+    mark = marks.get(case.launch.launcher)
+    if mark is None or any(mark in line for line in lines):
+        return None
+    at, finished = lines[-1].partition(" ")[0], ended[1].get("finishedAt")
+    silent = (seconds(finished) or 0.0) - (seconds(at) or 0.0)
+    # What failed before konduktor's shell began the command wrote no such line, and ended in that moment.
+    if mark is not EXIT_MARK and silent < MOMENT and not any(log_clues.BEGINS in line for line in lines):
+        return None
+    return f"{path} stops at {at} without the line of the exit code, and its container ended at {finished}"
 
 
 def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], list[str]]:
@@ -197,7 +228,8 @@ def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], list[str]]:
             lines = case.bundle.tail(path)
             before = [line for line in lines if (seconds(line[1].partition(" ")[0]) or 0.0) <= limit]
             moment = before[-1][1].partition(" ")[0] if before else ""
-            silent.append((seconds(moment) or 0.0, log_clues.last_line(before)[0], end))
+            last = before[-1][1].partition(" ")[2] if before else "none"
+            silent.append((seconds(moment) or 0.0, log_clues.last_line(before)[0] or last, end))
     if not silent:
         return [], []
     _, text, end = min(silent, key=lambda entry: entry[0])

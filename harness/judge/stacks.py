@@ -22,6 +22,8 @@ _COLLECTIVE = ("/torch/distributed/", "/torch/nn/parallel/", "/torch/autograd/")
 
 A backward pass under DistributedDataParallel waits for its all-reduce inside the autograd engine.
 """
+_NETWORK = ("/httpx/", "/httpcore/", "/urllib3/", "/socket.py", "/ssl.py")
+_CLIENT = "-packages/pluto/"
 _LIBRARY = re.compile(r"/lib(64)?/python3[^/]*/|/(site|dist)-packages/")
 
 
@@ -52,6 +54,18 @@ class Stack:
         for frame in self.frames:
             if any(part in frame.file for part in _COLLECTIVE):
                 return True
+            if not _LIBRARY.search(frame.file):
+                return False
+        return False
+
+    @property
+    def in_client(self) -> bool:
+        """Return whether Pluto's client waited for the network: for the tracker."""
+        network = False
+        for frame in self.frames:
+            network = network or any(part in frame.file for part in _NETWORK)
+            if _CLIENT in frame.file:
+                return network
             if not _LIBRARY.search(frame.file):
                 return False
         return False

@@ -21,6 +21,7 @@ from harness.judge import rows as rows_
 from harness.judge import unrecorded
 from harness.judge.attempt import Attempt
 from harness.judge.case import Case
+from harness.judge.finding import counted
 from harness.judge.rows import Rows
 
 _READ: WeakKeyDictionary[Bundle, dict[tuple[int, str], Truth]] = WeakKeyDictionary()
@@ -187,7 +188,7 @@ def _why_attempt(truth: Truth, number: int, attempt: Attempt, said: dict[str, ob
         return (
             f"the recorder around its client: {attempt.fault}"
             if attempt.fault
-            else f"{attempt.gaps} gaps in its frames"
+            else f"{counted(attempt.gaps, 'gap')} in its frames"
         )
     last = number == len(truth.attempts) - 1
     if attempt.end is None:

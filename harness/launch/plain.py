@@ -153,6 +153,10 @@ class PlainWorkload(ABC):
         return self.image == LOCAL_IMAGE
 
     @property
+    def pod_spec(self) -> Object:
+        return dict(self.template["spec"])
+
+    @property
     def resources(self) -> set[str]:
         asked = [
             amounts

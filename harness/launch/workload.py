@@ -136,6 +136,10 @@ class Workload(Protocol):
         """Return the names of the resources that each pod requests."""
 
     @property
+    def pod_spec(self) -> Object:
+        """Return the spec of a pod, as far as the file tells it."""
+
+    @property
     def envs(self) -> dict[str, str]: ...
 
     @property

@@ -71,6 +71,7 @@ class CompletionDetector(Seen):
             or self._admission()
             or self._refused()
             or self._pods()
+            or self._unserved()
             or self._nodes()
             or self._init()
             or self._helpers()
@@ -216,6 +217,18 @@ class CompletionDetector(Seen):
             others = self._lasts(pod, "others", waits, part="scheduling") or self._all_decided()
             if (self._lasts(pod, "never", bool(never)) and others) or long:
                 return f"{name} cannot be scheduled: {never or scheduled.get('message')}"
+        return None
+
+    def _unserved(self) -> str | None:
+        """Return that a pod waits for the scheduler, and the control plane has none that is ready."""
+        parts = {p["metadata"].get("labels", {}).get("component"): p for p in self.all("control-plane")}
+        if "kube-apiserver" not in parts:
+            return None  # a control plane that is not in pods
+        ready = {name for name, part in parts.items() if true(part, "Ready")}
+        for pod in self.all("pod"):
+            told = gated(pod) or pod.get("spec", {}).get("nodeName") or condition(pod, "PodScheduled")
+            if self._lasts(pod, "unschedulable", not told and "kube-scheduler" not in ready, part="unserved"):
+                return f"{pod['metadata']['name']} waits for a node, and no kube-scheduler is ready"
         return None
 
     def _nodes(self) -> str | None:

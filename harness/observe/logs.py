@@ -124,7 +124,7 @@ class LogFollower:
             self._on_gap(f"{life.pod}-{life.container}: reading it failed: {type(error).__name__}: {error}")
 
     def _follow(self, namespace: str, life: Life) -> None:
-        known, follow, whole, failures = KnownLines(), True, False, 0
+        known, follow, whole, failures, why = KnownLines(), True, False, 0, ""
         while failures < MAX_RETRIES:
             failures += 1
             try:
@@ -135,6 +135,7 @@ class LogFollower:
                     continue
                 whole = True
             except ApiException as error:
+                why = f": HTTP {error.status}: {' '.join(str(error.body or error.reason).split())[:300]}"
                 if error.status == 404 and life in self._leaving:
                     if not whole:  # otherwise it was followed to the end of its container
                         self._gap(life, "the pod was gone before its log was read")
@@ -147,15 +148,15 @@ class LogFollower:
                     continue
             except _Unread:
                 pass
-            except (HTTPError, OSError):
-                whole = False
+            except (HTTPError, OSError) as error:
+                whole, why = False, f": {type(error).__name__}"
             if whole and (life in self._ended or self._stop.is_set()):
                 if known.tail:
                     self._write(life, known.tail.decode(errors="replace") + "\n")
                 return
             if self._stop.wait(_pause(failures)):
                 return
-        self._gap(life, "could not be read to its end")
+        self._gap(life, f"could not be read to its end{why}")
 
     def _gap(self, life: Life, why: str) -> None:
         if life not in self._whole:

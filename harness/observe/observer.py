@@ -105,6 +105,7 @@ class LaunchObserver:
     def listed(self) -> None:
         """Return when everything was listed once, so that from here on nothing is missed."""
         self._watcher.listed()
+        self._writer.update(watched=self._watcher.kinds())
 
     def wait_for_completion(self, progress: Progress) -> None:
         """Wait until the launch is over, or until nothing can be known of it any more.

@@ -49,6 +49,7 @@ class Watcher:
         self._on_gap = on_gap
         self._stop = threading.Event()
         self._listed = {kind.name: threading.Event() for kind in kinds}
+        self._given_up: set[str] = set()
         self._watches: list[watch.Watch] = []
         self._threads = [
             threading.Thread(target=self._follow, args=(kind,), name=f"watch-{kind.name}", daemon=True)
@@ -66,6 +67,12 @@ class Watcher:
         for name, once in self._listed.items():
             if not once.wait(deadline.left):
                 self._on_gap(f"objects/{name}: not listed within {seconds:.0f} s")
+
+    def kinds(self) -> list[str]:
+        """Return the names of the kinds that were listed and are watched."""
+        return sorted(
+            name for name, once in self._listed.items() if once.is_set() and name not in self._given_up
+        )
 
     def resume(self) -> None:
         """Watch anew. A connection that was cut may be dead without a sign."""
@@ -108,6 +115,7 @@ class Watcher:
                 version = None
 
     def _give_up(self, kind: WatchedKind, why: str) -> None:
+        self._given_up.add(kind.name)
         self._on_gap(f"objects/{kind.name}: not watched, {why}")
         self._listed[kind.name].set()
 

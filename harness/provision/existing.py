@@ -139,10 +139,13 @@ class ExistingCluster:
             raise HarnessError(f"cluster {self.name} lacks: {told}", hint=HINT, cause=problem.cause)
 
     def look(self, job: Asking | None = None) -> tuple[str, list[Requirement]]:
-        """Return the Kubernetes version and everything that a launch needs there. Changes nothing."""
+        """Return the Kubernetes version and everything that a launch needs there.
+
+        Changes nothing, but for a namespace that exists while a dry run of a pod asks for rules.
+        """
         with reached():
             kube = self.kube()
-            return _version(kube), requirements(kube, self.settings, job)
+            return _version(kube), requirements(kube, self.settings, job, pods=True)
 
     def install(self, context: RunContext) -> None:
         """Install what the cluster lacks of JobSet, Kueue, queue and tracker.

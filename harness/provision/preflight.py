@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -12,11 +13,14 @@ from kubernetes.client.exceptions import ApiException
 from harness.core.causes import Controller
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
+from harness.provision import pod_rules
 from harness.provision.controllers import queues
 from harness.provision.controllers import tracker as embedded
 from harness.provision.controllers.readiness import CONTROLLERS, require_ready
 from harness.settings import Settings
 
+LOCAL_IMAGE = "pluto-multinode-test:local"
+"""Stands for the worker image where none is named: a dry run pulls nothing."""
 FORBIDDEN: Final = "cluster.forbidden"
 _RIGHTS = (
     *(("", "namespaces", verb) for verb in ("create", "list", "delete")),
@@ -60,6 +64,10 @@ class Asking(Protocol):
     def resources(self) -> set[str]:
         """Return the names of the resources that each pod requests."""
 
+    @property
+    def pod_spec(self) -> Object:
+        """Return the spec of a pod, as far as the file tells it."""
+
 
 @dataclass(frozen=True)
 class Requirement:
@@ -74,9 +82,12 @@ class Requirement:
         return self.problem.hint if self.problem else ""
 
 
-def requirements(kube: Kube, settings: Settings, job: Asking | None = None) -> list[Requirement]:
+def requirements(
+    kube: Kube, settings: Settings, job: Asking | None = None, *, pods: bool = False
+) -> list[Requirement]:
     """Return all requirements in the order of a launch. `job` says which resources and image it requests.
 
+    With `pods`, a dry run of a pod asks for the cluster's rules, in a namespace that exists for a moment.
     A forbidden look becomes a problem of its own, and not an error.
     """
     looks: list[tuple[str, Callable[[], str]]] = [
@@ -87,6 +98,7 @@ def requirements(kube: Kube, settings: Settings, job: Asking | None = None) -> l
         ("tracker", lambda: _tracker(kube, settings)),
         ("image", lambda: _image(kube, settings, job)),
         ("devices", lambda: _devices(kube, job)),
+        *([("pods", lambda: _pods(kube, settings, job))] if pods else []),
         ("storage", lambda: "no volume is needed: evidence is kept on this machine"),
     ]
     return [_looked(what, look) for what, look in looks]
@@ -234,6 +246,18 @@ def _devices(kube: Kube, job: Asking | None) -> str:
             cause="scheduling.unschedulable",
         )
     return ", ".join(f"{name}: {count}" for name, count in have.items()) or "none asked for"
+
+
+def _pods(kube: Kube, settings: Settings, job: Asking | None) -> str:
+    spec: Object = copy.deepcopy(job.pod_spec) if job else {"containers": [{"name": "rank"}]}
+    for container in spec["containers"][:1]:
+        container["image"] = image(job, settings.worker_image) if _named(job, settings) else LOCAL_IMAGE
+    spec.setdefault("restartPolicy", "Never")
+    return pod_rules.admitted(kube, spec)
+
+
+def _named(job: Asking | None, settings: Settings) -> bool:
+    return bool(settings.worker_image) or (job is not None and not job.takes_ours)
 
 
 def missing(found: list[Requirement]) -> Iterator[Requirement]:

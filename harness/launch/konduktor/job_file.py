@@ -107,6 +107,19 @@ class JobFile:
         return {"cpu", "memory", *devices}
 
     @property
+    def pod_spec(self) -> dict[str, Any]:
+        """Return a pod as konduktor 0.1 makes it, with what rules of a cluster look at."""
+        asked = self.document["resources"]
+        requests = {"cpu": str(asked["cpus"]), "memory": f"{asked['memory']}Gi"}
+        container = {
+            "name": "konduktor-container",
+            "image": self.image,
+            "resources": {"requests": requests, "limits": requests},
+            "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
+        }
+        return {"containers": [container], "restartPolicy": "Never"}
+
+    @property
     def image(self) -> str:
         return str(self.document["resources"]["image_id"])
 

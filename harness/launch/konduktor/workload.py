@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 from kubernetes.client.exceptions import ApiException
 
@@ -80,6 +81,10 @@ class KonduktorWorkload:
     @property
     def resources(self) -> set[str]:
         return self.job.resources
+
+    @property
+    def pod_spec(self) -> dict[str, Any]:
+        return self.job.pod_spec
 
     @property
     def envs(self) -> dict[str, str]:

@@ -552,3 +552,20 @@ def test_a_full_disk_names_who_holds_it(tmp_path):
     assert verdict.cause == "run.evidence_disk_full"
     assert "pod e2e-1/worker-0 of cluster c, which has ended, holds 60.0 GiB" in verdict.explanation
     assert "kubectl delete pod" in verdict.next
+
+
+@pytest.mark.parametrize(("mark", "whole"), [(True, True), (False, False)])
+def test_a_log_that_stops_early(judged, mark, whole):
+    """Contract: a log without the line of the exit code is not complete, though nothing reported a gap."""
+    job = bundles.healthy()
+    job.manifest = job.manifest.model_copy(update={"watched": ["pod"]})
+    for index in range(2):
+        lines = [f"{bundles.at(6, True)} ===== KONDUKTOR: Running task =====", *job.logs[job.pod_name(index)]]
+        end = f"{bundles.at(30, True)} ===== KONDUKTOR: Running task finished with exit code: 0 ==="
+        job.logs[job.pod_name(index)] = [*lines, *([end] if mark or index == 0 else [])]
+    verdict = judged(job)
+    logs = next(check for check in verdict.checks if check.name == "logs")
+    assert (logs.result == "PASS") is whole
+    if not whole:
+        assert (verdict.verdict, verdict.cause, verdict.ranks) == ("UNKNOWN", "run.log_incomplete", [1])
+        assert "without the line of the exit code" in verdict.explanation

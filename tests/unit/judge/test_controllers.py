@@ -205,3 +205,29 @@ def test_a_refusal_that_was_over_is_no_cause(tmp_path: Path) -> None:
     refused(job, "Job", POLICY)
     job.refresh()
     assert judged(job, tmp_path).verdict == "PASS"
+
+
+@pytest.mark.parametrize(("addresses", "serves"), [([], False), (["10.0.0.7"], True)])
+def test_a_webhook_without_endpoints(tmp_path: Path, addresses: list[str], serves: bool) -> None:
+    """What a controller cannot do because its own webhooks are not reached is no fault of the controller."""
+    job = without_end(pods=False)
+    job.drop("workload")
+    job.drop("jobset", 1)
+    deployment(job, "kueue", 1)
+    labels = {"kubernetes.io/service-name": "kueue-webhook-service"}
+    slice_ = {"metadata": {"name": "kueue-webhook-service-x", "uid": "slice", "labels": labels}}
+    job.see("kueue-endpoints", 2, {**slice_, "endpoints": [{"addresses": addresses}]}, "ADDED")
+    verdict = judged(job, tmp_path)
+    wanted = "controllers.kueue_not_reconciling" if serves else "controllers.webhook_not_serving"
+    assert (verdict.verdict, verdict.cause) == ("FAIL", wanted)
+    assert ("Service kueue-webhook-service has no endpoint" in verdict.explanation) is not serves
+
+
+def test_a_preempted_job_is_no_fault_of_jobset(tmp_path: Path) -> None:
+    """A JobSet that Kueue suspended does not end: that says nothing about its controller."""
+    job = without_end()
+    job.jobset(31, suspend=True)
+    job.workload(31, [cond("Evicted", "True", "Preempted", "to accommodate another")])
+    verdict = judged(job, tmp_path)
+    assert not [text for text in verdict.consequences if "not_reconciling" in text]
+    assert "not_reconciling" not in (verdict.cause or "")

@@ -293,3 +293,36 @@ def test_a_container_that_its_kubelet_lost_with_the_evicted_pod(judged):
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.evicted", [1])
     assert next(check for check in verdict.checks if check.name == "restarts").result == "PASS"
+
+
+IN_CLIENT = [
+    "pluto: Operation: create: attempt 3/5: connection error from http://tracker: ConnectTimeout: timed out",
+    "Timeout (0:00:27)!",
+    "Thread 0x00007f4d8817c780 (most recent call first):",
+    '  File "/usr/lib/python3.13/socket.py", line 849 in create_connection',
+    '  File "/usr/local/lib/python3.13/dist-packages/httpcore/_backends/sync.py", line 208 in connect_tcp',
+    '  File "/usr/local/lib/python3.13/dist-packages/httpx/_client.py", line 1014 in _send_single_request',
+    '  File "/usr/local/lib/python3.13/dist-packages/pluto/iface.py", line 548 in _try',
+    '  File "/workspace/multinode.py", line 160 in main',
+]
+
+
+def test_a_rank_that_is_cut_off_from_the_tracker(judged):
+    """Contract: a rank that stands in a request of Pluto's client waits for the tracker."""
+    job = failing()
+    says(job, 1, IN_CLIENT)
+    says(job, 0, ["RuntimeError: Connection closed by peer"])
+    job.ended(1, 12, 1)
+    job.ended(0, 12, 1)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.tracker_unreachable", [1])
+    assert "waited for the tracker, in create_connection (socket.py line 849)" in verdict.explanation
+    assert "attempt 3/5: connection error" in verdict.explanation
+
+
+def test_a_rank_that_waits_for_its_own_server_hangs():
+    """Contract: a request that Pluto's client did not make is the program's own."""
+    frames = [line for line in IN_CLIENT if "pluto" not in line]
+    stack, _ = stacks.last(list(enumerate(frames)))
+    assert stack is not None
+    assert not stack.in_client

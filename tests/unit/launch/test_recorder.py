@@ -87,6 +87,11 @@ def test_the_inits_put_it_before_the_image_s_own_path(tmp_path: Path, kind: str,
 @pytest.fixture
 def site_packages(tmp_path: Path) -> Path:
     """Return the site-packages of an interpreter on PATH, where the init's set-up put its .pth file."""
+    return set_up(tmp_path, root=tmp_path)
+
+
+def set_up(tmp_path: Path, root: Path) -> Path:
+    """Run the init's set-up where `root` is the container's own file system. Return a site-packages."""
     folder = lay_out(recorder.MOUNTED, tmp_path / "recorder")
     found = tmp_path / "image" / "lib" / "python3.99" / "site-packages"
     found.mkdir(parents=True)
@@ -96,9 +101,14 @@ def site_packages(tmp_path: Path) -> Path:
         path.write_text(path.read_text().replace(recorder.FOLDER, str(folder)))
     # Folders of this machine are left alone: the test is about those on PATH.
     script = re.sub(r"^harness_pth (.*\\\n)*.*\n", "", (folder / "setup.sh").read_text(), flags=re.MULTILINE)
+    script = script.replace("stat -c %d /", f"stat -c %d {root}", 1)
     environment = {"PATH": f"{tmp_path}/image/bin:/nowhere/bin:/bin"}
     subprocess.run(["sh", "-euc", script], env=environment, check=True, timeout=60)
     return found
+
+
+def test_a_folder_of_a_volume_is_left_as_it_is(tmp_path: Path) -> None:
+    assert list(set_up(tmp_path, root=Path("/proc")).iterdir()) == []
 
 
 @pytest.mark.parametrize("options", [[], ["-I"], ["-E"]])

@@ -358,3 +358,18 @@ def test_a_refusal_is_given_a_moment() -> None:
     end = CompletionDetector(members=2)
     told(end, "jobset", {})
     assert refused(end, FORBIDDEN) is None
+
+
+@pytest.mark.parametrize("ready", ["True", "False", None])
+def test_a_pod_that_no_scheduler_looks_at(end: CompletionDetector, ready: str | None) -> None:
+    """Also where the scheduler was never there. A control plane that is not in pods proves nothing."""
+    told(end, "pod", {})
+    assert end.reason() is None
+    for part, state in (("kube-apiserver", "True"), ("kube-scheduler", ready)):
+        labels = {"component": part}
+        item = {"metadata": {"name": part, "uid": part, "labels": labels}, "status": {}}
+        item["status"] = {"conditions": [condition("Ready", state or "")]}
+        if state:
+            seen = Observation(received_at="2026-01-01T00:00:00Z", type="ADDED", object=item)
+            end.observe("control-plane", seen)
+    assert ("no kube-scheduler" in (end.reason() or "")) is (ready != "True")
