@@ -48,12 +48,13 @@ def install() -> None:
         if name in sys.modules:
             _wrap(sys.modules[name])
     sys.meta_path.insert(0, _Finder())
-    try:
-        from . import outside_process
+    if is_rank:
+        try:
+            from . import outside_process
 
-        outside_process.install("rank" if is_rank else None)
-    except Exception as error:
-        say(f"cannot record this process: {error!r}")
+            outside_process.start("rank")
+        except Exception as error:
+            say(f"cannot record this process: {error!r}")
 
 
 def _inherit() -> bool:

@@ -69,18 +69,6 @@ def _here() -> _State:
     return _state
 
 
-def install(role: str | None) -> None:
-    """Prepare to record this process. One whose role is known is recorded at once, another when it matters.
-
-    `role` is "rank" for a process that torchrun started as a rank. A process matters when it initialises
-    torch.distributed or starts Pluto's client.
-    """
-    sys.exit, os._exit = _exit, _exit_at_once  # type: ignore[assignment]
-    os.execv, os.execve = _before_exec(os.execv), _before_exec(os.execve)
-    if role is not None:
-        start(role)
-
-
 @functools.lru_cache(maxsize=1)
 def identity() -> str:
     """Return "<pod uid>/<pid>/<start time in ticks>". The pod uid is "" where no mount shows it."""
@@ -96,11 +84,18 @@ def _identity_of(pid: str) -> str:
 
 
 def start(role: str = "python") -> None:
-    """Record once that this process runs. Never raises."""
+    """Record once that this process runs, and from now on how it ends. Never raises.
+
+    `role` is "rank" for a process that torchrun started as a rank, and "agent" for torchrun. Another process
+    matters when it initialises torch.distributed or starts Pluto's client.
+    """
     state = _here()
     if state.started:
         return
     state.started = True
+    if sys.exit is not _exit:
+        sys.exit, os._exit = _exit, _exit_at_once  # type: ignore[assignment]
+        os.execv, os.execve = _before_exec(os.execv), _before_exec(os.execve)
     given = {name: os.environ[name][:200] for name in WORLD if name in os.environ}
     head = {"pid": os.getpid(), "ppid": os.getppid(), "host": os.uname().nodename, "role": role}
     write({"k": "start", **head, "argv": _arguments(), "env": given})
