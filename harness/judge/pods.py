@@ -82,7 +82,10 @@ def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
     """Check `rendezvous` and `rank-exit`: find the first end that was not good, and what followed it."""
     bad = [end for end in ends.values() if end.state in {"failed", "deleted"} and case.started(end.index)]
     if not bad:
-        if (apart := diagnose_rendezvous(case, ends) or too_many(case)) is not None:
+        # Where ranks of every node were recorded, each torchrun has met those that it waited for.
+        met = case.launch.processes and all(map(case.lives.get, range(case.expected.num_nodes)))
+        apart = (None if met else diagnose_rendezvous(case, ends)) or too_many(case)
+        if apart is not None:
             return [apart, unknown("rank-exit", "see rendezvous")]
         return _no_bad_end(case, ends)
     if ours := netcheck.ended_by_it(case):

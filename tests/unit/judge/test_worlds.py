@@ -2,9 +2,9 @@
 
 import bundles
 import pytest
-from process_events import PodEvents, recorded, together
+from process_events import TORCHRUN, PodEvents, recorded, together
 
-from harness.evidence.schema import Verdict
+from harness.evidence.schema import Process, RendezvousSnapshot, Verdict
 from harness.evidence.truth_records import TruthStart
 
 
@@ -225,3 +225,11 @@ def test_ranks_that_never_came_to_a_world_are_named_by_their_ends_alone(judged):
     verdict = judged(job)
     assert check(verdict).cause is None
     assert not any("which world" in text for text in verdict.consequences)
+
+
+def test_a_torchrun_that_was_seen_waiting_and_met_the_others_later_is_no_cause(judged):
+    """The look inside comes at a fixed time, and on a busy machine a pod may still start then."""
+    job = together(bundles.healthy())
+    torchrun = Process(pid=7, parent=1, command=[*TORCHRUN, "--nnodes=2", "train.py"])
+    job.inspections = [RendezvousSnapshot(at=bundles.at(20), pod=job.pod_name(1), processes=[torchrun])]
+    assert judged(job).verdict == "PASS"
