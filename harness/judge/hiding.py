@@ -38,7 +38,7 @@ def way(text: str) -> str:
     if at is None:
         return ""
     line, before, after = lines[at], lines[:at], lines[at + 1 :]
-    return _in_its_line(line, before) or _later(line, before, after)
+    return _in_its_line(line, before) or _later(line, before, after) or _trap(lines)
 
 
 def _in_its_line(line: str, before: list[str]) -> str:
@@ -63,6 +63,16 @@ def _later(line: str, before: list[str], after: list[str]) -> str:
     later = re.search(r";\s*(\S.*)", line)
     last = after[-1] if after else later[1] if later else ""
     return f"a later command (`{last[:40]}`) hides it: write `set -e` at the beginning" if last else ""
+
+
+def _trap(lines: list[str]) -> str:
+    """Return that a trap which runs at the end replaces the exit code, or ""."""
+    trap = next((line for line in lines if re.match(r"trap\s.*\b(EXIT|0|ERR)\b", line)), "")
+    if trap and any(re.search(r"\bexit\s+0\b", line) for line in lines):
+        return (
+            f"`exit 0` in what `{trap[:40]}` runs hides it: leave that out, or `exit` with the code in `$?`"
+        )
+    return ""
 
 
 def _set(lines: list[str], option: str) -> bool:

@@ -154,6 +154,9 @@ def test_the_end_of_a_rank_that_nobody_but_its_pod_knows_is_unknown(judged):
         ("nohup torchrun a.py > log 2>&1 &\nwait\necho done", "wait $!"),
         ("torchrun a.py; date", "set -e"),
         ("torchrun a.py # || true", ""),
+        ("set -euo pipefail\ntrap 'sync; exit 0' EXIT\ntorchrun a.py", "trap"),
+        ("set -e\ncleanup() {\n  rm -f /tmp/x\n  exit 0\n}\ntrap cleanup EXIT\ntorchrun a.py", "trap"),
+        ("set -e\ntrap 'rm -f /tmp/x' EXIT\ntorchrun a.py", ""),
         ("echo nothing", ""),
     ],
 )
