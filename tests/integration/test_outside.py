@@ -352,7 +352,7 @@ def test_a_client_that_is_not_as_expected_runs_on(ran: Run, tmp_path: Path, fold
     (package / "op.py").write_text("answer = 42")
     done = ran("import pluto; print(pluto.op.answer)", PYTHONPATH=f"{folder}{os.pathsep}{package.parent}")
     assert (done.code, "42" in done.output) == (0, True)
-    assert "does not know this client" in done.output
+    assert "does not know this pluto.op" in done.output
 
 
 def test_an_image_s_own_sitecustomize_still_runs(ran: Run, tmp_path: Path, folder: Path) -> None:

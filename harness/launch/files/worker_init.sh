@@ -23,6 +23,7 @@ case $code in 0 | 3) run "$@" ;; 1 | 2) code=90 ;; esac
 value=$(cat "$KONDUKTOR_OUTPUT_DIR/result.json" 2>/dev/null || echo null)
 printf '{"exit":%d,"value":%s}' $code "$value" >"${TERMINATION_LOG:-/dev/termination-log}" 2>/dev/null
 echo "@exit1 $HARNESS_NONCE $code"
-# `wait` ends at once when the signal comes; `sleep` alone would not.
-while [ "$HARNESS_HOLD" = 1 ] && [ -z "$ended" ]; do sleep 3600 & wait $!; done
+# `wait` ends at once when the signal comes; `sleep` alone would not. A `sleep` that was forked a moment ago may lose the
+# signal that the trap passes on to it, so it is short.
+while [ "$HARNESS_HOLD" = 1 ] && [ -z "$ended" ]; do sleep 5 & wait $!; done
 exit $code
