@@ -79,9 +79,10 @@ def view(
     )
     if points is not None:
         db.execute(
-            "INSERT INTO writers VALUES (1, 'metrics', '', '', '', 1, 1, ?, ?)", (ago(LONGER), ago(points))
+            "INSERT INTO writers VALUES (1, 'metrics', '', '', '', '', 1, 1, ?, ?)",
+            (ago(LONGER), ago(points)),
         )
-    db.execute("INSERT INTO writers VALUES (1, 'logs', '', '', '', 1, 1, ?, ?)", (ago(0), ago(0)))
+    db.execute("INSERT INTO writers VALUES (1, 'logs', '', '', '', '', 1, 1, ?, ?)", (ago(0), ago(0)))
     columns = {row["name"] for row in db.execute("PRAGMA table_info(runs)")}
     row = db.execute("SELECT * FROM seen").fetchone()
     assert set(row.keys()) == columns | {"silent"}
