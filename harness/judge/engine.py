@@ -59,6 +59,10 @@ def _rank_pods(case: Case) -> Finding:
     return pods.refused(case) or controllers.no_job(case) or pods.rank_pods(case)
 
 
+def _apart(facts: Facts) -> bool:
+    return any(finding.name == "world" and finding.result == "FAIL" for finding in facts.findings)
+
+
 CHECKS: dict[CheckId, Judge] = {
     "harness": lambda facts: launching.ended(facts.manifest),
     "stages": lambda facts: launching.stages(facts.manifest),
@@ -88,7 +92,7 @@ CHECKS: dict[CheckId, Judge] = {
     "ground-truth-complete": unification.truth_complete,
     "ranks-logged": unification.ranks_logged,
     "recorders-agree": lambda facts: facts.agreement.finding(),
-    "keys": lambda facts: keys.check(facts.agreement),
+    "keys": lambda facts: keys.check(facts.agreement, _apart(facts)),
     "restarts": lambda facts: restarts.check(facts.case, facts.truths),
     "code": lambda facts: code.check(facts.case, facts.truths, [other for _, other in facts.agreement.pairs]),
     "run-exists": lambda facts: attachment.run_exists(facts.attached),
@@ -137,7 +141,8 @@ def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
     ordered = [*decisive(ours), *decisive(theirs)]
     checks = [finding.check for finding in [*ours, *theirs]]
     if not ordered:
-        return Verdict(verdict="PASS", explanation=_praise(ours, accounts.sentence(facts)), checks=checks)
+        text = _praise(facts, ours, accounts.sentence(facts))
+        return Verdict(verdict="PASS", explanation=text, checks=checks)
     first = ordered[0].check
     rest = [
         f"{c.cause}: {c.explanation}" for f in ordered[1:] if (c := f.check).cause and c.cause != first.cause
@@ -211,10 +216,10 @@ def _unless_too_early(facts: Facts, finding: Finding) -> Finding:
     return replace(finding, result="UNKNOWN", cause=None, head=text, details=(), why=())
 
 
-def _praise(findings: list[Finding], accounted: str) -> str:
+def _praise(facts: Facts, findings: list[Finding], accounted: str) -> str:
     """Return why the verdict is PASS: what was proven first of all, each restart, and the accounts."""
     said = {finding.name: explanation(finding.head, finding.details) for finding in findings}
-    some = any(finding.name == "ranks-logged" and finding.head.startswith("only") for finding in findings)
+    some = "ranks-logged" in said and len(facts.case.logging) < len(facts.case.ranks)
     notes = [one.name for one in findings if one.name in ("restarts", "collisions", "keys") and one.details]
     telling = [*TELLING, *["ranks-logged"] * some, *notes]
     untracked = (

@@ -13,7 +13,7 @@ from typing import Final
 from harness.core.checks import CheckId
 from harness.judge.agreement import Agreement
 from harness.judge.case import names
-from harness.judge.finding import Finding, counted, found, passed
+from harness.judge.finding import Finding, counted, found, passed, unknown
 from harness.judge.truth import Truth
 
 CHECK: Final[CheckId] = "keys"
@@ -72,8 +72,8 @@ def _meant(agreement: Agreement, left: Left) -> bool:
     return left.type == NONE and not others and left.key not in truth.metrics
 
 
-def check(agreement: Agreement) -> Finding:
-    """Check `keys`."""
+def check(agreement: Agreement, apart: bool = False) -> Finding:
+    """Check `keys`. `apart`: the ranks were not one world, so a rank may never have run."""
     records = recorders(agreement)
     refs = [truth.path for truth in records.values() if truth is not None]
     if left := left_out(agreement):
@@ -87,6 +87,8 @@ def check(agreement: Agreement) -> Finding:
             evidence=[truth.path for rank, truth in records.items() if rank in ranks and truth is not None],
         )
     open_ = {rank: why for rank, truth in records.items() if (why := _open(truth))}
+    if apart and open_ and all(records[rank] is None for rank in open_):
+        return unknown(CHECK, "not judged: the ranks were not one world", ranks=open_)
     if open_:
         return found(
             CHECK,

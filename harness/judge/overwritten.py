@@ -24,6 +24,7 @@ class How(Enum):
 
     SAME_LIFE = "the same process logged it again"
     RESTART = "a restart that the job allows logged it again"
+    BY_SCRIPT = "the run script started the rank again, which logged it again"
     OTHER_LIFE = "another life of the rank overwrote it"
     AT_ONCE = "two processes of the rank logged it at the same time"
     OLDER_STAYS = "the client's clock went back, so the run shows the value that was logged first"
@@ -87,9 +88,10 @@ def _how(truth: Truth, before: Life, after: Life, older_stays: bool, restarts: l
         return How.OLDER_STAYS
     if before == after:
         return How.SAME_LIFE
-    if one is other or not _restarted(truth.rank, one, other, restarts):
+    restart = None if one is other else _restart(truth.rank, one, other, restarts)
+    if restart is None:
         return How.OTHER_LIFE
-    return How.RESTART
+    return How.BY_SCRIPT if restart.by_script else How.RESTART
 
 
 def _at_once(one: Attempt, other: Attempt) -> bool:
@@ -102,15 +104,15 @@ def _at_once(one: Attempt, other: Attempt) -> bool:
     return first.last_ms is not None and first.last_ms > second.start.time_ms
 
 
-def _restarted(rank: int, one: Attempt, other: Attempt, restarts: list[Restart]) -> bool:
-    """Return whether a restart that the job allows lies between two attempts."""
+def _restart(rank: int, one: Attempt, other: Attempt, restarts: list[Restart]) -> Restart | None:
+    """Return the restart, not forbidden by the job, that lies between two attempts, or None."""
     if one.start is None or other.start is None:
-        return False
-    allowed = [restart.at for restart in restarts if restart.allowed and rank in restart.ranks]
+        return None
+    allowed = (restart for restart in restarts if restart.allowed and rank in restart.ranks)
     if one.start.pod != other.start.pod:  # Their clocks may differ.
-        return bool(allowed)
+        return next(allowed, None)
     begin, end = sorted((one.start.time_ms / 1000, other.start.time_ms / 1000))
-    return any(begin - CLOCK_ERROR <= at <= end + CLOCK_ERROR for at in allowed)
+    return next((each for each in allowed if begin - CLOCK_ERROR <= each.at <= end + CLOCK_ERROR), None)
 
 
 def _who(truth: Truth, before: Life, after: Life) -> str:

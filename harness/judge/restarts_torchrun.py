@@ -41,7 +41,7 @@ def by_torchrun(case: Case, truths: list[Truth], others: list[Restart]) -> Itera
         text = f"torchrun started {names(ranks)} again at {clock(at)} {which}{why}"
         by_script = isinstance(number, str)
         if by_script:
-            text = f"the run script started torchrun again at {clock(at)}, and that {names(ranks)}{why}"
+            text = f"the run script started torchrun with {names(ranks)} again at {clock(at)}{why}"
         allowed = not isinstance(number, int) or limit is None or number <= limit
         yield Restart(at, ranks, text, allowed, [f"truth/{rank}.jsonl" for rank in ranks], by_script)
     if not (counted or others):

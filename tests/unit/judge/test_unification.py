@@ -20,8 +20,12 @@ from harness.evidence.truth_records import (
     TruthRow,
     TruthStart,
 )
-from harness.judge import judge
+from harness.judge import judge, overwritten
+from harness.judge.attempt import Attempt
 from harness.judge.points import compact
+from harness.judge.restart import Restart
+from harness.judge.series import Series
+from harness.judge.truth import Life, Truth
 from harness.workers.ground_truth import Recorder
 from harness.workers.truth_frames import digest
 
@@ -400,6 +404,21 @@ def test_a_second_process_without_a_restart_is_no_life_that_the_job_allows(judge
     job = relived(bundles.healthy(), one, [begun(23, BEGUN + 500), *at_steps(0, 2, 0.75, BEGUN + 600)])
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("FAIL", "unification.overwritten")
+
+
+@pytest.mark.parametrize(
+    ("by_script", "how"), [(False, overwritten.How.RESTART), (True, overwritten.How.BY_SCRIPT)]
+)
+def test_who_started_the_rank_again_is_told(by_script: bool, how: overwritten.How) -> None:
+    """Contract: a loop in the run script is no restart that the job allows."""
+    truth = Truth(0, [Attempt(begun(7, BEGUN)), Attempt(begun(23, BEGUN + 500))])
+    truth.lives = [Life(0, 0, True), Life(1, 0, True)]
+    series = Series()
+    for value, mark in ((0.5, 0), (0.75, 1)):
+        series.put(3, value, BEGUN + mark, mark)
+    truth.rows = {"loss": series}
+    restart = Restart(BEGUN / 1000, [0], "again", allowed=True, by_script=by_script)
+    assert [one.how for one in overwritten.find([truth], [restart])] == [how]
 
 
 def past_the_limit(tmp_path: Path, rows: list[tuple[str, int, float]], limit: int) -> bundles.Job:

@@ -58,6 +58,16 @@ def test_pods_that_trained_alone_are_named_with_the_reason(judged, options, why)
     assert "ll ranks met" not in " ".join(one.explanation for one in verdict.checks)
 
 
+def test_ranks_that_were_no_world_have_no_open_account_of_keys_of_their_own(judged):
+    job = alone(bundles.healthy(), "--nnodes=1")
+    launch = job.manifest.launch.model_copy(update={"recorder": True, "accounts": ["keys"]})
+    job.manifest = job.manifest.model_copy(update={"launch": launch})
+    verdict = judged(job)
+    assert verdict.cause == "variables.world_of_one"
+    assert (check(verdict, "keys").cause, check(verdict, "keys").result) == (None, "UNKNOWN")
+    assert verdict.consequences == []
+
+
 def test_worlds_of_several_ranks_in_one_pod_each_are_of_the_wrong_size(judged):
     verdict = judged(alone(bundles.healthy(per_node=2), "--nnodes=1", world=2))
     assert (verdict.verdict, verdict.cause) == ("FAIL", "rendezvous.world_size"), verdict.explanation
