@@ -96,7 +96,9 @@ def test_a_cluster_that_is_there_is_never_deleted(cluster: Ready, theirs: Settin
     assert Kube(cluster.kind.kubeconfig, cluster.kind.context).silence() is None
 
 
-@pytest.mark.parametrize(("what", "namespace"), [("kueue", "kueue-system"), ("queue", None)])
+# Kueue last: its webhook may refuse changes of a queue for a moment after it is back.
+@pytest.mark.nightly
+@pytest.mark.parametrize(("what", "namespace"), [("queue", None), ("kueue", "kueue-system")])
 def test_install_changes_nothing_that_somebody_else_made(
     cluster: Ready, theirs: Settings, what: str, namespace: str | None
 ) -> None:
