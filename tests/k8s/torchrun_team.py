@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import subprocess
@@ -136,7 +137,8 @@ class Team:
                 self.kube.apply(document)
         (folder / "token").write_text(self._token("first"))
         found = self.kube.configuration
-        server = {"server": found.host, "certificate-authority": str(found.ssl_ca_cert)}
+        authority = base64.b64encode(Path(found.ssl_ca_cert).read_bytes()).decode()
+        server = {"server": found.host, "certificate-authority-data": authority}
         document = {
             "current-context": "own",
             "contexts": [{"name": "own", "context": {"cluster": "kind", "user": manifests.NAME}}],
