@@ -35,10 +35,12 @@ _installed = False
 def install() -> None:
     """Wrap the client as soon as this process imports it. Does nothing outside a launch of the harness.
 
-    Python calls this twice where both the .pth file and PYTHONPATH lead here.
+    Python calls this twice where both the .pth file and PYTHONPATH lead here. A process whose HARNESS_NONCE is
+    empty is not recorded.
     """
     global _installed  # noqa: PLW0603
-    if _installed or not (os.environ.get("HARNESS_NONCE") or _inherit()):
+    nonce = os.environ.get("HARNESS_NONCE")
+    if _installed or nonce == "" or not (nonce or _inherit()):
         return
     _installed = True
     is_rank = started_by_torchrun(os.environ)

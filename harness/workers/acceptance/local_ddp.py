@@ -121,19 +121,20 @@ class LocalDdp:
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of torchrun: without the pod's own job, and without the harness' nonce.
+    """Return the environment of torchrun: without the pod's own job, and with an empty nonce.
 
-    So ddp_tests prints no frames: this process frames each of its checks once.
+    So ddp_tests prints no frames: this process frames each of its checks once. An absent nonce would be that of
+    the pod again, because the recorder looks for it (outside.py).
     """
     kept = {
         name: value
         for name, value in variables.items()
-        if name not in (*_OWN_VARIABLES, "HARNESS_NONCE") and not name.startswith(("PET_", "TORCHELASTIC_"))
+        if name not in _OWN_VARIABLES and not name.startswith(("PET_", "TORCHELASTIC_"))
     }
     root = Path(__file__).resolve().parents[(__package__ or "").count(".") + 1]
     kept["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), kept.get("PYTHONPATH"))))
     kept.setdefault("OMP_NUM_THREADS", "1")
-    return kept
+    return {**kept, "HARNESS_NONCE": ""}
 
 
 def read(path: Path) -> dict[str, Any] | None:

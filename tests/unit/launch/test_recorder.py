@@ -129,6 +129,16 @@ def test_a_program_with_a_clean_environment_is_led_to_the_recorder(
     assert [event.kind for event in events] == ["start", "end"]
 
 
+def test_a_process_with_an_empty_nonce_is_not_recorded(site_packages: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    program = f"import site; site.addsitedir({str(site_packages)!r})"
+    script = f"env -i HARNESS_NONCE= RANK=1 LOCAL_RANK=0 {shlex.join([sys.executable, '-c', program])}"
+    environment = {"PATH": os.environ["PATH"], "HARNESS_NONCE": "n", "HARNESS_LOG": str(log)}
+    subprocess.run(["sh", "-c", f"{script}; true"], env=environment, timeout=60, check=True)
+    assert log.read_text() == ""
+
+
 def test_the_pth_file_does_nothing_where_the_recorder_is_not_mounted(tmp_path: Path) -> None:
     (tmp_path / "harness_recorder.pth").write_text(
         recorder.MOUNTED.sources["harness_recorder.pth"].read_text().replace(recorder.FOLDER, "/nowhere")
