@@ -35,8 +35,8 @@ _installed = False
 def install() -> None:
     """Wrap the client as soon as this process imports it. Does nothing outside a launch of the harness.
 
-    Python calls this twice where both the .pth file and PYTHONPATH lead here. A process whose HARNESS_NONCE is
-    empty is not recorded.
+    Python calls this twice where both the .pth file and PYTHONPATH lead here. A process whose HARNESS_NONCE
+    is empty is not recorded.
     """
     global _installed  # noqa: PLW0603
     nonce = os.environ.get("HARNESS_NONCE")

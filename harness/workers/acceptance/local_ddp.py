@@ -123,8 +123,8 @@ class LocalDdp:
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of torchrun: without the pod's own job, and with an empty nonce.
 
-    So ddp_tests prints no frames: this process frames each of its checks once. An absent nonce would be that of
-    the pod again, because the recorder looks for it (outside.py).
+    So ddp_tests prints no frames: this process frames each of its checks once. An absent nonce would be that
+    of the pod again, because the recorder looks for it (outside.py).
     """
     kept = {
         name: value
