@@ -176,5 +176,5 @@ def test_a_torchrun_that_the_script_starts_again_is_no_restart_by_torchrun(judge
         )
         job.truth[rank] = [first, *job.rows(rank), second, *job.truth[rank]]
     told = check(judged(job), "restarts")
-    assert "the run script started torchrun again" in told.explanation
+    assert "the run script started torchrun with rank 0 again" in told.explanation
     assert "as the job allows" not in told.explanation
