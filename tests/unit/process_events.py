@@ -47,6 +47,14 @@ class PodEvents:
         if group:
             self.add("group", pid, rank=rank, world=world)
 
+    def torchrun(self, rank: int, *, group: bool = True, how: str = "exit", open_: int = 0) -> None:
+        """Record a torchrun that met another one, and its only rank of a world of two, which ended with 0."""
+        self.agent(7, "--nnodes=2")
+        self.workers(7, [(20, 0, rank, 2)])
+        self.rank(20, rank, 2, group=group)
+        self.end(20, how=how, open_=open_)
+        self.result(7)
+
     def end(self, pid: int, code: int = 0, how: str = "exit", error: str = "", open_: int = 0) -> None:
         self.add("end", pid, how=how, code=code, error=error, open=open_)
 

@@ -82,12 +82,7 @@ def test_a_log_with_a_gap_proves_no_missing_end(judged):
 def test_os_exit_before_the_client_finished_is_early(judged):
     job = recorded(bundles.healthy())
     for index in range(2):
-        pod = PodEvents(job, index)
-        pod.agent(7, "--nnodes=2")
-        pod.workers(7, [(20, 0, index, 2)])
-        pod.rank(20, index, 2)
-        pod.end(20, how="os._exit", open_=index)
-        pod.result(7)
+        PodEvents(job, index).torchrun(index, how="os._exit", open_=index)
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.exited_early", [1])
 

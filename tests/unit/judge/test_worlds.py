@@ -130,12 +130,7 @@ def test_a_group_that_the_script_made_for_itself_counts_more_than_torchruns(judg
 def test_ranks_that_torchrun_started_have_met_without_a_process_group(judged):
     job = recorded(bundles.healthy())
     for index in range(2):
-        pod = PodEvents(job, index)
-        pod.agent(7, "--nnodes=2")
-        pod.workers(7, [(20, 0, index, 2)])
-        pod.rank(20, index, 2, group=False)
-        pod.end(20)
-        pod.result(7)
+        PodEvents(job, index).torchrun(index, group=False)
     assert judged(job).verdict == "PASS"
 
 
@@ -198,12 +193,7 @@ def test_processes_of_an_earlier_pod_do_not_count(judged):
 def test_a_world_with_a_rank_in_two_pods_is_none(judged):
     job = recorded(bundles.healthy())
     for index in range(2):
-        pod = PodEvents(job, index)
-        pod.agent(7, "--nnodes=2")
-        pod.workers(7, [(20, 0, 1, 2)])
-        pod.rank(20, 1, 2)
-        pod.end(20)
-        pod.result(7)
+        PodEvents(job, index).torchrun(1)
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("FAIL", "rendezvous.world_size")
     assert "rank 1 ran in several pods" in check(verdict).explanation.lower()
