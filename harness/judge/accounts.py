@@ -15,7 +15,7 @@ def sentence(facts: Facts) -> str:
     if "exits" not in closed:
         return ""
     lives = sum(map(len, facts.case.lives.values()))
-    told = [f"{lives} {'process' if lives == 1 else 'processes'}"]
+    told = [counted(lives, "process", "processes")]
     if "keys" in closed:
         told.append(f"{facts.compared.compared} keys × steps")
     told.append(counted(lives, "exit code"))

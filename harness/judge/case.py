@@ -138,16 +138,23 @@ class Case:
 
     def ranks_of(self, *indexes: int) -> list[int]:
         """Return the ranks of nodes: those that their processes had, or else those of the nodes' order."""
-        if self.world is not None and self.world.size == self.expected.ranks:
-            return [
-                rank for index in indexes for rank, node in sorted(self.world.nodes.items()) if node == index
-            ]
+        if self._recorded_nodes:
+            return [rank for index in indexes for rank, node in self._recorded_nodes.items() if node == index]
         return [index * self.per_node + local for index in indexes for local in range(self.per_node)]
 
     def node_of(self, rank: int) -> int:
         """Return the index of the node that a rank ran on."""
-        known = self.world.nodes if self.world is not None and self.world.size == self.expected.ranks else {}
-        return known.get(rank, rank // self.per_node)
+        return self._recorded_nodes.get(rank, rank // self.per_node)
+
+    @property
+    def met(self) -> bool:
+        """Return whether recorded processes prove one world of the job's size."""
+        return self.world is not None and self.world.size == self.expected.ranks
+
+    @cached_property
+    def _recorded_nodes(self) -> dict[int, int]:
+        """Map each rank to its node, in the order of the ranks; {} where no world was proved."""
+        return dict(sorted(self.world.nodes.items())) if self.world is not None and self.met else {}
 
     @property
     def logging(self) -> list[int]:

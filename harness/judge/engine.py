@@ -59,10 +59,6 @@ def _rank_pods(case: Case) -> Finding:
     return pods.refused(case) or controllers.no_job(case) or pods.rank_pods(case)
 
 
-def _apart(facts: Facts) -> bool:
-    return any(finding.name == "world" and finding.result == "FAIL" for finding in facts.findings)
-
-
 CHECKS: dict[CheckId, Judge] = {
     "harness": lambda facts: launching.ended(facts.manifest),
     "stages": lambda facts: launching.stages(facts.manifest),
@@ -92,8 +88,8 @@ CHECKS: dict[CheckId, Judge] = {
     "ground-truth-complete": unification.truth_complete,
     "ranks-logged": unification.ranks_logged,
     "recorders-agree": lambda facts: facts.agreement.finding(),
-    "keys": lambda facts: keys.check(facts.agreement, _apart(facts)),
-    "restarts": lambda facts: restarts.check(facts.case, facts.truths),
+    "keys": lambda facts: keys.check(facts.agreement, facts.failed("world")),
+    "restarts": lambda facts: restarts.check(facts.case, facts.truths, facts.restarts),
     "code": lambda facts: code.check(facts.case, facts.truths, [other for _, other in facts.agreement.pairs]),
     "run-exists": lambda facts: attachment.run_exists(facts.attached),
     "one-run": lambda facts: attachment.one_run(facts.attached, facts.recorded, facts.truths, facts.compared),

@@ -9,12 +9,13 @@ from functools import cached_property
 from harness.core.checks import CheckId
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Manifest
-from harness.judge import agreement, ends, keys, points, rewrites, truth
+from harness.judge import agreement, ends, keys, points, restarts, rewrites, truth
 from harness.judge.admission import refused
 from harness.judge.attachment import Attached
 from harness.judge.case import Case
 from harness.judge.finding import Finding
 from harness.judge.registry import REQUIREMENTS, Entry, Need, Requirement, up_to
+from harness.judge.restart import Restart
 
 
 @dataclass
@@ -53,6 +54,11 @@ class Facts:
     def truths(self) -> list[truth.Truth]:
         """Return what each rank logged: what it recorded, and what else it handed to the client."""
         return self.agreement.truths
+
+    @cached_property
+    def restarts(self) -> list[Restart]:
+        """Return every restart of a rank, by time."""
+        return restarts.seen(self.case, self.truths)
 
     @cached_property
     def agreement(self) -> agreement.Agreement:

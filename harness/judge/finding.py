@@ -84,9 +84,9 @@ def listed(details: Texts) -> str:
     return "; ".join([*details[:LIMIT], *([f"and {more} more"] if more > 0 else [])])
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number of things as text: "1 run", "2 runs"."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number of things as text: "1 run", "2 runs". `plural` is for a noun that takes no -s."""
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def passed(

@@ -21,6 +21,8 @@ NONE = "NoneType"
 NOOP = "the mode of the run is noop"
 """Begins the reason of a run that its program told to send nothing."""
 SHOWN_KEYS = 3
+Records = dict[int, Truth | None]
+"""By rank: what was recorded around its client, or None if nothing was."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Left:
         return f"step {self.first}" if self.first == self.last else f"steps {self.first} to {self.last}"
 
 
-def recorders(agreement: Agreement) -> dict[int, Truth | None]:
+def recorders(agreement: Agreement) -> Records:
     """Map each rank to what was recorded around its client, or None if nothing was."""
     seconds = {own.rank: other for own, other in agreement.pairs}
     return {
@@ -52,19 +54,20 @@ def recorders(agreement: Agreement) -> dict[int, Truth | None]:
 
 def left_out(agreement: Agreement) -> list[Left]:
     """Return everything that the ranks' clients left out and that the ranks did not mean to leave out."""
-    return [left for left in _all(agreement) if not _meant(agreement, left)]
+    records = recorders(agreement)
+    return [left for left in _all(records) if not _meant(records, left)]
 
 
-def _all(agreement: Agreement) -> Iterable[Left]:
-    for rank, truth in recorders(agreement).items():
+def _all(records: Records) -> Iterable[Left]:
+    for rank, truth in records.items():
         for attempt in truth.attempts if truth is not None else ():
             for (key, kind, why), (count, first, last) in attempt.left.items():
                 yield Left(rank, key, kind, why, count, first, last)
 
 
-def _meant(agreement: Agreement, left: Left) -> bool:
+def _meant(records: Records, left: Left) -> bool:
     """Return whether no value is missing: of a key that only ever was None, of a rank that sends nothing."""
-    truth = recorders(agreement)[left.rank]
+    truth = records[left.rank]
     assert truth is not None
     if left.why.startswith(NOOP):
         return not truth.count and not any(a.account and a.account.logged for a in truth.attempts)
@@ -109,7 +112,7 @@ def check(agreement: Agreement, apart: bool = False) -> Finding:
         CHECK,
         f"{sum(account.handed for account in accounts)} keys × steps",
         refs,
-        details=_notes(agreement),
+        details=_notes(records),
     )
 
 
@@ -158,15 +161,15 @@ def _open(truth: Truth | None) -> str:
     return ""
 
 
-def _notes(agreement: Agreement) -> list[str]:
+def _notes(records: Records) -> list[str]:
     """Return what a reader of a PASS should know of values that were left out or came another way."""
-    none = [left for left in _all(agreement) if left.type == NONE]
-    noop = [left for left in _all(agreement) if left.why.startswith(NOOP)]
+    none = [left for left in _all(records) if left.type == NONE]
+    noop = [left for left in _all(records) if left.why.startswith(NOOP)]
     notes = [f"only ever None, so not logged: {_keys(none)}"] if none else []
     notes += [f"{NOOP}: {_keys(noop)}"] if noop else []
     past = {
         rank: count
-        for rank, truth in recorders(agreement).items()
+        for rank, truth in records.items()
         if truth is not None
         and (count := sum(attempt.account.past for attempt in truth.attempts if attempt.account))
     }

@@ -24,7 +24,7 @@ def check(attached: Attached) -> Finding:
     if not case.launch.recorder:
         return _without_recorder(attached)
     recorded = {_process(event.id) for _, event in case.bundle.processes()}
-    number = f"{len(recorded)} {'process' if len(recorded) == 1 else 'processes'}"
+    number = counted(len(recorded), "process", "processes")
     if attached.attachments is None or summary is None or not summary.processes:
         return passed(
             "processes", f"{number} recorded; this tracker does not name the processes that it heard"
@@ -52,7 +52,7 @@ def _without_recorder(attached: Attached) -> Finding:
     lives = sum(
         isinstance(line, TruthStart) for rank in case.ranks for _, line in case.bundle.truth_parts(rank)
     )
-    text = f"{counted(len(own), 'attachment')} of {counted(lives, 'recorded life')}".replace("lifes", "lives")
+    text = f"{counted(len(own), 'attachment')} of {counted(lives, 'recorded life', 'recorded lives')}"
     if len(own) > lives:
         text += ": no recorder was mounted (HARNESS_RECORDER=false), and the others are of nobody known"
         return found("processes", "unification.unrecorded_process", text, evidence=REFS[:1])

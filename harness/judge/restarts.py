@@ -30,9 +30,8 @@ def seen(case: Case, truths: list[Truth]) -> list[Restart]:
     return sorted([*by_torchrun(case, truths, others), *others], key=lambda restart: restart.at)
 
 
-def check(case: Case, truths: list[Truth]) -> Finding:
-    """Check `restarts`."""
-    restarts = seen(case, truths)
+def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
+    """Check `restarts`, which are those that were `seen`."""
     if not restarts:
         several = beside(truths)
         text = f"nothing was started again; {'; '.join(several)}" if several else "every rank ran once"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.judge import delivery, keys, overwritten, restarts
+from harness.judge import delivery, keys, overwritten
 from harness.judge.case import Case, names
 from harness.judge.facts import Facts
 from harness.judge.finding import LIMIT, Finding, counted, found, listed, passed, unknown
@@ -213,7 +213,7 @@ def _own_collisions(facts: Facts) -> Finding:
     """Judge points that ranks overwrote themselves. Some are a note in a PASS."""
     records = keys.recorders(facts.agreement)
     truths = [records[truth.rank] or truth for truth in facts.truths]
-    again = overwritten.find(truths, restarts.seen(facts.case, facts.truths))
+    again = overwritten.find(truths, facts.restarts)
     if not again:
         return passed("collisions", "no metric and step was logged with different values")
     points = sum(one.count for one in again)

@@ -12,6 +12,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -121,57 +122,21 @@ def _after_loading(spec: ModuleSpec) -> None:
 
 def _wrap(module: ModuleType) -> None:
     """Wrap a module's calls. A module that is not as expected stays as it is, and the log says so."""
-    for wrap in _WRAPPED[module.__name__]:
+    for ours, function in _WRAPPED[module.__name__]:
         try:
-            wrap(module)
+            getattr(import_module(f".{ours}", __package__), function)(module)
         except Exception as error:
             say(f"does not know this {module.__name__}: {error!r}")
 
 
-def _wrap_client(module: ModuleType) -> None:
-    from . import outside_client
-
-    outside_client.wrap(module)
-
-
-def _wrap_run(module: ModuleType) -> None:
-    from . import outside_process
-
-    outside_process.wrap_run(module)
-
-
-def _wrap_interface(module: ModuleType) -> None:
-    from . import outside_process
-
-    outside_process.wrap_interface(module)
-
-
-def _wrap_uploader(module: ModuleType) -> None:
-    from . import outside_process
-
-    outside_process.wrap_uploader(module)
-
-
-def _wrap_group(module: ModuleType) -> None:
-    from . import outside_process
-
-    outside_process.wrap_group(module)
-
-
-def _wrap_agent(module: ModuleType) -> None:
-    from . import outside_process
-
-    outside_process.wrap_agent(module)
-
-
 _WRAPPED = {
-    CLIENT: (_wrap_client, _wrap_run),
-    "pluto.iface": (_wrap_interface,),
-    "pluto.sync.process": (_wrap_uploader,),
-    "torch.distributed.distributed_c10d": (_wrap_group,),
-    "torch.distributed.elastic.agent.server.local_elastic_agent": (_wrap_agent,),
+    CLIENT: (("outside_client", "wrap"), ("outside_process", "wrap_run")),
+    "pluto.iface": (("outside_process", "wrap_interface"),),
+    "pluto.sync.process": (("outside_process", "wrap_uploader"),),
+    "torch.distributed.distributed_c10d": (("outside_process", "wrap_group"),),
+    "torch.distributed.elastic.agent.server.local_elastic_agent": (("outside_process", "wrap_agent"),),
 }
-"""Module → what to do when a process has imported it."""
+"""Module → which function of which of our modules wraps it. Ours is imported only where it is needed."""
 
 
 def _at_exit(process: int, is_rank: bool) -> None:

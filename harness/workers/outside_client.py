@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, Callable, ClassVar  # noqa: UP035 - Python 3.9
 
 from . import client_rules, client_state, outside, outside_account, truth_frames
-from .ground_truth import STDOUT, Recorder
+from .ground_truth import Recorder
 from .outside_account import Account, Leaf, Queue, Queued
 
 
@@ -300,7 +300,7 @@ def begin() -> None:
     if rank is None or outside.records_elsewhere(os.environ):
         return
     limit = int(os.environ.get("HARNESS_TRUTH_ROWS", "200000"))
-    stream = Stream(os.environ["HARNESS_NONCE"], rank, row_limit=limit, fd=_log_of_the_container())
+    stream = Stream(os.environ["HARNESS_NONCE"], rank, row_limit=limit, fd=outside.log_of_the_container())
     stream.code()
     os.environ[outside.RECORDED_BY] = f"{os.getpid()}:{rank}:{stream.attempt}"
     _recording = Outside(stream)
@@ -321,7 +321,7 @@ def _tell_of_a_child(op: Any) -> None:
         outside.say(text)
         head = {"k": "fault", "r": int(rank), "a": attempt, "q": -os.getpid(), **Stream.mark}
         line = truth_frames.encode(os.environ["HARNESS_NONCE"], {**head, "text": text})
-        os.write(_log_of_the_container(), (line + "\n").encode())
+        os.write(outside.log_of_the_container(), (line + "\n").encode())
     except Exception as error:
         outside.say(f"could not tell of a child of the rank: {error!r}")
 
@@ -431,12 +431,3 @@ def _milliseconds(timestamp: Any) -> int:
     given = isinstance(timestamp, (int, float)) and not isinstance(timestamp, bool)
     seconds = timestamp if given and 0 < timestamp < float("inf") else time.time()
     return int(seconds * 1000)
-
-
-def _log_of_the_container() -> int:
-    """Return the container's own stdout, also when the program's is redirected into a file or a pipe."""
-    path = os.environ.get("HARNESS_LOG", "")
-    try:
-        return os.open(path, os.O_WRONLY | os.O_APPEND) if path else STDOUT
-    except OSError:
-        return STDOUT

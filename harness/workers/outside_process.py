@@ -339,8 +339,6 @@ def _failed(agent: Any, result: Any) -> None:
 def _message(failure: Any) -> str:
     """Return what the error file of a failed rank says, or what torchrun made of its exit code."""
     given = failure.message
-    if isinstance(given, dict):
-        given = given.get("message", given)
-    if isinstance(given, dict):
-        given = given.get("message", given)
+    while isinstance(given, dict) and "message" in given:
+        given = given["message"]
     return str(given)[:120]
