@@ -17,6 +17,7 @@ Standard library only, Python 3.9 and later.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import os
@@ -51,7 +52,7 @@ class _State:
         self.pid = os.getpid()
         self.started = self.ended = False
         self.asked: object = None
-        """What `sys.exit` was last called with, or None."""
+        """What `sys.exit`, `exit` or `quit` was last called with, or None."""
         self.open: set[int] = set()
         """The runs of Pluto's client that began here and were not finished."""
         self.group: tuple[int, int] | None = None
@@ -96,6 +97,7 @@ def start(role: str = "python") -> None:
     if sys.exit is not _exit:
         sys.exit, os._exit = _exit, _exit_at_once  # type: ignore[assignment]
         os.execv, os.execve = _before_exec(os.execv), _before_exec(os.execve)
+        _note_quitters()
     given = {name: os.environ[name][:200] for name in WORLD if name in os.environ}
     head = {"pid": os.getpid(), "ppid": os.getppid(), "host": os.uname().nodename, "role": role}
     write({"k": "start", **head, "argv": _arguments(), "env": given})
@@ -170,6 +172,20 @@ def _command_line() -> list[str]:
 def _exit(status: object = None, /) -> None:
     _here().asked = status
     _EXIT(status)  # type: ignore[arg-type]
+
+
+def _note_quitters() -> None:
+    """Note what the builtins `exit` and `quit` are called with. They raise SystemExit without `sys.exit`."""
+    quitter: Any = type(getattr(builtins, "exit", None))
+    original = quitter.__dict__.get("__call__")
+    if original is None or quitter.__name__ != "Quitter":
+        return  # Python runs without `site`, or the program has an `exit` of its own.
+
+    def leave(self: Any, code: object = None) -> None:
+        _here().asked = code
+        original(self, code)
+
+    quitter.__call__ = leave
 
 
 def _exit_at_once(status: int) -> None:

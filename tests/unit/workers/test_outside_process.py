@@ -44,6 +44,8 @@ def ran(folder: Path, program: str, **env: str) -> tuple[int, list[ProcessLine],
         ("import os; os._exit(4)", 4, "os._exit", ""),
         ("import os\nif os.fork() == 0: os._exit(9)\nos.wait()", 0, "exit", ""),
         ("import sys\ntry: sys.exit(5)\nfinally: pass", 5, "exit", ""),
+        ("exit(7)", 7, "exit", ""),
+        ("quit('no data')", 1, "exit", ""),
     ],
 )
 def test_a_rank_records_its_end(folder: Path, program: str, code: int, how: str, error: str) -> None:
