@@ -84,8 +84,8 @@ def mark_nodes(
             node_marks.undo(kube) if undo else node_marks.mark(kube, verdicts, taint=taint, doubtful=doubts)
         )
     if as_json:
-        told = {"changed": done.changed, "unchanged": done.unchanged, "absent": done.absent}
-        dump({**told, "not_tainted": doubts})
+        nodes = {"changed": done.changed, "unchanged": done.unchanged, "absent": done.absent}
+        dump({**nodes, "not_tainted": doubts})
     else:
         for name in done.changed:
             print(f"{name}: {verdicts.get(name, 'restored')}")
