@@ -83,7 +83,8 @@ class ProcessEnd(ProcessEvent):
     kind: Literal["end"] = "end"
     how: Literal["exit", "exception", "os._exit", "exec"]
     """"exec": the process became another program."""
-    code: int
+    code: int | None
+    """None: Python before 3.12 does not tell the exit code of a program that raises SystemExit by itself."""
     error: str = ""
     open: int = 0
     """The number of runs of Pluto's client that it had not finished."""

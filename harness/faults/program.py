@@ -35,8 +35,6 @@ class Launch(Strict):
     """In each pod."""
     torch: bool = False
     alone: bool = False
-    proved: bool = True
-    """False: nothing but variables says that the ranks are one world."""
 
 
 class Wrap(Strict):

@@ -157,8 +157,6 @@ class Account:
 
     def _doubts(self) -> None:
         does = self.program.worker
-        if not self.program.launched.proved:
-            self.doubts.append("nothing but variables says that the ranks are one world")
         if does.second:
             self.doubts.append(f"a second {does.second}")
         children = {journal.role for journal in self.journals if not journal.role.startswith("rank")}

@@ -28,6 +28,8 @@ NAME = "trainer"
 """Of the Job and of its headless Service. programs.yaml has the first pod's name: trainer-0.trainer."""
 JOURNALS = "/witness"
 GRACE_SECONDS = 30
+CPU_SHARES = 256
+"""Of 1024: programs leave the CPU to whatever else runs on this machine."""
 DOCKER_SECONDS = 120.0
 
 
@@ -145,6 +147,7 @@ class Pods:
         _docker(
             "run",
             "--detach",
+            f"--cpu-shares={CPU_SHARES}",
             *words,
             container["image"],
             *container["command"],

@@ -23,6 +23,11 @@ _OF_A_PEER = re.compile(
     r"[Cc]onnection (closed|reset|was)|Broken pipe|Socket closed|SignalException|\bgloo\b.*recv"
 )
 
+_UNTOLD = (
+    "it raises SystemExit by itself, whose code Python before 3.12 tells nobody, and the script may hide it:"
+    " start the rank by torchrun, call sys.exit, or let the script end with the rank's command"
+)
+
 
 @dataclass(frozen=True)
 class BadEnd:
@@ -105,7 +110,7 @@ def _code(life: RankLife) -> int | None:
         return next(code for code in codes if code)
     agent = life.agent
     good = agent is not None and agent.result is not None and agent.result.state == "SUCCEEDED"
-    return 0 if codes or good else None
+    return 0 if codes or good else None  # where no code is known, check `exits` says so
 
 
 def _error(life: RankLife) -> str:
@@ -148,15 +153,25 @@ def check(case: Case, before: list[Finding]) -> Finding:
     lives = {life.rank: life for index in sorted(case.lives) for life in case.lives[index]}
     # A worker that records by itself ends its record as the last thing that it does.
     own = set() if case.launch.recorder else set(filter(case.told_all, case.ranks))
-    lacking = [rank for rank in case.ranks if rank not in lives or not (rank in own or _sources(lives[rank]))]
+    lacking = [
+        rank for rank in case.ranks if rank not in lives or not (rank in own or _sources(case, lives[rank]))
+    ]
     if lacking:
         text = f"the end of {names(lacking)} is known from its pod alone"
-        return found("exits", "run.evidence_missing", text, ranks=lacking, evidence=[PATH])
+        untold = [rank for rank in lacking if rank in lives and any(e.code is None for e in lives[rank].ends)]
+        why = [_UNTOLD] if untold else []
+        return found("exits", "run.evidence_missing", text, why=why, ranks=lacking, evidence=[PATH])
     refs = [life.ref for life in lives.values()][:8]
     return passed("exits", f"{counted(len(lives), 'exit code')}, each from two sources", refs)
 
 
-def _sources(life: RankLife) -> list[ProcessEnd | ProcessRecord]:
+def _sources(case: Case, life: RankLife) -> list[ProcessEnd | ProcessRecord | str]:
     """Return who besides its pod told how a rank ended."""
     agents = [life.agent] if life.agent is not None and life.agent.result is not None else []
-    return [*life.ends, *agents]
+    told = [end for end in life.ends if end.code is not None]
+    passes_on = [
+        text
+        for index, lives in case.lives.items()
+        if life in lives and hiding.passes_on(text := hiding.script(case, index))
+    ]
+    return [*told, *agents, *(passes_on if life.ends else [])]

@@ -26,6 +26,15 @@ def script(case: Case, index: int) -> str:
     return ""
 
 
+def passes_on(text: str) -> bool:
+    """Return whether a script surely ends with the exit code of the one program that it starts."""
+    lines = _lines(text)
+    started = [line for line in lines if _PROGRAM.search(line)]
+    if not lines or started != lines[-1:] or any(re.match(r"trap\b", line) for line in lines):
+        return False
+    return not re.search(r"[|;&`(]|^(!|if|while|until|for|case)\b|^!", lines[-1])
+
+
 def _weight(word: str) -> tuple[bool, int]:
     """Order words by how likely they are the user's script: one that starts a program, and the longest."""
     return "KONDUKTOR" in word or ("/opt/harness/" not in word and bool(_PROGRAM.search(word))), len(word)

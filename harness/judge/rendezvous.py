@@ -10,7 +10,7 @@ from harness.core.causes import CauseId
 from harness.evidence import torchrun
 from harness.evidence.schema import Asked, RendezvousSnapshot
 from harness.evidence.torchrun import Agent
-from harness.judge import services
+from harness.judge import services, worlds
 from harness.judge.case import Case, names
 from harness.judge.causes import CAUSES
 from harness.judge.ends import End
@@ -91,7 +91,14 @@ def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
     if not waiting:
         return None
     scene = Scene(nodes, waiting, ends, case.expected.num_nodes)
-    told = _process(scene) or _dns(scene, services.problem(case)) or _tcp(scene) or _id(scene) or _size(scene)
+    told = (
+        _alone(case, scene)
+        or _process(scene)
+        or _dns(scene, services.problem(case))
+        or _tcp(scene)
+        or _id(scene)
+        or _size(scene)
+    )
     where = waiting[0].where
     text = f"{_who(waiting)} waited at {where} and did not meet, and no difference between them was seen"
     cause, guilty, text = told or ("rendezvous.timeout", waiting, text)
@@ -119,6 +126,28 @@ def _who(nodes: Iterable[Node]) -> str:
 
 def _places(nodes: list[Node]) -> str:
     return " and ".join(node.place for node in nodes) if len(nodes) < 3 else _who(nodes)
+
+
+def _alone(case: Case, scene: Scene) -> Told:
+    """Detect nodes that trained without the others, and a torchrun that waits in a rendezvous of its own."""
+    alone = [node for node in scene.nodes if worlds.alone(case, node.index)]
+    apart = [node for node in scene.waiting if _standalone(node)]
+    if scene.size < 2 or not (alone or apart):
+        return None
+    lives = [life for node in alone for life in case.lives[node.index]]
+    told = [f"{node.place} trained alone: {worlds.why_alone(case.lives[node.index][0])}" for node in alone]
+    told += [
+        f"{node.place} waits in a rendezvous of its own: its torchrun has --standalone" for node in apart
+    ]
+    cause: CauseId = "rendezvous.world_size"
+    if {life.world for life in lives} <= {1}:
+        cause = "variables.world_of_one"
+    return cause, [*alone, *apart], "; ".join(told)
+
+
+def _standalone(node: Node) -> bool:
+    commands = [process.command for process in node.seen.processes] if node.seen else []
+    return any("standalone" in (torchrun.options(command) or {}) for command in commands)
 
 
 def _process(scene: Scene) -> Told:

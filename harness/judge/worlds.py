@@ -6,8 +6,6 @@ each calls itself rank 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from harness.evidence import torchrun
 from harness.evidence.worlds import PATH, ProcessRecord, RankLife
 from harness.judge.case import Case, names
@@ -33,9 +31,9 @@ def check(case: Case, before: list[Finding]) -> Finding:
         return found(
             "world", "run.evidence_missing", text, why=why, ranks=case.ranks_of(*silent), evidence=[PATH]
         )
-    alone = [index for index in nodes if _whole_by_itself(case.lives[index])]
-    if alone and case.expected.num_nodes > 1:
-        return _apart(case, alone)
+    apart = [index for index in nodes if alone(case, index)]
+    if apart and case.expected.num_nodes > 1:
+        return _apart(case, apart)
     result = _not_one(case)
     return unknown("world", "see rank-exit") if result.result != "FAIL" and ended_badly else result
 
@@ -53,9 +51,9 @@ def _refs(case: Case) -> list[str]:
     return [life.ref for index in sorted(case.lives) for life in case.lives[index]][:8]
 
 
-def _whole_by_itself(lives: Iterable[RankLife]) -> bool:
+def alone(case: Case, index: int) -> bool:
     """Return whether the ranks of a node are a world of their own."""
-    pairs = {(life.rank, life.world) for life in lives}
+    pairs = {(life.rank, life.world) for life in case.lives.get(index, ())}
     sizes = {world for _, world in pairs}
     return any({rank for rank, world in pairs if world == size} == set(range(size)) for size in sizes)
 

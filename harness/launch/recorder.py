@@ -24,6 +24,7 @@ _MODULES = (
     "outside_client",
     "outside_account",
     "outside_process",
+    "outside_exit",
     "ground_truth",
     "kept_rows",
     "client_rules",

@@ -107,7 +107,6 @@ class Call:
         self.queued: Queued | None = None
 
 
-Known = tuple[int, bool, Queue | None]  # Python 3.9
 MAX_NAMES = 100_000
 
 
@@ -138,7 +137,7 @@ class Outside:
         """Return whether this is the process that records, and not a child that was forked from it."""
         return self._pid == os.getpid()
 
-    def known(self, op: Any) -> Known:
+    def known(self, op: Any) -> tuple[int, bool, Queue | None]:
         """Return the number of a run object, and watch its queue from now on."""
         with self._lock:
             if op in self._runs:

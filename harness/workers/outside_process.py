@@ -11,13 +11,12 @@ The JSON has "k" (kind) and "id" ("<pod uid>/<pid>/<start time in ticks>"), and 
      "workers":[[pid, local rank, global rank, world size], ...],"t":ms}       the agent started its ranks
     {"k":"failed","failures":[[pid, local rank, global rank, exit code, message], ...],"t":ms}
     {"k":"result","state":text,"error":text,"t":ms}        the agent's own result
-    {"k":"end","how":"exit"|"exception"|"os._exit"|"exec","code":n,"error":text,"open":runs_not_finished,"t":ms}
+    {"k":"end","how":"exit"|"exception"|"os._exit"|"exec","code":n|null,"error":text,"open":runs_not_finished,"t":ms}
 Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import functools
 import os
@@ -29,7 +28,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import outside
+from . import outside, outside_exit
 
 MAX_COMMAND, MAX_ARGUMENT = 1200, 200
 """Characters of a command line, and of one word of it, that fit a frame."""
@@ -42,7 +41,7 @@ WORLD = (
 HEADER = "X-Harness-Process"
 """The request header that names the process: harness/tracker/http.py."""
 _POD = re.compile(r"/pods/([0-9a-f]{8}-[0-9a-f-]{27})/")
-_EXIT, _PROCESS_EXIT = sys.exit, os._exit
+_PROCESS_EXIT = os._exit
 
 
 class _State:
@@ -51,8 +50,6 @@ class _State:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.started = self.ended = False
-        self.asked: object = None
-        """What `sys.exit`, `exit` or `quit` was last called with, or None."""
         self.open: set[int] = set()
         """The runs of Pluto's client that began here and were not finished."""
         self.group: tuple[int, int] | None = None
@@ -94,16 +91,16 @@ def start(role: str = "python") -> None:
     if state.started:
         return
     state.started = True
-    if sys.exit is not _exit:
-        sys.exit, os._exit = _exit, _exit_at_once  # type: ignore[assignment]
+    if os._exit is not _exit_at_once:
+        outside_exit.watch()
+        os._exit = _exit_at_once  # type: ignore[assignment]
         os.execv, os.execve = _before_exec(os.execv), _before_exec(os.execve)
-        _note_quitters()
     given = {name: os.environ[name][:200] for name in WORLD if name in os.environ}
     head = {"pid": os.getpid(), "ppid": os.getppid(), "host": os.uname().nodename, "role": role}
     write({"k": "start", **head, "argv": _arguments(), "env": given})
 
 
-def end(how: str, code: int, error: str = "") -> None:
+def end(how: str, code: int | None, error: str = "") -> None:
     """Record how this process ends. A process that never mattered writes nothing. Never raises."""
     state = _here()
     if not state.started or state.ended:
@@ -118,14 +115,7 @@ def at_exit() -> None:
     if error is not None:
         end("exception", 1, f"{type(error).__name__}: {error}")
     else:
-        end("exit", exit_code(_here().asked))
-
-
-def exit_code(asked: object) -> int:
-    """Return the exit code of `sys.exit(asked)`."""
-    if asked is None:
-        return 0
-    return asked & 0xFF if isinstance(asked, int) else 1
+        end("exit", outside_exit.code())
 
 
 def group_rank() -> int | None:
@@ -169,30 +159,11 @@ def _command_line() -> list[str]:
         return list(sys.argv)
 
 
-def _exit(status: object = None, /) -> None:
-    _here().asked = status
-    _EXIT(status)  # type: ignore[arg-type]
-
-
-def _note_quitters() -> None:
-    """Note what the builtins `exit` and `quit` are called with. They raise SystemExit without `sys.exit`."""
-    quitter: Any = type(getattr(builtins, "exit", None))
-    original = quitter.__dict__.get("__call__")
-    if original is None or quitter.__name__ != "Quitter":
-        return  # Python runs without `site`, or the program has an `exit` of its own.
-
-    def leave(self: Any, code: object = None) -> None:
-        _here().asked = code
-        original(self, code)
-
-    quitter.__call__ = leave
-
-
 def _exit_at_once(status: int) -> None:
     if _state.pid == os.getpid() and _state.started:
         # What the client has not finished may be lost, so only a finished record ends here.
         outside.ended_at_once(complete=status == 0 and finished_all())
-        end("os._exit", exit_code(status))
+        end("os._exit", outside_exit.exit_code(status))
     _PROCESS_EXIT(status)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import collections
+import contextlib
 import decimal
 import fractions
 import json
@@ -28,6 +29,9 @@ from typing import Any
 
 FOLDER = os.environ.get("PROGRAM_JOURNALS", "/witness")
 UPLOAD_SECONDS = 60.0
+CODES = {"os._exit 3": 3, "sys.exit 3": 3, "SystemExit 3": 3, "sys.exit text": 1, "exception": 1}
+CODES |= {"SIGKILL": 137, "SIGTERM": 143, "SIGABRT": 134, "interrupt": 130}
+"""The exit codes of ends that are not good."""
 KEPT_VARIABLES = ("PLUTO_", "PATH", "HOME", "NO_PROXY")
 """Beginnings of the variables of a clean environment: without them the client reaches no tracker."""
 
@@ -287,26 +291,26 @@ class Program:
     # -- the end -----------------------------------------------------------------------------------------
     def end(self, how: str) -> None:
         """End as `how` says. Returns for an end that is the end of the script."""
-        codes = {"os._exit 0": 0, "os._exit 3": 3, "sys.exit 0": 0, "sys.exit 3": 3, "sys.exit text": 1}
-        codes |= {
-            "exception": 1,
-            "SIGKILL": 137,
-            "SIGTERM": 143,
-            "SIGABRT": 134,
-            "interrupt": 130,
-            "return": 0,
-        }
-        self.journal.write("end", how=how, code=codes[how])
+        self.journal.write("end", how=how, code=CODES.get(how, 0))
         if how.startswith("SIG"):
             os.kill(os.getpid(), getattr(signal, how))
             time.sleep(10)
             self.journal.write("end", how="return", code=0)  # the signal was ignored
         if how.startswith("os._exit"):
-            os._exit(codes[how])
+            os._exit(CODES.get(how, 0))
         if how == "sys.exit text":
             sys.exit("a text")
-        if how.startswith("sys.exit"):
-            sys.exit(codes[how])
+        if how == "sys.exit caught":
+            with contextlib.suppress(SystemExit):
+                sys.exit(5)
+        elif how == "sys.exit in a thread":
+            thread = threading.Thread(target=sys.exit, args=(5,))
+            thread.start()
+            thread.join()
+        elif how.startswith("SystemExit"):
+            raise SystemExit(CODES.get(how, 0))
+        elif how.startswith("sys.exit"):
+            sys.exit(CODES.get(how, 0))
         if how == "exception":
             raise RuntimeError("a generated program ends with an exception")
         if how == "interrupt":
@@ -328,8 +332,7 @@ class Program:
             self.child(spec["child"])
         if early:
             self.end(spec["end"])
-            if spec["end"] == "return":
-                return self.close_run()
+            return self.close_run()
         if self.is_victim and spec["second"] == "init":
             self.close_run()
             self.open_run()

@@ -137,6 +137,38 @@ def test_the_end_of_a_rank_that_nobody_but_its_pod_knows_is_unknown(judged):
 
 
 @pytest.mark.parametrize(
+    ("script", "result"),
+    [
+        ("set -e\nexport A=1\npython3 a.py", "PASS"),
+        ("exec python3 a.py --out=$OUT", "PASS"),
+        ("python3 a.py\necho done", "UNKNOWN"),
+        ("python3 a.py | tee log", "UNKNOWN"),
+        ("! python3 a.py", "UNKNOWN"),
+        ("trap 'exit 0' EXIT\npython3 a.py", "UNKNOWN"),
+        ("if python3 a.py\nthen\n  date\nfi", "UNKNOWN"),
+    ],
+)
+def test_an_exit_code_that_python_does_not_tell_is_known_where_the_script_passes_it_on(
+    judged, script, result
+):
+    job = recorded(bundles.healthy())
+    for kind, state in job.objects:
+        if kind == "pod":
+            command = ["bash", "-c", script]
+            state.object["spec"]["containers"] = [{"name": bundles.CONTAINER, "command": command}]
+    for index in range(2):
+        pod = PodEvents(job, index)
+        pod.start(9, "python", RANK=index, WORLD_SIZE=2)
+        pod.add("group", 9, rank=index, world=2)
+        pod.end(9, None)
+    verdict = judged(job)
+    assert check(verdict).result == result
+    assert verdict.verdict == result
+    if result == "UNKNOWN":
+        assert "SystemExit" in check(verdict).explanation
+
+
+@pytest.mark.parametrize(
     ("script", "said"),
     [
         ("torchrun a.py || true", "|| true"),

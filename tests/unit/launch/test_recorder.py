@@ -45,6 +45,9 @@ def test_the_files_are_python_3_9(path: str) -> None:
     tree = ast.parse(MODULES[path].read_text(), feature_version=(3, 9))
     assert any(isinstance(n, ast.ImportFrom) and n.module == "__future__" for n in tree.body) or not tree.body
     assert not any(isinstance(n, ast.Match) for n in ast.walk(tree))
+    annotations = [getattr(n, name, None) for n in ast.walk(tree) for name in ("annotation", "returns")]
+    evaluated = set(ast.walk(tree)) - {inner for given in annotations if given for inner in ast.walk(given)}
+    assert not [ast.unparse(n) for n in evaluated if isinstance(n, ast.BinOp) and "| None" in ast.unparse(n)]
 
 
 def test_konduktor_mounts_it_beside_changed_scripts() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,15 +22,29 @@ def folder(tmp_path: Path) -> Path:
     return lay_out(recorder.MOUNTED, tmp_path / "recorder")
 
 
-def ran(folder: Path, program: str, **env: str) -> tuple[int, list[ProcessLine], str]:
+def pythons() -> list[str]:
+    """Return each Python of this machine. From 3.12 on, the interpreter itself tells how a program leaves."""
+    found = filter(None, (shutil.which(f"python3.{minor}") for minor in range(9, 15)))
+    runs = [
+        path
+        for path in found
+        if not subprocess.run([path, "-c", ""], check=False, capture_output=True).returncode
+    ]
+    return [sys.executable, *runs]
+
+
+PYTHONS = pythons()
+
+
+def ran(
+    folder: Path, program: str, python: str = sys.executable, **env: str
+) -> tuple[int, list[ProcessLine], str]:
     """Run a program, with its output in a file. Return its exit code, what it recorded, and its output."""
     log = folder.parent / "log"
     log.touch()
     given = {"PYTHONPATH": str(folder), "HARNESS_NONCE": NONCE, "HARNESS_LOG": str(log), **RANK, **env}
     given = {name: value for name, value in given.items() if value}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=given, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([python, "-c", program], env=given, capture_output=True, text=True, check=False)
     events = [event for line in log.read_text().splitlines() for event in decode(NONCE, line, "pod-0")]
     return done.returncode, events, done.stdout + done.stderr
 
@@ -46,10 +61,23 @@ def ran(folder: Path, program: str, **env: str) -> tuple[int, list[ProcessLine],
         ("import sys\ntry: sys.exit(5)\nfinally: pass", 5, "exit", ""),
         ("exit(7)", 7, "exit", ""),
         ("quit('no data')", 1, "exit", ""),
+        ("import sys\ntry: sys.exit(5)\nexcept SystemExit: pass", 0, "exit", ""),
+        ("import sys\ntry: sys.exit(5)\nexcept SystemExit as error: print(error.code)", 0, "exit", ""),
+        ("import argparse\ntry: argparse.ArgumentParser().parse_args(['-x'])\nexcept: pass", 0, "exit", ""),
+        (
+            "import sys, threading as t\none = t.Thread(target=sys.exit, args=[5])\none.start(); one.join()",
+            0,
+            "exit",
+            "",
+        ),
+        ("import sys\ntry: raise ValueError\nexcept ValueError: sys.exit(256 + 4)", 4, "exit", ""),
     ],
 )
-def test_a_rank_records_its_end(folder: Path, program: str, code: int, how: str, error: str) -> None:
-    seen, events, output = ran(folder, program)
+@pytest.mark.parametrize("python", PYTHONS)
+def test_a_rank_records_its_end(
+    folder: Path, program: str, code: int, how: str, error: str, python: str
+) -> None:
+    seen, events, output = ran(folder, program, python)
     assert seen == code
     start, end = events
     assert isinstance(start, ProcessStart)
@@ -58,6 +86,25 @@ def test_a_rank_records_its_end(folder: Path, program: str, code: int, how: str,
     assert (end.code, end.how, end.error, end.id) == (code, how, error, start.id)
     assert "@process1" not in output
     assert "[harness]" not in output
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize(
+    "program",
+    [
+        "raise SystemExit(3)",
+        "def main(): return 3\nraise SystemExit(main())",
+        "class End(SystemExit): pass\nraise End(3)",
+    ],
+)
+def test_a_code_that_python_does_not_tell_is_unknown(folder: Path, program: str, python: str) -> None:
+    seen, events, _ = ran(folder, program, python)
+    asked = [python, "-c", "import sys; sys.exit(hasattr(sys, 'monitoring'))"]
+    told = subprocess.run(asked, check=False).returncode
+    end = events[-1]
+    assert seen == 3
+    assert isinstance(end, ProcessEnd)
+    assert end.code == (3 if told else None)
 
 
 def test_a_process_that_becomes_another_program_keeps_its_id(folder: Path) -> None:

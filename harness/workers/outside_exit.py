@@ -1,0 +1,141 @@
+"""Find the exit code with which this interpreter shuts down: Python tells it to no exit handler.
+
+From Python 3.12 on, the interpreter reports each exception that leaves a frame, so the SystemExit that leaves
+the program's own module is known. Before that, `sys.exit`, `exit` and `quit` raise one of ours, which
+notices that the interpreter's shutdown reads its code. One that the program raises by itself goes unnoticed
+there, so the code is unknown where the program's source does so.
+Standard library only, Python 3.9 and later.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import re
+import sys
+import sysconfig
+from pathlib import Path
+from types import CodeType
+from typing import Any, NoReturn
+
+MAX_MODULES, MAX_SOURCE = 500, 2_000_000
+"""Modules of a program that are searched, and bytes of each."""
+_TOOLS = (4, 3)
+"""Numbers of tools that Python gives to nobody in particular."""
+_RAISED = re.compile(rb"^(?!\s*except\b).*\bSystemExit\b", re.MULTILINE)
+"""A line that names SystemExit, other than to catch it."""
+_asked: object = None
+"""The argument of the SystemExit that ended the program's own module, or None."""
+_watched = _watching = False
+
+
+def watch() -> None:
+    """Find the exit code from now on. Call it early, in the main thread's program."""
+    global _watched, _watching  # noqa: PLW0603
+    if not _watched:
+        _watched = True
+        _watching = _watch_frames()
+        if not _watching:
+            _watch_calls()
+
+
+def code() -> int | None:
+    """Return the code with which the interpreter shuts down, if no exception ends it. None: it is unknown."""
+    if _asked is None and not _watching and _raises_by_itself():
+        return None
+    return exit_code(_asked)
+
+
+def exit_code(asked: object) -> int:
+    """Return the exit code of `sys.exit(asked)`."""
+    if asked is None:
+        return 0
+    return asked & 0xFF if isinstance(asked, int) else 1
+
+
+# -- Python 3.12 and later -----------------------------------------------------------------------------------
+def _watch_frames() -> bool:
+    """Ask for each exception that leaves a frame. Returns whether this Python can tell."""
+    monitoring: Any = getattr(sys, "monitoring", None)
+    free = [tool for tool in _TOOLS if monitoring is not None and monitoring.get_tool(tool) is None]
+    if not free:
+        return False
+    event = monitoring.events.PY_UNWIND
+    monitoring.use_tool_id(free[0], "harness recorder")
+    monitoring.register_callback(free[0], event, _left)
+    monitoring.set_events(free[0], event)
+    return True
+
+
+def _left(left: CodeType, _: int, error: BaseException) -> None:
+    global _asked  # noqa: PLW0603
+    if not isinstance(error, SystemExit) or left.co_name != "<module>":
+        return
+    frame = sys._getframe(1)
+    below = frame.f_back
+    if frame.f_globals.get("__name__") == "__main__" and (
+        below is None or below.f_globals.get("__name__") == "runpy"
+    ):
+        _asked = error.code
+
+
+# -- Python 3.9 to 3.11 --------------------------------------------------------------------------------------
+class _Leaving(SystemExit):
+    """A SystemExit that notes when the interpreter reads its code: it then shuts down."""
+
+    @property
+    def code(self) -> Any:  # type: ignore[override]
+        global _asked  # noqa: PLW0603
+        asked = self.args[0] if self.args else None
+        try:
+            sys._getframe(1)
+        except ValueError:  # no Python frame called this
+            _asked = asked
+        return asked
+
+
+_Leaving.__name__ = _Leaving.__qualname__ = "SystemExit"
+_Leaving.__module__ = "builtins"
+
+
+def _exit(status: object = None, /) -> NoReturn:
+    raise _Leaving(status) if status is not None else _Leaving
+
+
+def _watch_calls() -> None:
+    sys.exit = _exit
+    quitter: Any = type(getattr(builtins, "exit", None))
+    if quitter.__name__ != "Quitter":
+        return  # Python runs without `site`, or the program has an `exit` of its own.
+
+    def leave(_: Any, code: object = None) -> NoReturn:
+        with contextlib.suppress(Exception):
+            sys.stdin.close()
+        _exit(code)
+
+    quitter.__call__ = leave
+
+
+def _raises_by_itself() -> bool:
+    """Return whether a module of the program, and of no package that is installed, raises SystemExit."""
+    main = sys.modules.get("__main__")
+    if getattr(main, "__file__", None) is None and _command_raises_it():
+        return True
+    installed = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    own = str(Path(__file__).parent)
+    searched = 0
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if not isinstance(path, str) or path.startswith((*installed, own)) or "-packages" in path:
+            continue
+        searched += 1
+        with contextlib.suppress(OSError), open(path, "rb") as source:
+            if searched > MAX_MODULES or _RAISED.search(source.read(MAX_SOURCE)):
+                return True
+    return False
+
+
+def _command_raises_it() -> bool:
+    """Return whether the program of `python -c` raises SystemExit. One from stdin cannot be read again."""
+    words = Path("/proc/self/cmdline").read_bytes().split(b"\0")
+    return b"-c" not in words or _RAISED.search(b"\n".join(words)) is not None
