@@ -176,6 +176,8 @@ class Account:
                 return Saying("vague", "rank.exited_early, or PASS because everything is there")
             return Saying("right" if self.doubts else "wrong FAIL", right)
         causes = tuple(cause for reason in self.reasons for cause in reason.causes)
+        if any("os._exit" in doubt for doubt in self.doubts):
+            causes += ("rank.exited_early",)
         if verdict.verdict == "UNKNOWN":
             return Saying("vague" if any(reason.strong for reason in self.reasons) else "right", right)
         named = bool(verdict.cause) and str(verdict.cause).startswith(causes)
