@@ -1,0 +1,120 @@
+"""Files and folders that no command can use: job files, manifests, settings, bundles, special files."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+JOB = (ROOT / "jobs/multinode.yaml").read_text()
+MANIFESTS = {path.stem: path.read_text() for path in sorted((ROOT / "manifests").glob("*.yaml"))}
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+MANIFEST = {
+    "schema_version": 2,
+    "nonce": "n",
+    "started_at": "2026-11-21T05:00:00Z",
+    "ended_at": "2026-11-21T05:01:00Z",
+    "launch": {"launcher": "konduktor", "namespace": "n", "kind": "JobSet", "object_name": "j", "uid": "u"},
+}
+
+
+def jobs() -> dict[str, bytes]:
+    """Return files that are no job file and no manifest."""
+    chance = random.Random(40)
+    found = {
+        "empty": b"",
+        "junk": chance.randbytes(100_000),
+        "nul": JOB.encode().replace(b"torchrun", b"torch\0run", 1),
+        "utf-16": JOB.encode("utf-16"),
+        "latin-1": JOB.encode() + "# größe\n".encode("latin-1"),
+        "bomb": BOMB.encode(),
+        "deep": b"[" * 200_000,
+        "deep-block": "".join(f"{' ' * depth}a:\n" for depth in range(1000)).encode(),
+        "many-values": b"- a\n" * 200_000,
+        "large": b"#" * 5_000_000,
+        "merge": b"a: &a {x: 1}\n<<: [" + b"*a, " * 5000 + b"]\n",
+        "tag": b"a: !!python/object/apply:os.system [id]\n",
+        "duplicate": JOB.encode() + b"\nname: other\n",
+        "number": b"num_nodes: " + b"9" * 100_000,
+        "list": b"- 1\n- 2\n",
+    }
+    for value in ("1000000000", "99999", "0", "-1", "1.5", "[]", "{}", "true", "'2'", ".inf", "null"):
+        found[f"nodes-{value}"] = JOB.replace("num_nodes: 2", f"num_nodes: {value}").encode()
+    found["image"] = JOB.replace("image_id: pluto", "image_id: a b pluto", 1).encode()
+    found["two"] = f"{JOB}\n---\n{JOB}".encode()
+    for cut in (10, 60, 200):
+        found[f"cut-{cut}"] = JOB.encode()[:cut]
+    for name in ("statefulset", "indexed-job", "torchrun-job"):
+        text = MANIFESTS[name]
+        for count in ("1000000000", "99999", "[]"):
+            changed = text
+            for field in ("replicas: 2", "completions: 2", "parallelism: 2", "numNodes: 2"):
+                changed = changed.replace(field, f"{field.partition(':')[0]}: {count}")
+            assert changed != text, name
+            found[f"{name}-{count}"] = changed.encode()
+        for field in ("metadata:", "spec:", "kind:", "apiVersion:"):
+            head, _, tail = text.rpartition(f"\n{field}")
+            found[f"{name}-{field[:-1]}-number"] = f"{head}\n{field} 7\nx:{tail}".encode()
+    return found
+
+
+def settings() -> dict[str, str]:
+    """Return [tool.harness] tables that do not fit."""
+    return {
+        "junk": "\x01\x02",
+        "deep": "a = " + "[" * 100_000,
+        "dotted": "a." * 50_000 + "b = 1",
+        "type": "[tool.harness]\nworkers = 'many'\n",
+        "table": "[tool]\nharness = 1\n",
+        "name": "[tool.harness]\ncluster_name = '../../x'\n",
+        "huge": "[tool.harness]\nwait_seconds = 1e300\n",
+        "twice": "[tool.harness]\nworkers = 1\nworkers = 2\n",
+    }
+
+
+def bundles() -> dict[str, Any]:
+    """Return manifests of bundles that hold nothing else."""
+    expected = {"run_id": "r", "project": "p", "num_nodes": 2, "ranks": 2}
+    return {
+        "ranks": {**MANIFEST, "expected": {**expected, "ranks": 10**9}},
+        "nodes": {**MANIFEST, "expected": {**expected, "num_nodes": 10**9, "ranks": 10**9}},
+        "most-ranks": {**MANIFEST, "expected": {**expected, "num_nodes": 10_000, "ranks": 100_000}},
+        "list": [],
+        "type": {**MANIFEST, "expected": "x"},
+    }
+
+
+def corpus(folder: Path) -> None:
+    """Write each case into a folder of its own."""
+
+    def case(name: str, *command: str) -> Path:
+        made = folder / name
+        made.mkdir(parents=True)
+        (made / "command").write_text(json.dumps(command))
+        return made
+
+    for name, data in jobs().items():
+        (case(f"job-{name}", "run", "job.yaml") / "job.yaml").write_bytes(data)
+    for name, text in settings().items():
+        (case(f"settings-{name}", "run", str(ROOT / "jobs/multinode.yaml")) / "pyproject.toml").write_text(
+            text
+        )
+    for name, document in bundles().items():
+        bundle = case(f"bundle-{name}", "judge", "bundle") / "bundle"
+        bundle.mkdir()
+        (bundle / "manifest.json").write_text(json.dumps(document))
+    os.mkfifo(case("special-pipe", "run", "pipe") / "pipe")
+    (case("special-loop", "run", "loop") / "loop").symlink_to("loop")
+    case("special-device", "run", "/dev/zero")
+    case("special-folder", "run", ".")
+    case("special-name", "run", str(ROOT / "jobs/multinode.yaml"), "--cluster-name", "Bad_Name")
+    (case("special-runs", "run", str(ROOT / "jobs/multinode.yaml"), "--runs-dir", "runs") / "runs").touch()
+    (
+        case("special-kubeconfig", "run", str(ROOT / "jobs/multinode.yaml"), "--kubeconfig", "k") / "k"
+    ).write_text(BOMB)
