@@ -27,6 +27,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"|(Error|failed).*(gai error|getaddrinfo)",
     ),
     ("rendezvous.dns", r"socket\.gaierror"),
+    ("port.taken", r"name: EADDRINUSE|Error.*[Aa]ddress already in use|EADDRINUSE: "),
     (
         "rendezvous.unreachable",
         r"client socket has (timed out|failed to connect)"

@@ -413,6 +413,12 @@ def test_rendezvous_names_who_never_came(judged):
             "rendezvous.unreachable",
         ),
         ("RuntimeError: Failed to create run: 503", "rank.tracker_unreachable"),
+        (
+            "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
+            "address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+            "port.taken",
+        ),
+        ("OSError: [Errno 98] Address already in use", "port.taken"),
     ],
 )
 def test_what_the_last_lines_say(judged, line, cause):
