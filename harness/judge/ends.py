@@ -14,7 +14,7 @@ from harness.evidence.objects import ObjectState, Pod, mapping, termination
 from harness.evidence.truth_records import TruthRow
 from harness.judge import deletion, exits, log_clues
 from harness.judge.case import Case, names
-from harness.judge.finding import LATE
+from harness.judge.finding import LATE, listed
 from harness.judge.log_clues import Clues
 from harness.judge.stacks import Stack
 
@@ -218,9 +218,24 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
     at_any_time = clues.cause in log_clues.AT_ANY_TIME
     if clues.cause and (at_any_time or not _logged(case, case.ranks_of(end.index))):
         refs = (*end.evidence, f"{clues.log}:{clues.line_number}")
-        end = replace(end, cause=clues.cause, text=f"{text}: {clues.line}", said="", follows=clues.in_vain)
+        text = f"{text}: {clues.line}{_shares_ports(case, end.index) if clues.cause == 'port.taken' else ''}"
+        end = replace(end, cause=clues.cause, text=text, said="", follows=clues.in_vain)
         return replace(end, evidence=refs)
     return replace(end, cause="rank.crashed", text=text)
+
+
+def _shares_ports(case: Case, index: int) -> str:
+    """Return which other pods of the job share their ports with this one, as a clause, or ""."""
+    on_host = {
+        at: pod for at, pod in case.pods.items() if mapping(pod.last.object, "spec").get("hostNetwork")
+    }
+    own = on_host.get(index)
+    others = [pod.name for at, pod in on_host.items() if own and at != index and pod.node == own.node]
+    if own is None:
+        return ""
+    if not others:
+        return f"; the pod has hostNetwork, and so the ports of node {own.node}"
+    return f"; with hostNetwork it shares the ports of node {own.node} with {listed(others)}"
 
 
 def _taken_down(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:

@@ -575,3 +575,20 @@ def test_a_log_that_stops_early(judged, mark, whole):
     if not whole:
         assert (verdict.verdict, verdict.cause, verdict.ranks) == ("UNKNOWN", "run.log_incomplete", [1])
         assert "without the line of the exit code" in verdict.explanation
+
+
+@pytest.mark.parametrize(("other", "said"), [("e2e-worker2", "with mn-"), ("e2e-worker1", "the ports of node")])
+def test_with_the_host_s_network_a_taken_port_names_who_shares_the_node(judged, other, said):
+    job = bundles.healthy()
+    bundles.crash(job, 1, code=1)
+    job.truth = {}
+    job.logs[job.pod_name(1)] = [f"{at(11)} OSError: [Errno 98] Address already in use"]
+    for kind, state in job.objects:
+        if kind == "pod":
+            spec = state.object["spec"]
+            spec["hostNetwork"] = True
+            if spec.get("nodeName") == "e2e-worker1":
+                spec["nodeName"] = other
+    verdict = judged(job)
+    assert verdict.cause == "port.taken"
+    assert said.replace("with mn-", f"with {job.pod_name(0)}") in verdict.explanation
