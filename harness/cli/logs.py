@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness.core.clock import CLOCK, Clock
 from harness.core.errors import UsageError
+from harness.core.user_files import open_regular
 from harness.evidence.reader import Bundle
 from harness.workers.acceptance import emit
 from harness.workers.netcheck import frames
@@ -18,8 +19,9 @@ LOOK_SECONDS = 0.2
 def lines(bundle: Bundle, rank: int | None) -> Iterator[str]:
     """Yield "node index | time | text", pod after pod. Raises UsageError for a rank without a pod."""
     for index, log in _logs(bundle.path, _pods(bundle, rank)):
-        for line in log.read_text(errors="replace").splitlines():
-            yield from _shown(index, line)
+        with open_regular(log) as file:
+            for line in file.read().decode(errors="replace").splitlines():
+                yield from _shown(index, line)
 
 
 def follow(path: Path, rank: int | None, clock: Clock = CLOCK) -> Iterator[str]:
@@ -32,7 +34,7 @@ def follow(path: Path, rank: int | None, clock: Clock = CLOCK) -> Iterator[str]:
             over = bundle.manifest is None or bundle.manifest.ended_at is not None
             pods = _pods(bundle, rank, expected=over)
         for index, log in _logs(path, pods):
-            with log.open("rb") as file:
+            with open_regular(log) as file:
                 file.seek(read.get(log, 0))
                 new = file.read()
             whole = len(new) if over else new.rfind(b"\n") + 1

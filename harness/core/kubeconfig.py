@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.core.errors import UsageError
+from harness.core.user_files import read_bytes
 from harness.core.user_yaml import yaml_document
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ _ANOTHER_FILE = "name another: --kubeconfig FILE; `kubectl config get-contexts` 
 def context_of(kubeconfig: Path, wanted: str | None = None) -> str:
     """Return `wanted` if the file has it. Without `wanted`, return the file's own current context.
 
-    Raises UsageError, cause cluster.kubeconfig. It names the contexts of the file, and nothing else of it.
+    The token, certificates and key that it names are read once, with a bound: the client has none.
+
+    Raises UsageError, cause cluster.kubeconfig. It names the contexts of the file and that file's path.
     """
     document = document_of(kubeconfig)
     contexts = document.get("contexts")
@@ -29,6 +32,8 @@ def context_of(kubeconfig: Path, wanted: str | None = None) -> str:
     names = [str(each.get("name")) for each in entries if isinstance(each, dict)]
     name = str(wanted or document.get("current-context") or "")
     if name in names:
+        for file_name, path in _credentials(document, kubeconfig, name):
+            credential(path, file_name)
         return name
     expected = f"context {name}" if name else "a current context"
     raise UsageError(
@@ -45,6 +50,27 @@ def token_file(kubeconfig: Path, context: str) -> Path | None:
     return kubeconfig.parent / str(user["tokenFile"]) if user.get("tokenFile") else None
 
 
+def _credentials(document: dict[str, Any], kubeconfig: Path, context: str) -> Iterator[tuple[str, Path]]:
+    """Yield each file that the client will read, with the name that the kubeconfig has for it."""
+    of = entry_of(document, "context", context)
+    for kind in ("cluster", "user"):
+        entry = entry_of(document, kind, str(of.get(kind)))
+        for name in ("certificate-authority", "client-certificate", "client-key", "tokenFile"):
+            if entry.get(name) and not entry.get(f"{name}-data"):
+                yield name, kubeconfig.parent / str(entry[name])
+
+
+def credential(path: Path, name: str) -> bytes:
+    """Return the content of a file that a kubeconfig names as `name`, as "client-key".
+
+    Raises UsageError, cause cluster.kubeconfig.
+    """
+    try:
+        return read_bytes(path, f"kubeconfig's {name}")
+    except UsageError as error:
+        raise UsageError(error.message, hint=_ANOTHER_FILE, cause=CAUSE) from None
+
+
 def reading(token: Path) -> Callable[[client.Configuration], None]:
     """Return what reads the token for every request: the kubelet puts a new one there before it expires.
 
@@ -53,8 +79,8 @@ def reading(token: Path) -> Callable[[client.Configuration], None]:
 
     def read(configuration: client.Configuration) -> None:
         try:
-            configuration.api_key["BearerToken"] = f"Bearer {token.read_text().strip()}"
-        except OSError:
+            configuration.api_key["BearerToken"] = f"Bearer {credential(token, 'tokenFile').decode().strip()}"
+        except (UsageError, ValueError):
             return  # it is being replaced: the last one still serves
 
     return read

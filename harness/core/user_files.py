@@ -8,16 +8,19 @@ might never end.
 from __future__ import annotations
 
 import codecs
+import errno
 import os
 import re
 import stat
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from harness.core.errors import UsageError
 
 MAX_BYTES: Final = 1 << 20
 """Bytes of one file. An object of Kubernetes takes at most 1.5 MiB."""
+MAX_RECORD_BYTES: Final = 64 << 20
+"""Bytes of a file that the harness wrote itself: a ledger, a document or one line of a bundle."""
 MAX_DEPTH: Final = 64
 """Collections inside each other. A pod template with affinities has about 20."""
 _CONTROL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -31,8 +34,41 @@ _DOTTED = re.compile(r"""(?<![\w"'-])(?:["']?+[\w-]*+["']?+[ \t]*+\.[ \t]*+){64}
 """A dotted key of TOML with more parts than MAX_DEPTH: tomllib's time grows with the square of them."""
 
 
+class NotRegularError(OSError):
+    """A folder, a pipe, a socket or a device where a regular file is expected."""
+
+
 class _Wrong(Exception):
     """What is wrong with a file: "line 3 has …" follows its name."""
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file to read its bytes. Raises NotRegularError for anything else, and OSError."""
+    # Without O_NONBLOCK, to open a pipe would wait for its writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return open(descriptor, "rb")
+    os.close(descriptor)
+    seen = "a folder; a file" if stat.S_ISDIR(mode) else "a pipe, a socket or a device; a regular file"
+    raise NotRegularError(errno.EINVAL, f"is {seen} is expected")
+
+
+def read_bytes(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> bytes:
+    """Return the content of a file of at most `most` bytes. `what` names its kind. Raises UsageError."""
+    try:
+        with open_regular(path) as file:
+            data = file.read(most + 1)
+            size = max(os.fstat(file.fileno()).st_size, len(data))
+    except FileNotFoundError:
+        raise UsageError(f"{what} {path} does not exist", hint=hint) from None
+    except NotRegularError as error:
+        raise UsageError(f"{what} {path} {error.strerror}", hint=hint) from None
+    except OSError as error:
+        raise UsageError(f"{what} {path} cannot be read: {error.strerror or error}", hint=hint) from None
+    if len(data) > most:
+        raise UsageError(f"{what} {path} has {size} bytes; at most {most} are read", hint=hint)
+    return data
 
 
 def read_text(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> str:
@@ -41,11 +77,7 @@ def read_text(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -
     `what` names its kind in messages: "job file". Raises UsageError.
     """
     try:
-        return _decoded(_bytes(path, most))
-    except FileNotFoundError:
-        raise UsageError(f"{what} {path} does not exist", hint=hint) from None
-    except OSError as error:
-        raise UsageError(f"{what} {path} cannot be read: {error.strerror or error}", hint=hint) from None
+        return _decoded(read_bytes(path, what, hint=hint, most=most))
     except _Wrong as error:
         raise UsageError(f"{what} {path} {error}", hint=hint) from None
 
@@ -64,24 +96,6 @@ def toml(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> dic
         raise UsageError(f"{what} {path} has too many brackets inside each other", hint=hint) from None
     except ValueError as error:  # TOMLDecodeError, and dates and numbers that Python cannot hold
         raise UsageError(f"{what} {path} is no TOML: {error}", hint=hint) from None
-
-
-def _bytes(path: Path, most: int) -> bytes:
-    # Without O_NONBLOCK, to open a pipe would wait for its writer.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        status = os.fstat(descriptor)
-        if stat.S_ISDIR(status.st_mode):
-            raise _Wrong("is a folder; a file is expected")
-        if not stat.S_ISREG(status.st_mode):
-            raise _Wrong("is a pipe, a socket or a device; a regular file is expected")
-        with open(descriptor, "rb", closefd=False) as file:
-            data = file.read(most + 1)
-    finally:
-        os.close(descriptor)
-    if len(data) > most:
-        raise _Wrong(f"has {max(status.st_size, len(data))} bytes; at most {most} are read")
-    return data
 
 
 def _decoded(data: bytes) -> str:

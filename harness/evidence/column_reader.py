@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, repeat
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from harness.core.user_files import open_regular
 from harness.evidence.columns import Columns, ColumnsRecord, unpacked
 from harness.evidence.files import inside
 from harness.evidence.tracker_records import Point, PointColumns
@@ -38,9 +40,10 @@ class ColumnFiles:
     def read(self, ref: str, record: ColumnsRecord) -> Columns | None:
         """Return the rows that the record at `ref` stands for."""
         try:
-            with inside(self._bundle, record.file).open("rb") as file:
+            with open_regular(inside(self._bundle, record.file)) as file:
                 file.seek(record.offset)
-                return unpacked(record, file.read(record.size))
+                there = os.fstat(file.fileno()).st_size
+                return unpacked(record, file.read(min(record.size, there)))
         except (OSError, ValueError, OverflowError) as error:
             self._damage(ref, f"its rows in {record.file} cannot be read: {error}")
             return None

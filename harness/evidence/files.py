@@ -49,6 +49,14 @@ def replace_file(path: Path, text: str) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def bounded_lines(file: BinaryIO, most: int) -> Iterator[bytes]:
+    """Yield the lines of a file with their ends. Of a longer one, its first `most` + 1 bytes."""
+    while line := file.readline(most + 1):
+        yield line
+        while len(line) > most and not line.endswith(b"\n"):
+            line = file.readline(most + 1)
+
+
 def last_lines(file: BinaryIO, count: int) -> tuple[int, list[bytes]]:
     """Return how many lines a file has, and the last `count` of them with their ends.
 

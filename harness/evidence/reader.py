@@ -11,10 +11,11 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from harness.core.errors import UsageError
+from harness.core.user_files import MAX_RECORD_BYTES, open_regular
 from harness.evidence import column_reader, worlds
 from harness.evidence.acceptance_records import AcceptanceRecord
 from harness.evidence.columns import Columns
-from harness.evidence.files import last_lines
+from harness.evidence.files import bounded_lines, last_lines
 from harness.evidence.members import members
 from harness.evidence.netcheck_records import NetcheckRecord
 from harness.evidence.objects import ObjectState, Pod
@@ -83,8 +84,13 @@ class Bundle:
         A last line without its end counts as damage.
         """
         try:
-            with (self.path / relative_path).open("rb") as file:
-                for number, line in enumerate(file, 1):
+            with open_regular(self.path / relative_path) as file:
+                for number, line in enumerate(bounded_lines(file, MAX_RECORD_BYTES), 1):
+                    if len(line) > MAX_RECORD_BYTES:
+                        self._damage(
+                            f"{relative_path}:{number}", f"the line has more than {MAX_RECORD_BYTES} bytes"
+                        )
+                        continue
                     if not line.endswith(b"\n"):
                         self._damage(f"{relative_path}:{number}", "the last line is cut")
                     yield number, line
@@ -105,7 +111,8 @@ class Bundle:
 
     def _document(self, relative_path: str, model: type[_M]) -> _M | None:
         try:
-            return model.model_validate(upgraded(json.loads((self.path / relative_path).read_bytes())))
+            with open_regular(self.path / relative_path) as file:
+                return model.model_validate(upgraded(json.loads(file.read(MAX_RECORD_BYTES))))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError):
@@ -279,7 +286,7 @@ class Bundle:
     def tail(self, relative_path: str, count: int = 200) -> list[tuple[int, str]]:
         """Return the last lines of a log, numbered. A cut-off last line counts as damage here too."""
         try:
-            with (self.path / relative_path).open("rb") as file:
+            with open_regular(self.path / relative_path) as file:
                 total, lines = last_lines(file, count)
         except FileNotFoundError:
             return []

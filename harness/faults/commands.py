@@ -12,6 +12,7 @@ from harness import run as running
 from harness.context import RunContext
 from harness.core.clock import CLOCK
 from harness.core.errors import UsageError
+from harness.core.user_files import MAX_RECORD_BYTES, read_text
 from harness.evidence.reader import Bundle
 from harness.faults import table, tally
 from harness.faults.draw import PREFIX, by_name, drawn
@@ -124,10 +125,10 @@ def recorded(ledgers: list[Path]) -> tuple[list[Row], dict[str, str]]:
     rows: dict[str, Row] = {}
     for ledger in ledgers:
         try:
-            for line in ledger.read_text().splitlines():
+            for line in read_text(ledger, "ledger", most=MAX_RECORD_BYTES).splitlines():
                 row = Row.model_validate_json(line)
                 rows[row.fault] = row
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             raise UsageError(f"{ledger} is no ledger of faults: {error}") from None
     versions: dict[str, str] = {}
     for row in rows.values():

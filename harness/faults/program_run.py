@@ -27,6 +27,7 @@ from pydantic import BaseModel
 from harness.context import RunContext
 from harness.core import processes
 from harness.core.errors import HarnessError, UsageError
+from harness.core.user_files import MAX_RECORD_BYTES, read_text
 from harness.faults import program_oracle
 from harness.faults.program import Program, program
 from harness.faults.program_bundle import PROJECT, Place
@@ -79,8 +80,8 @@ class Ledger(BaseModel):
         if not path.exists():
             return cls()
         try:
-            return cls.model_validate_json(path.read_text())
-        except (OSError, ValueError) as error:
+            return cls.model_validate_json(read_text(path, "ledger", most=MAX_RECORD_BYTES))
+        except ValueError as error:
             raise UsageError(f"{path} is no ledger of programs: {error}") from None
 
     def add(self, outcome: Outcome) -> None:

@@ -17,6 +17,7 @@ import yaml
 
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
+from harness.core.user_files import toml
 from harness.evidence.fitting import accepts, quantity
 from harness.evidence.objects import mapping
 from harness.evidence.schema import Purpose
@@ -26,7 +27,7 @@ from harness.launch.names import LOCAL_IMAGE
 from harness.launch.plain import PlainWorkload
 from harness.launch.statefulset import StatefulSetWorkload
 from harness.launch.workload import Surroundings
-from harness.workers.acceptance.limits import Limits
+from harness.workers.acceptance.limits import MAX_BYTES, Limits
 
 FOLDER = "/opt/harness/acceptance"
 GPU = "nvidia.com/gpu"
@@ -55,13 +56,13 @@ class Asked:
     """GB/s that each group of a search must give. None: groups of one size are compared with each other."""
 
     def __post_init__(self) -> None:
+        hint = "`harness accept --calibrate FILE` writes such a file"
+        if self.limits is not None:
+            toml(self.limits, "limits", hint=hint, most=MAX_BYTES)
         try:
             Limits.load(self.limits)
         except (OSError, ValueError) as error:
-            raise UsageError(
-                f"limits {self.limits} cannot be used: {error}",
-                hint="`harness accept --calibrate FILE` writes such a file",
-            ) from error
+            raise UsageError(f"limits {self.limits} cannot be used: {error}", hint=hint) from error
 
     def words(self) -> list[str]:
         """Return the options of the tests."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pydantic import ValidationError
-
 from harness.evidence.reader import Bundle
-from harness.evidence.training_records import AUDIT, TrainedCheckpoint, TrainingAudit
+from harness.evidence.training_records import TrainedCheckpoint
 from harness.judge.training import VAL_LOSS
 from harness.report.attempts import truths
 from harness.report.points import Metric, Series, thinned
@@ -64,9 +61,8 @@ class View:
 
 def view(bundle: Bundle, found: Mapping[str, Metric]) -> View | None:
     """Return the training of a bundle, or None where there was none. `found` is that of points.metrics."""
-    try:
-        audit = TrainingAudit(**json.loads((bundle.path / AUDIT).read_text()))
-    except (OSError, ValueError, TypeError, ValidationError):
+    audit = bundle.training_audit
+    if audit is None:
         return None
     target = audit.best.target if audit.best else ""
     known = [(one, one.name == target) for one in audit.checkpoints]

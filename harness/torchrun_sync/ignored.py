@@ -11,6 +11,7 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec, RegexPattern
 
 from harness.core.errors import UsageError
+from harness.core.user_files import read_text
 
 OWN = ".torchrunignore"
 GIT = ".gitignore"
@@ -19,6 +20,9 @@ NEVER_MEANT = (
     *(".pytest_cache/", ".ruff_cache/", ".ipynb_checkpoints/", ".DS_Store"),
 )
 """Ignored unless a file says otherwise: `!.git/` in .torchrunignore brings it back."""
+MAX_RULES = 2000
+"""Lines of one file. Each path is compared with each of them."""
+_HINT = "its syntax is that of .gitignore"
 
 
 class Ignored:
@@ -69,9 +73,15 @@ def _said(spec: GitIgnoreSpec | None, path: str) -> bool | None:
 
 
 def _spec(file: Path) -> GitIgnoreSpec | None:
-    try:
-        return GitIgnoreSpec.from_lines(file.read_text().splitlines())
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+    if not file.exists() or file.is_dir():
         return None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{file} cannot be used: {error}", hint="its syntax is that of .gitignore") from None
+    lines = read_text(file, "ignore file", hint=_HINT).splitlines()
+    if len(lines) > MAX_RULES:
+        raise UsageError(
+            f"ignore file {file} has {len(lines)} lines; at most {MAX_RULES} are read",
+            hint="name folders in place of their files",
+        )
+    try:
+        return GitIgnoreSpec.from_lines(lines)
+    except ValueError as error:
+        raise UsageError(f"ignore file {file} cannot be used: {error}", hint=_HINT) from None

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import uvicorn
 
+from harness.core.errors import UsageError
+from harness.core.user_files import read_text
 from harness.tracker.app import Options, build
 from harness.tracker.connections import Connection, raise_limit
 from harness.tracker.silence import HEARTBEAT_SECONDS
@@ -53,11 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     if arguments.key_file:
         try:
-            key = arguments.key_file.read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            print(
-                f"--key-file {arguments.key_file}: a file with the key is expected: {error}", file=sys.stderr
-            )
+            key = read_text(arguments.key_file, "--key-file").strip()
+        except UsageError as error:
+            print(f"{error}; a file with the key is expected", file=sys.stderr)
             return 64
     else:
         key = os.environ.get("TRACKER_API_KEY", "").strip()

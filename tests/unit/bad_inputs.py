@@ -90,6 +90,42 @@ def bundles() -> dict[str, Any]:
     }
 
 
+def limits() -> dict[str, bytes]:
+    """Return files that are no limits of acceptance tests."""
+    row = '[[row]]\nmodel = "A"\ncheck = "memory.copy"\nvalue = 1\nunit = ""\nkind = "limit"\nsource = "x"\n'
+    return {
+        "junk": b"\x01\x02",
+        "latin-1": row.encode() + "# größe\n".encode("latin-1"),
+        "deep": b"row = " + b"[" * 50_000,
+        "dotted": b"a." * 30_000 + b"b = 1",
+        "large": row.encode() * 20_000,
+        "twice": row.encode() * 2,
+        "type": row.replace("value = 1", "value = [1]").encode(),
+        "huge": row.replace("value = 1", "value = 1e999").encode(),
+    }
+
+
+def kubeconfigs() -> dict[str, dict[str, str]]:
+    """Return entries of a kubeconfig's cluster and user that name files which cannot be read."""
+    return {
+        f"{name}-{kind}": {name: target}
+        for name in ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+        for kind, target in {"pipe": "pipe", "device": "/dev/zero", "large": "large"}.items()
+    }
+
+
+def _kubeconfig(entry: dict[str, str]) -> str:
+    named = {
+        "contexts": {"cluster": "a", "user": "a"},
+        "clusters": {"server": "https://127.0.0.1:1"},
+        "users": {},
+    }
+    for name, target in entry.items():
+        named["clusters" if name == "certificate-authority" else "users"][name] = target
+    lists = {kind: [{"name": "a", kind[:-1]: value}] for kind, value in named.items()}
+    return json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "a", **lists})
+
+
 def corpus(folder: Path) -> None:
     """Write each case into a folder of its own."""
 
@@ -109,6 +145,44 @@ def corpus(folder: Path) -> None:
         bundle = case(f"bundle-{name}", "judge", "bundle") / "bundle"
         bundle.mkdir()
         (bundle / "manifest.json").write_text(json.dumps(document))
+    for name, place in {
+        "manifest": "manifest.json",
+        "pods": "objects/pod.jsonl",
+        "truth": "truth/0.jsonl",
+    }.items():
+        for kind in ("pipe", "device", "loop"):
+            bundle = case(f"bundle-{name}-{kind}", "judge", "bundle") / "bundle"
+            (bundle / place).parent.mkdir(parents=True)
+            expected = {"run_id": "r", "project": "p", "num_nodes": 2, "ranks": 2}
+            (bundle / "manifest.json").write_text(json.dumps({**MANIFEST, "expected": expected}))
+            (bundle / place).unlink(missing_ok=True)
+            if kind == "pipe":
+                os.mkfifo(bundle / place)
+            else:
+                (bundle / place).symlink_to("/dev/zero" if kind == "device" else (bundle / place).name)
+    accept = ("accept", "--nodes", "--device", "cpu")
+    for name, data in limits().items():
+        (case(f"limits-{name}", *accept, "--limits", "limits.toml") / "limits.toml").write_bytes(data)
+    os.mkfifo(case("limits-pipe", *accept, "--limits", "pipe") / "pipe")
+    case("limits-device", *accept, "--limits", "/dev/zero")
+    for name, entry in kubeconfigs().items():
+        place = case(f"kubeconfig-{name}", "run", str(ROOT / "jobs/multinode.yaml"), "--kubeconfig", "k")
+        (place / "k").write_text(_kubeconfig(entry))
+        os.mkfifo(place / "pipe")
+        (place / "large").write_bytes(b"x" * (2 << 20))
+    for command in ("programs", "faults"):
+        os.mkfifo(case(f"ledger-{command}-pipe", command, "--ledger", "pipe") / "pipe")
+        case(f"ledger-{command}-device", command, "--ledger", "/dev/zero")
+        (case(f"ledger-{command}-junk", command, "--ledger", "l") / "l").write_bytes(b"\xff\x00")
+    for name in ("many", "large", "none"):
+        place = case(f"scripts-{name}", "run", str(ROOT / "jobs/multinode.yaml"))
+        (place / "pyproject.toml").write_text("[tool.harness]\nscripts = 'scripts'\n")
+        (place / "scripts").mkdir()
+        for number in range(600 if name == "many" else 0):
+            (place / "scripts" / str(number)).touch()
+        if name == "large":
+            with (place / "scripts/a").open("wb") as file:
+                file.truncate(20 << 30)
     os.mkfifo(case("special-pipe", "run", "pipe") / "pipe")
     (case("special-loop", "run", "loop") / "loop").symlink_to("loop")
     case("special-device", "run", "/dev/zero")

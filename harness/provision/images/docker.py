@@ -70,4 +70,9 @@ def making(tag: str, context: RunContext) -> Iterator[Shell | None]:
 
 def files_of(folder: Path) -> list[Path]:
     """Return every file below `folder` that belongs in an image, in a stable order."""
-    return sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    return sorted(walked(folder))
+
+
+def walked(folder: Path) -> Iterator[Path]:
+    """Yield the same files one by one, as the folder is read."""
+    return (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)

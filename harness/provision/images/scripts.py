@@ -12,18 +12,21 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from harness.core import processes
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object
-from harness.provision.images.docker import CAUSE, files_of, image_id
+from harness.provision.images.docker import CAUSE, files_of, image_id, walked
 from harness.settings import Settings
 
 WORKSPACE = "/workspace"
 CONFIG_MAP = "scripts"
 MAKING = "pluto-e2e-harness.making"
 SCRIPTS = "pluto-e2e-harness.scripts"
+MOST_FILES = 500
+"""Each is a mount of its own."""
 MOST_BYTES = 900_000
 """A ConfigMap takes 1 MiB in all."""
 
@@ -90,15 +93,15 @@ def users(settings: Settings) -> dict[str, bytes]:
         return {}
     if not settings.scripts.is_dir():
         raise UsageError(f"HARNESS_SCRIPTS {settings.scripts} is not a folder")
-    found = read(settings.scripts)
-    if not found or not fits(found):
-        size = sum(map(len, found.values()))
+    sizes = [path.stat().st_size for path in islice(walked(settings.scripts), MOST_FILES + 1)]
+    if not 0 < len(sizes) <= MOST_FILES or sum(sizes) > MOST_BYTES:
+        least = "at least " if len(sizes) > MOST_FILES else ""
         raise UsageError(
-            f"HARNESS_SCRIPTS {settings.scripts} has {len(found)} files of {size} bytes in all; "
-            f"expected are 1 to {MOST_BYTES} bytes",
+            f"HARNESS_SCRIPTS {settings.scripts} has {least}{len(sizes)} files of {sum(sizes)} bytes in all; "
+            f"expected are 1 to {MOST_FILES} files of at most {MOST_BYTES} bytes in all",
             hint="put data into an image or a volume",
         )
-    return found
+    return read(settings.scripts)
 
 
 def said(tag: str, changed: Mapping[str, bytes]) -> str:

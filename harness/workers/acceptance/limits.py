@@ -23,6 +23,8 @@ SHARES = {"peak": 0.5, "measured": 0.75, "limit": 1.0, "floor": 1.0}
 0.75 of what was measured is the rule of DCGM's authors. 0.5 of a vendor's peak is hyperpod's limit for a
 replacement: a peak is reached by no real load.
 """
+MAX_BYTES = 128 << 10
+"""Of a file of limits: more than a thousand rows."""
 MARGIN = 0.05
 """Within this share of its limit a figure that passes is WARN (Azure NHC does the same)."""
 RELATIONS = (">=", "<=", "==")
@@ -189,9 +191,15 @@ def _origin(row: Row) -> str:
 
 def _read(path: Path) -> list[Row]:
     """Return the rows of a file. Raises ValueError, OSError."""
+    if path.exists() and not path.is_file():  # a pipe or a device might never end
+        raise ValueError(f"{path.name} is no regular file")
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"{path.name} has more than {MAX_BYTES} bytes")
     try:
-        document = tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        document = tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path.name} is no TOML: {error}") from error
     found = document.get("row")
     if not isinstance(found, list) or set(document) != {"row"}:

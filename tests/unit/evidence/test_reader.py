@@ -4,7 +4,7 @@ import bundles
 import pytest
 
 from harness.core.errors import UsageError
-from harness.evidence import Bundle
+from harness.evidence import Bundle, reader
 
 
 @pytest.fixture
@@ -97,3 +97,11 @@ def test_tail_numbers_its_lines(bundle):
     path = bundle.log("multinode-1a2b-workers-0-0-abcd0", bundles.CONTAINER)
     number, text = bundle.tail(path, 1)[0]
     assert (number, text.partition(" ")[2]) == (8, "all-reduce proven, finished")
+
+
+def test_a_line_beyond_the_bound_is_damage(bundle, monkeypatch):
+    """Contract: a line of any length takes little memory, and the lines after it are read."""
+    monkeypatch.setattr(reader, "MAX_RECORD_BYTES", 1000)
+    (bundle.path / "exits.jsonl").write_bytes(b"x" * 5000 + b"\n{}\n")
+    assert [number for number, _ in bundle.lines("exits.jsonl")] == [2]
+    assert bundle.damaged == ["exits.jsonl:1 the line has more than 1000 bytes"]

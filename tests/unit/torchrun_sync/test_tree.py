@@ -124,3 +124,18 @@ def test_a_stamp_changes_with_anything_that_travels(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     seen.append(walker.stamps())
     assert all(one != other for one, other in pairwise(seen))
+
+
+def test_an_ignore_file_is_read_with_bounds(tmp_path: Path) -> None:
+    """Contract: a pipe does not hold the walk up, and no file has more rules than can be compared in time."""
+    os.mkfifo(tmp_path / ".gitignore")
+    with pytest.raises(UsageError, match="is a pipe"):
+        Walker(tmp_path).look()
+    (tmp_path / ".gitignore").unlink()
+    (tmp_path / ".torchrunignore").symlink_to("/dev/zero")
+    with pytest.raises(UsageError, match="is a pipe, a socket or a device"):
+        Walker(tmp_path).look()
+    (tmp_path / ".torchrunignore").unlink()
+    (tmp_path / ".torchrunignore").write_text("*.pyc\n" * 2001)
+    with pytest.raises(UsageError, match="has 2001 lines; at most 2000 are read"):
+        Walker(tmp_path).look()
