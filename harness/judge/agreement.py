@@ -72,7 +72,9 @@ def compare(case: Case, truths: list[Truth]) -> Agreement:
 
 
 def _joined(own: Truth, other: Truth) -> Truth:
-    """Return the rank's own record with the points that only the other one has."""
+    """Return the rank's own record with the points and client settings that only the other one has."""
+    for mine, theirs in zip(own.attempts, other.attempts, strict=False):
+        mine.settings = mine.settings or theirs.settings
     more = {
         metric: joined(own.rows.get(metric), series)
         for metric, series in other.rows.items()

@@ -193,12 +193,15 @@ def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) ->
     label = attached.label(run.run_id)
     if absent:
         where = listed([case.place(node) for node in sorted({case.node_of(rank) for rank in absent})])
+        noop = {t.rank for t in truths for a in t.attempts for one in a.settings if one.mode == "noop"}
+        few = [f"fewer than {case.per_node} processes of a node attached"] if case.per_node > 1 else []
+        off = [f"the client of {names(noop & set(absent))} was made with mode='noop', which sends nothing"]
         kept = "attachments" if attached.attachments is not None else "points"
         return found(
             "attached",
             "unification.not_attached",
             f"{where} never attached to {label}",
-            why=[f"fewer than {case.per_node} processes of a node attached"] if case.per_node > 1 else [],
+            why=[*(off if noop & set(absent) else []), *few],
             ranks=absent,
             evidence=[f"tracker/{kept}.jsonl"],
         )

@@ -48,7 +48,7 @@ def bad_end(case: Case, index: int) -> BadEnd | None:
     """Return the first end in a pod that was not good, as its processes tell it. None where all were good."""
     of_pod = case.processes.get(index)
     if of_pod is None:
-        return None
+        return _never_began(case, index)
     ends = [*_of_ranks(case, of_pod), *_of_agents(of_pod)]
     if any(gap.startswith(of_pod.pod) for gap in case.manifest.log_gaps):
         ends = [end for end in ends if end.cause == "rank.exit_code_masked"]
@@ -58,6 +58,16 @@ def bad_end(case: Case, index: int) -> BadEnd | None:
     if first.cause != "rank.exit_code_masked":
         return first
     return BadEnd(**{**first.__dict__, "why": hiding.way(hiding.script(case, index))})
+
+
+def _never_began(case: Case, index: int) -> BadEnd | None:
+    """Return the end of a script that did not wait for its program, of which no process was recorded."""
+    script = hiding.script(case, index)
+    if not (case.launch.processes and case.launch.recorder and hiding.leaves_behind(script)):
+        return None
+    ranks = case.ranks_of(index)
+    text = f"the script ended before a process of {names(ranks)} was recorded"
+    return BadEnd("rank.exited_early", ranks, text, float("inf"), None, False, PATH, hiding.way(script))
 
 
 def _of_ranks(case: Case, of_pod: PodProcesses) -> Iterator[BadEnd]:

@@ -11,6 +11,9 @@ _KONDUKTOR = re.compile(r"^\($\n(.*?)^\)$\n# Capture", re.DOTALL | re.MULTILINE)
 """The user's own script, in the middle of konduktor's."""
 _PROGRAM = re.compile(r"(^|[\s;&|(/])(torchrun|python[\d.]*|accelerate|deepspeed|bash|sh)(\s|$)")
 
+_BEHIND = re.compile(r"(?<![&>])&\s*(disown)?\s*$")
+"""The end of a line that starts a program in the background."""
+
 
 def script(case: Case, index: int) -> str:
     """Return the script that a pod's container runs, without comments and with joined lines, or ""."""
@@ -26,6 +29,15 @@ def script(case: Case, index: int) -> str:
     return ""
 
 
+def leaves_behind(text: str) -> bool:
+    """Return whether a script starts its program in the background and never waits for it."""
+    lines = _lines(text)
+    started = [line for line in lines if _PROGRAM.search(line)]
+    return (
+        bool(started) and bool(_BEHIND.search(started[-1])) and not re.search(r"\bwait\b", "\n".join(lines))
+    )
+
+
 def passes_on(text: str) -> bool:
     """Return whether a script surely ends with the exit code of the one program that it starts."""
     lines = _lines(text)
@@ -37,7 +49,8 @@ def passes_on(text: str) -> bool:
 
 def _weight(word: str) -> tuple[bool, int]:
     """Order words by how likely they are the user's script: one that starts a program, and the longest."""
-    return "KONDUKTOR" in word or ("/opt/harness/" not in word and bool(_PROGRAM.search(word))), len(word)
+    own = _KONDUKTOR.search(word) or ("/opt/harness/" not in word and _PROGRAM.search(word))
+    return bool(own), len(word)
 
 
 def way(text: str) -> str:
@@ -58,7 +71,7 @@ def _in_its_line(line: str, before: list[str]) -> str:
         # With pipefail, the shell reports the first command of a pipe that failed.
         if not any("pipefail" in one for one in before):
             return "a pipe hides it: write `set -o pipefail` before it"
-    elif re.search(r"(?<![&>])&\s*(disown)?\s*$", line):
+    elif _BEHIND.search(line):
         return "the command runs in the background: write `wait $!` after it, and `exit` with its code"
     return ""
 

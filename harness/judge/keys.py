@@ -19,6 +19,8 @@ from harness.judge.truth import Truth
 CHECK: Final[CheckId] = "keys"
 NONE = "NoneType"
 NOOP = "the mode of the run is noop"
+OFF = "sync_process_enabled is False"
+_UPLOADS_OFF = "leave sync_process_enabled out of the settings: without that process nothing is uploaded"
 """Begins the reason of a run that its program told to send nothing."""
 SHOWN_KEYS = 3
 Records = dict[int, Truth | None]
@@ -88,6 +90,7 @@ def check(agreement: Agreement, apart: bool = False) -> Finding:
             details=reasons(left),
             ranks=ranks,
             evidence=[truth.path for rank, truth in records.items() if rank in ranks and truth is not None],
+            advice=_UPLOADS_OFF if all(one.why.startswith(OFF) for one in left) else "",
         )
     open_ = {rank: why for rank, truth in records.items() if (why := _open(truth))}
     if apart and open_ and all(records[rank] is None for rank in open_):

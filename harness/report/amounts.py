@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+MAX_RANGES = 12
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -12,3 +15,20 @@ def amount(size: float) -> str:
             return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} {_UNITS[-1]}"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return numbers for people, runs of three and more as a range: "0, 1", "0-511", "0-3, 7 and 40 more"."""
+    told: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if told and number == told[-1][-1] + 1:
+            told[-1].append(number)
+        else:
+            told.append([number])
+    texts = [
+        text
+        for run in told
+        for text in ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(number) for number in run])
+    ]
+    more = len(texts) - MAX_RANGES
+    return ", ".join(texts[:MAX_RANGES]) + (f" and {more} more" if more > 0 else "")

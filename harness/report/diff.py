@@ -10,6 +10,7 @@ from pydantic import BaseModel, computed_field
 from harness.evidence.record import Record, Value
 from harness.judge import series as rows
 from harness.judge.points import same
+from harness.report.amounts import ranges
 from harness.report.facts import WHOLE, Facts, Series
 from harness.report.points import steps
 
@@ -136,7 +137,7 @@ def _outcome(side: Facts) -> dict[str, str]:
     if side.verdict.cause:
         told["cause"] = side.verdict.cause
     if side.verdict.ranks:
-        told["ranks"] = ", ".join(map(str, side.verdict.ranks))
+        told["ranks"] = ranges(side.verdict.ranks)
     return told
 
 

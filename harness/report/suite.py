@@ -24,6 +24,7 @@ from harness.evidence.folder import Past
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Verdict, VerdictWord
 from harness.report import acceptance, ctrf, junit
+from harness.report.amounts import ranges
 from harness.report.launched import Launched, launched, properties
 from harness.report.page import REPORT
 
@@ -149,5 +150,5 @@ def _message(check: Check) -> str:
 
 def _where(check: Check) -> str:
     """Return ranks and evidence, one line each."""
-    ranks = [f"ranks: {', '.join(map(str, check.ranks))}"] if check.ranks else []
+    ranks = [f"ranks: {ranges(check.ranks)}"] if check.ranks else []
     return "\n".join([*ranks, *check.evidence])

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.report import markdown
+from harness.report.amounts import ranges
 from harness.report.ctrf import STATUSES, Test
 from harness.report.github import annotation
 from harness.report.launched import Launched
@@ -58,7 +59,7 @@ def _cells(row: Row, tests: bool) -> list[str]:
         MARK[launch.verdict],
         *([text(row.test)] if tests else []),
         " ".join(filter(None, [launch.verdict, markdown.code(launch.cause)])),
-        ", ".join(map(str, launch.ranks)),
+        ranges(launch.ranks),
         text(launch.explanation),
         text(launch.report or launch.bundle),
     ]

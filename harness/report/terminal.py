@@ -17,6 +17,7 @@ from rich.text import Text
 from harness.evidence.schema import Stage, Verdict
 from harness.judge.fleet import Fleet
 from harness.report import acceptance
+from harness.report.amounts import ranges
 from harness.report.attempts import HEADINGS, RankAttempt
 from harness.report.netcheck import Matrix
 from harness.report.page import REPORT
@@ -37,7 +38,7 @@ def render(
     body = Text()
     body.append(verdict.explanation)
     if verdict.cause:
-        ranks = f"  rank{'s' if len(verdict.ranks) > 1 else ''} {', '.join(map(str, verdict.ranks))}"
+        ranks = f"  rank{'s' if len(verdict.ranks) > 1 else ''} {ranges(verdict.ranks)}"
         body.append(f"\n\ncause  {verdict.cause}", style="bold")
         body.append(ranks if verdict.ranks else "")
     for line in verdict.consequences:
@@ -145,6 +146,6 @@ def _accepted_row(table: Table, verdict: str, node: str, cause: str | None, text
 
 def render_short(verdict: Verdict, bundle: Path) -> None:
     """Return three lines for the captured output of a test."""
-    ranks = f" ranks {verdict.ranks}" if verdict.ranks else ""
+    ranks = f" ranks {ranges(verdict.ranks)}" if verdict.ranks else ""
     print(f"{MARK[verdict.verdict]} {verdict.verdict} {verdict.cause or ''}{ranks}")
     print(f"  {verdict.explanation}\n  bundle {bundle}")

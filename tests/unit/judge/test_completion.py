@@ -414,8 +414,8 @@ def test_rendezvous_names_who_never_came(judged):
         ),
         ("RuntimeError: Failed to create run: 503", "rank.tracker_unreachable"),
         (
-            "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
-            "address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+            "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network"
+            " address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address in use",
             "port.taken",
         ),
         ("OSError: [Errno 98] Address already in use", "port.taken"),
@@ -577,7 +577,9 @@ def test_a_log_that_stops_early(judged, mark, whole):
         assert "without the line of the exit code" in verdict.explanation
 
 
-@pytest.mark.parametrize(("other", "said"), [("e2e-worker2", "with mn-"), ("e2e-worker1", "the ports of node")])
+@pytest.mark.parametrize(
+    ("other", "said"), [("e2e-worker2", "with mn-"), ("e2e-worker1", "the ports of node")]
+)
 def test_with_the_host_s_network_a_taken_port_names_who_shares_the_node(judged, other, said):
     job = bundles.healthy()
     bundles.crash(job, 1, code=1)

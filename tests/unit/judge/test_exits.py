@@ -205,3 +205,37 @@ def test_a_torchrun_that_the_script_starts_again_is_no_restart_by_torchrun(judge
     told = check(judged(job), "restarts")
     assert "the run script started torchrun with rank 0 again" in told.explanation
     assert "as the job allows" not in told.explanation
+
+
+@pytest.mark.parametrize(
+    ("script", "cause"),
+    [
+        ("torchrun a.py &\nsleep 1", "rank.exited_early"),
+        ("nohup python3 a.py >log 2>&1 &", "rank.exited_early"),
+        ("torchrun a.py &\nwait", "unification.no_run"),
+        ("torchrun a.py", "unification.no_run"),
+    ],
+)
+def test_a_script_that_leaves_its_program_behind_ended_early(judged, script, cause):
+    job = recorded(bundles.healthy())
+    for kind, state in job.objects:
+        if kind == "pod":
+            command = ["bash", "-c", script]
+            state.object["spec"]["containers"] = [{"name": bundles.CONTAINER, "command": command}]
+    job.truth, job.runs, job.points, job.attachments = {}, [], [], []
+    verdict = judged(job)
+    assert verdict.cause == cause
+    if cause == "rank.exited_early":
+        assert verdict.ranks == [0]
+        assert "he script ended before a process of rank 0 was recorded" in verdict.explanation
+        assert "wait $!" in verdict.explanation
+
+
+def test_the_script_of_a_workload_of_kubernetes_is_told_from_the_harness_s_init(judged):
+    job = failing(bundles.healthy())
+    init = "export KONDUKTOR_OUTPUT_DIR=/tmp/x\n[ -d /opt/harness/recorder ] && : python3\n" + "#\n" * 99
+    for kind, state in job.objects:
+        if kind == "pod":
+            command = ["sh", "-c", init, "sh", "bash", "-c", "torchrun a.py || true"]
+            state.object["spec"]["containers"] = [{"name": bundles.CONTAINER, "command": command}]
+    assert "`|| true` behind the command hides it" in judged(job).explanation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 from pathlib import Path
 
 import bundles
@@ -12,7 +13,7 @@ from rich.console import Console
 from harness.evidence import BundleWriter, Redactor, folder
 from harness.faults.record import extract
 from harness.judge import judge
-from harness.report.amounts import amount
+from harness.report.amounts import amount, ranges
 from harness.report.runs import WIDE, Row, row, show
 
 
@@ -55,6 +56,21 @@ def test_a_line_each(rows: list[Row], width: int) -> None:
     assert (began in "\n".join(lines)) == (width >= WIDE)
     assert lines[-1].startswith("3 bundles")
     assert lines[-1].endswith("MiB")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ([], ""),
+        ([1], "1"),
+        ([1, 0], "0, 1"),
+        (range(512), "0-511"),
+        ([0, 1, 2, 5, 7, 8], "0-2, 5, 7, 8"),
+        (range(0, 60, 2), "0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22 and 18 more"),
+    ],
+)
+def test_ranks_are_told_as_ranges(numbers: Iterable[int], text: str) -> None:
+    assert ranges(numbers) == text
 
 
 def test_amounts() -> None:
