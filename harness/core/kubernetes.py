@@ -152,6 +152,22 @@ class Kube:
         )
         return body_of(applied)
 
+    def dry_run(self, document: Object, *, update: bool = False, user: str | None = None) -> None:
+        """Have the API server check a create, or an update of the metadata. Nothing is stored.
+
+        `user`: in whose name it is asked, which needs the right to impersonate. Raises ApiException where the
+        API server refuses.
+        """
+        metadata, dynamic = document["metadata"], self.dynamic
+        resource = self.resource(document["apiVersion"], document["kind"])
+        asked: dict[str, Any] = {"namespace": metadata.get("namespace"), "dry_run": "All", "serialize": False}
+        asked["header_params"] = {"Impersonate-User": user} if user else {}
+        if update:
+            name, merge = metadata["name"], "application/merge-patch+json"
+            dynamic.patch(resource, body=document, name=name, content_type=merge, **asked)
+        else:
+            dynamic.create(resource, body=document, **asked)
+
     def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
         """Delete an object, and through the garbage collector what it owns. A missing one is not an error."""
         # By default the API keeps the pods of a Job that is deleted.

@@ -21,7 +21,7 @@ from harness.evidence.netcheck_records import NetcheckRecord
 from harness.evidence.objects import ObjectState, Pod
 from harness.evidence.process_records import PROCESS_LINE, ProcessLine
 from harness.evidence.renamed import upgraded
-from harness.evidence.schema import ContainerExit, Manifest, Observation, RendezvousSnapshot, Verdict
+from harness.evidence.schema import ContainerExit, DryRun, Manifest, Observation, RendezvousSnapshot, Verdict
 from harness.evidence.tracker_records import (
     Attachment,
     Point,
@@ -45,6 +45,7 @@ _INSPECTION: TypeAdapter[RendezvousSnapshot] = TypeAdapter(RendezvousSnapshot)
 _WRITER: TypeAdapter[RunWriter] = TypeAdapter(RunWriter)
 _NETCHECK: TypeAdapter[NetcheckRecord] = TypeAdapter(NetcheckRecord)
 _ACCEPTANCE: TypeAdapter[AcceptanceRecord] = TypeAdapter(AcceptanceRecord)
+_DRY_RUN: TypeAdapter[DryRun] = TypeAdapter(DryRun)
 _EXIT: TypeAdapter[ContainerExit] = TypeAdapter(ContainerExit)
 
 
@@ -216,6 +217,10 @@ class Bundle:
     def accepted(self) -> list[tuple[int, AcceptanceRecord]]:
         """Return what acceptance tests said in pods, with line numbers, in order."""
         return list(self._records("acceptance.jsonl", _ACCEPTANCE))
+
+    def dry_runs(self) -> list[tuple[int, DryRun]]:
+        """Return what the API server said of objects that controllers did not create, with line numbers."""
+        return list(self._records("dry-runs.jsonl", _DRY_RUN))
 
     def exits(self) -> list[tuple[int, ContainerExit]]:
         """Return how commands of held containers ended, with line numbers, in order."""

@@ -93,6 +93,16 @@ def rule_of(message: str) -> tuple[str, str] | None:
     return found[:2] if found else None
 
 
+def by_rule(message: str) -> bool:
+    """Return whether a rule of the cluster, or its access control, refuses a request.
+
+    JobSet's and Kueue's own webhooks do not count: they deny an object that lacks what they themselves write.
+    """
+    rule = rule_of(message)
+    forbidden = 'is forbidden: User "' in message
+    return forbidden or (rule is not None and not rule[1].endswith(".kb.io"))
+
+
 def _rule(message: str) -> tuple[str, str, bool] | None:
     for pattern, kind, described in _RULES:
         if (match := pattern.search(message)) is not None:

@@ -12,6 +12,7 @@
       acceptance.jsonl     AcceptanceRecord: each acceptance test as it was made, and each pod's report
       processes.jsonl      ProcessLine: which processes ran in ranks' containers, the world that each believed
                            in, and how it ended
+      dry-runs.jsonl       DryRun: what the API server says of an object that a controller did not create
       exits.jsonl          ContainerExit: how the commands of ranks ended, where their containers are held
       logs/<pod>-<container>.log   "<RFC 3339 time> <line>", from the first line to the last
       truth/<rank>.jsonl   of each attempt of the rank TruthStart, TruthCode …, TruthRow …, TruthRewrite …,
@@ -210,6 +211,20 @@ class ContainerExit(Record):
     """Of the pod. A pod that was deleted by force may end after another one has come under its name."""
     container: str
     exit_code: int
+
+
+class DryRun(Record):
+    """A request of a controller that did not come, repeated by the harness as a server-side dry run."""
+
+    at: str
+    kind: str
+    name: str
+    user: str | None = None
+    """In whose name the API server was asked: the controller's. None: in that of the harness."""
+    awaited: bool = True
+    """Whether an object of this kind was awaited. Otherwise it is the launched object under another name."""
+    message: str | None = None
+    """The sentence with which the API server refused it. None: it would be accepted."""
 
 
 class Process(Record):

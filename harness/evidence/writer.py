@@ -28,6 +28,7 @@ from harness.evidence.process_records import ProcessLine
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import (
     ContainerExit,
+    DryRun,
     Manifest,
     Observation,
     RendezvousSnapshot,
@@ -172,6 +173,10 @@ class BundleWriter:
     def acceptance(self, record: AcceptanceRecord) -> None:
         """Append what an acceptance test said in a pod."""
         self._append("acceptance.jsonl", record)
+
+    def dry_run(self, record: DryRun) -> None:
+        """Append what the API server says of an object that a controller did not create."""
+        self._append("dry-runs.jsonl", record)
 
     def exited(self, exit_: ContainerExit) -> None:
         """Append how a container's command ended."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.core.causes import NOT_READY, NOT_RECONCILING, Controller
+from harness.core.causes import NOT_READY, NOT_RECONCILING, CauseId, Controller
 from harness.core.checks import CheckId
 from harness.core.clock import seconds
+from harness.evidence import refusals
 from harness.evidence.objects import ObjectState, items, mapping
+from harness.evidence.schema import DryRun
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, found
 from harness.judge.registry import PROVISION
 
+_WEBHOOK = "failed calling webhook"
 _TITLES: dict[Controller, str] = {"jobset": "JobSet", "kueue": "Kueue"}
 
 
@@ -65,6 +68,52 @@ def _serves(slice_: ObjectState) -> bool:
     return any(end.get("addresses") and mapping(end, "conditions").get("ready") is not False for end in ends)
 
 
+@dataclass(frozen=True)
+class Refused:
+    """A request of a controller that the API server refuses, as a dry run showed."""
+
+    cause: CauseId | None
+    """None: it is told beside the cause of a controller that takes no step."""
+    text: str
+    ref: str
+
+
+def refused_request(case: Case) -> Refused | None:
+    """Return why the API server refuses what a controller should have created, or None.
+
+    A refusal that only shows a difference between the dry run and the controller's own request is left out.
+    """
+    asked = [(f"dry-runs.jsonl:{line}", run) for line, run in case.bundle.dry_runs()]
+    for awaited in (True, False):
+        runs = [(ref, run) for ref, run in asked if run.awaited is awaited]
+        told = [(ref, run) for ref, run in runs if _tells(run)]
+        if told:
+            ref, run = told[-1]
+            what = f"the awaited {run.kind}" if awaited else f"another {run.kind}"
+            who = f", asked in the name of {run.user}," if run.user else ""
+            text = f"at {run.at[11:19]} a dry run of {what}{who} was refused: {run.message}"
+            later = [other for _, other in runs if other.at > run.at and other.kind == run.kind]
+            if later and later[-1].message is None:
+                text += f"; at {later[-1].at[11:19]} it was accepted"
+            return Refused(_cause(run), text, ref)
+    return None
+
+
+def _tells(run: DryRun) -> bool:
+    message = run.message or ""
+    return _WEBHOOK in message or (run.awaited and refusals.by_rule(message))
+
+
+def _cause(run: DryRun) -> CauseId | None:
+    """Return the cause that a refusal shows. A controller without a right, and a rule that may refuse the
+    harness alone, are told beside the controller's own cause.
+    """
+    message = run.message or ""
+    if _WEBHOOK in message:
+        return "controllers.webhook_not_serving"
+    return "launch.pods_refused" if run.user and refusals.rule_of(message) else None
+
+
 def not_followed(
     case: Case,
     check: CheckId,
@@ -78,26 +127,24 @@ def not_followed(
     This controller, or another one on its way, failed to take it.
     """
     other: Controller = "kueue" if controller == "jobset" else "jobset"
-    for name in (controller, other):
-        deployment = down(case, name)
-        if deployment is not None:
-            asked = mapping(deployment.object, "spec").get("replicas", "?")
-            none = (
-                "was deleted" if deployment.type == "DELETED" else f"has no available pod (replicas: {asked})"
-            )
-            why = [f"{_TITLES[name]} is down: Deployment {deployment.name} {none}"]
-            cause, evidence = NOT_READY[name], [deployment.ref, *evidence]
-            break
-    else:
-        if (silent := webhook_without_endpoints(case)) is not None:
-            why = [f"Service {silent.service} has no endpoint, so the API server cannot call its webhooks"]
-            refs = [silent.ref, *evidence]
-            cause = "controllers.webhook_not_serving"
-            return found(check, cause, what, why=why, ranks=case.ranks, evidence=refs, phase=phase)
-        available = case.bundle.history(f"{controller}-controller")
-        why = [f"the Deployment of {_TITLES[controller]} is Available"] if available else []
-        cause = NOT_RECONCILING[controller]
-    return found(check, cause, what, why=why, ranks=case.ranks, evidence=evidence, phase=phase)
+    refused = refused_request(case)
+    said, refs = ([refused.text], [refused.ref]) if refused else ([], [])
+    cause: CauseId = NOT_RECONCILING[controller]
+    available = case.bundle.history(f"{controller}-controller")
+    why = [f"the Deployment of {_TITLES[controller]} is Available"] if available else []
+    gone = next(((name, last) for name in (controller, other) if (last := down(case, name))), None)
+    if gone is not None:
+        name, deployment = gone
+        asked = mapping(deployment.object, "spec").get("replicas", "?")
+        none = "was deleted" if deployment.type == "DELETED" else f"has no available pod (replicas: {asked})"
+        why = [f"{_TITLES[name]} is down: Deployment {deployment.name} {none}", *said]
+        cause, refs = NOT_READY[name], [deployment.ref, *refs]
+    elif (silent := webhook_without_endpoints(case)) is not None:
+        why = [f"Service {silent.service} has no endpoint, so the API server cannot call its webhooks", *said]
+        cause, refs = "controllers.webhook_not_serving", [silent.ref, *refs]
+    elif refused is not None:
+        cause, why = refused.cause or cause, said if refused.cause else [*why, *said]
+    return found(check, cause, what, why=why, ranks=case.ranks, evidence=[*refs, *evidence], phase=phase)
 
 
 def no_job(case: Case) -> Finding | None:

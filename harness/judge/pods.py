@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.core.causes import CauseId
 from harness.core.clock import seconds
 from harness.evidence import refusals
 from harness.evidence.objects import Pod, mapping
@@ -43,16 +44,21 @@ def rank_pods(case: Case) -> Finding:
         text = f"{names(ranks)} wait behind a scheduling gate, and nobody removes it"
         return controllers.not_followed(case, "rank-pods", "kueue", text, [pod.ref for pod in held])
     refusal, refs = _refusal(case)
-    if case.terminal == "Completed" or (case.broken("objects/pod.jsonl") and not refusal):
+    asked = None if refusal else controllers.refused_request(case)
+    if case.terminal == "Completed" or (case.broken("objects/pod.jsonl") and not (refusal or asked)):
         text = f"no pod of {names(ranks)} was recorded"
         return found("rank-pods", "run.evidence_missing", text, ranks=ranks, evidence=["objects/pod.jsonl"])
+    cause: CauseId = (asked.cause if asked else None) or "rank.missing"
+    if refusal and refusal.webhook_down:
+        cause = "controllers.webhook_not_serving"
     why = f": {refusal.message}" if refusal else ""
     return found(
         "rank-pods",
-        "controllers.webhook_not_serving" if refusal and refusal.webhook_down else "rank.missing",
+        cause,
         f"{names(ranks)} never had a pod{why}",
+        why=[asked.text] if asked else [],
         ranks=ranks,
-        evidence=refs or ["objects/pod.jsonl"],
+        evidence=[asked.ref] if asked else refs or ["objects/pod.jsonl"],
     )
 
 

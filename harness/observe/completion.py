@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from harness.core.kubernetes import Object, condition
 from harness.evidence import messages, refusals
 from harness.evidence.fitting import never_fits
+from harness.evidence.objects import mapping
+from harness.observe.dry_run import Awaited
 from harness.observe.seen import Seen, container_statuses, decided, ended_as, gated, is_down, true
 
 GRACE = {
@@ -31,6 +33,7 @@ GRACE = {
     "node": 4.0,
     "controller": 5.0,
     "idle": 45.0,
+    "doubtful": 8.0,
     "helper": 20.0,
 }
 """Seconds that a state must last before it counts as the end. Transient states pass within it.
@@ -38,13 +41,16 @@ GRACE = {
 `image`: less than the kubelet's 10 s before its second try. `image, surely`: a reason that needs no second
 try. `never`: for a pod that no node could take, however empty. `others`: for pods of which nothing is said
 yet, when one cannot start: a busy kubelet says it later, and every rank should be named. `controller`:
-nothing happens while a controller is scaled to 0. `idle`: nothing happens otherwise. `helper`: for other
-containers of the pods to end after their ranks.
+nothing happens while a controller is scaled to 0. `idle`: nothing happens otherwise. `doubtful`: nothing
+happens, and the API server is asked why. `helper`: for other containers of the pods to end after their ranks.
 """
 INIT_RESTARTS = 3
 """After so many restarts an init container that fails is taken to fail for ever."""
 NAMED_PODS, NAMED_EXCEPTIONS = 8, 3
 CONTROLLERS = ("jobset-controller", "kueue-controller")
+_SYSTEM = "system:serviceaccount:kube-system"
+_ACCOUNTS = {"StatefulSet": "statefulset-controller", "DaemonSet": "daemon-set-controller"}
+"""Kind → the service account of the part of Kubernetes that makes its pods."""
 
 
 @dataclass
@@ -60,8 +66,10 @@ class CompletionDetector(Seen):
     """The name of the container that a rank runs in."""
     admission_seconds: float = 300.0
     """Seconds that a job may wait for Kueue to admit it. After that it has no time left to run in."""
-    _awaited: dict[str, str] = field(default_factory=dict)
-    """What is missing of each launched object, by uid."""
+    hopeless: set[str] = field(default_factory=set)
+    """Awaited steps that the API server refuses by a rule that will not change."""
+    _steps: dict[str, str] = field(default_factory=dict)
+    """The awaited step of each launched object, by uid."""
 
     def reason(self) -> str | None:
         """Return in one sentence why nothing more will come, or None."""
@@ -284,33 +292,69 @@ class CompletionDetector(Seen):
         """Return which step a controller should take at once and does not take."""
         down = [name for name in CONTROLLERS for d in self.all(name) if is_down(d)]
         for jobset in self.all(self.launched):
-            what = self._missing(jobset)
-            uid = jobset["metadata"]["uid"]
-            if what != self._awaited.get(uid, ""):  # Another step is awaited, so its time begins now.
-                self._awaited[uid] = what
+            awaited = self._awaited(jobset)
+            what, uid = awaited.text if awaited else "", jobset["metadata"]["uid"]
+            if what != self._steps.get(uid, ""):  # Another step is awaited, so its time begins now.
+                self._steps[uid] = what
                 self.begins_again(jobset, "idle")
-            late = self._lasts(jobset, "idle", bool(what))
+                self.begins_again(jobset, "doubtful")
+            hopeless = GRACE["doubtful"] + GRACE["refused"] if what in self.hopeless else None
+            late = self._lasts(jobset, "idle", bool(what), hopeless)
             if late or self._lasts(jobset, "controller", bool(what and down)):
                 return f"{what}" + (f"; not available: {', '.join(down)}" if down else "")
         return None
 
-    def _missing(self, item: Object) -> str:
-        """Return what has not come of the launched object, or "" when everything has."""
-        pods, workloads = self.all("pod"), self.workloads()
+    def awaited(self, at_once: bool = False) -> tuple[Awaited, Object] | None:
+        """Return a step that a controller has not taken for longer than it needs, and the launched object.
+
+        With `at_once`, a step that has only just become due counts too. None: no such step.
+        """
+        for item in self.all(self.launched):
+            awaited = self._awaited(item)
+            late = self._lasts(item, "doubtful", awaited is not None)
+            if awaited is not None and (late or at_once):
+                return awaited, item
+        return None
+
+    def _awaited(self, item: Object) -> Awaited | None:
+        """Return which step of a controller comes next, or None where no controller is to take one."""
+        pods = self.all("pod")
         if ended_as(item):
-            return ""
+            return None
         # Kueue suspends a JobSet and a Job. The pods of a StatefulSet come, and wait behind its gate.
         if (item.get("spec") or {}).get("suspend") is True or (pods and all(map(gated, pods))):
-            silent = any(not condition(w, "QuotaReserved") for w in workloads)
-            missing = "Kueue says nothing of the Workload" if silent else ""
-            return missing if workloads else f"the {self.kind} waits, and Kueue made no Workload for it"
+            return self._of_kueue(item)
         if self.launched != "jobset":
-            return "" if pods else f"the {self.kind} has no pods"
-        if not self.all("job"):
-            return "the JobSet was resumed, and no Job came of it"
+            user = f"{_SYSTEM}:{_ACCOUNTS.get(self.kind, 'job-controller')}"
+            return None if pods else Awaited(f"the {self.kind} has no pods", item, "Pod", user)
+        return self._of_jobset(item, pods)
+
+    def _of_jobset(self, item: Object, pods: list[Object]) -> Awaited | None:
+        jobs, jobset, user = self.all("job"), self._account("jobset-controller"), f"{_SYSTEM}:job-controller"
+        if not jobs:
+            return Awaited("the JobSet was resumed, and no Job came of it", item, "Job", jobset)
         if not pods:
-            return "the Job has no pods"
-        return "" if self.running() else "every pod has ended, and the JobSet has not"
+            return Awaited("the Job has no pods", jobs[0], "Pod", user)
+        if self.running():
+            return None
+        return Awaited("every pod has ended, and the JobSet has not", pods[0], None, user)
+
+    def _account(self, controller: str) -> str | None:
+        """Return the name of a controller's service account, as the API server knows it, or None."""
+        for deployment in self.all(controller):
+            account = mapping(deployment, "spec", "template", "spec").get("serviceAccountName")
+            if account:
+                return f"system:serviceaccount:{deployment['metadata'].get('namespace')}:{account}"
+        return None
+
+    def _of_kueue(self, item: Object) -> Awaited | None:
+        workloads, user = self.workloads(), self._account("kueue-controller")
+        if not workloads:
+            return Awaited(
+                f"the {self.kind} waits, and Kueue made no Workload for it", item, "Workload", user
+            )
+        silent = [each for each in workloads if not condition(each, "QuotaReserved")]
+        return Awaited("Kueue says nothing of the Workload", silent[0], None, user) if silent else None
 
 
 def pods_in_line(doing: Mapping[str, str]) -> str:

@@ -13,6 +13,7 @@ from harness.core.deadlines import Budget, Deadline
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Kube, reached
 from harness.core.progress import Progress
+from harness.evidence import refusals
 from harness.evidence.acceptance_records import AcceptanceRecord
 from harness.evidence.kinds import ALWAYS, FILES, SURROUNDINGS, WatchedKind
 from harness.evidence.netcheck_records import NetcheckDiagnosis, NetcheckRecord
@@ -22,6 +23,7 @@ from harness.evidence.truth import TruthCollector
 from harness.evidence.writer import BundleWriter
 from harness.observe import inside
 from harness.observe.completion import CompletionDetector
+from harness.observe.dry_run import dry_runs
 from harness.observe.exits import exit_of
 from harness.observe.heartbeat import Heartbeat
 from harness.observe.independent import IndependentPods
@@ -77,6 +79,8 @@ class LaunchObserver:
         self._writer = writer
         self._truth = TruthCollector(writer.current.nonce)
         self._looked = self._looked_late = False
+        self._doubted = ""
+        """The step for which the API server was asked why it does not come."""
         self._late = budget.rank
         self._said: dict[tuple[str, str], frames.Collector] = {}
         self._told: Deadline | None = None
@@ -123,6 +127,7 @@ class LaunchObserver:
             if deadline.passed:
                 last = self.completion.summary()
                 self._look_inside()
+                self._ask_why(at_end=True)
                 self._writer.update(interrupted=f"deadline of {self._wait:.0f} s; last seen: {last}")
                 raise WaitError("the launch to end", last, self._wait, cause="run.timed_out")
             if late.passed and not self._looked_late:  # Kueue ends the job soon, and its pods with it.
@@ -130,6 +135,7 @@ class LaunchObserver:
                 self._look(at_end=False)
             if self.completion.lingers():
                 self._look_inside()
+            self._ask_why(at_end=False)
             if (again.passed or not self.completion.many()) and self.completion.summary() != seen:
                 seen, again = self.completion.summary(), Deadline.after(MANY_SECONDS)
                 progress(seen)
@@ -138,7 +144,21 @@ class LaunchObserver:
                 time.sleep(PAUSE_SECONDS)
         if not self._rendezvous.reason():  # It has looked by itself.
             self._look_inside()
+        self._ask_why(at_end=True)
         progress(f"over: {reason}")
+
+    def _ask_why(self, at_end: bool) -> None:
+        """Record what the API server says of a controller's step that does not come: once while the launch
+        waits for it, because a webhook may be away for a moment, and once at the end.
+        """
+        found = None if self._heartbeat.silent else self.completion.awaited(at_once=at_end)
+        if found is None or (found[0].text == self._doubted and not at_end):
+            return
+        self._doubted = found[0].text
+        for record in dry_runs(self._kube, *found):
+            self._writer.dry_run(record)
+            if record.user and refusals.by_rule(record.message or ""):
+                self.completion.hopeless.add(self._doubted)
 
     def _look_inside(self) -> None:
         """Record once what runs in the containers that have not ended: something in them may be frozen."""

@@ -7,7 +7,8 @@ import bundles
 import pytest
 from bundles import at, cond
 
-from harness.evidence.schema import Verdict
+from harness.evidence.reader import Bundle
+from harness.evidence.schema import DryRun, Verdict
 from harness.judge import judge
 
 
@@ -231,3 +232,88 @@ def test_a_preempted_job_is_no_fault_of_jobset(tmp_path: Path) -> None:
     verdict = judged(job, tmp_path)
     assert not [text for text in verdict.consequences if "not_reconciling" in text]
     assert "not_reconciling" not in (verdict.cause or "")
+
+
+NO_ENDPOINT = (
+    'HTTP 500: Internal error occurred: failed calling webhook "mworkload.kb.io": failed to call webhook: '
+    'no endpoints available for service "kueue-webhook-service"'
+)
+KUEUE = "system:serviceaccount:kueue-system:kueue-controller-manager"
+FORBIDDEN = (
+    f'HTTP 403: workloads.kueue.x-k8s.io is forbidden: User "{KUEUE}" cannot create resource "workloads"'
+)
+DENIED = 'HTTP 403: admission webhook "vworkload.kb.io" denied the request: spec.podSets: Invalid value'
+
+
+def asked(
+    job: bundles.Job, path: Path, *runs: tuple[float, str, str | None, bool], user: str | None = KUEUE
+) -> Verdict:
+    """Judge with these dry runs: when, kind, refusal, and whether such an object was awaited."""
+    folder = job.write(path / "run").path
+    lines = [
+        DryRun(at=at(when), kind=kind, name="x-dry-run", user=user, awaited=awaited, message=message)
+        for when, kind, message, awaited in runs
+    ]
+    (folder / "dry-runs.jsonl").write_text("".join(f"{line.model_dump_json()}\n" for line in lines))
+    return judge(Bundle.open(folder))
+
+
+def waiting_for_kueue() -> bundles.Job:
+    job = without_end(pods=False)
+    job.drop("workload")
+    job.drop("jobset", 1)
+    deployment(job, "kueue", 1)
+    return job
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+def test_the_api_server_s_sentence_is_the_cause_of_a_missing_workload(tmp_path: Path, awaited: bool) -> None:
+    kind = "Workload" if awaited else "JobSet"
+    verdict = asked(waiting_for_kueue(), tmp_path, (9, kind, NO_ENDPOINT, awaited))
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "controllers.webhook_not_serving")
+    assert 'no endpoints available for service "kueue-webhook-service"' in verdict.explanation
+    assert "dry-runs.jsonl:1" in verdict.evidence
+
+
+def test_a_webhook_that_was_away_for_a_moment_is_named_with_both_answers(tmp_path: Path) -> None:
+    runs = ((9, "Workload", NO_ENDPOINT, True), (40, "Workload", None, True))
+    verdict = asked(waiting_for_kueue(), tmp_path, *runs)
+    assert verdict.cause == "controllers.webhook_not_serving"
+    assert "it was accepted" in verdict.explanation
+
+
+@pytest.mark.parametrize("message", [None, DENIED, "HTTP 400: webhook x does not support dry run"])
+def test_a_dry_run_that_shows_no_cause_changes_nothing(tmp_path: Path, message: str | None) -> None:
+    """A Workload that Kueue's own webhook denies shows a difference from the one that Kueue would write."""
+    verdict = asked(waiting_for_kueue(), tmp_path, (9, "Workload", message, True))
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "controllers.kueue_not_reconciling")
+
+
+def test_a_policy_that_refuses_pods_in_silence(tmp_path: Path) -> None:
+    job = without_end(pods=False)
+    job.see("job", 3, {"kind": "Job", "metadata": {"name": "workers-0", "uid": "job"}})
+    verdict = asked(job, tmp_path, (9, "Pod", f"HTTP 422: {POLICY}", True))
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "launch.pods_refused", [0, 1])
+    assert POLICY in verdict.explanation
+
+
+@pytest.mark.parametrize("user", [KUEUE, None])
+def test_a_rule_counts_where_it_refuses_the_controller(tmp_path: Path, user: str | None) -> None:
+    """A rule that refuses the harness may let the controller through."""
+    verdict = asked(waiting_for_kueue(), tmp_path, (9, "Workload", f"HTTP 422: {POLICY}", True), user=user)
+    assert verdict.cause == ("launch.pods_refused" if user else "controllers.kueue_not_reconciling")
+    assert POLICY in verdict.explanation
+
+
+def test_a_controller_that_lost_a_right_is_named_with_the_right(tmp_path: Path) -> None:
+    verdict = asked(waiting_for_kueue(), tmp_path, (9, "Workload", FORBIDDEN, True))
+    assert verdict.cause == "controllers.kueue_not_reconciling"
+    assert 'cannot create resource "workloads"' in verdict.explanation
+
+
+def test_a_controller_that_is_down_comes_before_its_silent_webhook(tmp_path: Path) -> None:
+    job = waiting_for_kueue()
+    deployment(job, "kueue", 0, 3)
+    verdict = asked(job, tmp_path, (9, "Workload", NO_ENDPOINT, True))
+    assert verdict.cause == "controllers.kueue_not_ready"
+    assert "no endpoints available" in verdict.explanation

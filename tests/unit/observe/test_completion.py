@@ -373,3 +373,21 @@ def test_a_pod_that_no_scheduler_looks_at(end: CompletionDetector, ready: str | 
             seen = Observation(received_at="2026-01-01T00:00:00Z", type="ADDED", object=item)
             end.observe("control-plane", seen)
     assert ("no kube-scheduler" in (end.reason() or "")) is (ready != "True")
+
+
+def test_a_step_that_kueue_does_not_take_is_told_with_the_request_to_repeat(end: CompletionDetector) -> None:
+    pod = {"spec": {"serviceAccountName": "kueue-controller-manager"}}
+    told(end, "kueue-controller", {"availableReplicas": 1}, "kueue", template=pod)
+    told(end, "jobset", {}, suspend=True)
+    found = end.awaited()
+    assert found is not None
+    assert (found[0].creates, found[0].of) == ("Workload", found[1])
+    assert str(found[0].user).endswith(":kueue-controller-manager")
+    assert end.awaited(at_once=True) == found
+
+
+def test_a_launch_that_goes_on_awaits_no_step(end: CompletionDetector) -> None:
+    told(end, "jobset", {})
+    told(end, "job", {"active": 1})
+    told(end, "pod", {"phase": "Running"})
+    assert end.awaited(at_once=True) is None

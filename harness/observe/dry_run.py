@@ -1,0 +1,144 @@
+"""Repeat the request of a controller that did not come, as a server-side dry run.
+
+A controller that cannot create an object tries again in silence. The API server's own sentence then tells
+why: a webhook that nobody serves, a quota, a policy, a right that was taken away. The request is made in the
+controller's name where the harness may do that. Nothing is created: each request has `dryRun=All`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from harness.core.clock import now
+from harness.core.kubernetes import NOT_SERVED, Kube, Object
+from harness.core.retries import reason_of
+from harness.evidence.objects import mapping
+from harness.evidence.schema import DryRun
+
+SUFFIX = "-dry-run"
+"""What follows the name of the launched object, so that nothing that exists is meant."""
+QUEUE = "kueue.x-k8s.io/queue-name"
+VERSIONS = {"Workload": "kueue.x-k8s.io/v1beta2", "Job": "batch/v1", "Pod": "v1"}
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """A step that a controller is to take next."""
+
+    text: str
+    """What has not come, as a sentence."""
+    of: Object
+    """The object that the step follows from."""
+    creates: Literal["Workload", "Job", "Pod"] | None = None
+    """The kind that is to be created. None: `of` itself is to be updated."""
+    user: str | None = None
+    """The controller that is to take it, as the API server knows it."""
+
+
+def dry_runs(kube: Kube, awaited: Awaited, launched: Object) -> Iterator[DryRun]:
+    """Yield what the API server says of the awaited request, and of the launched object under another name.
+
+    A request without an answer yields nothing: the heartbeat reports a silent API server.
+    """
+    request = _created(awaited) if awaited.creates else _marked(awaited.of)
+    if request is not None:
+        yield from _asked(kube, request, awaited.user, update=awaited.creates is None)
+    yield from _asked(kube, _renamed(launched), None, awaited=False)
+
+
+def _asked(
+    kube: Kube, document: Object, user: str | None, *, update: bool = False, awaited: bool = True
+) -> Iterator[DryRun]:
+    message: str | None = None
+    try:
+        kube.dry_run(document, update=update, user=user)
+    except ApiException as error:
+        message = reason_of(error)
+        if user is not None and "cannot impersonate" in message:
+            yield from _asked(kube, document, None, update=update, awaited=awaited)
+            return
+    except (HTTPError, OSError, NOT_SERVED):
+        return
+    name, kind = str(document["metadata"]["name"]), str(document["kind"])
+    yield DryRun(at=now(), kind=kind, name=name, user=user, awaited=awaited, message=message)
+
+
+def _created(awaited: Awaited) -> Object | None:
+    """Return an object of the kind that a controller is to create, or None where its template is unknown."""
+    item, kind = awaited.of, awaited.creates
+    assert kind is not None
+    if kind == "Workload":
+        sets = _pod_sets(item)
+        spec: Object | None = {"queueName": _labels(item).get(QUEUE), "podSets": sets} if sets else None
+        return _document(kind, item, {}, spec)
+    if kind == "Job":
+        template: Object = next((job["template"] for job in _replicated(item)), {})
+    else:
+        template = mapping(item, "spec", "template")
+    return _document(kind, item, mapping(template, "metadata"), template.get("spec"))
+
+
+def _document(kind: str, item: Object, metadata: object, spec: Object | None) -> Object | None:
+    if not spec:
+        return None
+    given = {key: dict(mapping(metadata, key)) for key in ("labels", "annotations")}
+    name, namespace = f"{item['metadata']['name']}{SUFFIX}", item["metadata"]["namespace"]
+    return {
+        "apiVersion": VERSIONS[kind],
+        "kind": kind,
+        "metadata": {"name": name, "namespace": namespace, **given},
+        "spec": copy.deepcopy(spec),
+    }
+
+
+def _pod_sets(item: Object) -> list[Object]:
+    """Return the pod sets of a Workload, as Kueue would write them for a JobSet or a Job."""
+    jobs = [
+        (str(job.get("name")), int(job.get("replicas") or 1), mapping(job, "template", "spec"))
+        for job in _replicated(item)
+    ] or [("main", 1, mapping(item, "spec"))]
+    return [
+        {
+            "name": name,
+            "count": replicas * int(spec.get("parallelism") or spec.get("replicas") or 1),
+            "template": {"spec": copy.deepcopy(mapping(spec, "template", "spec"))},
+        }
+        for name, replicas, spec in jobs
+        if mapping(spec, "template", "spec")
+    ]
+
+
+def _replicated(item: Object) -> list[Object]:
+    return list(mapping(item, "spec").get("replicatedJobs") or [])
+
+
+def _labels(item: Object) -> Object:
+    return dict(mapping(item, "metadata", "labels"))
+
+
+def _marked(item: Object) -> Object:
+    """Return an update of an object that changes nothing but an annotation. Its webhooks are asked too."""
+    metadata = {key: item["metadata"][key] for key in ("name", "namespace")}
+    annotation = {"pluto-e2e-harness/dry-run": "true"}
+    return {
+        "apiVersion": item["apiVersion"],
+        "kind": item["kind"],
+        "metadata": {**metadata, "annotations": annotation},
+    }
+
+
+def _renamed(item: Object) -> Object:
+    metadata = {key: item["metadata"].get(key) or {} for key in ("labels", "annotations")}
+    name, namespace = f"{item['metadata']['name']}{SUFFIX}", item["metadata"]["namespace"]
+    return {
+        "apiVersion": item["apiVersion"],
+        "kind": item["kind"],
+        "metadata": {"name": name, "namespace": namespace, **metadata},
+        "spec": copy.deepcopy(item["spec"]),
+    }
