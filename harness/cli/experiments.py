@@ -34,6 +34,9 @@ def faults(
     generated: Annotated[
         bool, typer.Option("--programs", help="the ranks of drawn faults run generated programs")
     ] = False,
+    programs_ledger: Annotated[
+        Path | None, typer.Option(help="add the drawn faults with programs to this ledger")
+    ] = None,
     seed: Annotated[int, typer.Option(help="of the drawn faults: the same seed draws the same ones")] = 0,
     skip: Annotated[int, typer.Option(min=0, help="of the drawn faults, leave out the first ones")] = 0,
     shard: Annotated[
@@ -70,7 +73,7 @@ def faults(
         rows, versions = injecting.inject(
             injecting.faults(names or [], random, seed, skip, shard, generated), parallel, job, context
         )
-    return injecting.report(rows, versions, settings, table, records, as_json)
+    return injecting.report(rows, versions, settings, table, records, programs_ledger, as_json)
 
 
 def soak(

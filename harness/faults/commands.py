@@ -14,7 +14,7 @@ from harness.core.clock import CLOCK
 from harness.core.errors import UsageError
 from harness.core.user_files import MAX_RECORD_BYTES, read_text
 from harness.evidence.reader import Bundle
-from harness.faults import table, tally
+from harness.faults import program_ledger, table, tally
 from harness.faults.draw import PREFIX, by_name, drawn
 from harness.faults.fault import Fault, catalogue, load
 from harness.faults.inject import Injector, journals
@@ -144,13 +144,19 @@ def report(
     settings: Settings,
     table_file: Path | None,
     records: Path | None,
+    programs: Path | None,
     as_json: bool,
 ) -> int:
     """Show rows, and write the table and small bundles if asked. Return 0 when every row is right, else 1.
 
-    Drawn faults alone are counted as tally.py does.
+    Drawn faults alone are counted as tally.py does. `programs`: the ledger to which those with programs are
+    added.
     """
     random = bool(rows) and all(row.oracle for row in rows)
+    if programs is not None:
+        kept = program_ledger.Ledger.read(programs)
+        kept.add_draws(rows)
+        kept.write(programs)
     if table_file is not None:
         whole = tally.markdown(rows) if random else table.markdown(rows, list(catalogue().values()), versions)
         table_file.write_text(whole)

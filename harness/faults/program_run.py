@@ -1,12 +1,7 @@
-"""Run generated programs within a time budget, and count what the oracle says in a ledger.
-
-One tracker serves all programs of a session. The ledger is one JSON file: for each seed, the number of
-programs that ran, how many verdicts were right, and every miss. A session continues where the ledger ends.
-"""
+"""Run generated programs within a time budget. One tracker serves all programs of a session."""
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import shutil
@@ -15,22 +10,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from pydantic import BaseModel
-
 from harness.context import RunContext
 from harness.core import processes
-from harness.core.errors import HarnessError, UsageError
-from harness.core.user_files import MAX_RECORD_BYTES, read_text
+from harness.core.errors import HarnessError
 from harness.faults import program_oracle
 from harness.faults.program import Program, program
 from harness.faults.program_bundle import PROJECT, Place
+from harness.faults.program_ledger import Ledger, Outcome, Seed
 from harness.provision.images.build import build_worker
 from harness.provision.images.stack import resolve
 
@@ -39,84 +31,6 @@ _START_SECONDS = 60.0
 FATAL = ("wrong PASS", "judge error")
 """What no session may have. The other misses are counted until they are rare enough to be fatal too."""
 _FIND_TORCH = "import importlib.util as u; print(u.find_spec('torch').origin)"
-
-
-class Outcome(BaseModel):
-    """What the oracle says of the verdict of one program."""
-
-    seed: int
-    number: int
-    word: str
-    about: str
-    got: str
-    right: str
-    seconds: float = 0.0
-    bundle: str | None = None
-    """None: the verdict is right, and the bundle is gone."""
-
-    @property
-    def line(self) -> str:
-        which = f"program {self.number} of seed {self.seed} ({self.about})"
-        return f"{self.word}: {which}: {self.got}; right is: {self.right}"
-
-
-class Seed(BaseModel):
-    """What is known of one seed."""
-
-    programs: int = 0
-    """Programs 0 to this number ran."""
-    words: dict[str, int] = {}
-    misses: list[Outcome] = []
-
-
-class Ledger(BaseModel):
-    """The ledger, for several threads."""
-
-    seeds: dict[int, Seed] = {}
-
-    @classmethod
-    def read(cls, path: Path) -> Ledger:
-        """Return the ledger of a file, or an empty one. Raises UsageError."""
-        if not path.exists():
-            return cls()
-        try:
-            return cls.model_validate_json(read_text(path, "ledger", most=MAX_RECORD_BYTES))
-        except ValueError as error:
-            raise UsageError(f"{path} is no ledger of programs: {error}") from None
-
-    def add(self, outcome: Outcome) -> None:
-        """Add the next program of a seed."""
-        seed = self.seeds.setdefault(outcome.seed, Seed())
-        seed.programs = max(seed.programs, outcome.number + 1)
-        seed.words[outcome.word] = seed.words.get(outcome.word, 0) + 1
-        if outcome.word != "right":
-            seed.misses.append(outcome.model_copy(update={"bundle": None, "seconds": 0.0}))
-
-    def again(self, outcome: Outcome) -> None:
-        """Replace what is known of a program that was a miss."""
-        seed = self.seeds[outcome.seed]
-        old = next(miss for miss in seed.misses if miss.number == outcome.number)
-        seed.misses.remove(old)
-        seed.words[old.word] -= 1
-        self.add(outcome)
-
-    def write(self, path: Path) -> None:
-        """Replace the file."""
-        partial = path.with_suffix(".partial")
-        partial.write_text(
-            self.model_dump_json(
-                indent=1, exclude={"seeds": {"__all__": {"misses": {"__all__": {"bundle", "seconds"}}}}}
-            )
-            + "\n"
-        )
-        os.replace(partial, path)
-
-    @property
-    def summary(self) -> str:
-        """Return the counts in a sentence."""
-        words = sum((Counter(seed.words) for seed in self.seeds.values()), Counter[str]())
-        counts = ", ".join(f"{number} {word}" for word, number in sorted(words.items()) if number)
-        return f"{sum(words.values())} programs of {len(self.seeds)} seeds: {counts or 'none yet'}"
 
 
 @contextmanager

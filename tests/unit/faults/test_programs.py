@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from harness.evidence.schema import Check, Verdict
 from harness.faults import program_pods
 from harness.faults.program import grammar, program
+from harness.faults.program_ledger import Ledger, Outcome
 from harness.faults.program_oracle import Account, Journal
 from harness.faults.program_pods import Container
-from harness.faults.program_run import Ledger, Outcome
+from harness.faults.rows import Row
 from harness.workers import program as worker
 
 SEEDS = st.integers(min_value=0, max_value=1 << 30)
@@ -204,6 +205,20 @@ def test_the_ledger_adds_up_and_forgets_a_miss_that_is_right_again(tmp_path: Pat
     assert read.summary == "4 programs of 1 seeds: 3 right, 1 wrong PASS"
     assert [miss.word for miss in read.seeds[7].misses] == ["wrong PASS"]
     assert "/b" not in path.read_text(), "a path of this machine"
+
+
+def test_a_draw_is_in_the_ledger_once(tmp_path: Path) -> None:
+    path, ledger = tmp_path / "ledger.json", Ledger()
+    more = {"target": "rank", "about": "", "expected": "", "got": "", "right": True}
+    for word in ("borne", "named"):
+        draws = [
+            Row(fault="random-4-001-program", oracle=word, **more),
+            Row(fault="random-4-002", oracle=word, **more),
+        ]
+        ledger.add_draws([*draws, Row(fault="rank-killed", **more)])
+    ledger.write(path)
+    assert Ledger.read(path).draws == {"random-4-001-program": "named"}
+    assert "1 draws: 1 named" in ledger.summary
 
 
 def test_the_worker_needs_a_program() -> None:
