@@ -34,6 +34,8 @@ class TruthStart(Record):
     """WORLD_SIZE of its environment."""
     outside: bool = False
     """Recorded around the client's calls (harness/workers/outside_client.py), not by the worker itself."""
+    parent: int | None = None
+    """The process of the rank whose child this one is. None for the rank's own process."""
 
 
 class TruthRow(Record):

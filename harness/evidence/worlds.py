@@ -63,6 +63,12 @@ class ProcessRecord:
         return last if last is not None and last.how != "exec" else None
 
     @property
+    def last_ms(self) -> int:
+        """Return when it recorded anything last, in milliseconds since the epoch."""
+        told = [*self.rounds, *self.failures, *self.ends, *([self.result] if self.result else [])]
+        return max((event.time_ms for event in told), default=self.began)
+
+    @property
     def argv(self) -> list[str]:
         return self.start.argv if self.start else []
 
@@ -162,22 +168,8 @@ class PodProcesses:
 
         Where some of the pod's processes are ranks of a group, the others are their helpers.
         """
-        rounds = {pid for agent in self.agents for one in agent.rounds for pid, *_ in one.workers}
-        others = [
-            process
-            for process in self._ordered
-            if process.id not in taken
-            and process.start is not None
-            and process.start.role != "agent"
-            and process.pid not in rounds
-            and not self._below(process, rounds)
-        ]
-        grouped = [process for process in others if process.group is not None]
-        if taken or self.agents or grouped:
-            others = grouped
-        else:
-            known = {process.pid for process in others}
-            others = [process for process in others if process.start and process.start.ppid not in known]
+        grouped = [p for p in self._outside_torchrun if p.group is not None and p.id not in taken]
+        others = grouped if taken or self.agents or grouped else self.commands
         return [
             RankLife(
                 self.pod,
@@ -191,6 +183,26 @@ class PodProcesses:
                 process.pid,
             )
             for process in others
+        ]
+
+    @property
+    def commands(self) -> list[ProcessRecord]:
+        """Return the processes outside torchrun that no other recorded process started."""
+        # A shell's last command may take the shell's place, and so be no parent of what ran before.
+        others = self._outside_torchrun
+        began = {process.pid: process.began for process in reversed(others)}
+        return [p for p in others if p.start and began.get(p.start.ppid, p.began + 1) > p.began]
+
+    @property
+    def _outside_torchrun(self) -> list[ProcessRecord]:
+        rounds = {pid for agent in self.agents for one in agent.rounds for pid, *_ in one.workers}
+        return [
+            process
+            for process in self._ordered
+            if process.start is not None
+            and process.start.role != "agent"
+            and process.pid not in rounds
+            and not self._below(process, rounds)
         ]
 
     def _below(self, process: ProcessRecord, pids: set[int]) -> bool:

@@ -62,6 +62,11 @@ class Attempt:
     _times: deque[int] = field(default_factory=lambda: deque(maxlen=DENSE_ROWS))
 
     @property
+    def is_child(self) -> bool:
+        """Return whether it is a process that the rank started, such as an evaluation, and logs too."""
+        return self.start is not None and self.start.parent is not None
+
+    @property
     def count(self) -> int:
         return self.row_count + sum(block.count for block in self.blocks)
 

@@ -245,7 +245,12 @@ class Case:
 
     def told_all(self, rank: int) -> bool:
         """Return whether the record of a rank has an end: it logged nothing more."""
-        return any(isinstance(line, TruthEnd) for _, line in self.bundle.truth_parts(rank))
+        of_child = False
+        for _, line in self.bundle.truth_parts(rank):
+            of_child = line.parent is not None if isinstance(line, TruthStart) else of_child
+            if isinstance(line, TruthEnd) and not of_child:
+                return True
+        return False
 
     def last_logged(self, rank: int) -> float:
         """Return when a rank logged its last row by its own clock, in seconds since the epoch, or 0.0."""

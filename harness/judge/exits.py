@@ -7,15 +7,16 @@ agent, who write to the container's own stdout, whatever the script does with th
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.core.causes import CauseId
 from harness.evidence.columns import Columns
 from harness.evidence.process_records import ProcessEnd
 from harness.evidence.truth_records import TruthRow
 from harness.evidence.worlds import PATH, PodProcesses, ProcessRecord, RankLife
-from harness.judge import hiding
+from harness.judge import hiding, retries
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, counted, found, passed, unknown
 
@@ -49,7 +50,9 @@ def bad_end(case: Case, index: int) -> BadEnd | None:
     of_pod = case.processes.get(index)
     if of_pod is None:
         return _never_began(case, index)
-    ends = [*_of_ranks(case, of_pod), *_of_agents(of_pod)]
+    repeated = {before.id for before, _ in retries.retried(case, index)}
+    ends = [*_of_ranks(case, of_pod, repeated), *_of_agents(of_pod, repeated)]
+    ends += _of_others(case, of_pod, repeated)
     if any(gap.startswith(of_pod.pod) for gap in case.manifest.log_gaps):
         ends = [end for end in ends if end.cause == "rank.exit_code_masked"]
     if not ends:
@@ -57,7 +60,7 @@ def bad_end(case: Case, index: int) -> BadEnd | None:
     first = min(ends, key=lambda end: (end.cause != "rank.exit_code_masked", end.of_a_peer, end.at))
     if first.cause != "rank.exit_code_masked":
         return first
-    return BadEnd(**{**first.__dict__, "why": hiding.way(hiding.script(case, index))})
+    return replace(first, why=hiding.way(hiding.script(case, index)))
 
 
 def _never_began(case: Case, index: int) -> BadEnd | None:
@@ -70,10 +73,9 @@ def _never_began(case: Case, index: int) -> BadEnd | None:
     return BadEnd("rank.exited_early", ranks, text, float("inf"), None, False, PATH, hiding.way(script))
 
 
-def _of_ranks(case: Case, of_pod: PodProcesses) -> Iterator[BadEnd]:
-    repeated = _repeated(of_pod)
+def _of_ranks(case: Case, of_pod: PodProcesses, repeated: set[str]) -> Iterator[BadEnd]:
     for life in of_pod.lives:
-        if life.agent is not None and life.agent.id in repeated:
+        if repeated.intersection(one.id for one in [life.agent, *life.processes] if one is not None):
             continue
         who, step = f"rank {life.rank}", _last_step(case, life.rank)
         code, error, at = _code(life), _error(life), _at(life)
@@ -89,9 +91,8 @@ def _of_ranks(case: Case, of_pod: PodProcesses) -> Iterator[BadEnd]:
             yield BadEnd("rank.exited_early", [life.rank], text, at, None, False, life.ref)
 
 
-def _of_agents(of_pod: PodProcesses) -> Iterator[BadEnd]:
+def _of_agents(of_pod: PodProcesses, repeated: set[str]) -> Iterator[BadEnd]:
     """Yield each torchrun that failed though none of its ranks is known to have."""
-    repeated = _repeated(of_pod)
     for agent in of_pod.agents:
         told = agent.result
         if agent.id in repeated or told is None or told.state == "SUCCEEDED":
@@ -103,12 +104,18 @@ def _of_agents(of_pod: PodProcesses) -> Iterator[BadEnd]:
         yield BadEnd("rank.exit_code_masked", ranks, text, told.time_ms / 1000, 1, False, agent.ref)
 
 
-def _repeated(of_pod: PodProcesses) -> set[str]:
-    """Return the agents after which the script ran the same command line again."""
-    last: dict[tuple[str, ...], str] = {}
-    for agent in of_pod.agents:
-        last[tuple(agent.argv)] = agent.id
-    return {agent.id for agent in of_pod.agents if last[tuple(agent.argv)] != agent.id}
+def _of_others(case: Case, of_pod: PodProcesses, repeated: set[str]) -> Iterator[BadEnd]:
+    """Yield each program that used Pluto's client beside the ranks, such as an evaluation, and failed."""
+    known = repeated.union(process.id for life in of_pod.lives for process in life.processes)
+    for process in of_pod.commands:
+        end = process.end
+        if process.id in known or end is None or not end.code:
+            continue
+        error = f": {end.error.splitlines()[0]}" if end.error else ""
+        text = f"process {process.pid} (`{shlex.join(process.argv)[:80]}`) {_ended(end.code)}{error}"
+        index = next(index for index, other in case.processes.items() if other is of_pod)
+        at, ranks = end.time_ms / 1000, case.ranks_of(index)
+        yield BadEnd("rank.exit_code_masked", ranks, text, at, end.code, False, process.ref)
 
 
 def _code(life: RankLife) -> int | None:

@@ -147,9 +147,9 @@ def _open(truth: Truth | None) -> str:
         return "no recorder stood around its client"
     if truth.incomplete:
         return truth.incomplete
-    for number, attempt in enumerate(truth.attempts, 1):
+    for attempt in truth.attempts:
         account = attempt.account
-        if account is None and attempt.end is None and number < len(truth.attempts):
+        if account is None and attempt.end is None and attempt is not truth.own[-1] and not attempt.is_child:
             continue  # It was cut off. Each row was recorded before the call, and what was left out after it.
         if account is None:
             return "its recorder closed no account"

@@ -99,7 +99,7 @@ def _at_once(one: Attempt, other: Attempt) -> bool:
     first, second = sorted((one, other), key=lambda attempt: attempt.start.time_ms if attempt.start else 0)
     if first.start is None or second.start is None or first.start.pod != second.start.pod:
         return False
-    if first.start.restart != second.start.restart:
+    if first.start.restart != second.start.restart and not (first.is_child or second.is_child):
         return False
     return first.last_ms is not None and first.last_ms > second.start.time_ms
 

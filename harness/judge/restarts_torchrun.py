@@ -98,7 +98,7 @@ class _Life:
 
 def _lives(truth: Truth, agents: dict[tuple[str, int], str]) -> Iterator[_Life]:
     before: Attempt | None = None
-    for after in truth.attempts:
+    for after in truth.own:
         life = _life(truth.rank, before, after, agents)
         if life is not None:
             yield life
@@ -128,7 +128,8 @@ def _same_life(before: Attempt, after: Attempt) -> bool:
     first, start = before.start, after.start
     if first is None or start is None:
         return False
-    return (first.pod, first.restart) == (start.pod, start.restart)
+    of_one_rank = before.is_child or after.is_child or first.restart == start.restart
+    return first.pod == start.pod and of_one_rank
 
 
 def _overlap(before: Attempt, after: Attempt) -> bool:

@@ -84,12 +84,17 @@ class Truth:
         return any(attempt.start is not None and attempt.start.outside for attempt in self.attempts)
 
     @property
+    def own(self) -> list[Attempt]:
+        """Return the attempts of the rank itself, without those of its children."""
+        return [attempt for attempt in self.attempts if not attempt.is_child] or self.attempts
+
+    @property
     def end(self) -> TruthEnd | None:
         """Return the end line of the last attempt.
 
         The end of an earlier attempt does not end the ground truth.
         """
-        return self.attempts[-1].end if self.attempts else None
+        return self.own[-1].end if self.attempts else None
 
     def client(self, metric: str, step: int) -> TruthClient | None:
         """Return the report of the client that was given this row."""
@@ -190,9 +195,10 @@ def _why_attempt(truth: Truth, number: int, attempt: Attempt, said: dict[str, ob
             if attempt.fault
             else f"{counted(attempt.gaps, 'gap')} in its frames"
         )
-    last = number == len(truth.attempts) - 1
+    last = attempt is truth.own[-1]
     if attempt.end is None:
-        return f"its end is missing after {attempt.count} rows" if last else _cut(truth, number, attempt)
+        follows = not last and not attempt.is_child
+        return _cut(truth, number, attempt) if follows else f"its end is missing after {attempt.count} rows"
     if attempt.count != attempt.end.count:
         return f"it recorded {attempt.end.count} rows, {attempt.count} are here"
     if not attempt.fits:
@@ -220,7 +226,7 @@ def _cut(truth: Truth, number: int, attempt: Attempt) -> str:
     """
     if not attempt.dense and not attempt.blocks:
         return ""
-    following = truth.attempts[number + 1]
+    following = next(one for one in truth.attempts[number + 1 :] if not one.is_child)
     apart = [
         metric
         for metric, (_, last) in attempt.steps.items()
@@ -230,4 +236,8 @@ def _cut(truth: Truth, number: int, attempt: Attempt) -> str:
 
 
 def _which(truth: Truth, number: int) -> str:
-    return f"in attempt {number + 1} of {len(truth.attempts)}, " if len(truth.attempts) > 1 else ""
+    start = truth.attempts[number].start
+    if start is not None and start.parent is not None:
+        return f"process {start.pid}, a child of the rank's process {start.parent}: "
+    own = [number for number, attempt in enumerate(truth.attempts) if not attempt.is_child] or [number]
+    return f"in attempt {own.index(number) + 1} of {len(own)}, " if len(own) > 1 else ""

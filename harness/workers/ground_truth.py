@@ -66,7 +66,7 @@ class Recorder:
         self._tells_code = False
         self._told: set[tuple[str, str]] = set()
         """(metric, what the client does to it) of which the log and the harness were told."""
-        self._write({"k": "start", "t": int(time.time() * 1000), **_life()})
+        self._write({"k": "start", "t": int(time.time() * 1000), **self._life()})
 
     @classmethod
     def from_env(cls, rank: int) -> Recorder:
@@ -272,14 +272,13 @@ class Recorder:
         os.write(self.fd, (line + "\n").encode())
         self._seq += 1
 
-
-def _life() -> dict[str, Any]:
-    """Where this attempt runs, and how often torchrun has started its ranks again before it."""
-    counts = {"restart": "TORCHELASTIC_RESTART_COUNT", "max_restarts": "TORCHELASTIC_MAX_RESTARTS"}
-    counts["world"] = "WORLD_SIZE"
-    found = {name: os.environ.get(variable, "") for name, variable in counts.items()}
-    numbers = {name: int(text) if text.isdecimal() else None for name, text in found.items()}
-    return {"host": os.uname().nodename, "pid": os.getpid(), **numbers}
+    def _life(self) -> dict[str, Any]:
+        """Where this attempt runs, and how often torchrun has started its ranks again before it."""
+        counts = {"restart": "TORCHELASTIC_RESTART_COUNT", "max_restarts": "TORCHELASTIC_MAX_RESTARTS"}
+        counts["world"] = "WORLD_SIZE"
+        found = {name: os.environ.get(variable, "") for name, variable in counts.items()}
+        numbers = {name: int(text) if text.isdecimal() else None for name, text in found.items()}
+        return {"host": os.uname().nodename, "pid": os.getpid(), **numbers}
 
 
 def _merge_result(path: Path, rank: int, summary: dict[str, Any]) -> None:

@@ -25,11 +25,13 @@ LAUNCH = ("HARNESS_NONCE", "HARNESS_LOG", "HARNESS_TRUTH_ROWS")
 """Variables that a process with a clean environment takes from its ancestors."""
 MAX_ANCESTORS = 64
 RECORDED_BY = "HARNESS_RECORDED_BY"
-"""What records for a rank: "<process>:<rank>:<attempt>". Its children inherit it, and so record nothing."""
+"""The process that records for a rank, and the rank: "<process>:<rank>". Its children inherit it."""
 
 
 _inherited: dict[str, str] = {}
 """What the nearest ancestor with the launch's variables had, where this process was started without them."""
+_given: dict[str, str] = {}
+"""The launch's variables as they were at the start. A program may clear its environment afterwards."""
 _installed = False
 
 
@@ -44,6 +46,7 @@ def install() -> None:
     if _installed or nonce == "" or not (nonce or _inherit()):
         return
     _installed = True
+    _given.update({name: os.environ[name] for name in (*LAUNCH, *RANKS) if name in os.environ})
     is_rank = started_by_torchrun(os.environ)
     # As early as possible: what is registered later runs before it, and the parent may be gone at the end.
     atexit.register(_at_exit, os.getpid(), is_rank)
@@ -140,9 +143,11 @@ _WRAPPED = {
 
 
 def _at_exit(process: int, is_rank: bool) -> None:
-    """End what was recorded. A rank that made no run tells that it logged nothing."""
-    if os.getpid() != process:
-        return
+    """End what was recorded. A rank that made no run tells that it logged nothing.
+
+    A child that was forked from it, and ends as a program does, ends what it recorded itself.
+    """
+    is_rank = is_rank and os.getpid() == process
     try:
         if is_rank or f"{__package__}.outside_client" in sys.modules:
             from . import outside_client
@@ -184,14 +189,21 @@ def rank_here() -> int | None:
     of_group: int | None = process.group_rank() if process is not None else None
     if of_group is not None:
         return of_group
-    own = rank_of(os.environ)
-    return rank_of(_inherited) if own is None else own
+    known = (rank_of(environment) for environment in (os.environ, _given, _inherited))
+    return next((rank for rank in known if rank is not None), None)
 
 
-def records_elsewhere(environment: Mapping[str, str]) -> bool:
-    """Return whether this process is a child of the process that records for its rank."""
-    given = environment.get(RECORDED_BY, "")
-    return bool(given) and not given.startswith(f"{os.getpid()}:")
+def variable(name: str) -> str:
+    """Return a variable of the launch, also where the program has cleared its environment. "" without it."""
+    return os.environ.get(name) or _given.get(name, "")
+
+
+def recorded_by(environment: Mapping[str, str], rank: int) -> int | None:
+    """Return the process of the same rank whose child this process is, or None for a rank of its own."""
+    process, _, of_rank = environment.get(RECORDED_BY, "").partition(":")
+    if not process.isdecimal() or int(process) == os.getpid() or of_rank != str(rank):
+        return None
+    return None if started_by_torchrun(environment) else int(process)
 
 
 def started_by_torchrun(environment: Mapping[str, str]) -> bool:
@@ -207,19 +219,29 @@ def started_by_torchrun(environment: Mapping[str, str]) -> bool:
 def log_of_the_container() -> int:
     """Return the container's own stdout, also when the program's is redirected into a file or a pipe.
 
-    It is opened once in a process, and not inherited by programs that the process starts.
+    It is opened once in a process, and not inherited by programs that the process starts. A program that
+    closes all files, as daemons do, may have opened another one under the same number.
     """
     global _log  # noqa: PLW0603
-    if _log is None:
-        path = os.environ.get("HARNESS_LOG", "")
+    if _log is None or _file(_log[0]) != _log[1]:
+        path = variable("HARNESS_LOG")
         try:
-            _log = os.open(path, os.O_WRONLY | os.O_APPEND) if path else os.dup(1)
+            opened = os.open(path, os.O_WRONLY | os.O_APPEND) if path else os.dup(1)
         except OSError:
-            _log = os.dup(1)
-    return _log
+            opened = os.dup(1)
+        _log = opened, _file(opened)
+    return _log[0]
 
 
-_log: int | None = None
+def _file(number: int) -> tuple[int, int] | None:
+    try:
+        status = os.fstat(number)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+_log: tuple[int, tuple[int, int] | None] | None = None
 
 
 def say(text: str) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, ClassVar  # noqa: UP035 - Python 3.9
 
-from . import client_rules, client_state, outside, outside_account, truth_frames
+from . import client_rules, client_state, outside, outside_account, outside_process
 from .ground_truth import Recorder
 from .outside_account import Account, Leaf, Queue, Queued
 
@@ -32,9 +32,25 @@ class Stream(Recorder):
     _in_call = False
     _run = 0
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, nonce: str, rank: int, parent: int | None = None, **named: Any) -> None:
+        """`parent` is the process of the rank whose child this one is."""
+        self._parent = parent
+        super().__init__(nonce, rank, **named)
         self._names: set[str] = set()
+
+    @property
+    def fd(self) -> int:
+        """The container's own stdout, which may have to be opened again."""
+        return outside.log_of_the_container()
+
+    @fd.setter
+    def fd(self, _: int) -> None:
+        pass
+
+    def _life(self) -> dict[str, Any]:
+        # torchrun does not start these children again, so its count says nothing of them.
+        own = {} if self._parent is None else {"parent": self._parent, "restart": None, "max_restarts": None}
+        return {**super()._life(), **own}
 
     def call(
         self, rows: list[tuple[str, int, float]], time_ms: int, run: int = 0, same_run: bool = True
@@ -111,7 +127,7 @@ MAX_NAMES = 100_000
 
 
 class Outside:
-    """What one process records. For several threads; a forked child does not record."""
+    """What one process records. For several threads. A forked child makes its own."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -165,9 +181,9 @@ class Outside:
         manager, mode = op._sync_manager, op.settings.mode
         with self._lock:
             if step is None:
-                step = self._steps.get(op, op._step) + 1
+                step = (client_rules.whole(self._steps.get(op, op._step)) or 0) + 1
             self._steps[op] = step
-        call = Call(data, step, "" if manager is not None else _unsent(mode))
+        call = Call(data, step, "" if manager is not None else _unsent(mode, finished=queue is not None))
         meant = client_rules.whole(step)
         rows: list[tuple[str, int, float]] = []
         if type(data) is dict and manager is not None and _plain(data):
@@ -267,8 +283,6 @@ class Outside:
 
 
 _recording: Outside | None = None
-_child_told: int | None = None
-"""The process that told that it is a child of the rank and logs too."""
 
 
 def wrap(module: ModuleType) -> None:
@@ -291,38 +305,32 @@ def crashed() -> bool:
 
 
 def begin() -> None:
-    """Start to record, if this process is a rank and not a child of the process that records for it."""
+    """Start to record, if this process is a rank, or a child of a rank that logs too."""
     global _recording  # noqa: PLW0603
     if _recording is not None and _recording.here:
         return
     rank = outside.rank_here()
-    if rank is None or outside.records_elsewhere(os.environ):
+    if rank is None:
         return
-    limit = int(os.environ.get("HARNESS_TRUTH_ROWS", "200000"))
-    stream = Stream(os.environ["HARNESS_NONCE"], rank, row_limit=limit, fd=outside.log_of_the_container())
+    parent = outside.recorded_by(os.environ, rank)
+    limit = int(outside.variable("HARNESS_TRUTH_ROWS") or "200000")
+    stream = Stream(outside.variable("HARNESS_NONCE"), rank, parent, row_limit=limit)
     stream.code()
-    os.environ[outside.RECORDED_BY] = f"{os.getpid()}:{rank}:{stream.attempt}"
+    if parent is None:
+        os.environ[outside.RECORDED_BY] = f"{os.getpid()}:{rank}"
+    else:
+        outside_process.start()
     _recording = Outside(stream)
 
 
-def _tell_of_a_child(op: Any) -> None:
-    """Record, once in this process, that a child of the rank logs what nobody records. Never raises.
-
-    The frame belongs to the rank's attempt. Its number is below 0: the child does not know the next one.
-    """
-    global _child_told  # noqa: PLW0603
-    try:
-        if _child_told == os.getpid() or op.settings.mode == "noop":
-            return
-        _child_told = os.getpid()
-        _, rank, attempt = os.environ[outside.RECORDED_BY].split(":", 2)
-        text = f"does not record process {os.getpid()}, a child of rank {rank}, which logs to Pluto too"
-        outside.say(text)
-        head = {"k": "fault", "r": int(rank), "a": attempt, "q": -os.getpid(), **Stream.mark}
-        line = truth_frames.encode(os.environ["HARNESS_NONCE"], {**head, "text": text})
-        os.write(outside.log_of_the_container(), (line + "\n").encode())
-    except Exception as error:
-        outside.say(f"could not tell of a child of the rank: {error!r}")
+def _recording_here() -> Outside | None:
+    """Return what records in this process. A child that was forked from it begins to record. Never raises."""
+    if _recording is not None and not _recording.here:
+        try:
+            begin()
+        except Exception as error:
+            outside.say(f"could not start in a child of the rank: {error!r}")
+    return _recording if _recording is not None and _recording.here else None
 
 
 def _around_init(original: Callable[..., None]) -> Callable[..., None]:
@@ -347,8 +355,8 @@ def _around_init(original: Callable[..., None]) -> Callable[..., None]:
 def _around_log(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def log(op: Any, data: Any, step: Any = None, *rest: Any, **options: Any) -> Any:
-        recording = _recording
-        if recording is not None and recording.here:
+        recording = _recording_here()
+        if recording is not None:
             # The client keeps the step in its run until it queues the point, so that a call of another
             # thread could change a step that nobody chose. Where the caller chose it, that must be seen.
             with recording.counting if step is None else nullcontext():
@@ -366,15 +374,15 @@ def _around_log(original: Callable[..., Any]) -> Callable[..., Any]:
                     raise
                 finally:
                     recording.close(op, call, raised)
-        if outside.records_elsewhere(os.environ):
-            _tell_of_a_child(op)
         return original(op, data, step, *rest, **options)
 
     return log
 
 
-def _unsent(mode: str) -> str:
+def _unsent(mode: str, finished: bool) -> str:
     """Return why a run without an upload process sends nothing."""
+    if finished:
+        return "it was logged after run.finish(), so the client sends nothing"
     if mode == "noop":
         return "the mode of the run is noop, so the client sends nothing"
     return "sync_process_enabled is False, so the client sends nothing"

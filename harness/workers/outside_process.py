@@ -135,7 +135,7 @@ def write(event: dict[str, Any]) -> None:
         from . import truth_frames
 
         body = {**event, "id": identity(), "t": int(time.time() * 1000)}
-        line = truth_frames.encode(os.environ["HARNESS_NONCE"], body, truth_frames.PROCESS_MARK)
+        line = truth_frames.encode(outside.variable("HARNESS_NONCE"), body, truth_frames.PROCESS_MARK)
         os.write(outside.log_of_the_container(), (line + "\n").encode())
     except Exception as error:
         outside.say(f"could not record process {os.getpid()}: {error!r}")

@@ -273,21 +273,19 @@ def test_an_ordered_end_is_an_end(ran: Run, last: str, ends: bool) -> None:
     assert done.points() == {("loss", 0): "1.0"}
 
 
-def test_only_the_rank_records(ran: Run) -> None:
-    """A forked child and a program that the rank starts record nothing under its name. The record says that
-    they logged: what they lose is not known, so there is no PASS.
-    """
+def test_children_of_a_rank_record_what_they_log(ran: Run) -> None:
+    """Each has a record of its own with its own end, and says whose child it is."""
     done = ran("""
         import atexit, multiprocessing, os, subprocess, sys, pluto
         CHILD = "import pluto; run = pluto.init(name='child'); run.log({'child': 1.0}, step=0); run.finish()"
         run = pluto.init(name="node0")
         run.log({"loss": 1.0}, step=0)
-        def work():
-            run._sync_manager.enqueue_metrics = print  # no database is for two processes
-            run.log({"loss": 99.0}, step=50)
-        child = multiprocessing.get_context("fork").Process(target=work); child.start(); child.join()
+        def work(step):
+            run.log({"loss": 99.0}, step=step)
+        child = multiprocessing.get_context("fork").Process(target=work, args=[50])
+        child.start(); child.join()
         if (pid := os.fork()) == 0:
-            work()
+            work(51)
             atexit.unregister(run.finish)              # the client would wait for its parent's children
             sys.exit(0)                                # our exit handler runs
         os.waitpid(pid, 0)
@@ -295,13 +293,18 @@ def test_only_the_rank_records(ran: Run) -> None:
         subprocess.run([sys.executable, "-c", CHILD], check=True, env=alone)
         run.log({"loss": 2.0}, step=1)
         run.finish()
+        print("PID", os.getpid(), flush=True)
     """)
-    assert done.points() == {("loss", 0): "1.0", ("loss", 1): "2.0"}, done.output
-    kinds = [line.kind for line in done.lines()]
-    assert kinds == ["start", "fault", "fault", "fault", "row", "row", "client", "account", "end"], (
-        done.output
-    )
-    assert done.output.count("a child of rank 0, which logs to Pluto too") == 3
+    lines = [line for line in done.lines() if line.kind in {"start", "row", "account", "end", "fault"}]
+    pid = int(done.output.partition("PID ")[2].split()[0])
+    parents = [line.parent for line in lines if isinstance(line, TruthStart)]
+    assert parents == [None, pid, pid, pid], done.output
+    rows = ["row", "row"], ["row"], ["row"], ["row"]
+    assert [line.kind for line in lines] == [
+        kind for each in rows for kind in ("start", *each, "account", "end")
+    ]
+    steps = {("loss", 0), ("loss", 1), ("loss", 50), ("loss", 51), ("child", 0)}
+    assert done.points().keys() == steps
 
 
 def test_a_program_without_a_rank_records_nothing(ran: Run) -> None:

@@ -6,6 +6,7 @@ from process_events import PodEvents, recorded, together
 
 from harness.evidence.truth_records import TruthStart
 from harness.judge import hiding
+from harness.launch import inits
 
 
 def failing(job, code=1, how="exception", error="RuntimeError: boom", result="FAILED", index=1):
@@ -239,3 +240,94 @@ def test_the_script_of_a_workload_of_kubernetes_is_told_from_the_harness_s_init(
             command = ["sh", "-c", init, "sh", "bash", "-c", "torchrun a.py || true"]
             state.object["spec"]["containers"] = [{"name": bundles.CONTAINER, "command": command}]
     assert "`|| true` behind the command hides it" in judged(job).explanation
+
+
+def plain(job, index=0):
+    """Record that ranks run without torchrun, and return the events of a pod."""
+    recorded(job)
+    pods = [PodEvents(job, at) for at in range(job.nodes)]
+    for at, pod in enumerate(pods):
+        if at != index:
+            pod.start(90, "python", argv=["python3", "other.py"], RANK=at, WORLD_SIZE=2)
+            pod.add("group", 90, rank=at, world=2)
+            pod.end(90)
+    return pods[index]
+
+
+def ran(pod, pid, code, *argv, ppid=1):
+    pod.start(pid, "python", argv=["python3", *(argv or ("train.py",))], ppid=ppid, RANK=0, WORLD_SIZE=2)
+    pod.add("group", pid, rank=0, world=2)
+    pod.end(pid, code, "exception" if code else "exit")
+
+
+def with_script(job, script):
+    for kind, state in job.objects:
+        if kind == "pod":
+            command = ["sh", "-c", inits.WORKER, "sh", "bash", "-c", script]
+            state.object["spec"]["containers"] = [{"name": bundles.CONTAINER, "command": command}]
+    return job
+
+
+UNTIL = "until python3 train.py; do sleep 1; done"
+LOOP = "for seed in 1 2 3; do SEED=$seed python3 train.py; done"
+
+
+@pytest.mark.parametrize(
+    ("script", "runs", "result"),
+    [
+        (UNTIL, [1, 0], "PASS"),
+        ("for i in 1 2 3; do\n  python3 train.py && break\ndone", [1, 1, 0], "PASS"),
+        ("python3 supervise.py", [1, 0], "PASS"),
+        (LOOP, [1, 0], "FAIL"),
+        ("python3 supervise.py", [1, 0, 0], "FAIL"),
+        (UNTIL, [1, 1], "FAIL"),
+    ],
+)
+def test_a_rank_without_torchrun_that_is_tried_again_hides_nothing(judged, script, runs, result):
+    job = with_script(bundles.healthy(), script)
+    pod = plain(job)
+    for number, code in enumerate(runs):
+        ran(pod, 20 + number, code)
+    found = check(judged(job), "rank-exit")
+    assert found.result == result
+    assert found.cause == (None if result == "PASS" else "rank.exit_code_masked")
+
+
+@pytest.mark.parametrize(
+    ("again", "result"),
+    [
+        (["train.py", "--resume"], "PASS"),
+        (["train.py", "--resume-from", "/ckpt"], "PASS"),
+        (["train.py", "--stage", "2"], "FAIL"),
+        (["eval.py"], "FAIL"),
+    ],
+)
+def test_a_second_try_may_go_on_from_a_checkpoint(judged, again, result):
+    job = with_script(bundles.healthy(), f"python3 train.py || python3 {' '.join(again)}")
+    pod = plain(job)
+    ran(pod, 20, 1)
+    ran(pod, 21, 0, *again)
+    assert check(judged(job), "rank-exit").result == result
+
+
+def test_the_last_command_of_a_shell_is_no_parent_of_those_before_it(judged):
+    """The shell becomes its last command, so that a program that failed looks like a child of that one."""
+    job = recorded(bundles.healthy(nodes=1))
+    pod = PodEvents(job, 0)
+    for pid, ppid, code in ((20, 7, 4), (7, 1, 0)):
+        pod.start(pid, "python", ppid=ppid, argv=["python3", f"{pid}.py"])
+        pod.end(pid, code)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "rank.exit_code_masked")
+
+
+@pytest.mark.parametrize(("code", "result"), [(3, "FAIL"), (0, "PASS")])
+def test_an_evaluation_behind_torchrun_that_failed_is_named(judged, code, result):
+    job = together(bundles.healthy())
+    pod = PodEvents(job, 1)
+    pod.start(50, "python", argv=["python3", "evaluate.py"])
+    pod.end(50, code)
+    found = check(judged(job), "rank-exit")
+    assert found.result == result
+    if code:
+        assert "process 50 (`python3 evaluate.py`) ended with exit code 3" in found.explanation

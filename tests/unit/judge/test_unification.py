@@ -399,6 +399,44 @@ def test_two_processes_of_one_rank_collide_with_both_process_ids(judged: Judged)
     assert "process 7 in pod p and process 23 in pod p" in verdict.explanation
 
 
+def child(pid: int, time: int, parent: int) -> TruthStart:
+    return begun(pid, time).model_copy(update={"parent": parent})
+
+
+def test_a_child_of_a_rank_that_logs_other_steps_is_no_restart(judged: Judged) -> None:
+    one = [begun(7, BEGUN), *at_steps(0, 6, 0.5, BEGUN + 100)]
+    verdict = judged(
+        relived(bundles.healthy(), one, [child(23, BEGUN + 50, 7), *at_steps(6, 9, 0.5, BEGUN + 200)])
+    )
+    assert verdict.verdict == "PASS", verdict.explanation
+    assert "rank 0: 2" not in verdict.explanation
+
+
+@pytest.mark.parametrize(
+    ("cut", "said"), [(0, "rank 0: its end is"), (1, "process 23, a child of the rank's")]
+)
+def test_the_record_of_a_rank_and_of_each_of_its_children_has_an_end(
+    judged: Judged, cut: int, said: str
+) -> None:
+    """Contract: the end of a child is not that of the rank, and the other way round."""
+    one = [begun(7, BEGUN), *at_steps(0, 6, 0.5, BEGUN + 100)]
+    job = relived(bundles.healthy(), one, [child(23, BEGUN + 50, 7), *at_steps(6, 9, 0.5, BEGUN + 200)])
+    ends = [at for at, line in enumerate(job.truth[0]) if isinstance(line, TruthEnd)]
+    del job.truth[0][ends[cut]]
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.truth_incomplete")
+    assert said in verdict.explanation
+
+
+def test_a_child_and_its_rank_collide_with_both_process_ids(judged: Judged) -> None:
+    one = [begun(7, BEGUN), *at_steps(0, 6, 0.5, BEGUN + 100)]
+    verdict = judged(
+        relived(bundles.healthy(), one, [child(23, BEGUN + 50, 7), *at_steps(0, 6, 0.75, BEGUN + 102)])
+    )
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "unification.metric_collision")
+    assert "process 7 in pod p and process 23 in pod p" in verdict.explanation
+
+
 def test_a_second_process_without_a_restart_is_no_life_that_the_job_allows(judged: Judged) -> None:
     one = [begun(7, BEGUN), *at_steps(0, 6, 0.5, BEGUN)]
     job = relived(bundles.healthy(), one, [begun(23, BEGUN + 500), *at_steps(0, 2, 0.75, BEGUN + 600)])

@@ -136,3 +136,28 @@ def test_an_event_of_another_launch_is_not_taken(folder: Path) -> None:
     ran(folder, "pass")
     lines = (folder.parent / "log").read_text().splitlines()
     assert not [event for line in lines for event in decode("another", line, "pod-0")]
+
+
+def test_a_program_that_clears_its_environment_records_its_end(folder: Path) -> None:
+    _, events, _ = ran(folder, "import os, sys; os.environ.clear(); sys.exit(3)")
+    assert [event.kind for event in events] == ["start", "end"]
+
+
+def test_no_event_goes_to_a_file_of_the_program(folder: Path) -> None:
+    """A program that closes all files gets the number of the recorder's for one of its own."""
+    own = folder.parent / "checkpoint"
+    program = f"import os; os.closerange(3, 64); own = [os.open({str(own)!r}, 65) for _ in range(9)]"
+    _, events, _ = ran(folder, program)
+    assert own.read_text() == ""
+    assert [event.kind for event in events] == ["start", "end"]
+
+
+def test_a_daemon_that_was_forked_from_its_program_records_its_end(folder: Path) -> None:
+    program = """
+import os, sys
+if os.fork(): os.wait(); os._exit(0)
+from _harness_recorder import outside_process
+outside_process.start()
+"""
+    _, events, _ = ran(folder, program, LOCAL_RANK="", RANK="0")
+    assert [event.kind for event in events] == ["start", "end"]
