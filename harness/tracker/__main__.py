@@ -11,12 +11,11 @@ from pathlib import Path
 
 import uvicorn
 
-from harness.core.errors import UsageError
-from harness.core.user_files import read_text
 from harness.tracker.app import Options, build
 from harness.tracker.connections import Connection, raise_limit
 from harness.tracker.silence import HEARTBEAT_SECONDS
 
+MAX_KEY_BYTES = 4096
 KEEP_ALIVE_SECONDS = 75
 """Longer than any client keeps an idle connection. So no connection is closed just as a client uses it
 again.
@@ -50,14 +49,28 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def key_in(path: Path) -> str:
+    """Return the key that a file holds. Raises OSError and ValueError.
+
+    The image has no other package of the harness, and so not its reader of users' files.
+    """
+    with path.open("rb") as file:
+        held = file.read(MAX_KEY_BYTES + 1)
+    if len(held) > MAX_KEY_BYTES:
+        raise ValueError(f"it has more than {MAX_KEY_BYTES} bytes")
+    return held.decode().strip()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve. Returns 0 when a signal stopped it, 64 without a key, 2 when it could not serve."""
     arguments = parser().parse_args(argv)
     if arguments.key_file:
         try:
-            key = read_text(arguments.key_file, "--key-file").strip()
-        except UsageError as error:
-            print(f"{error}; a file with the key is expected", file=sys.stderr)
+            key = key_in(arguments.key_file)
+        except (OSError, ValueError) as error:
+            print(
+                f"--key-file {arguments.key_file}: a file with the key is expected: {error}", file=sys.stderr
+            )
             return 64
     else:
         key = os.environ.get("TRACKER_API_KEY", "").strip()

@@ -1,5 +1,6 @@
 """Tags that change with their inputs, and only with them."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -127,3 +128,26 @@ def test_controller_image_has_what_it_imports() -> None:
     for part in build.CONTROLLER.parts:
         path = part.relative_to(build.ROOT)
         assert f"COPY {path}" in copied or f"COPY {path.with_suffix('.*')} " in copied
+
+
+def test_the_tracker_starts_with_what_its_image_holds(tmp_path: Path) -> None:
+    for part in build.TRACKER.parts:
+        there = tmp_path / "app" / part.relative_to(build.PACKAGE.parent)
+        if part.is_dir():
+            shutil.copytree(part, there)
+        else:
+            there.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(part, there)
+    command = [sys.executable, "-P", "-c", "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); "]
+    command[-1] += "runpy.run_module('harness.tracker', run_name='__main__', alter_sys=True)"
+    key = tmp_path / "key"
+    key.write_bytes(b"k" * 5000)
+    done = subprocess.run(
+        [*command, str(tmp_path / "app"), "--key-file", str(key)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert "more than 4096 bytes" in done.stderr
+    assert done.returncode == 64
