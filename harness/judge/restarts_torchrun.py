@@ -25,7 +25,8 @@ def by_torchrun(case: Case, truths: list[Truth], others: list[Restart]) -> Itera
     pod causes, the count stays: only that failure, or one of `others`, proves such a restart.
     """
     agents = _agents(case)
-    lives = [life for truth in truths for life in _lives(truth, agents)]
+    became = _became_another(case)
+    lives = [life for truth in truths for life in _lives(truth, agents, became)]
     counted = {life.number for life in lives if isinstance(life.number, int)}
     by_time: dict[int | str | None, list[_Life]] = {}
     for life in lives:
@@ -56,6 +57,16 @@ def _agents(case: Case) -> dict[tuple[str, int], str]:
         for agent in of_pod.agents
         for one in agent.rounds
         for pid, *_ in one.workers
+    }
+
+
+def _became_another(case: Case) -> set[tuple[str, int]]:
+    """Return (pod, process id) of each process that finished its runs and then became another program."""
+    return {
+        (of_pod.pod, process.pid)
+        for of_pod in case.processes.values()
+        for process in of_pod.processes.values()
+        if any(end.how == "exec" and not end.open for end in process.ends)
     }
 
 
@@ -93,20 +104,24 @@ class _Life:
     number: int | str | None
     limit: int | None
     after_an_end: bool
-    """Whether the process before it had ended in order, and torchrun's count stayed."""
+    """Whether the process before it had ended in order, or became this one, and torchrun's count stayed."""
 
 
-def _lives(truth: Truth, agents: dict[tuple[str, int], str]) -> Iterator[_Life]:
+def _lives(truth: Truth, agents: dict[tuple[str, int], str], became: set[tuple[str, int]]) -> Iterator[_Life]:
     before: Attempt | None = None
     for after in truth.own:
-        life = _life(truth.rank, before, after, agents)
+        life = _life(truth.rank, before, after, agents, became)
         if life is not None:
             yield life
         before = after
 
 
 def _life(
-    rank: int, before: Attempt | None, after: Attempt, agents: dict[tuple[str, int], str]
+    rank: int,
+    before: Attempt | None,
+    after: Attempt,
+    agents: dict[tuple[str, int], str],
+    became: set[tuple[str, int]],
 ) -> _Life | None:
     """Return a process that came after another one of its rank, or after lives that recorded nothing."""
     start, first = after.start, before.start if before else None
@@ -119,7 +134,9 @@ def _life(
         number = another
     if number is None and (before is None or not in_the_pod or _overlap(before, after)):
         return None
-    ended = number is None and before is not None and before.end is not None
+    place = (start.pod or "", start.pid or 0)
+    execed = first is not None and (first.pod, first.pid) == place and place in became
+    ended = number is None and before is not None and (before.end is not None or execed)
     return _Life(rank, start.time_ms / 1000, start.pod or "", number, start.max_restarts, ended)
 
 

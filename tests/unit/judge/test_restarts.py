@@ -13,6 +13,7 @@ import pytest
 from bundles import at, cond
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from process_events import PodEvents, recorded
 
 from harness.evidence.schema import Check, Verdict
 from harness.evidence.truth_records import TruthEnd, TruthRow, TruthStart
@@ -80,6 +81,29 @@ def again(job: bundles.Job, rank: int, *, at_ms: int = 4000, whole: bool = False
         for name, later in (("a", 0), ("b", at_ms))
     )
     job.truth[rank] = [one, *rows, *end, two, *truth]
+
+
+@pytest.mark.parametrize(("open_", "result"), [(0, "PASS"), (1, "FAIL")])
+def test_a_rank_that_becomes_another_program_was_not_restarted(
+    judged: Judged, open_: int, result: str
+) -> None:
+    """Contract: os.exec by a rank that had finished its runs is no restart, and torchrun's count stays."""
+    job = recorded(bundles.healthy())
+    again(job, 1)
+    for line in job.truth[1]:
+        if isinstance(line, TruthStart):
+            job.truth[1][job.truth[1].index(line)] = line.model_copy(update={"pid": 20})
+    for index in range(2):
+        pod = PodEvents(job, index)
+        pod.agent(7, "--nnodes=2")
+        pod.workers(7, [(20, 0, index, 2)])
+        pod.rank(20, index, 2)
+        if index:
+            pod.end(20, how="exec", open_=open_)
+            pod.rank(20, index, 2)
+        pod.end(20)
+        pod.result(7)
+    assert restarts(judged(job)).result == result
 
 
 def test_a_loop_of_the_run_script_is_no_restart_that_the_job_allows(judged: Judged) -> None:
