@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -30,7 +30,7 @@ from harness.evidence.tracker_records import (
     TrackerSummary,
 )
 from harness.evidence.training_records import AUDIT, TrainingAudit
-from harness.evidence.truth_records import TruthColumns, TruthLine
+from harness.evidence.truth_records import TruthColumns, TruthLine, TruthStart
 from harness.evidence.typed_objects import typed
 
 _T = TypeVar("_T")
@@ -192,19 +192,35 @@ class Bundle:
     def ranks(self) -> dict[int, Pod]:
         """Map each rank to its pod, as the ranks' processes say.
 
-        Where no world was recorded, node i of p processes each holds ranks i·p to i·p+p-1.
+        Where no world of the job's size was recorded, node i of p processes each holds ranks i·p to i·p+p-1.
         """
         expected = self.manifest.expected if self.manifest else None
         if expected is None or expected.num_nodes < 1:
             return {}
         pods = self.pods()
-        lives = {index: one.lives for index, one in worlds.of_nodes(self.processes(), pods).items()}
-        if (world := worlds.whole(lives, expected.num_nodes)) is not None:
+        world = worlds.whole(self.lives(pods), expected.num_nodes)
+        if world is not None and worlds.fits(world, expected):
             return {rank: pods[node] for rank, node in sorted(world.nodes.items())}
         per_node = max(1, expected.ranks // expected.num_nodes)
-        return {
-            index * per_node + local: pod for index, pod in self.pods().items() for local in range(per_node)
+        return {index * per_node + local: pod for index, pod in pods.items() for local in range(per_node)}
+
+    def lives(self, pods: Mapping[int, Pod]) -> dict[int, list[worlds.RankLife]]:
+        """Map each node index to the last lives of the ranks of its pod, where they were recorded."""
+        launch = self.manifest.launch if self.manifest else None
+        if launch is None or not launch.processes:
+            return {}
+        if launch.recorder:
+            return {index: one.lives for index, one in worlds.of_nodes(self.processes(), pods).items()}
+        starts = {
+            rank: [line for _, line in self.truth_parts(rank) if isinstance(line, TruthStart)]
+            for rank in self._ranks_with_truth()
         }
+        return worlds.told_by_workers(starts, {pod.name: index for index, pod in pods.items()})
+
+    def _ranks_with_truth(self) -> list[int]:
+        """Return the ranks that have a record of their own, in order."""
+        names = (path.stem for path in (self.path / "truth").glob("*.jsonl"))
+        return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
     def inspections(self) -> list[tuple[int, RendezvousSnapshot]]:
         """Return how containers looked from inside, with line numbers, in order."""

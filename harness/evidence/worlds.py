@@ -19,6 +19,8 @@ from harness.evidence.process_records import (
     ProcessLine,
     ProcessStart,
 )
+from harness.evidence.schema import Expected
+from harness.evidence.truth_records import TruthStart
 
 PATH = "processes.jsonl"
 
@@ -269,6 +271,27 @@ class World:
     """Rank → index of its node."""
 
 
+def told_by_workers(
+    starts: Mapping[int, list[TruthStart]], nodes: Mapping[str, int]
+) -> dict[int, list[RankLife]]:
+    """Map each node index to what workers that record by themselves say of their ranks.
+
+    `starts` are the starts of each rank's own record, `nodes` the node index of each pod's name.
+    """
+    found: dict[int, list[RankLife]] = {}
+    for rank, of_rank in starts.items():
+        last = of_rank[-1] if of_rank else None
+        if last is not None and last.world is not None and last.pod in nodes:
+            life = RankLife(last.pod, rank, last.world, "torchrun", 0, (), None, None, last.pid or 0)
+            found.setdefault(nodes[last.pod], []).append(life)
+    return found
+
+
+def fits(world: World | None, expected: Expected) -> bool:
+    """Return whether there is one world, and it has the job's size where the job's file gives one."""
+    return world is not None and (not expected.ranks_given or world.size == expected.ranks)
+
+
 def whole(lives: dict[int, list[RankLife]], num_nodes: int) -> World | None:
     """Return the one world that spans all nodes, or None where the ranks do not prove one.
 
@@ -281,6 +304,7 @@ def whole(lives: dict[int, list[RankLife]], num_nodes: int) -> World | None:
             (life.rank, node) for node, of_node in lives.items() for life in of_node if life.world == size
         }
         there = {node for _, node in ranks}
-        if sorted(rank for rank, _ in ranks) == list(range(size)) and len(there) == num_nodes:
+        each = len(ranks) == size and sorted(rank for rank, _ in ranks) == list(range(size))
+        if each and len(there) == num_nodes:
             return World(size, dict(ranks))
     return None

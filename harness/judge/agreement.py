@@ -85,10 +85,9 @@ def _joined(own: Truth, other: Truth) -> Truth:
 
 def _other(case: Case, own: Truth) -> Truth | None:
     """Return what was recorded around the client of a rank that also recorded by itself."""
-    other = (
-        truths_.read(case, own.rank, SUFFIX) if case.bundle.has(f"truth/{own.rank}{SUFFIX}.jsonl") else None
-    )
-    return other if other is not None and own.attempts else None
+    if not own.attempts or not case.bundle.has(f"truth/{own.rank}{SUFFIX}.jsonl"):
+        return None
+    return truths_.read(case, own.rank, SUFFIX)
 
 
 def differences(own: Truth, other: Truth) -> Iterator[tuple[str, int, str]]:

@@ -182,7 +182,7 @@ def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) ->
     else:
         here = attached.by_node.get(run.run_id, {})
         nodes = range(case.expected.num_nodes)
-        due = {node: set(case.ranks_of(node)) & set(case.logging) for node in nodes}
+        due = {node: {rank for rank in case.ranks_of(node) if rank in case.logging} for node in nodes}
         short = [node for node in nodes if len(here.get(node, [])) < len(due[node])]
         absent = sorted(rank for node in short for rank in due[node])
         silent = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,7 @@ from harness.evidence.columns import Columns
 from harness.evidence.objects import ObjectState, Pod, items, mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Expected, Launch, Manifest, Stage
-from harness.evidence.truth_records import TruthEnd, TruthRow, TruthStart
+from harness.evidence.truth_records import TruthEnd, TruthRow
 from harness.judge import held
 
 OBSERVE_STAGE = "observe"
@@ -103,24 +103,7 @@ class Case:
     @cached_property
     def lives(self) -> dict[int, list[worlds.RankLife]]:
         """Map each node index to the last lives of the ranks that ran there, where they were recorded."""
-        if self.launch.processes and not self.launch.recorder:
-            return self._told_by_workers
-        return {index: of_pod.lives for index, of_pod in self.processes.items()}
-
-    @property
-    def _told_by_workers(self) -> dict[int, list[worlds.RankLife]]:
-        """Return what workers that record by themselves say of their worlds, where there is no recorder."""
-        found: dict[int, list[worlds.RankLife]] = {}
-        nodes = {pod.name: index for index, pod in self.pods.items()}
-        for rank in self.ranks:
-            starts = [line for _, line in self.bundle.truth_parts(rank) if isinstance(line, TruthStart)]
-            last = starts[-1] if starts else None
-            if last is not None and last.world is not None and last.pod in nodes:
-                life = worlds.RankLife(
-                    last.pod, rank, last.world, "torchrun", 0, (), None, None, last.pid or 0
-                )
-                found.setdefault(nodes[last.pod], []).append(life)
-        return found
+        return self.bundle.lives(self.pods)
 
     @cached_property
     def world(self) -> worlds.World | None:
@@ -139,7 +122,7 @@ class Case:
     def ranks_of(self, *indexes: int) -> list[int]:
         """Return the ranks of nodes: those that their processes had, or else those of the nodes' order."""
         if self._recorded_nodes:
-            return [rank for index in indexes for rank, node in self._recorded_nodes.items() if node == index]
+            return [rank for index in indexes for rank in self._recorded_ranks.get(index, ())]
         return [index * self.per_node + local for index in indexes for local in range(self.per_node)]
 
     def node_of(self, rank: int) -> int:
@@ -149,18 +132,28 @@ class Case:
     @property
     def met(self) -> bool:
         """Return whether recorded processes prove one world of the job's size."""
-        return self.world is not None and self.world.size == self.expected.ranks
+        return worlds.fits(self.world, self.expected)
 
     @cached_property
     def _recorded_nodes(self) -> dict[int, int]:
         """Map each rank to its node, in the order of the ranks; {} where no world was proved."""
         return dict(sorted(self.world.nodes.items())) if self.world is not None and self.met else {}
 
-    @property
-    def logging(self) -> list[int]:
-        """Return the ranks that are to log."""
+    @cached_property
+    def _recorded_ranks(self) -> dict[int, list[int]]:
+        """Map each node to its ranks; {} where no world was proved."""
+        found: dict[int, list[int]] = {}
+        for rank, node in self._recorded_nodes.items():
+            found.setdefault(node, []).append(rank)
+        return found
+
+    @cached_property
+    def logging(self) -> Collection[int]:
+        """Return the ranks that are to log, in order."""
         said = self.expected.ranks_that_log
-        return list(self.ranks) if said is None else [rank for rank in self.ranks if rank in said]
+        return (
+            self.ranks if said is None else {rank: None for rank in sorted(said) if rank in self.ranks}.keys()
+        )
 
     def place(self, index: int) -> str:
         """Return where a node ran: "rank 1 (pod x on node y)"."""

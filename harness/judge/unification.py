@@ -77,7 +77,7 @@ def ranks_logged(facts: Facts) -> Finding:
     due = [truth for truth in silent if truth.rank in case.logging]
     if sure := [t for t in due if t.known_silent or (not t.incomplete and t.end is not None)]:
         return _silent(facts, sure)
-    if hazy := [t.rank for t in silent if t in due or (t.incomplete and not t.known_silent)]:
+    if hazy := [t.rank for t in silent if t.rank in case.logging or (t.incomplete and not t.known_silent)]:
         return unknown("ranks-logged", f"nothing is known of what {names(hazy)} logged", ranks=hazy)
     rows = [f"{counted(truth.count, 'row')} by rank {truth.rank}" for truth in facts.truths if truth.count]
     if len(case.logging) == len(case.ranks):

@@ -1,10 +1,12 @@
 """A bundle is read as far as it goes; what cannot be read is said, not raised."""
 
 import bundles
+import process_events
 import pytest
 
 from harness.core.errors import UsageError
 from harness.evidence import Bundle, reader
+from harness.judge.case import Case
 
 
 @pytest.fixture
@@ -105,3 +107,28 @@ def test_a_line_beyond_the_bound_is_damage(bundle, monkeypatch):
     (bundle.path / "exits.jsonl").write_bytes(b"x" * 5000 + b"\n{}\n")
     assert [number for number, _ in bundle.lines("exits.jsonl")] == [2]
     assert bundle.damaged == ["exits.jsonl:1 the line has more than 1000 bytes"]
+
+
+@pytest.mark.parametrize(
+    ("given", "ranks", "pods"),
+    [(True, 2, {0: 1, 1: 0}), (True, 4, {0: 0, 1: 0, 2: 1, 3: 1}), (False, 4, {0: 1, 1: 0})],
+    ids=["the-job's-size", "another-size", "no-size-given"],
+)
+def test_ranks_are_those_that_the_judges_use(tmp_path, given, ranks, pods):
+    """Contract: a recorded world counts where it has the job's size, or where the job's file gives none."""
+    job = process_events.recorded(bundles.healthy(nodes=2))
+    for index in (0, 1):
+        process_events.PodEvents(job, index).torchrun(rank=1 - index)
+    expected = job.manifest.expected.model_copy(update={"ranks": ranks, "ranks_given": given})
+    job.manifest = job.manifest.model_copy(update={"expected": expected})
+    bundle = job.write(tmp_path / "b")
+    assert {rank: pod.index for rank, pod in bundle.ranks().items()} == pods
+    case = Case(bundle, job.manifest, expected, job.manifest.launch)
+    assert {rank: case.node_of(rank) for rank in pods} == pods
+
+
+def test_a_recorded_world_costs_the_processes_that_are_there(tmp_path):
+    """Contract: a process that claims a world of any size makes no list of that size."""
+    job = process_events.recorded(bundles.healthy(nodes=2))
+    process_events.PodEvents(job, 0).rank(20, 0, 2**62, ppid=1)
+    assert sorted(job.write(tmp_path / "b").ranks()) == [0, 1]
