@@ -13,7 +13,7 @@ from harness.evidence.columns import Columns
 from harness.evidence.objects import ObjectState, Pod, items, mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Expected, Launch, Manifest, Stage
-from harness.evidence.truth_records import TruthEnd, TruthRow
+from harness.evidence.truth_records import TruthEnd, TruthRow, TruthStart
 from harness.judge import held
 
 OBSERVE_STAGE = "observe"
