@@ -18,11 +18,13 @@ from rich.text import Text
 
 from harness.cli.options import progress
 from harness.core.progress import Progress
+from harness.evidence import worlds
 from harness.evidence.listener import ProgressListener
 from harness.evidence.objects import COMPLETION_INDEX
+from harness.evidence.own_lines import is_own
+from harness.evidence.process_records import ProcessLine
 from harness.evidence.schema import Manifest, Observation
 from harness.workers import truth_frames
-from harness.workers.netcheck import frames
 
 PER_SECOND = 5
 LOSS = "loss"
@@ -33,6 +35,7 @@ class _Pod:
     """What is known of the pod of one node."""
 
     name: str = ""
+    uid: str = ""
     node: str = ""
     phase: str = ""
     last: str = ""
@@ -60,6 +63,9 @@ class Live:
     _manifest: Manifest | None = None
     _pods: dict[int, _Pod] = field(default_factory=dict)
     _ranks: dict[int, _Rank] = field(default_factory=dict)
+    _events: list[ProcessLine] = field(default_factory=list)
+    _recorded: dict[str, list[int]] | None = None
+    """Ranks of each pod, by its uid or name, as their processes recorded them. None: to be read again."""
     _awaited: str = ""
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -99,15 +105,20 @@ class Live:
             return
         with self._lock:
             pod = self._pods.setdefault(int(index), _Pod())
-            pod.name = metadata["name"]
+            pod.name, pod.uid = metadata["name"], metadata["uid"]
             pod.node = observation.object["spec"].get("nodeName", "")
             pod.phase = _phase(status) if observation.type != "DELETED" else "deleted"
+
+    def processed(self, event: ProcessLine) -> None:
+        with self._lock:
+            self._events.append(event)
+            self._recorded = None
 
     def logged(self, pod: str, text: str) -> None:
         with self._lock:
             known = next((p for p in self._pods.values() if p.name == pod), None)
             for line in text.splitlines():
-                if any(mark in line for mark in (truth_frames.MARK, truth_frames.PROCESS_MARK, frames.MARK)):
+                if is_own(line):
                     self._frame(line)
                 elif known is not None:
                     known.last = line.partition(" ")[2].strip() or known.last
@@ -158,21 +169,37 @@ class Live:
         )
         return Group(done, self._spinner)
 
+    def _numbers(self, index: int) -> list[int]:
+        """Return the ranks of a node: those that its processes had, or else those of the nodes' order.
+
+        -1 is a rank that is not known, because the rank of the nodes' order is on another node.
+        """
+        if self._recorded is None:
+            known = worlds.pods(enumerate(self._events, 1))
+            self._recorded = {
+                key: sorted(life.rank for life in pod.lives if life.by) for key, pod in known.items()
+            }
+        pod = self._pods[index]
+        if ranks := self._recorded.get(pod.uid) or self._recorded.get(pod.name):
+            return ranks
+        expected = self._manifest.expected if self._manifest else None
+        per_node = max(1, expected.ranks // expected.num_nodes) if expected else 1
+        taken = {rank for ranks in self._recorded.values() for rank in ranks}
+        ordered = range(index * per_node, (index + 1) * per_node)
+        return [-1 if rank in taken else rank for rank in ordered]
+
     def _table(self) -> Table:
         assert self._manifest is not None
-        expected = self._manifest.expected
-        per_node = max(1, expected.ranks // expected.num_nodes) if expected else 1
         table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
         for name in ("rank", "node", "pod", "step", "loss", "rows"):
             table.add_column(name, no_wrap=True, justify="right" if name in ("step", "rows") else "left")
         table.add_column("last line", no_wrap=True, overflow="ellipsis", ratio=1)
         for index in sorted(self._pods):
             pod = self._pods[index]
-            for local in range(per_node):
-                number = index * per_node + local
+            for local, number in enumerate(self._numbers(index)):
                 rank = self._ranks.get(number, _Rank())
                 table.add_row(
-                    str(number),
+                    str(number) if number >= 0 else "?",
                     pod.node,
                     Text(pod.phase, style=_STYLE.get(pod.phase, "yellow")),
                     str(rank.step) if rank.step >= 0 else "",

@@ -8,10 +8,8 @@ from pathlib import Path
 from harness.core.clock import CLOCK, Clock
 from harness.core.errors import UsageError
 from harness.core.user_files import open_regular
+from harness.evidence.own_lines import is_own
 from harness.evidence.reader import Bundle
-from harness.workers.acceptance import emit
-from harness.workers.netcheck import frames
-from harness.workers.truth_frames import MARK, PROCESS_MARK
 
 LOOK_SECONDS = 0.2
 
@@ -80,5 +78,5 @@ def _logs(path: Path, pods: list[tuple[int, str]]) -> Iterator[tuple[int, Path]]
 
 def _shown(index: int, line: str) -> Iterator[str]:
     stamp, _, text = line.partition(" ")
-    if MARK not in text and PROCESS_MARK not in text and frames.MARK not in text and emit.MARK not in text:
+    if not is_own(text):
         yield f"{index} | {stamp[11:23]} | {text}"

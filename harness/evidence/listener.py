@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from harness.evidence.process_records import ProcessLine
 from harness.evidence.schema import Manifest, Observation
 
 
@@ -18,6 +19,9 @@ class ProgressListener(Protocol):
 
     def observed(self, kind: str, observation: Observation) -> None:
         """Take one watch delivery."""
+
+    def processed(self, event: ProcessLine) -> None:
+        """Take what a process recorded of itself."""
 
     def logged(self, pod: str, text: str) -> None:
         """Take whole lines of a pod's log, redacted: "<RFC 3339 time> <line>"."""

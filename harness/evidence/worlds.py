@@ -281,7 +281,7 @@ def told_by_workers(
     found: dict[int, list[RankLife]] = {}
     for rank, of_rank in starts.items():
         last = of_rank[-1] if of_rank else None
-        if last is not None and last.world is not None and last.pod in nodes:
+        if last and last.world is not None and last.pod is not None and last.pod in nodes:
             life = RankLife(last.pod, rank, last.world, "torchrun", 0, (), None, None, last.pid or 0)
             found.setdefault(nodes[last.pod], []).append(life)
     return found

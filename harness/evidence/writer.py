@@ -185,6 +185,8 @@ class BundleWriter:
     def process(self, event: ProcessLine) -> None:
         """Append what a process recorded of itself."""
         self._append("processes.jsonl", event)
+        if self.listener is not None:
+            self.listener.processed(event)
 
     def log_file(self, pod: str, container: str) -> LogFile:
         """Open a container's log for chunks. Close it to keep an unfinished last line."""

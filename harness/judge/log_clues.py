@@ -9,10 +9,9 @@ import re
 from dataclasses import dataclass
 
 from harness.core.causes import CauseId
+from harness.evidence.own_lines import is_own
 from harness.judge import stacks
 from harness.judge.stacks import Stack
-from harness.workers.netcheck import frames
-from harness.workers.truth_frames import EXIT_MARK, MARK, PROCESS_MARK
 
 Lines = list[tuple[int, str]]
 
@@ -183,8 +182,7 @@ def last_line(tail: Lines) -> tuple[str, int]:
 
 def _plain(tail: Lines) -> Lines:
     """Return what the program itself logged, without times and without the harness's own lines."""
-    marks = (MARK, PROCESS_MARK, EXIT_MARK, frames.MARK)
-    return [(number, _TIME.sub("", text)) for number, text in tail if not any(mark in text for mark in marks)]
+    return [(number, _TIME.sub("", text)) for number, text in tail if not is_own(text)]
 
 
 def _is_of_a_peer(text: str) -> bool:

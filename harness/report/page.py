@@ -10,6 +10,7 @@ from typing import Any
 from harness.core.clock import seconds
 from harness.evidence.files import replace_file
 from harness.evidence.objects import mapping
+from harness.evidence.own_lines import is_own
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Manifest, Verdict
 from harness.report import acceptance, training
@@ -19,9 +20,6 @@ from harness.report.attempts import HEADINGS, attempts
 from harness.report.netcheck import matrix
 from harness.report.points import Metric, metrics, plot, steps
 from harness.report.timeline import Lane, lanes
-from harness.workers.acceptance import emit
-from harness.workers.netcheck import frames
-from harness.workers.truth_frames import MARK, PROCESS_MARK
 
 REPORT = "report.html"
 LOG_LINES = 2000
@@ -162,10 +160,7 @@ def _logs(bundle: Bundle) -> Iterator[Log]:
         lines = [
             (number, text.partition(" ")[0][11:23], text.partition(" ")[2])
             for number, text in bundle.tail(f"logs/{path.name}", most)
-            if MARK not in text
-            and PROCESS_MARK not in text
-            and frames.MARK not in text
-            and emit.MARK not in text
+            if not is_own(text)
         ]
         pod = next((name for name in owner if path.name.startswith(f"{name}-")), None)
         title = f"node {owner[pod]}" if pod else path.stem

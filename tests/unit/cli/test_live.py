@@ -6,6 +6,8 @@ import io
 from pathlib import Path
 from typing import Any
 
+import bundles
+import process_events
 import pytest
 from rich.console import Console
 
@@ -99,3 +101,33 @@ def test_lines_where_there_is_no_terminal(capsys: Any) -> None:
     with watching(quiet=True) as (progress, listener):
         progress("hello")
     assert capsys.readouterr().err == ""
+
+
+def test_a_rank_is_shown_beside_the_pod_that_it_ran_in(tmp_path: Path) -> None:
+    """Contract: with c10d the agent decides ranks; what a pod's processes recorded comes before its index."""
+    job = process_events.recorded(bundles.healthy(nodes=2))
+    for index in (0, 1):
+        process_events.PodEvents(job, index, f"u{index}").torchrun(rank=1 - index)
+    first = [event for event in job.processes if event.uid == "u0"]
+    live = Live(Console(file=io.StringIO()))
+    writer = BundleWriter.create(tmp_path, NONCE, Redactor([]))
+    writer.listener = live
+    writer.update(expected=Expected(num_nodes=2, ranks=2, run_id="r", project="p"))
+    rows = {"k": "rows", "r": 1, "q": 0, "n": 0, "rows": [["loss", 7, 0.25, 2]]}
+
+    def ranks() -> dict[str, list[str]]:
+        lines = [line.split() for line in shown(live).splitlines() if "node-" in line]
+        return {words[1]: words for words in lines}
+
+    with writer.stage("observe"):
+        for index in (0, 1):
+            writer.observe("pod", pod(index, "Running"))
+        live.logged("pod-0", f"2026-11-21T05:00:01Z {truth_frames.encode(NONCE, rows)}\n")
+        assert [words[0] for words in ranks().values()] == ["0", "1"]
+        for event in first:
+            writer.process(event)
+        assert [words[0] for words in ranks().values()] == ["1", "?"]
+        for event in job.processes[len(first) :]:
+            writer.process(event)
+        assert ranks()["node-0"][:4] == ["1", "node-0", "Running", "7"]
+        assert ranks()["node-1"][:3] == ["0", "node-1", "Running"]
