@@ -36,6 +36,10 @@ class ProcessStart(ProcessEvent):
     """Its command line, or the beginning of a long one."""
     env: dict[str, str]
     """The variables that say which world it believes in: RANK, WORLD_SIZE, …"""
+    limit: str = ""
+    """The `timeout N` of the run script that it runs under, or ""."""
+    limit_since_ms: int | None = None
+    """When that began."""
 
 
 class ProcessGroup(ProcessEvent):
@@ -67,6 +71,8 @@ class AgentFailure(ProcessEvent):
     kind: Literal["failed"] = "failed"
     failures: list[tuple[int, int, int, int, str]]
     """(process id, local rank, rank, exit code or minus the signal, message)."""
+    oom_kills: int = 0
+    """How many processes of the container the kernel had killed by then, because its memory was used up."""
 
 
 class AgentResult(ProcessEvent):

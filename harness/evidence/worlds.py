@@ -187,6 +187,10 @@ class PodProcesses:
             for process in others
         ]
 
+    def last_with(self, pid: int) -> ProcessRecord | None:
+        """Return the latest process with a process id, or None."""
+        return next((process for process in reversed(self._ordered) if process.pid == pid), None)
+
     @property
     def commands(self) -> list[ProcessRecord]:
         """Return the processes outside torchrun that no other recorded process started."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from harness.core.clock import seconds
 from harness.evidence.columns import Columns
 from harness.evidence.objects import ObjectState, Pod, mapping, termination
 from harness.evidence.truth_records import TruthRow
-from harness.judge import deletion, exits, log_clues
+from harness.judge import deletion, exits, log_clues, time_limits
 from harness.judge.case import Case, names
 from harness.judge.finding import LATE, listed
 from harness.judge.log_clues import Clues
@@ -31,6 +32,13 @@ _TAKEN_DOWN = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 
 Where torchrun reports a failed worker, its report counts instead.
 """
+
+_OOM = "the kernel killed a process of its container, out of memory"
+_SERVICE_LINK = re.compile(r"'tcp://[\d.]+:\d+'")
+_SERVICE_LINK_ADVICE = (
+    "Kubernetes sets such a variable for each Service, by its name (MASTER_PORT for `master`): rename the "
+    "Service, or set enableServiceLinks: false in the pod template"
+)
 
 State = Literal["succeeded", "failed", "deleted", "running", "waiting", "unknown"]
 
@@ -144,7 +152,10 @@ def _terminated(case: Case, pod: Pod, seen: ObjectState, terminated: dict[str, o
         end = replace(end, state="failed", ranks=ranks, exit_code=clues.exit_code or code or own)
         return _failed(case, pod, end, clues, terminated)
     if (bad := exits.bad_end(case, pod.index)) is not None:
-        return _hidden(case, pod, end, bad)
+        return _hidden(case, pod, end, bad, terminated)
+    if terminated.get("reason") == "OOMKilled":
+        text = f"{case.place(pod.index)} exited with 0, though {_OOM}"
+        return replace(end, state="failed", cause="rank.oom_killed", text=text, follows=False)
     if not clues.report_is_last or case.launch.processes:
         return replace(end, state="succeeded", exit_code=0, follows=False)
     text = f"{case.place(pod.index)} exited with 0, though torchrun reports that {names(ranks)} failed with "
@@ -153,10 +164,13 @@ def _terminated(case: Case, pod: Pod, seen: ObjectState, terminated: dict[str, o
     return replace(end, cause="rank.exit_code_masked", text=text, evidence=(*end.evidence, *clues.refs))
 
 
-def _hidden(case: Case, pod: Pod, end: End, bad: exits.BadEnd) -> End:
+def _hidden(case: Case, pod: Pod, end: End, bad: exits.BadEnd, terminated: dict[str, object]) -> End:
     """Return the end of a pod that exited with 0, though one of its ranks did not end well."""
+    if terminated.get("reason") == "OOMKilled" and bad.code in (None, -signal.SIGKILL):
+        killed = "" if bad.cause == "rank.oom_killed" else f": {_OOM}"
+        bad = replace(bad, cause="rank.oom_killed", text=bad.text + killed, of_a_peer=False)
     text = f"{bad.text} (pod {pod.name} on node {pod.node or 'none'})"
-    if bad.cause == "rank.exit_code_masked":
+    if bad.cause != "rank.exited_early":
         text = f"{case.place(pod.index)} exited with 0, though {bad.text}"
     at = min(end.at, bad.at)
     end = replace(end, state="failed", ranks=bad.ranks, cause=bad.cause, text=text, said=bad.why, at=at)
@@ -176,13 +190,26 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     # A kubelet that evicts a pod ends its containers and leaves the pod.
     if by_signal and (evicted := _evicted(case, pod, end)):
         return evicted
-    if number:
-        text = f"{place} was ended by {_signal_name(number)}"
-        own = "a fault of its own code or libraries: its log, and a core dump" if number in OF_ITSELF else ""
-        return replace(end, cause="rank.killed", text=text, follows=number == signal.SIGTERM, advice=own)
+    if (ended := _from_outside(case, pod, end, code)) is not None:
+        return ended
     if clues.stack is not None and clues.stack.after:
         return _without_progress(case, end, clues.stack, clues.log)
     return _exited(case, end, clues, terminated)
+
+
+def _from_outside(case: Case, pod: Pod, end: End, code: object) -> End | None:
+    """Return the end of a container whose command a signal or a `timeout` of its script ended, or None."""
+    place, number = case.place(pod.index), _signal_of(end.exit_code)
+    limit = time_limits.of_pod(case, pod.index, end.at, code if isinstance(code, int) else None)
+    if limit:
+        text = f"{place} exited with code {code}: {limit} of its script ended it"
+        advice = "raise the limit of `timeout`, or see in the log what takes so long"
+        return replace(end, cause="rank.killed", text=text, follows=False, advice=advice)
+    if not number:
+        return None
+    text = f"{place} was ended by {_signal_name(number)}"
+    own = "a fault of its own code or libraries: its log, and a core dump" if number in OF_ITSELF else ""
+    return replace(end, cause="rank.killed", text=text, follows=number == signal.SIGTERM, advice=own)
 
 
 def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:
@@ -215,6 +242,8 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
     if not code:
         text = f"{place}: the container exited with 0, its command with {end.exit_code} "
         text += "(konduktor's termination message)"
+    if _SERVICE_LINK.search(clues.line or clues.last):
+        end = replace(end, advice=_SERVICE_LINK_ADVICE)
     at_any_time = clues.cause in log_clues.AT_ANY_TIME
     if clues.cause and (at_any_time or not _logged(case, case.ranks_of(end.index))):
         refs = (*end.evidence, f"{clues.log}:{clues.line_number}")

@@ -12,16 +12,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from harness.core.causes import CauseId
+from harness.core.clock import seconds
 from harness.evidence.columns import Columns
 from harness.evidence.process_records import ProcessEnd
 from harness.evidence.truth_records import TruthRow
 from harness.evidence.worlds import PATH, PodProcesses, ProcessRecord, RankLife
-from harness.judge import hiding, retries
+from harness.judge import hiding, retries, time_limits
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, counted, found, passed, unknown
 
 _OF_A_PEER = re.compile(
     r"[Cc]onnection (closed|reset|was)|Broken pipe|Socket closed|SignalException|\bgloo\b.*recv"
+    r"|Rendezvous\w*Error|DistStoreError|connectFullMesh"
 )
 
 _UNTOLD = (
@@ -51,25 +53,37 @@ def bad_end(case: Case, index: int) -> BadEnd | None:
     if of_pod is None:
         return _never_began(case, index)
     repeated = {before.id for before, _ in retries.retried(case, index)}
-    ends = [*_of_ranks(case, of_pod, repeated), *_of_agents(of_pod, repeated)]
+    ends = [*_of_ranks(case, of_pod, repeated), *_of_agents(case, of_pod, repeated)]
     ends += _of_others(case, of_pod, repeated)
     if any(gap.startswith(of_pod.pod) for gap in case.manifest.log_gaps):
-        ends = [end for end in ends if end.cause == "rank.exit_code_masked"]
+        ends = [end for end in ends if end.cause != "rank.exited_early"]
     if not ends:
         return None
-    first = min(ends, key=lambda end: (end.cause != "rank.exit_code_masked", end.of_a_peer, end.at))
-    if first.cause != "rank.exit_code_masked":
+    first = min(ends, key=lambda end: (end.cause == "rank.exited_early", end.of_a_peer, end.at))
+    if first.cause == "rank.exited_early":
         return first
+    if first.of_a_peer:
+        first = _before_a_restart(of_pod) or first
     return replace(first, why=hiding.way(hiding.script(case, index)))
 
 
 def _never_began(case: Case, index: int) -> BadEnd | None:
-    """Return the end of a script that did not wait for its program, of which no process was recorded."""
+    """Return the end of a script that left or ended its program before a process of it was recorded."""
     script = hiding.script(case, index)
-    if not (case.launch.processes and case.launch.recorder and hiding.leaves_behind(script)):
+    if not (case.launch.processes and case.launch.recorder):
         return None
+    ended = case.pods[index].container(case.launch.container, "terminated")
+    times = [
+        seconds(ended[1].get(name)) if ended is not None else None for name in ("startedAt", "finishedAt")
+    ]
+    ran = times[1] - times[0] if times[0] is not None and times[1] is not None else 0.0
     ranks = case.ranks_of(index)
-    text = f"the script ended before a process of {names(ranks)} was recorded"
+    if hiding.leaves_behind(script):
+        text = f"the script ended before a process of {names(ranks)} was recorded"
+    elif limit := time_limits.before_any(script, ran):
+        text = f"{limit} of its script was over before a process of {names(ranks)} was recorded"
+    else:
+        return None
     return BadEnd("rank.exited_early", ranks, text, float("inf"), None, False, PATH, hiding.way(script))
 
 
@@ -79,7 +93,13 @@ def _of_ranks(case: Case, of_pod: PodProcesses, repeated: set[str]) -> Iterator[
             continue
         who, step = f"rank {life.rank}", _last_step(case, life.rank)
         code, error, at = _code(life), _error(life), _at(life)
-        if code:
+        if code != 0 and (limit := _limit(case, of_pod, life, at)):
+            text = f"{limit} of its script ended {who}{step}"
+            yield BadEnd("rank.exit_code_masked", [life.rank], text, at, code, False, life.ref)
+        elif code == -9 and _out_of_memory(life):
+            text = f"{who} was killed{step}: out of memory"
+            yield BadEnd("rank.oom_killed", [life.rank], text, at, code, False, life.ref)
+        elif code:
             text = f"{who} {_ended(code)}{step}{f': {error}' if error else ''}"
             peer = bool(_OF_A_PEER.search(error)) or code == -15
             yield BadEnd("rank.exit_code_masked", [life.rank], text, at, code, peer, life.ref)
@@ -91,7 +111,7 @@ def _of_ranks(case: Case, of_pod: PodProcesses, repeated: set[str]) -> Iterator[
             yield BadEnd("rank.exited_early", [life.rank], text, at, None, False, life.ref)
 
 
-def _of_agents(of_pod: PodProcesses, repeated: set[str]) -> Iterator[BadEnd]:
+def _of_agents(case: Case, of_pod: PodProcesses, repeated: set[str]) -> Iterator[BadEnd]:
     """Yield each torchrun that failed though none of its ranks is known to have."""
     for agent in of_pod.agents:
         told = agent.result
@@ -100,8 +120,48 @@ def _of_agents(of_pod: PodProcesses, repeated: set[str]) -> Iterator[BadEnd]:
         if any(life.agent is agent and _code(life) for life in of_pod.lives):
             continue
         ranks = [rank for _, _, rank, _ in agent.rounds[-1].workers]
-        text = f"torchrun of {names(ranks)} failed: {told.error or told.state}"
-        yield BadEnd("rank.exit_code_masked", ranks, text, told.time_ms / 1000, 1, False, agent.ref)
+        text, peer = f"torchrun of {names(ranks)} failed: {told.error or told.state}", False
+        if limit := time_limits.reached(agent, told.time_ms / 1000):
+            text = f"{limit} of its script ended torchrun of {names(ranks)}{_last_step(case, ranks[0])}"
+        else:
+            peer = bool(_OF_A_PEER.search(told.error))
+        yield BadEnd("rank.exit_code_masked", ranks, text, told.time_ms / 1000, 1, peer, agent.ref)
+
+
+def _before_a_restart(of_pod: PodProcesses) -> BadEnd | None:
+    """Return the last failure of a rank's own, and not of a peer, before torchrun started them again."""
+    found = None
+    for agent in of_pod.agents:
+        rounds = {pid: one for one in agent.rounds for pid, *_ in one.workers}
+        for event in agent.failures:
+            for pid, _, rank, code, message in event.failures:
+                process = of_pod.last_with(pid)
+                end = process.end if process is not None else None
+                error = end.error.splitlines()[0] if end is not None and end.error else message
+                if code == -15 or _OF_A_PEER.search(error) or pid not in rounds:
+                    continue
+                which = f"(restart {rounds[pid].restart} of at most {rounds[pid].max_restarts})"
+                told = "" if error.startswith("To enable traceback") else f": {error}"
+                text = f"rank {rank} {_ended(code)} {which}{told}"
+                at, ref = event.time_ms / 1000, process.ref if process is not None else agent.ref
+                found = BadEnd("rank.exit_code_masked", [rank], text, at, code, False, ref)
+    return found
+
+
+def _limit(case: Case, of_pod: PodProcesses, life: RankLife, at: float) -> str:
+    """Return the `timeout N` of the script that ended a rank, or ""."""
+    if at == float("inf"):  # nobody saw the end: it was before the container's
+        index = next(index for index, other in case.processes.items() if other is of_pod)
+        ended = case.pods[index].container(case.launch.container, "terminated")
+        at = (seconds(ended[1].get("finishedAt")) or 0.0) if ended is not None else 0.0
+    agent = time_limits.reached(life.agent, at)
+    return agent or next(filter(None, (time_limits.reached(one, at) for one in life.processes)), "")
+
+
+def _out_of_memory(life: RankLife) -> bool:
+    """Return whether the kernel had killed a process of the container when torchrun saw this rank fail."""
+    failures = life.agent.failures if life.agent is not None else []
+    return any(event.oom_kills and any(f[0] == life.pid for f in event.failures) for event in failures)
 
 
 def _of_others(case: Case, of_pod: PodProcesses, repeated: set[str]) -> Iterator[BadEnd]:

@@ -38,6 +38,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"RendezvousTimeoutError|waiting for clients|RendezvousClosedError"
         r"|(TCPStore|[Rr]endezvous|init_process_group|DistStoreError).*[Tt]imed? ?out",
     ),
+    ("variables.master_port", r"[Ee]rror.*(?i:master.?port).*'tcp://[\d.]+:\d+'"),
     ("training.loss_not_finite", r"FloatingPointError: the loss of step"),
     (
         "rank.write_failed",

@@ -110,7 +110,7 @@ def _no_number(value: Any) -> Sent:
     kind = type(value).__name__
     try:
         values = () if value is None else (float(value),)
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # whatever the value's own __float__ raises
         values = ()
     return Sent(values, kept=False, why=f"the client leaves out what is no int or float ({kind})")
 

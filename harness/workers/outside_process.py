@@ -6,10 +6,11 @@ Each event is one line on the container's own stdout, whatever the script does w
 
 The JSON has "k" (kind) and "id" ("<pod uid>/<pid>/<start time in ticks>"), and by its kind
     {"k":"start","pid":n,"ppid":n,"host":h,"role":"agent"|"rank"|"python","argv":[...],"env":{...},"t":ms}
+                               and under a `timeout N` of the script "limit":"timeout N","limit_since_ms":ms
     {"k":"group","rank":n,"world":n,"t":ms}                torch.distributed was initialised
     {"k":"workers","restart":n,"max_restarts":n,"group_rank":n,"nodes":n,"run_id":text,
      "workers":[[pid, local rank, global rank, world size], ...],"t":ms}       the agent started its ranks
-    {"k":"failed","failures":[[pid, local rank, global rank, exit code, message], ...],"t":ms}
+    {"k":"failed","failures":[[pid, local rank, global rank, exit code, message], ...],"oom_kills":n,"t":ms}
     {"k":"result","state":text,"error":text,"t":ms}        the agent's own result
     {"k":"end","how":"exit"|"exception"|"os._exit"|"exec","code":n|null,"error":text,"open":runs_not_finished,"t":ms}
 Standard library only, Python 3.9 and later.
@@ -40,6 +41,10 @@ WORLD = (
 """Variables of a process's environment that say which world it believes in."""
 HEADER = "X-Harness-Process"
 """The request header that names the process: harness/tracker/http.py."""
+MAX_ANCESTORS = 8
+_MEMORY_EVENTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+"""Of the container, for cgroups of version 2 and 1."""
+_DURATION = re.compile(r"\d+(\.\d+)?[smhd]?$")
 _POD = re.compile(r"/pods/([0-9a-f]{8}-[0-9a-f-]{27})/")
 _PROCESS_EXIT = os._exit
 
@@ -97,7 +102,7 @@ def start(role: str = "python") -> None:
         os.execv, os.execve = _before_exec(os.execv), _before_exec(os.execve)
     given = {name: os.environ[name][:200] for name in WORLD if name in os.environ}
     head = {"pid": os.getpid(), "ppid": os.getppid(), "host": os.uname().nodename, "role": role}
-    write({"k": "start", **head, "argv": _arguments(), "env": given})
+    write({"k": "start", **head, "argv": _arguments(), "env": given, **_limit()})
 
 
 def end(how: str, code: int | None, error: str = "") -> None:
@@ -157,6 +162,44 @@ def _command_line() -> list[str]:
         return Path("/proc/self/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
     except OSError:
         return list(sys.argv)
+
+
+def _limit() -> dict[str, Any]:
+    """Return the `timeout N` of the run script above this process, and when it began, or {}."""
+    pid = os.getppid()
+    for _ in range(MAX_ANCESTORS):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+            status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            if words and os.path.basename(words[0]) == "timeout":
+                age = float(Path("/proc/uptime").read_text().split()[0]) - int(status[19]) / os.sysconf(
+                    "SC_CLK_TCK"
+                )
+                at = next(
+                    at for at, word in enumerate(words) if _DURATION.match(word) and not _is_option(words, at)
+                )
+                limit = " ".join(["timeout", *words[1 : at + 1]])[:MAX_ARGUMENT]
+                return {"limit": limit, "limit_since_ms": int((time.time() - age) * 1000)}
+            pid = int(status[1])
+        except (OSError, ValueError, IndexError, StopIteration):
+            return {}
+        if pid <= 1:
+            return {}
+    return {}
+
+
+def _is_option(words: list[str], at: int) -> bool:
+    """Return whether a word is the value of an option of `timeout`: -k 5, -s 9."""
+    return words[at - 1] in {"-k", "-s", "--kill-after", "--signal"}
+
+
+def _oom_kills() -> int:
+    """Return how many processes of this container the kernel killed for lack of memory, if known."""
+    for path in _MEMORY_EVENTS:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            counts = dict(line.split() for line in Path(path).read_text().splitlines())
+            return int(counts["oom_kill"])
+    return 0
 
 
 def _exit_at_once(status: int) -> None:
@@ -320,7 +363,7 @@ def _failed(agent: Any, result: Any) -> None:
         [f.pid, f.local_rank, rank, f.exitcode, _message(f)] for rank, f in sorted(result.failures.items())
     ]
     for first in range(0, len(each), 8):
-        write({"k": "failed", "failures": each[first : first + 8]})
+        write({"k": "failed", "failures": each[first : first + 8], "oom_kills": _oom_kills()})
 
 
 def _message(failure: Any) -> str:

@@ -326,3 +326,26 @@ def test_a_rank_that_waits_for_its_own_server_hangs():
     stack, _ = stacks.last(list(enumerate(frames)))
     assert stack is not None
     assert not stack.in_client
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        (
+            "torchrun: error: argument --master-port/--master_port: invalid int value: 'tcp://10.96.37.46:29500'",
+            "variables.master_port",
+        ),
+        ("ValueError: invalid literal for int() with base 10: 'tcp://10.96.37.46:6379'", "rank.crashed"),
+    ],
+)
+def test_a_variable_that_a_service_s_name_made_is_told(judged, line, cause):
+    job = failing()
+    for rank in range(2):
+        job.truth[rank] = []
+        says(job, rank, [line], code=2)
+    job.ended(1, 12, 2, message=json.dumps({"exit": 2}))
+    job.jobset(14, "Failed")
+    verdict = judged(job)
+    assert verdict.cause == cause
+    assert "tcp://10.96.37.46" in verdict.explanation
+    assert any("enableServiceLinks: false" in step for step in verdict.next)

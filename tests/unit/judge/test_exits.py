@@ -331,3 +331,112 @@ def test_an_evaluation_behind_torchrun_that_failed_is_named(judged, code, result
     assert found.result == result
     if code:
         assert "process 50 (`python3 evaluate.py`) ended with exit code 3" in found.explanation
+
+
+def limited(job, limit="timeout 25", after=30):
+    """Record that `limit` of the script was above torchrun, and that torchrun got SIGTERM `after` seconds."""
+    recorded(job)
+    for index in range(2):
+        pod = PodEvents(job, index)
+        pod.agent(7, "--nnodes=2")
+        start = job.processes[-1]
+        since = start.time_ms - 1000 * after
+        job.processes[-1] = start.model_copy(update={"limit": limit, "limit_since_ms": since})
+        pod.workers(7, [(20, 0, index, 2)])
+        pod.rank(20, index, 2)
+        pod.result(7, "raised", "SignalException: Process 7 got signal: 15")
+    return job
+
+
+@pytest.mark.parametrize(
+    ("limit", "after", "told"),
+    [
+        ("timeout 25", 30, True),
+        ("timeout -k 5 0.5m", 31, True),
+        ("timeout 25", 10, False),
+        ("timeout 1h", 30, False),
+    ],
+)
+def test_a_timeout_of_the_script_that_ended_torchrun_is_told(judged, limit, after, told):
+    job = with_script(limited(bundles.healthy(), limit, after), f"{limit} torchrun a.py\nexit 0")
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "rank.exit_code_masked")
+    assert (f"`{limit}` of its script ended torchrun of rank 0 after step 5" in verdict.explanation) is told
+
+
+def test_a_restart_that_is_masked_names_the_rank_that_failed_and_not_its_peer(judged):
+    """The last start failed only because the first agent was gone already."""
+    job = recorded(bundles.healthy())
+    for index in range(2):
+        pod = PodEvents(job, index)
+        pod.agent(7, "--nnodes=2", "--max-restarts=2")
+        for restart, pid in enumerate((20, 30)):
+            pod.workers(7, [(pid, 0, index, 2)], restart=restart)
+            pod.rank(pid, index, 2)
+            error = (
+                "FileNotFoundError: shard-9"
+                if index
+                else "RuntimeError: Connection closed by peer [10.0.0.1]"
+            )
+            pod.end(pid, 1, "exception", error)
+            pod.add("failed", 7, failures=[(pid, 0, index, 1, "To enable traceback see: …")])
+        pod.workers(7, [(40, 0, index, 2)], restart=2)
+        pod.rank(40, index, 2)
+        pod.end(40, 1, "exception", "RuntimeError: Gloo connectFullMesh failed")
+        pod.result(7, "raised", "RendezvousConnectionError: The connection to the C10d store has failed")
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.exit_code_masked", [1])
+    assert "rank 1 ended with exit code 1 (restart 1 of at most 3): FileNotFoundError" in verdict.explanation
+
+
+def out_of_memory(job, index):
+    for kind, state in job.objects:
+        if kind != "pod" or state.object["metadata"]["name"] != job.pod_name(index):
+            continue
+        for status in state.object["status"].get("containerStatuses", []):
+            if "terminated" in status["state"]:
+                status["state"]["terminated"]["reason"] = "OOMKilled"
+    return job
+
+
+def test_a_rank_that_the_kernel_killed_for_its_memory_is_told_as_that(judged):
+    job = out_of_memory(failing(bundles.healthy(), -9, "", ""), 1)
+    verdict = judged(with_script(job, "torchrun a.py || true"))
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.oom_killed", [1])
+    assert "was ended by signal 9 after step 5" in verdict.explanation
+    assert "out of memory" in verdict.explanation
+    assert "`|| true` behind the command hides it" in verdict.explanation
+
+
+def test_the_agent_s_own_count_of_kills_for_memory_counts_as_well(judged):
+    job = failing(bundles.healthy(), -9, "", "")
+    for at, event in enumerate(job.processes):
+        if event.kind == "failed":
+            job.processes[at] = event.model_copy(update={"oom_kills": 1})
+    assert judged(job).cause == "rank.oom_killed"
+
+
+def test_no_pass_where_the_kernel_killed_a_process_that_nobody_counts(judged):
+    verdict = judged(out_of_memory(together(bundles.healthy()), 1))
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.oom_killed", [1])
+
+
+def test_a_timeout_that_was_over_before_any_rank_was_recorded_is_told(judged):
+    job = with_script(recorded(bundles.healthy()), "timeout 5 torchrun a.py || true")
+    job.truth, job.runs, job.points, job.attachments = {}, [], [], []
+    verdict = judged(job)
+    assert verdict.cause == "rank.exited_early"
+    assert "`timeout 5` of its script was over before a process of rank 0 was recorded" in verdict.explanation
+
+
+def test_a_container_with_exit_code_124_was_ended_by_the_timeout_of_its_script(judged):
+    job = bundles.healthy()
+    bundles.crash(job, 1, code=124)
+    job.drop_pod(1, after=10)
+    job.ended(1, 12, 124)
+    job.logs[job.pod_name(1)] = job.logs[job.pod_name(1)][:3]
+    with_script(job, "timeout -k 5 25 torchrun a.py")
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.killed", [1])
+    assert "exited with code 124: `timeout -k 5 25` of its script ended it" in verdict.explanation
+    assert any("raise the limit of `timeout`" in one for one in verdict.next)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -161,3 +162,16 @@ outside_process.start()
 """
     _, events, _ = ran(folder, program, LOCAL_RANK="", RANK="0")
     assert [event.kind for event in events] == ["start", "end"]
+
+
+def test_the_timeout_around_a_rank_is_recorded(folder: Path) -> None:
+    log = folder.parent / "log"
+    log.touch()
+    given = {"PYTHONPATH": str(folder), "HARNESS_NONCE": NONCE, "HARNESS_LOG": str(log), "RANK": "0"}
+    began = time.time()
+    command = ["timeout", "-k", "5", "2m", "sh", "-c", f"LOCAL_RANK=0 {sys.executable} -c 'pass'; :"]
+    subprocess.run(command, env=given, check=True)
+    start = next(decode(NONCE, log.read_text().splitlines()[0], "pod-0"))
+    assert isinstance(start, ProcessStart)
+    assert start.limit == "timeout -k 5 2m"
+    assert abs((start.limit_since_ms or 0) / 1000 - began) < 2
