@@ -64,7 +64,16 @@ def bad_end(case: Case, index: int) -> BadEnd | None:
         return first
     if first.of_a_peer:
         first = _before_a_restart(of_pod) or first
-    return replace(first, why=hiding.way(hiding.script(case, index)))
+    return replace(first, why=_way(case, of_pod, index, first))
+
+
+def _way(case: Case, of_pod: PodProcesses, index: int, end: BadEnd) -> str:
+    """Return how the script hid an exit code, or that a program between the two did, or ""."""
+    text = hiding.script(case, index)
+    process = next((process for process in of_pod.processes.values() if process.ref == end.ref), None)
+    if process is None or not process.argv or not text or retries.named(text, process):
+        return hiding.way(text)
+    return "the program that the script starts did not pass it on: it has to end with that exit code"
 
 
 def _never_began(case: Case, index: int) -> BadEnd | None:

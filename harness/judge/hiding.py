@@ -9,8 +9,14 @@ from harness.judge.case import Case
 
 _KONDUKTOR = re.compile(r"^\($\n(.*?)^\)$\n# Capture", re.DOTALL | re.MULTILINE)
 """The user's own script, in the middle of konduktor's."""
-_PROGRAM = re.compile(r"(^|[\s;&|(/])(torchrun|python[\d.]*|accelerate|deepspeed|bash|sh)(\s|$)")
+_PROGRAM = re.compile(r"(^|[\s;&|(/'\"])(torchrun|python[\d.]*|accelerate|deepspeed|bash|sh)(\s|$)")
 
+_WAYS = (
+    (r"&\s*wait\s*$", "`wait` alone ends with 0 whatever it waited for: write `wait $!` for each command"),
+    (r"\bfind\b.*-exec\b", "`find -exec` hides it: call the command in a loop, with `set -e`"),
+    (r"^(?!.*--return)script\s+(?!-\w*e)", "`script` hides it: write `script -e`"),
+)
+"""What the line that starts the program may have around it, and what hides the exit code then."""
 _BEHIND = re.compile(r"(?<![&>])&\s*(disown)?\s*$")
 """The end of a line that starts a program in the background."""
 
@@ -67,11 +73,13 @@ def _in_its_line(line: str, before: list[str]) -> str:
     """Return how the line that starts the program hides its exit code, or ""."""
     if found := re.search(r"\|\|\s*(true|:|echo|exit\s+0)(?=\s|;|$)", line):
         return f"`|| {found[1]}` behind the command hides it: leave that out"
-    if re.search(r"(?<![|>])\|(?!\|)", line):
-        # With pipefail, the shell reports the first command of a pipe that failed.
-        if not any("pipefail" in one for one in before):
-            return "a pipe hides it: write `set -o pipefail` before it"
-    elif _BEHIND.search(line):
+    # With pipefail, the shell reports the first command of a pipe that failed.
+    if re.search(r"(?<![|>])\|(?!\|)", line) and not any("pipefail" in one for one in before):
+        return "a pipe hides it: write `set -o pipefail` before it"
+    for pattern, said in _WAYS:
+        if re.search(pattern, line):
+            return said
+    if _BEHIND.search(line):
         return "the command runs in the background: write `wait $!` after it, and `exit` with its code"
     return ""
 

@@ -92,4 +92,4 @@ def named(text: str, process: ProcessRecord) -> bool:
     """Return whether a script itself names the program of a process."""
     programs = [PurePath(word).name for word in process.argv if not word.startswith("-")]
     programs = [name for name in programs if not re.fullmatch(r"python[\d.]*|torchrun", name)]
-    return bool(programs) and programs[0] in text
+    return not programs or programs[0] in text

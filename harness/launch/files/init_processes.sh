@@ -3,6 +3,14 @@ terminate() { kill -TERM "$1" 2>/dev/null; }
 terminate_own() {
   if [ -n "$own_cgroups" ]; then own_each terminate; elif [ -n "$!" ]; then terminate $!; fi
 }
+# Become the command, in the background. A shell without job control lets what it starts there ignore SIGINT and SIGQUIT,
+# and the command is to have them as without this init. An image whose env does not know the option has none of that.
+become() {
+  if env --default-signal=INT,QUIT true 2>/dev/null; then
+    exec env --default-signal=INT,QUIT sh -c 'exec "$@"' sh "$@"
+  fi
+  exec "$@"
+}
 # Wait until each of them has ended that this shell may signal.
 lives() { own_runs "$1" && kill -0 "$1" 2>/dev/null; }
 note() { ! lives "$1" || noted="$noted $1"; }

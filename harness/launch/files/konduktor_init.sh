@@ -7,7 +7,7 @@ if [ "$HARNESS_NETCHECK" = before ]; then
 fi
 # The signal may come before there is a process to pass it on to: then it is passed on afterwards.
 case $code in
-0 | 3) bash -c "$0" & [ -z "$ended" ] || kill -TERM $!; wait $!; code=$? ;;
+0 | 3) become bash -c "$0" & [ -z "$ended" ] || kill -TERM $!; wait $!; code=$? ;;
 1 | 2) code=90 ;;
 esac
 [ $code -le 128 ] || wait_for_own

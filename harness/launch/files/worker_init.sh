@@ -2,7 +2,7 @@
 # With HARNESS_HOLD=1 stay afterwards, until SIGTERM: the pod's controller would start the command again.
 export KONDUKTOR_OUTPUT_DIR="${KONDUKTOR_OUTPUT_DIR:-/tmp/harness-output}"
 run() {
-  "$@" &
+  become "$@" &
   pid=$!
   # The signal may have come before there was a process to pass it on to.
   [ -z "$ended" ] || kill -TERM $pid

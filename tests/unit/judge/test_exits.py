@@ -186,6 +186,10 @@ def test_an_exit_code_that_python_does_not_tell_is_known_where_the_script_passes
         ("set -e\ncleanup() {\n  rm -f /tmp/x\n  exit 0\n}\ntrap cleanup EXIT\ntorchrun a.py", "trap"),
         ("set -e\ntrap 'rm -f /tmp/x' EXIT\ntorchrun a.py", ""),
         ("echo nothing", ""),
+        ("python3 a.py & python3 b.py & wait", "wait $!"),
+        ("find . -name a.py -exec python3 {} \\;", "find -exec"),
+        ("script -qc 'python3 a.py' /tmp/typescript", "script -e"),
+        ("script -qec 'python3 a.py' /tmp/typescript", ""),
     ],
 )
 def test_the_way_in_which_a_script_hides_an_exit_code(script, said):
@@ -440,3 +444,9 @@ def test_a_container_with_exit_code_124_was_ended_by_the_timeout_of_its_script(j
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.killed", [1])
     assert "exited with code 124: `timeout -k 5 25` of its script ended it" in verdict.explanation
     assert any("raise the limit of `timeout`" in one for one in verdict.next)
+
+
+def test_a_program_that_starts_the_rank_and_does_not_pass_its_exit_code_on_is_told(judged):
+    job = with_script(bundles.healthy(), "python3 supervise.py")
+    ran(plain(job), 20, 1)
+    assert "the program that the script starts did not pass it on" in judged(job).explanation.lower()

@@ -372,3 +372,10 @@ def test_the_init_passes_sigterm_on(contain: Callable[..., Container]) -> None:
     said, _ = container.process.communicate(timeout=30)
     assert said.splitlines() == ["bye", "@exit1 n1 7"]
     assert container.process.returncode == 7
+
+
+def test_the_command_hears_sigint_as_without_the_init(contain: Callable[..., Container]) -> None:
+    """A shell lets what it starts in the background ignore it; Python then raises no KeyboardInterrupt."""
+    container = contain("python3 -c 'import signal; signal.raise_signal(signal.SIGINT)'; echo code $?")
+    output, _ = container.process.communicate(timeout=60)
+    assert "code 130" in output
