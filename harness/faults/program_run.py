@@ -28,6 +28,14 @@ from harness.provision.images.stack import resolve
 
 _LISTENING = re.compile(r"running on (http://\S+:\d+)")
 _START_SECONDS = 60.0
+_WITH_THE_HARNESS = """
+import os, runpy, sys, threading
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(2)), daemon=True).start()
+runpy.run_module("harness.tracker", run_name="__main__", alter_sys=True)
+"""
+"""Serve until stdin closes: a harness that is killed cannot stop its tracker."""
+SERVER = (sys.executable, "-c", _WITH_THE_HARNESS)
+"""The tracker of a session. Its options follow."""
 FATAL = ("wrong PASS", "judge error")
 """What no session may have. The other misses are counted until they are rare enough to be fatal too."""
 _FIND_TORCH = "import importlib.util as u; print(u.find_spec('torch').origin)"
@@ -54,9 +62,7 @@ def place(context: RunContext) -> Iterator[Place]:
     with tempfile.TemporaryDirectory(prefix="programs-") as folder:
         database, log = Path(folder) / "tracker.db", Path(folder) / "tracker.log"
         command = [
-            sys.executable,
-            "-m",
-            "harness.tracker",
+            *SERVER,
             "--host",
             host,
             "--port",
@@ -67,17 +73,19 @@ def place(context: RunContext) -> Iterator[Place]:
         environment = processes.environment({"TRACKER_API_KEY": key}, only=("PATH",))
         with (
             log.open("wb") as out,
-            processes.started(command, cause=None, env=environment, stdout=out, stderr=out) as server,
+            processes.started(
+                command, cause=None, env=environment, stdin=subprocess.PIPE, stdout=out, stderr=out
+            ) as server,
         ):
             try:
-                yield Place(settings, image, _address(server, log), key, database, runs, torch)
+                yield Place(settings, image, address(server, log), key, database, runs, torch)
             finally:
                 server.terminate()
     if not any(runs.iterdir()):
         runs.rmdir()
 
 
-def _address(server: subprocess.Popen[str], log: Path) -> str:
+def address(server: subprocess.Popen[str], log: Path) -> str:
     """Return where the tracker listens, once it does."""
     deadline = time.monotonic() + _START_SECONDS
     while (found := _LISTENING.search(log.read_text())) is None:

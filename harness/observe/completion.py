@@ -15,6 +15,14 @@ from harness.core.kubernetes import Object, condition
 from harness.evidence import messages, refusals
 from harness.evidence.fitting import never_fits
 from harness.evidence.objects import mapping
+from harness.evidence.process_records import (
+    AgentResult,
+    AgentWorkers,
+    ProcessEnd,
+    ProcessGroup,
+    ProcessLine,
+    ProcessStart,
+)
 from harness.observe.dry_run import Awaited
 from harness.observe.seen import Seen, container_statuses, decided, ended_as, gated, is_down, true
 
@@ -35,6 +43,7 @@ GRACE = {
     "idle": 45.0,
     "doubtful": 8.0,
     "helper": 20.0,
+    "masked": 30.0,
 }
 """Seconds that a state must last before it counts as the end. Transient states pass within it.
 
@@ -43,6 +52,7 @@ try. `never`: for a pod that no node could take, however empty. `others`: for po
 yet, when one cannot start: a busy kubelet says it later, and every rank should be named. `controller`:
 nothing happens while a controller is scaled to 0. `idle`: nothing happens otherwise. `doubtful`: nothing
 happens, and the API server is asked why. `helper`: for other containers of the pods to end after their ranks.
+`masked`: for the others, after a pod that ended with exit code 0 though its ranks had failed.
 """
 INIT_RESTARTS = 3
 """After so many restarts an init container that fails is taken to fail for ever."""
@@ -68,6 +78,10 @@ class CompletionDetector(Seen):
     """Seconds that a job may wait for Kueue to admit it. After that it has no time left to run in."""
     hopeless: set[str] = field(default_factory=set)
     """Awaited steps that the API server refuses by a rule that will not change."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """uid of a pod → what failed in it, as its processes recorded it, and was not started again."""
+    _ranks: set[str] = field(default_factory=set)
+    """The processes that are ranks."""
     _steps: dict[str, str] = field(default_factory=dict)
     """The awaited step of each launched object, by uid."""
 
@@ -82,9 +96,22 @@ class CompletionDetector(Seen):
             or self._unserved()
             or self._nodes()
             or self._init()
+            or self._masked()
             or self._helpers()
             or self._idle()
         )
+
+    def recorded(self, event: ProcessLine) -> None:
+        """Take what a process recorded of itself: a failure, or a start that makes up for one."""
+        uid = event.uid or event.pod
+        if isinstance(event, ProcessGroup) or (isinstance(event, ProcessStart) and event.role == "rank"):
+            self._ranks.add(event.id)
+        if isinstance(event, AgentWorkers) or (isinstance(event, ProcessStart) and event.role != "python"):
+            self.failed.pop(uid, None)
+        elif isinstance(event, AgentResult) and event.state != "SUCCEEDED":
+            self.failed[uid] = "torchrun failed"
+        elif isinstance(event, ProcessEnd) and event.code and event.id in self._ranks:
+            self.failed[uid] = f"a rank ended with exit code {event.code}"
 
     def finished(self) -> bool:
         """Return whether every launched object has ended by itself, so that none must be deleted."""
@@ -273,6 +300,26 @@ class CompletionDetector(Seen):
             return None
         where = ", ".join(f"container {names[0]} of {pod}" for pod, names in sorted(on.items())[:NAMED_PODS])
         return f"every rank has ended, and {where} still runs"
+
+    def _masked(self) -> str | None:
+        """Return which pod ended with exit code 0 though its ranks had failed, while others run on.
+
+        No controller starts such a pod again, and the others may wait for its ranks for ever.
+        """
+        for pod in self.all("pod"):
+            uid, name = str(pod["metadata"]["uid"]), pod["metadata"]["name"]
+            what = self.failed.get(uid)
+            if self._lasts(pod, "masked", what is not None and self._ended_well(pod)):
+                return f"{name} ended with exit code 0 though {what}, and the others have not ended"
+        return None
+
+    def _ended_well(self, pod: Object) -> bool:
+        """Return whether the command of a pod's rank has ended with exit code 0."""
+        if self.held:
+            return self.exits.get(pod["metadata"]["uid"]) == 0
+        statuses = pod["status"].get("containerStatuses") or []
+        states = [each.get("state") or {} for each in statuses if each.get("name") == self.container]
+        return any((state.get("terminated") or {}).get("exitCode") == 0 for state in states)
 
     def _rank_ended(self, pod: Object) -> bool:
         statuses = pod["status"].get("containerStatuses") or []

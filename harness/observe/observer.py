@@ -267,6 +267,7 @@ class LaunchObserver:
             with suppress(HarnessError):
                 if text not in self._events:
                     self._events.add(text)
+                    self.completion.recorded(event)
                     self._writer.process(event)
 
     def _framed(self, pod: str, line: str, mark: str, taken: Callable[[str, str, Any], None]) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.evidence.schema import Check, Verdict
-from harness.faults import program_pods
+from harness.faults import program_pods, program_run
 from harness.faults.program import grammar, program
 from harness.faults.program_ledger import Ledger, Outcome
 from harness.faults.program_oracle import Account, Journal
@@ -227,3 +227,22 @@ def test_the_worker_needs_a_program() -> None:
     )
     assert done.returncode == 1
     assert "python3 program.py PROGRAM" in done.stderr
+
+
+def test_the_tracker_of_a_session_ends_with_the_harness_that_started_it(tmp_path: Path) -> None:
+    """Contract: a harness that is killed leaves no tracker: its end of the pipe closes."""
+    log = tmp_path / "log"
+    command = [*program_run.SERVER, "--host", "127.0.0.1", "--port", "0", "--db", str(tmp_path / "db")]
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=out, stderr=out, env={"TRACKER_API_KEY": "k"}
+        ) as server,
+    ):
+        try:
+            assert program_run.address(server, log).startswith("http://127.0.0.1:")
+            assert server.stdin is not None
+            server.stdin.close()
+            assert server.wait(60) == 2
+        finally:
+            server.kill()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness.core.clock import Clock
+from harness.evidence.process_records import PROCESS_LINE
 from harness.evidence.schema import Observation
 from harness.observe import completion
 from harness.observe.completion import CompletionDetector, pods_in_line
@@ -391,3 +392,53 @@ def test_a_launch_that_goes_on_awaits_no_step(end: CompletionDetector) -> None:
     told(end, "job", {"active": 1})
     told(end, "pod", {"phase": "Running"})
     assert end.awaited(at_once=True) is None
+
+
+def process(
+    end: CompletionDetector, kind: str, pod: str = "pod/x-0", id_: str = "u/7/1", **fields: Any
+) -> None:
+    given = {"pid": 7, "ppid": 1, "host": "h", "argv": [], "env": {}} if kind == "start" else {}
+    event = {"kind": kind, "id": id_, "pod": "x-0", "uid": pod, "time_ms": 1, **given, **fields}
+    end.recorded(PROCESS_LINE.validate_python(event))
+
+
+WORKERS = {"restart": 0, "max_restarts": 3, "group_rank": 0, "nodes": 2, "run_id": "1", "workers": []}
+ENDED_WELL = {"containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}]}
+
+
+def test_a_failure_that_the_script_hides_ends_the_launch_though_a_peer_runs_on(
+    end: CompletionDetector,
+) -> None:
+    """Contract: what the pod's processes recorded counts when the pod itself has ended with exit code 0."""
+    end.container, end.members = "main", 2
+    told(end, "pod", {"phase": "Running"}, name="x-1")
+    process(end, "result", state="FAILED")
+    assert told(end, "pod", {"phase": "Running"}) is None
+    assert "x-0 ended with exit code 0 though torchrun failed" in (told(end, "pod", ENDED_WELL) or "")
+
+
+def test_a_rank_without_torchrun_that_failed_counts_too(end: CompletionDetector) -> None:
+    end.container, end.members = "main", 2
+    told(end, "pod", {"phase": "Running"}, name="x-1")
+    process(end, "end", how="exit", code=5)
+    assert told(end, "pod", ENDED_WELL) is None, "a helper"
+    process(end, "group", rank=0, world=2)
+    process(end, "end", how="exit", code=5)
+    assert "a rank ended with exit code 5" in (told(end, "pod", ENDED_WELL) or "")
+
+
+@pytest.mark.parametrize("again", ["torchrun", "the script"])
+def test_a_failure_after_which_the_ranks_were_started_again_is_none(
+    end: CompletionDetector, again: str
+) -> None:
+    """Contract: a restart by torchrun, or by a loop in the script, may still end well."""
+    end.container, end.members = "main", 2
+    told(end, "pod", {"phase": "Running"}, name="x-1")
+    process(end, "start", role="rank", id_="u/8/1")
+    process(end, "end", how="exit", code=1, id_="u/8/1")
+    if again == "torchrun":
+        process(end, "workers", **WORKERS)
+    else:
+        process(end, "result", state="FAILED")
+        process(end, "start", role="agent", id_="u/9/1")
+    assert told(end, "pod", ENDED_WELL) is None
