@@ -230,7 +230,11 @@ class Program:
             self.wait_until(lambda: not self.uploads())
 
     def uploads(self) -> list[Path]:
-        """Return the /proc folders of the upload processes of this process's queue."""
+        """Return the /proc folders of the upload processes of this process's queue.
+
+        With a shared /proc this reads the command lines of other containers too, and does nothing more with
+        them: the queue's folder is in the arguments of this process's own uploads alone.
+        """
         own = os.environ["PLUTO_DIR"].encode()
         return [each for each in Path("/proc").iterdir() if each.name.isdigit() and _uploads(each, own)]
 

@@ -11,8 +11,12 @@ from harness import run as running
 from harness.cli.main import main
 from harness.context import RunContext
 from harness.core.errors import UsageError
+from harness.core.locks import take
+from harness.faults.places import of_cluster
 from harness.launch.konduktor.job_file import JobFile
+from harness.provision.cluster import Ready
 from harness.provision.existing import ExistingCluster
+from harness.provision.images.build import ImageRef
 from harness.settings import load
 
 SECRET = "t0p-s3cret"
@@ -105,3 +109,13 @@ def test_the_command_ends_as_with_other_bad_input(tmp_path: Path, capsys: pytest
         main(["preflight", "--kubeconfig", str(path), "--context", "prod"])
     assert ended.value.code == 64
     assert capsys.readouterr().err.startswith("harness: context prod is expected")
+
+
+def test_no_fault_is_injected_into_a_users_cluster(tmp_path: Path) -> None:
+    """Contract: what a fault may strike is found by the kind cluster, and a user's cluster is none."""
+    there = ExistingCluster(load(kubeconfig=kubeconfig(tmp_path, "a", "a")))
+    image = ImageRef("worker:1", "sha256:0")
+    use = take(tmp_path / "use")
+    with pytest.raises(UsageError, match="this needs a kind cluster of the harness's own"):
+        of_cluster(Ready(there, there.kube(), image, 1, {}, use), tmp_path)
+    use.release()

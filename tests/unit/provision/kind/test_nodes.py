@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.core.errors import UsageError
 from harness.provision.kind import power
 from harness.provision.kind.nodes import KindNodes
 from harness.settings import Settings
@@ -44,3 +45,15 @@ def test_a_cluster_is_paused_when_every_node_is_stopped(
 ) -> None:
     """Contract: nodes that `docker pause` froze are there, and are trouble, not a pause."""
     assert power.paused(docker(tmp_path, monkeypatch, states)) is paused
+
+
+def test_a_kind_cluster_that_the_harness_did_not_create_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract: without a state file nothing is deleted, and a launch is refused before it asks kind."""
+    kind = docker(tmp_path, monkeypatch, ["running", "running"])
+    kind.settings = kind.settings.model_copy(update={"kind_bin": str(tmp_path / "no-kind")})
+    assert kind.delete() is False
+    with pytest.raises(UsageError, match="was not created by the harness") as refused:
+        kind.refuse_foreign()
+    assert (refused.value.exit_code, refused.value.cause) == (64, "cluster.name_taken")
