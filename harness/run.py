@@ -15,7 +15,6 @@ from harness.core import processes, writable
 from harness.core.clock import now
 from harness.core.deadlines import Budget
 from harness.core.errors import HarnessError, UsageError
-from harness.core.kubernetes import reached
 from harness.core.progress import Progress
 from harness.evidence.listener import ProgressListener
 from harness.evidence.redaction import Redactor
@@ -181,14 +180,14 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
                 ready.cluster.provide_image(image, context, everywhere=workload.purpose == "nodes")
         namespace = namespace_of(nonce)
         launch = launch_of(workload, namespace, context)
-        observer = LaunchObserver(ready.kube, launch, workload.watched, writer, budget)
+        observer = LaunchObserver(ready.kube, launch, workload.watched, writer, budget, ready.cluster.deleted)
 
         def watch() -> None:
             undo.callback(observer.stop)
             progress(f"watching namespace {namespace}")
             observer.start()
 
-        with writer.stage("namespace"), reached():
+        with writer.stage("namespace"), observer.blamed():
             progress(f"preparing namespace {namespace}")
             launching = prepare(
                 workload,
@@ -202,7 +201,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
             )
             undo.callback(launching.clean)
             writer.update(launch=launch)
-        with writer.stage("watches"), reached():
+        with writer.stage("watches"), observer.blamed():
             observer.listed()
         Thread(target=prepare_to_finish, daemon=True).start()
         try:

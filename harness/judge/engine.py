@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from harness.core.causes import CauseId
 from harness.core.checks import CheckId
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Verdict
@@ -122,6 +123,13 @@ TELLING = (
 """Checks that say why a verdict is PASS."""
 
 
+UNREAD: tuple[CauseId, ...] = (
+    *("run.evidence_missing", "run.log_incomplete"),
+    *("unification.truth_incomplete", "unification.unrecorded_process"),
+)
+"""Causes that only repeat that a log could not be read: recorders write into it."""
+
+
 def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
     """Judge a bundle: PASS only if every check passed, those of the user's `judges` too. Never raises.
 
@@ -140,9 +148,9 @@ def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
         text = _praise(facts, ours, accounts.sentence(facts))
         return Verdict(verdict="PASS", explanation=text, checks=checks)
     first = ordered[0].check
-    rest = [
-        f"{c.cause}: {c.explanation}" for f in ordered[1:] if (c := f.check).cause and c.cause != first.cause
-    ]
+    said = {first.cause, *(UNREAD if first.cause == "cluster.kubelet_unreachable" else ())}
+    others = [finding.check for finding in ordered[1:]]
+    rest = [f"{c.cause}: {c.explanation}" for c in others if c.cause and c.cause not in said]
     return Verdict(
         verdict="FAIL" if first.result == "FAIL" else "UNKNOWN",
         cause=first.cause or "run.evidence_missing",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
 from harness.evidence import refusals
@@ -12,6 +14,7 @@ from harness.judge.case import Case, gated, names
 from harness.judge.ends import End, absent, first
 from harness.judge.finding import LATE, Finding, counted, found, passed, unknown
 from harness.judge.inside import frozen
+from harness.judge.registry import RUNNING
 from harness.judge.rendezvous import diagnose_rendezvous, too_many
 from harness.workers.truth_frames import EXIT_MARK
 
@@ -24,6 +27,10 @@ OF_THE_TRACKER = ("rank.tracker_unreachable", "tracker.key_rejected")
 
 Every rank that reports one is named, not only the first to end.
 """
+
+
+_KUBELET = re.compile(r"dial tcp \S+:10250: [\w/: -]*\w")
+"""How the API server says that it does not reach a kubelet."""
 
 
 def rank_pods(case: Case) -> Finding:
@@ -192,6 +199,8 @@ def logs(case: Case) -> Finding:
             known = [gap for gap in case.manifest.log_gaps if gap.startswith(each.name)]
             ran = each is pod or each.container(case.launch.container, "running") is not None
             early = _stops_early(case, each, path) if ran and not known else None
+            if known and (unreached := _KUBELET.search(known[0])) is not None:
+                return _kubelet(case, index, each, unreached[0])
             if known or early or (ran and not case.bundle.tail(path, 1)):
                 why = known[0] if known else early or f"{path} is missing or empty"
                 return found(
@@ -202,6 +211,24 @@ def logs(case: Case) -> Finding:
                     evidence=[path],
                 )
     return passed("logs", "every rank's log is complete")
+
+
+def _kubelet(case: Case, index: int, pod: Pod, said: str) -> Finding:
+    """Return the finding for a log that no kubelet gives: nothing in it was read, so it shows nothing."""
+    text = (
+        f"the log of {case.place(index)} could not be read: the API server does not reach port 10250 of the "
+        f"kubelet of node {pod.node} ({said})"
+    )
+    why = ["what the rank logged and recorded there is not known, and says nothing of the rank"]
+    return found(
+        "logs",
+        "cluster.kubelet_unreachable",
+        text,
+        why=why,
+        ranks=case.ranks_of(index),
+        evidence=["manifest.json"],
+        phase=RUNNING,
+    )
 
 
 def _stops_early(case: Case, pod: Pod, path: str) -> str | None:

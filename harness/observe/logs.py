@@ -33,6 +33,10 @@ MAX_RETRIES = 20
 BEHIND_SECONDS = 3.0
 """Seconds after the end of a container within which a follower is done, unless it is behind."""
 READ_BYTES = 1 << 18
+LATE_SECONDS = 8.0
+"""Seconds at the end after which a kubelet whose log is still being read is asked whether it answers."""
+PROBE_SECONDS = 35.0
+"""The API server waits 30 s for a kubelet that does not take its connection."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,9 @@ class LogFollower:
         self._whole: set[Life] = set()
         """Those with the end of their command in the log."""
         self._stop = threading.Event()
+        self._whys: dict[Life, str] = {}
+        """Why the last try to read a log failed."""
+        self._namespace = ""
 
     def observe(self, kind: str, observation: Observation) -> None:
         """Take a watch delivery, and start a follower for each container of a pod that has started."""
@@ -90,6 +97,7 @@ class LogFollower:
                 self._leaving.add(life)
             started = "running" in state or "terminated" in state
             if started and life not in self._threads and observation.type != "DELETED":
+                self._namespace = metadata["namespace"]
                 thread = threading.Thread(target=self._run, args=(metadata["namespace"], life), daemon=True)
                 self._threads[life] = thread
                 thread.start()
@@ -107,14 +115,32 @@ class LogFollower:
 
         Pods that are `lost` are not waited for.
         """
-        deadline = Deadline.after(seconds)
-        for life, thread in list(self._threads.items()):
+        deadline, late = Deadline.after(seconds), Deadline.after(min(seconds, LATE_SECONDS))
+        threads = list(self._threads.items())
+        for life, thread in threads:
+            thread.join(0 if life.pod in lost else late.left)
+        for life, thread in threads:  # A stream that a firewall cut is silent, as one without new lines is.
+            if thread.is_alive() and life.pod not in lost and not deadline.passed:
+                threading.Thread(target=self.probe, args=(life,), daemon=True).start()
+        for life, thread in threads:
             gone = life.pod in lost
             thread.join(0 if gone else deadline.left)
             if thread.is_alive():
-                why = "its node is lost" if gone else f"still being read after {seconds:.0f} s"
+                still = f"still being read after {seconds:.0f} s{self._whys.get(life, '')}"
+                why = "its node is lost" if gone else still
                 self._gap(life, why)
         self._stop.set()
+
+    def probe(self, life: Life) -> None:
+        """Ask for the last line of a log by a connection of its own, and note why there is none."""
+        path = f"/api/v1/namespaces/{self._namespace}/pods/{life.pod}/log"
+        try:
+            asked = {"container": life.container, "tailLines": "1"}
+            self.kube.fetch(path, asked, seconds=PROBE_SECONDS).close()
+        except ApiException as error:
+            self._whys[life] = _said(error)
+        except (HTTPError, OSError) as error:
+            self._whys[life] = f": {type(error).__name__}"
 
     def _run(self, namespace: str, life: Life) -> None:
         """Follow. A follower that fails leaves a gap: its log would look whole."""
@@ -135,7 +161,7 @@ class LogFollower:
                     continue
                 whole = True
             except ApiException as error:
-                why = f": HTTP {error.status}: {' '.join(str(error.body or error.reason).split())[:300]}"
+                why = self._whys[life] = _said(error)
                 if error.status == 404 and life in self._leaving:
                     if not whole:  # otherwise it was followed to the end of its container
                         self._gap(life, "the pod was gone before its log was read")
@@ -201,6 +227,10 @@ class LogFollower:
             raise _Unread
         known.tail = tail
         return False
+
+
+def _said(error: ApiException) -> str:
+    return f": HTTP {error.status}: {' '.join(str(error.body or error.reason).split())[:300]}"
 
 
 def _pause(failures: int) -> float:

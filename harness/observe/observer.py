@@ -48,18 +48,29 @@ MANY_SECONDS, PAUSE_SECONDS = 2.0, 0.2
 SHOWN_BYTES = 64 * 1024
 """Bytes of one read that a listener gets. Nobody can read a flood as it comes."""
 UNREACHABLE: Final = "cluster.unreachable"
+DELETED: Final = "cluster.deleted"
+DELETED_SECONDS = 3.0
+"""Seconds of silence of the API server after which it is asked whether the cluster is there at all."""
 
 
 class LaunchObserver:
     """Call `start`, `listed`, `wait_for_completion` and `finish`, and always `stop`."""
 
     def __init__(
-        self, kube: Kube, launch: Launch, kinds: Sequence[WatchedKind], writer: BundleWriter, budget: Budget
+        self,
+        kube: Kube,
+        launch: Launch,
+        kinds: Sequence[WatchedKind],
+        writer: BundleWriter,
+        budget: Budget,
+        deleted: Callable[[], str | None] = lambda: None,
     ) -> None:
         """Create an observer.
 
-        `kinds` are the launched objects, and what else to watch beside pods, nodes and events.
+        `kinds` are the launched objects, and what else to watch beside pods, nodes and events. `deleted`
+        returns that somebody deleted the cluster, or None.
         """
+        self._deleted = deleted
         expected = writer.current.expected
         detector = IndependentPods if launch.acceptance == "nodes" else CompletionDetector
         self.completion = detector(
@@ -114,7 +125,7 @@ class LaunchObserver:
     def wait_for_completion(self, progress: Progress) -> None:
         """Wait until the launch is over, or until nothing can be known of it any more.
 
-        Raises HarnessError: run.timed_out, cluster.unreachable, run.evidence_disk_full.
+        Raises HarnessError: run.timed_out, cluster.unreachable, cluster.deleted, run.evidence_disk_full.
         """
         deadline, late = Deadline.after(self._wait), Deadline.after(self._late)
         seen, again = "", Deadline.after(0)
@@ -122,6 +133,8 @@ class LaunchObserver:
             if self._writer.full is not None:
                 raise self._writer.full
             silent = self._heartbeat.silent
+            if silent > DELETED_SECONDS:
+                self.refuse_deleted()
             if silent > GONE_SECONDS or (deadline.passed and silent):
                 raise self._unreachable()
             if deadline.passed:
@@ -191,9 +204,21 @@ class LaunchObserver:
             with reached():
                 yield
         except HarnessError as error:
+            if self._writer.full is None:
+                self.refuse_deleted(error)
             if error.cause != UNREACHABLE and self._heartbeat.silent and self._writer.full is None:
                 raise self._unreachable() from error
             raise
+
+    def refuse_deleted(self, error: HarnessError | None = None) -> None:
+        """Raise HarnessError, cause cluster.deleted, where somebody deleted the cluster.
+
+        `error` is what was seen of it otherwise.
+        """
+        if (error is None or error.cause != DELETED) and (how := self._deleted()) is not None:
+            text = f"the cluster was deleted while the launch used it, and not by this harness: {how}"
+            last = f"before that {self.completion.summary()}"
+            raise HarnessError(f"{text}; {last}", cause=DELETED) from error
 
     def answered(self) -> bool:
         """Return whether the API server answers now."""

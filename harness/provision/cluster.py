@@ -57,6 +57,9 @@ class Cluster(Protocol):
         Their evidence must be safe.
         """
 
+    def deleted(self) -> str | None:
+        """Return that somebody deleted the cluster since it was ready, or None where that is not known."""
+
     def kube(self) -> Kube:
         """Return a client. Raises HarnessError, cause cluster.kubeconfig."""
 

@@ -64,6 +64,9 @@ class ExistingCluster:
         """
         return self.settings.keep_cluster
 
+    def deleted(self) -> None:
+        """Return None: only its API server tells of it, and one that does not answer tells nothing."""
+
     def kube(self) -> Kube:
         """Return a client. Raises HarnessError, cause cluster.kubeconfig."""
         return Kube(self.kubeconfig, self.context, self.dir / "discovery.json")

@@ -78,6 +78,7 @@ class KindCluster(KindNodes):
                 self.keep()
             with reached():
                 nodes = queues.schedulable_nodes(kube)
+            self.used_from_now_on()
             return Ready(
                 cluster=self,
                 kube=kube,

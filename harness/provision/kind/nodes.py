@@ -53,6 +53,8 @@ class KindNodes:
         """The folder that all nodes share, here (configuration.VOLUMES_MOUNT there)."""
         self.lock = settings.state_dir / "clusters" / f"{self.name}.lock"
         """Held by the process that creates, installs or deletes."""
+        self._made = ""
+        """When the cluster that was made ready had been created."""
         self._users = settings.state_dir / "clusters" / f"{self.name}.users"
 
     # -- what is there ---------------------------------------------------------------------------------
@@ -87,6 +89,25 @@ class KindNodes:
         states = dict(line.split() for line in listed.stdout.splitlines())
         ordered = sorted(states, key=lambda node: ("control-plane" not in node, node))
         return {node: states[node] not in _STOPPED for node in ordered}
+
+    def used_from_now_on(self) -> None:
+        """Note which cluster of this name it is that is used: `deleted` tells another one from it."""
+        state = self.state()
+        self._made = state.created_at if state else ""
+
+    def deleted(self) -> str | None:
+        """Return that the cluster of this name is not the one that was made ready, or None."""
+        try:
+            nodes = self.nodes()
+        except HarnessError:
+            return None  # Docker does not answer
+        if not any("control-plane" in node for node in nodes):
+            left = f" (left: {', '.join(nodes)})" if nodes else ""
+            return f"Docker has no container of the control plane of cluster {self.name}{left}"
+        state = self.state()
+        if state is not None and self._made not in ("", state.created_at):
+            return f"cluster {self.name} was made anew at {state.created_at}"
+        return None
 
     def pools(self) -> list[str]:
         """Return the names of the nodes that take pods: the workers, or the only node."""

@@ -594,3 +594,16 @@ def test_with_the_host_s_network_a_taken_port_names_who_shares_the_node(judged, 
     verdict = judged(job)
     assert verdict.cause == "port.taken"
     assert said.replace("with mn-", f"with {job.pod_name(0)}") in verdict.explanation
+
+
+@pytest.mark.parametrize("why", ["i/o timeout", "connect: connection refused", "connect: no route to host"])
+def test_a_kubelet_that_is_not_reached_is_the_reason_of_an_unread_log(judged, why: str) -> None:
+    """What lies in a log that nobody could read says nothing of its rank."""
+    job = bundles.healthy()
+    said = f"HTTP 500: Get https://10.0.0.2:10250/containerLogs/x: dial tcp 10.0.0.2:10250: {why}"
+    gap = f"{job.pod_name(1)}-{bundles.CONTAINER}: {said}"
+    job.manifest = job.manifest.model_copy(update={"log_gaps": [gap]})
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("UNKNOWN", "cluster.kubelet_unreachable", [1])
+    assert f"(dial tcp 10.0.0.2:10250: {why})" in verdict.explanation
+    assert not verdict.consequences

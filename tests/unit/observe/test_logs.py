@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from loopback import Server, body
 
+from harness.core.deadlines import Deadline
+from harness.core.retries import pause
 from harness.evidence.schema import Observation
 from harness.observe import logs
 from harness.observe.logs import Life, LogFollower
@@ -54,6 +56,11 @@ class Follow:
 
     def ends(self) -> None:
         self._tell({"terminated": {"exitCode": 0}})
+
+    def stalled(self) -> None:
+        """Ask why the stream is silent, and give it no more time."""
+        self._follower.probe(Life("p", "c", "1", 0))
+        self._follower.finish(0)
 
     def deleted(self) -> None:
         self._tell({"terminated": {"exitCode": 0}}, deletionTimestamp="t")
@@ -181,3 +188,18 @@ def test_each_life_of_a_container_is_followed(follow: Start, life: dict[str, Any
     log = follow(body(b"2026-11-21T05:00:01Z a line\n"))
     log.again(**life)
     assert log.finish() == (["a line", "a line"], [])
+
+
+def test_a_stream_that_a_firewall_cut_says_that_the_kubelet_is_not_reached(tmp_path: Path) -> None:
+    """Contract: a stream without new lines looks alike, so a connection of its own asks why none come."""
+    said = b'{"message":"Get https://10.0.0.2:10250/containerLogs: dial tcp 10.0.0.2:10250: i/o timeout"}'
+    head = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+    server = Server(lambda number: "frozen" if number == 1 else head % len(said) + said)
+    following = Follow(server, tmp_path)
+    asked_once = Deadline.after(20)
+    while not server.asked and not asked_once.passed:
+        pause(asked_once)
+    following.stalled()
+    (gap,) = following.gaps
+    assert "dial tcp 10.0.0.2:10250: i/o timeout" in gap
+    server.close()

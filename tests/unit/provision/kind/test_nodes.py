@@ -9,6 +9,7 @@ import pytest
 from harness.core.errors import UsageError
 from harness.provision.kind import power
 from harness.provision.kind.nodes import KindNodes
+from harness.provision.kind.state import State, save
 from harness.settings import Settings
 
 NODES = ("k-worker", "k-control-plane")
@@ -57,3 +58,35 @@ def test_a_kind_cluster_that_the_harness_did_not_create_stays(
     with pytest.raises(UsageError, match="was not created by the harness") as refused:
         kind.refuse_foreign()
     assert (refused.value.exit_code, refused.value.cause) == (64, "cluster.name_taken")
+
+
+@pytest.mark.parametrize(
+    ("names", "deleted"),
+    [(NODES, False), (["k-control-plane"], False), (["k-worker"], True), ([], True)],
+)
+def test_a_cluster_without_a_control_plane_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], deleted: bool
+) -> None:
+    """Contract: a control plane that is stopped or paused is there."""
+    kind = docker(tmp_path, monkeypatch, ["exited", "exited"])
+    (tmp_path / "docker").write_text("#!/bin/sh\n" + "".join(f"echo {name} exited\n" for name in names))
+    assert (kind.deleted() is not None) is deleted
+
+
+def test_a_docker_that_does_not_answer_tells_nothing_of_the_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = docker(tmp_path, monkeypatch, ["running", "running"])
+    (tmp_path / "docker").write_text("#!/bin/sh\nexit 1\n")
+    assert kind.deleted() is None
+
+
+def test_a_cluster_that_was_made_again_under_its_name_is_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = docker(tmp_path, monkeypatch, ["running", "running"])
+    save(kind.dir, State("k", "ready", "image", 1, "2026-01-01T00:00:00Z"))
+    kind.used_from_now_on()
+    assert kind.deleted() is None
+    save(kind.dir, State("k", "ready", "image", 1, "2026-01-01T00:09:00Z"))
+    assert "made anew at 2026-01-01T00:09:00Z" in (kind.deleted() or "")
