@@ -145,21 +145,23 @@ def corpus(folder: Path) -> None:
         bundle = case(f"bundle-{name}", "judge", "bundle") / "bundle"
         bundle.mkdir()
         (bundle / "manifest.json").write_text(json.dumps(document))
-    for name, place in {
+    for name, file_name in {
         "manifest": "manifest.json",
         "pods": "objects/pod.jsonl",
         "truth": "truth/0.jsonl",
     }.items():
         for kind in ("pipe", "device", "loop"):
             bundle = case(f"bundle-{name}-{kind}", "judge", "bundle") / "bundle"
-            (bundle / place).parent.mkdir(parents=True)
+            (bundle / file_name).parent.mkdir(parents=True)
             expected = {"run_id": "r", "project": "p", "num_nodes": 2, "ranks": 2}
             (bundle / "manifest.json").write_text(json.dumps({**MANIFEST, "expected": expected}))
-            (bundle / place).unlink(missing_ok=True)
+            (bundle / file_name).unlink(missing_ok=True)
             if kind == "pipe":
-                os.mkfifo(bundle / place)
+                os.mkfifo(bundle / file_name)
             else:
-                (bundle / place).symlink_to("/dev/zero" if kind == "device" else (bundle / place).name)
+                (bundle / file_name).symlink_to(
+                    "/dev/zero" if kind == "device" else (bundle / file_name).name
+                )
     accept = ("accept", "--nodes", "--device", "cpu")
     for name, data in limits().items():
         (case(f"limits-{name}", *accept, "--limits", "limits.toml") / "limits.toml").write_bytes(data)

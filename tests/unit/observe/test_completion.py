@@ -402,7 +402,14 @@ def process(
     end.recorded(PROCESS_LINE.validate_python(event))
 
 
-WORKERS = {"restart": 0, "max_restarts": 3, "group_rank": 0, "nodes": 2, "run_id": "1", "workers": []}
+WORKERS: dict[str, Any] = {
+    "restart": 0,
+    "max_restarts": 3,
+    "group_rank": 0,
+    "nodes": 2,
+    "run_id": "1",
+    "workers": [],
+}
 ENDED_WELL = {"containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}]}
 
 
