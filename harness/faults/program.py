@@ -152,7 +152,8 @@ class Program(Strict):
         wrap = grammar().wraps[self.wrap].sh
         if self.wrap in ("exec", "nohup") and not launch.startswith(("python3", "torchrun", "/usr")):
             launch = f"env {launch}"  # `exec` and `nohup` take a program, and no variable before it
-        return wrap.replace("LAUNCH", launch)
+        evaluation = f"python3 {SCRIPT} {self.worker.packed} child"
+        return wrap.replace("LAUNCH", launch).replace("EVALUATION", evaluation)
 
     @property
     def about(self) -> str:

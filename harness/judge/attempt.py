@@ -39,6 +39,8 @@ class Attempt:
     end: TruthEnd | None = None
     client: TruthClient | None = None
     account: TruthAccount | None = None
+    accounted: int = -1
+    """The number of rows before its last account."""
     left: dict[tuple[str, str, str], tuple[int, str, str]] = field(default_factory=dict)
     """(key, type, reason) of values that the client left out → how many, first step, last step."""
     code: list[tuple[int, TruthCode]] = field(default_factory=list)
@@ -113,7 +115,7 @@ class Attempt:
         elif isinstance(line, TruthLeft):
             self.left |= {(key, kind, why): entry for key, kind, why, *entry in line.left}  # type: ignore[misc]
         elif isinstance(line, TruthAccount):
-            self.account = line
+            self.account, self.accounted = line, self.count
         elif isinstance(line, TruthMetrics):
             self.metrics |= {metric: (count, sha256) for metric, count, sha256 in line.metrics}
         elif isinstance(line, TruthGap):

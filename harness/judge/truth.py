@@ -197,8 +197,7 @@ def _why_attempt(truth: Truth, number: int, attempt: Attempt, said: dict[str, ob
         )
     last = attempt is truth.own[-1]
     if attempt.end is None:
-        follows = not last and not attempt.is_child
-        return _cut(truth, number, attempt) if follows else f"its end is missing after {attempt.count} rows"
+        return _without_end(truth, number, attempt)
     if attempt.count != attempt.end.count:
         return f"it recorded {attempt.end.count} rows, {attempt.count} are here"
     if not attempt.fits:
@@ -208,6 +207,15 @@ def _why_attempt(truth: Truth, number: int, attempt: Attempt, said: dict[str, ob
         here = attempt.end.count
         return f"its termination message ({message[0]} rows) and its log ({here} rows) do not agree"
     return ""
+
+
+def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
+    """Return why rows of an attempt without an end may be unknown, or ""."""
+    if attempt is not truth.own[-1] and not attempt.is_child:
+        return _cut(truth, number, attempt)
+    if attempt is not truth.own[-1] and attempt.accounted == attempt.count:
+        return ""  # A pool killed the child, after it had finished its runs.
+    return f"its end is missing after {attempt.count} rows"
 
 
 def _of_its_pod(truth: Truth, last: Attempt) -> list[tuple[int, str]]:

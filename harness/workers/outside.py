@@ -177,6 +177,18 @@ def ended_at_once(complete: bool) -> None:
         say(f"could not end: {error!r}")
 
 
+def finished_in_a_child() -> None:
+    """Account for what a child of the rank logged, when it has finished its runs. Never raises."""
+    client = sys.modules.get(f"{__package__}.outside_client")
+    recording = getattr(client, "_recording", None)
+    if recording is None or not recording.here or recording.stream.parent is None:
+        return
+    try:
+        recording.pause()
+    except Exception as error:
+        say(f"could not account for a child of the rank: {error!r}")
+
+
 def rank_of(environment: Mapping[str, str]) -> int | None:
     """Return the rank that a launcher gave this process, or None for a process that is no rank."""
     given = [environment[name] for name in RANKS if environment.get(name, "").isdecimal()]

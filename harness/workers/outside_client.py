@@ -34,7 +34,7 @@ class Stream(Recorder):
 
     def __init__(self, nonce: str, rank: int, parent: int | None = None, **named: Any) -> None:
         """`parent` is the process of the rank whose child this one is."""
-        self._parent = parent
+        self.parent = parent
         super().__init__(nonce, rank, **named)
         self._names: set[str] = set()
 
@@ -49,7 +49,7 @@ class Stream(Recorder):
 
     def _life(self) -> dict[str, Any]:
         # torchrun does not start these children again, so its count says nothing of them.
-        own = {} if self._parent is None else {"parent": self._parent, "restart": None, "max_restarts": None}
+        own = {} if self.parent is None else {"parent": self.parent, "restart": None, "max_restarts": None}
         return {**super()._life(), **own}
 
     def call(
@@ -276,6 +276,14 @@ class Outside:
             self.stream.guarded(self._tell_client)
             self.stream.guarded(lambda: self.stream.account(*self._account.frames()))
             self.stream.end()
+
+    def pause(self) -> None:
+        """Account for everything so far, in a child of the rank: a pool may kill it without a word."""
+        with self._lock:
+            if not self._ended:
+                self.stream.guarded(self.stream.flush)
+                self.stream.guarded(self._tell_client)
+                self.stream.guarded(lambda: self.stream.account(*self._account.frames()))
 
     def _tell_client(self) -> None:
         if self.queue is not None:

@@ -257,6 +257,8 @@ def wrap_run(module: ModuleType) -> None:
     def finished(op: Any, *arguments: Any, **options: Any) -> Any:
         result = finish(op, *arguments, **options)
         _here().open.discard(id(op))
+        if finished_all():
+            outside.finished_in_a_child()
         return result
 
     run.__init__, run.finish = init, finished

@@ -30,7 +30,7 @@ from typing import Any
 FOLDER = os.environ.get("PROGRAM_JOURNALS", "/witness")
 UPLOAD_SECONDS = 60.0
 CODES = {"os._exit 3": 3, "sys.exit 3": 3, "SystemExit 3": 3, "sys.exit text": 1, "exception": 1}
-CODES |= {"SIGKILL": 137, "SIGTERM": 143, "SIGABRT": 134, "interrupt": 130}
+CODES |= {"SIGKILL": 137, "SIGTERM": 143, "SIGABRT": 134, "interrupt": 130, "SIGINT": 130}
 """The exit codes of ends that are not good."""
 KEPT_VARIABLES = ("PLUTO_", "PATH", "HOME", "NO_PROXY")
 """Beginnings of the variables of a clean environment: without them the client reaches no tracker."""
@@ -347,6 +347,8 @@ class Program:
             os.execv(sys.executable, [sys.executable, *self.words("rank again")])  # noqa: S606
         self.calls(calls[half:], "rank")
         self.close_run()
+        if self.is_victim and spec["second"] == "late":
+            self.calls(calls[:1], "late")
         self.end(spec["end"] if self.is_victim else "return")
         return None
 

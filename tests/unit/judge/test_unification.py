@@ -12,6 +12,7 @@ from harness.evidence import extract
 from harness.evidence.schema import Verdict
 from harness.evidence.tracker_records import Attachment
 from harness.evidence.truth_records import (
+    TruthAccount,
     TruthBlock,
     TruthEnd,
     TruthGap,
@@ -426,6 +427,19 @@ def test_the_record_of_a_rank_and_of_each_of_its_children_has_an_end(
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.truth_incomplete")
     assert said in verdict.explanation
+
+
+@pytest.mark.parametrize(("more", "verdict"), [(0, "PASS"), (1, "UNKNOWN")])
+def test_a_child_that_a_pool_killed_after_it_had_finished_is_complete(
+    judged: Judged, more: int, verdict: str
+) -> None:
+    one = [begun(7, BEGUN), *at_steps(0, 6, 0.5, BEGUN + 100)]
+    account = TruthAccount(handed=2, logged=2, left=0)
+    rest = at_steps(8, 8 + more, 0.5, BEGUN + 200)
+    lines = [child(23, BEGUN + 50, 7), *at_steps(6, 8, 0.5, BEGUN + 200), account, *rest]
+    job = relived(bundles.healthy(), one, lines)
+    job.truth[0].pop()
+    assert judged(job).verdict == verdict
 
 
 def test_a_child_and_its_rank_collide_with_both_process_ids(judged: Judged) -> None:
