@@ -30,6 +30,7 @@ CauseId = Literal[
     "cluster.runtime_restarted",
     "cluster.kubelet_unreachable",
     "cluster.dns_down",
+    "cluster.service_proxy_down",
     "cluster.component_down",
     "cluster.network_changed",
     "cluster.clock_jumped",

@@ -48,6 +48,7 @@ SURROUNDINGS = (
     _surrounding("control-plane", "v1", "Pod", "kube-system", labels="tier=control-plane"),
     _surrounding("dns-service", "v1", "Service", "kube-system", labels="k8s-app=kube-dns"),
     _surrounding("system-daemonset", "apps/v1", "DaemonSet", "kube-system"),
+    _surrounding("service-proxy", "v1", "Pod", "kube-system", labels="k8s-app=kube-proxy"),
     _surrounding("tracker-service", "v1", "Service", "harness-system"),
     _surrounding("tracker-endpoints", "discovery.k8s.io/v1", "EndpointSlice", "harness-system"),
     _surrounding("tracker-deployment", "apps/v1", "Deployment", "harness-system"),

@@ -34,6 +34,12 @@ UNEXPLAINED = {
     *("tracker.unreachable", "tracker.incomplete"),
 }
 """Causes that say what followed and not why ("" for a check without a cause)."""
+_UNSERVICED = {
+    *("rank.tracker_unreachable", "rendezvous.dns", "rendezvous.timeout", "rendezvous.unreachable"),
+    *("dns.server_silent", "dns.server_refused", "dns.server_failed", "dns.no_record"),
+    *("peer.never_came", "unification.no_run"),
+}
+"""What follows where the address of a Service leads nowhere."""
 _TAKEN_DOWN = {
     "rank.killed",
     "rank.pod_deleted",
@@ -145,7 +151,7 @@ def named(case: Case, seen: list[Change]) -> Iterator[Disturbance]:
         elif change.kind == "pod" and change.removed:
             yield from _released(case, change)
         elif change.verb == "away":
-            yield from _without_dns(case, change) if change.kind == "dns-pod" else _unserved(case, change)
+            yield from _AWAY.get(change.kind, _unserved)(case, change)
         elif change.kind == "node":
             yield from _of_a_node(case, change)
 
@@ -219,19 +225,36 @@ def _of_our_queue(case: Case, change: Change) -> bool:
     )
 
 
-def _without_dns(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield an absence of the cluster's DNS if a rank could not resolve a name meanwhile."""
+def _unresolved(case: Case, after: float) -> dict[int, str]:
+    """Map each node index to the first line of its rank's log that tells of a name that did not resolve."""
     unresolved: dict[int, str] = {}
     for index, pod in case.pods.items():
         path = case.bundle.log(pod.name, case.launch.container)
         for number, raw in case.bundle.lines(path):
             moment, _, line = raw.decode(errors="replace").partition(" ")
-            if _UNRESOLVED.search(line) and (seconds(moment) or 0.0) >= change.at:
+            if _UNRESOLVED.search(line) and (seconds(moment) or 0.0) >= after:
                 unresolved.setdefault(index, f"{path}:{number}")
+    return unresolved
+
+
+def _without_dns(case: Case, change: Change) -> Iterator[Disturbance]:
+    """Yield an absence of the cluster's DNS if a rank could not resolve a name meanwhile."""
+    unresolved = _unresolved(case, change.at)
     if unresolved:
         ranks = tuple(rank for index in unresolved for rank in case.ranks_of(index))
         text = f", and names could not be resolved ({', '.join(unresolved.values())})"
         yield Disturbance("cluster.dns_down", change, _one_of(*_CUT_OFF), ranks, text)
+
+
+def _without_proxy(case: Case, change: Change) -> Iterator[Disturbance]:
+    """Yield an absence of the service proxy on a node where ranks ran."""
+    there = [index for index, pod in case.pods.items() if pod.node == change.name]
+    ranks = case.ranks_of(*there)
+    if ranks:
+        text = ", and nothing else makes the addresses of Services (DNS, the tracker) lead to pods there"
+        crashed = [index for index in _unresolved(case, change.at) if index in there]
+        explains = _one_of(*_UNSERVICED, *(("rank.crashed",) if crashed else ()))
+        yield Disturbance("cluster.service_proxy_down", change, explains, tuple(ranks), text)
 
 
 def _released(case: Case, change: Change) -> Iterator[Disturbance]:
@@ -293,3 +316,10 @@ def _lost(case: Case, pod: Pod) -> bool:
         (ended[1].get("exitCode") == _LOST_CONTAINER and ended[1].get("reason") == "Unknown")
         or ended[1].get("reason") == "ContainerStatusUnknown"
     )
+
+
+_AWAY: dict[str, Callable[[Case, Change], Iterator[Disturbance]]] = {
+    "dns-pod": _without_dns,
+    "service-proxy": _without_proxy,
+}
+"""Kind of what was away → what follows from that. Otherwise it is a part of the control plane."""

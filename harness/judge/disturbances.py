@@ -30,7 +30,7 @@ PARTS = {
     "nodes": ("node",),
     "DNS": ("dns", "dns-pod", "dns-service"),
     "the control plane": ("control-plane",),
-    "DaemonSets of the system": ("system-daemonset",),
+    "DaemonSets of the system": ("system-daemonset", "service-proxy"),
     "JobSet and Kueue": ("jobset-controller", "kueue-controller", "jobset-pod", "kueue-pod"),
     "rules of admission": ("admission-policy", "validating-webhooks"),
     "the tracker": ("tracker", "tracker-service", "tracker-deployment"),

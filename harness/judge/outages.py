@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -29,6 +30,10 @@ def outages(case: Case) -> Iterator[Change]:
     yield from _away_for_a_time(case, "dns-pod", "the cluster's DNS", _dns_pods(case))
     for part, called in CONTROL_PLANE.items():
         yield from _away_for_a_time(case, "control-plane", called, _control_plane(case, part))
+    for node in sorted({str(pod.node) for pod in case.pods.values() if pod.node}):
+        called = f"the service proxy (kube-proxy) of node {node}"
+        for change in _away_for_a_time(case, "service-proxy", called, _service_proxy(case, node)):
+            yield replace(change, name=node)
 
 
 def _restarts(case: Case) -> Iterator[Change]:
@@ -125,6 +130,15 @@ def _control_plane(case: Case, part: str) -> list[ObjectState] | None:
     if "kube-apiserver" not in labels:
         return None
     return [state for state, label in zip(seen, labels, strict=True) if label == part]
+
+
+def _service_proxy(case: Case, node: str) -> list[ObjectState] | None:
+    """Return the states of kube-proxy's pods on a node, or None where the cluster has no kube-proxy."""
+    seen = case.bundle.history("service-proxy")
+    known = any(state.name == "kube-proxy" for state in case.bundle.history("system-daemonset"))
+    if not seen and not known:
+        return None
+    return [state for state in seen if mapping(state.object, "spec").get("nodeName") == node]
 
 
 def _away_for_a_time(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.core.causes import CauseId
+from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState, Pod, items, mapping
 from harness.judge.case import Case, names
 
@@ -33,7 +34,11 @@ def problem(case: Case) -> ServiceProblem | None:
     if not pods or not _watched(case, "service"):
         return None
     name = _subdomain(next(iter(pods.values())))
-    services = [states for states in case.bundle.objects("service").values() if states[0].name == name]
+    # After the wait the harness deletes the job, and the garbage collector its Service.
+    limit = case.waited_until or float("inf")
+    recorded = [states for states in case.bundle.objects("service").values() if states[0].name == name]
+    until = [[s for s in states if (seconds(s.received_at) or 0.0) <= limit] for states in recorded]
+    services = [states for states in until if states]
     refs = [pod.last.ref for pod in pods.values()]
     if not services or services[-1][-1].type == "DELETED":
         how = "was deleted" if services else "does not exist"

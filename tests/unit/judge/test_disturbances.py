@@ -573,3 +573,23 @@ def test_a_status_that_somebody_forged(judged: Judged) -> None:
     assert "the status of JobSet multinode-1a2b was edited by kubectl-patch: it says Completed" in (
         verdict.explanation
     )
+
+
+@pytest.mark.parametrize("unresolved", [True, False])
+def test_the_service_proxy_of_a_node_is_away(judged: Judged, unresolved: bool) -> None:
+    """Contract: a missing kube-proxy is the cause only where a name or a Service was not reached."""
+    job = watched(bundles.healthy())
+    bundles.crash(job, 1)
+    if unresolved:
+        line = "socket.gaierror: [Errno -3] Temporary failure in name resolution"
+        job.logs[job.pod_name(1)].insert(3, f"{at(10, True)} {line}")
+    pod = thing("Pod", "kube-proxy-1", {"nodeName": NODE}, namespace="kube-system")
+    ready = {**pod, "status": {"conditions": [cond("Ready", "True", "Ready")]}}
+    job.see("service-proxy", -5, ready, "ADDED")
+    job.see("service-proxy", 2, ready, "DELETED")
+    verdict = judged(job)
+    if unresolved:
+        assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "cluster.service_proxy_down", [1])
+        assert f"kube-proxy) of node {NODE} had no ready pod" in verdict.explanation
+    else:
+        assert verdict.cause == "rank.crashed"

@@ -136,6 +136,7 @@ def test_pods_that_spoke_are_not_missing(tmp_path: Path) -> None:
     ("fault", "cause", "ranks"),
     [
         ("none", "dns.no_record", [2]),
+        ("deleted after the wait", "dns.no_record", [2]),
         ("selector", "service.selector", [0, 1, 2, 3]),
         ("one label", "service.selector", [0, 1, 3]),
         ("no service", "service.missing", [0, 1, 2, 3]),
@@ -152,6 +153,8 @@ def test_why_a_name_does_not_exist(tmp_path: Path, fault: str, cause: str, ranks
     selector = {"selector": {"app": "x"}, "one label": {COMPLETION_INDEX: "2"}}.get(fault, LABELS)
     if fault not in ("no service", "not watched"):
         services(made, selector, published=fault != "not ready")
+    if fault == "deleted after the wait":
+        made.see("service", 100, {"metadata": {"name": SERVICE, "uid": "svc"}, "spec": {}}, "DELETED")
     if fault == "deleted":
         made.see("service", 6, {"metadata": {"name": SERVICE, "uid": "svc"}, "spec": {}}, "DELETED")
     if fault == "endpoints":
