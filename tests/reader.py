@@ -118,5 +118,8 @@ ELSEWHERE = {
     "harness accepted runs/latest --calibrate runs/limits.toml": "tests/unit/cli/test_acceptance.py types it",
     "harness faults rank-killed tracker": "tests/k8s/test_faults.py injects them",
     "harness faults --random 20 --seed 7": "tests/k8s/test_random_faults.py injects two",
+    "harness faults --random 20 --seed 40 --programs --programs-ledger docs/programs.json": (
+        "tests/k8s/test_random_faults.py injects one with a program"
+    ),
 }
 """Commands that another test types, or that nobody can type, and why."""

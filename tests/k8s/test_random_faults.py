@@ -9,8 +9,9 @@ import pytest
 
 from harness.context import RunContext
 from harness.faults import commands
-from harness.faults.draw import combined
+from harness.faults.draw import combined, drawn
 from harness.faults.inject import Injector
+from harness.faults.program_ledger import Ledger
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
 from harness.settings import Settings
@@ -38,3 +39,19 @@ def test_the_oracle_sees_what_a_worker_wrote_and_the_tracker_lacks(
     assert (row.oracle, row.right) == (says, True), row
     assert row.lost.startswith(lost)
     assert bool(row.lost) == bool(lost), row.lost
+
+
+@pytest.mark.nightly
+def test_a_draw_whose_ranks_run_a_program_is_judged_and_counted(
+    cluster: Ready, harness_settings: Settings
+) -> None:
+    """Contract: what the oracle says of it is in the ledger of programs."""
+    context = RunContext(settings=harness_settings, progress=lambda text: print(text, file=sys.stderr))
+    commands.undo_left(context)
+    job = JobFile.load(Path("jobs/multinode.yaml"))
+    injector = Injector(cluster, job, harness_settings, commands.folder(harness_settings))
+    row = injector.row(drawn(40, 19, True))
+    assert row.right, row
+    ledger = Ledger()
+    ledger.add_draws([row])
+    assert ledger.draws == {"random-40-019-program": row.oracle}

@@ -69,7 +69,8 @@ _ADVICE = {
         "tcp.denied": "Look at the policy on this node: it forbids the connection on this side.",
     },
     "greeting": {
-        "port.taken": "End what is left over from an earlier start, or choose another port by --port.",
+        "port.taken": "End what is left over from an earlier start, or choose another port. "
+        "With hostNetwork, every pod of the node shares its ports.",
         "tcp.reset": "Look for a sidecar or service mesh that closes what it does not know.",
         "peer.silent": "Look at what listens on this port.",
         "peer.not_netcheck": "Choose another port by --port: another program listens on this one.",
