@@ -106,7 +106,8 @@ class CompletionDetector(Seen):
         uid = event.uid or event.pod
         if isinstance(event, ProcessGroup) or (isinstance(event, ProcessStart) and event.role == "rank"):
             self._ranks.add(event.id)
-        if isinstance(event, AgentWorkers) or (isinstance(event, ProcessStart) and event.role != "python"):
+        started = isinstance(event, ProcessStart) and event.role != "python"
+        if started or isinstance(event, (AgentWorkers, ProcessGroup)):
             self.failed.pop(uid, None)
         elif isinstance(event, AgentResult) and event.state != "SUCCEEDED":
             self.failed[uid] = "torchrun failed"

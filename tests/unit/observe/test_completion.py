@@ -434,7 +434,7 @@ def test_a_rank_without_torchrun_that_failed_counts_too(end: CompletionDetector)
     assert "a rank ended with exit code 5" in (told(end, "pod", ENDED_WELL) or "")
 
 
-@pytest.mark.parametrize("again", ["torchrun", "the script"])
+@pytest.mark.parametrize("again", ["torchrun", "the script", "the script, without torchrun"])
 def test_a_failure_after_which_the_ranks_were_started_again_is_none(
     end: CompletionDetector, again: str
 ) -> None:
@@ -445,6 +445,10 @@ def test_a_failure_after_which_the_ranks_were_started_again_is_none(
     process(end, "end", how="exit", code=1, id_="u/8/1")
     if again == "torchrun":
         process(end, "workers", **WORKERS)
+    elif again == "the script, without torchrun":
+        process(end, "start", role="python", id_="u/9/1")
+        process(end, "group", rank=0, world=2, id_="u/9/1")
+        process(end, "end", how="exit", code=0, id_="u/9/1")
     else:
         process(end, "result", state="FAILED")
         process(end, "start", role="agent", id_="u/9/1")
