@@ -172,9 +172,9 @@ def test_the_page_lists_every_miss():
 def test_json_is_one_document(capsys):
     """Contract: with --json, stdout holds the rows alone. Else the drawn faults are counted once."""
     rows = [_row("random-1-000", "named"), _row("random-1-001", "borne")]
-    assert commands.report(rows, {}, load(), None, None, as_json=True) == 0
+    assert commands.report(rows, {}, load(), None, None, None, as_json=True) == 0
     assert [row["fault"] for row in json.loads(capsys.readouterr().out)] == ["random-1-000", "random-1-001"]
-    assert commands.report(rows, {}, load(), None, None, as_json=False) == 0
+    assert commands.report(rows, {}, load(), None, None, None, as_json=False) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert said.count("2 faults struck") == 1
     assert "rows are right" not in said
