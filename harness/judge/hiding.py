@@ -37,7 +37,7 @@ def script(case: Case, index: int) -> str:
 
 def leaves_behind(text: str) -> bool:
     """Return whether a script starts its program in the background and never waits for it."""
-    lines = _lines(text)
+    lines = lines_of(text)
     started = [line for line in lines if _PROGRAM.search(line)]
     return (
         bool(started) and bool(_BEHIND.search(started[-1])) and not re.search(r"\bwait\b", "\n".join(lines))
@@ -46,7 +46,7 @@ def leaves_behind(text: str) -> bool:
 
 def passes_on(text: str) -> bool:
     """Return whether a script surely ends with the exit code of the one program that it starts."""
-    lines = _lines(text)
+    lines = lines_of(text)
     started = [line for line in lines if _PROGRAM.search(line)]
     if not lines or started != lines[-1:] or any(re.match(r"trap\b", line) for line in lines):
         return False
@@ -61,7 +61,7 @@ def _weight(word: str) -> tuple[bool, int]:
 
 def way(text: str) -> str:
     """Return one sentence on how a script hid an exit code, with what to write, or ""."""
-    lines = _lines(text)
+    lines = lines_of(text)
     at = next((n for n in range(len(lines) - 1, -1, -1) if _PROGRAM.search(lines[n])), None)
     if at is None:
         return ""
@@ -110,7 +110,7 @@ def _set(lines: list[str], option: str) -> bool:
     return any(re.match(rf"set\s+(\S+\s+)*{option}", line) for line in lines)
 
 
-def _lines(text: str) -> list[str]:
+def lines_of(text: str) -> list[str]:
     """Return the commands of a script: continued lines joined, comments and empty lines left out."""
     joined = re.sub(r"\\\n\s*", "", text)
     lines = [re.sub(r"(^|\s)#.*$", "", line).strip() for line in joined.splitlines()]

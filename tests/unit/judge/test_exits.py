@@ -123,6 +123,19 @@ def test_a_command_that_was_run_again_and_succeeded_hides_nothing(judged):
     assert check(judged(two_torchruns(bundles.healthy(), "a.py")), "rank-exit").result == "PASS"
 
 
+@pytest.mark.parametrize(
+    ("script", "result"),
+    [
+        ("exec sh /workspace/train.sh --nproc-per-node=1 -m a.py", "PASS"),
+        ("for seed in 1 2; do torchrun --nproc-per-node=1 a.py; done", "FAIL"),
+        ("until torchrun \\\n  --nproc-per-node=1 a.py; do sleep 1; done", "PASS"),
+    ],
+)
+def test_a_script_that_the_container_s_script_calls_may_run_torchrun_again(judged, script, result):
+    job = with_script(two_torchruns(bundles.healthy(), "a.py"), script)
+    assert check(judged(job), "rank-exit").result == result
+
+
 def test_another_command_after_one_that_failed_hides_it(judged):
     verdict = judged(two_torchruns(bundles.healthy(), "b.py"))
     assert (verdict.verdict, verdict.cause) == ("FAIL", "rank.exit_code_masked")
