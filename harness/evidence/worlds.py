@@ -6,7 +6,7 @@ rendezvous gave it. A process with neither trains in a world of one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from harness.evidence.objects import Pod
@@ -296,6 +296,11 @@ def fits(world: World | None, expected: Expected) -> bool:
     return world is not None and (not expected.ranks_given or world.size == expected.ranks)
 
 
+def is_each(size: int, ranks: Collection[int]) -> bool:
+    """Return whether each rank of a world is there once. A process may record any size."""
+    return len(ranks) == size and set(ranks) == set(range(size))
+
+
 def whole(lives: dict[int, list[RankLife]], num_nodes: int) -> World | None:
     """Return the one world that spans all nodes, or None where the ranks do not prove one.
 
@@ -308,7 +313,6 @@ def whole(lives: dict[int, list[RankLife]], num_nodes: int) -> World | None:
             (life.rank, node) for node, of_node in lives.items() for life in of_node if life.world == size
         }
         there = {node for _, node in ranks}
-        each = len(ranks) == size and sorted(rank for rank, _ in ranks) == list(range(size))
-        if each and len(there) == num_nodes:
+        if is_each(size, [rank for rank, _ in ranks]) and len(there) == num_nodes:
             return World(size, dict(ranks))
     return None

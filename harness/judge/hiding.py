@@ -9,7 +9,13 @@ from harness.judge.case import Case
 
 _KONDUKTOR = re.compile(r"^\($\n(.*?)^\)$\n# Capture", re.DOTALL | re.MULTILINE)
 """The user's own script, in the middle of konduktor's."""
-_PROGRAM = re.compile(r"(^|[\s;&|(/'\"])(torchrun|python[\d.]*|accelerate|deepspeed|bash|sh)(\s|$)")
+_STARTS, _LAUNCHERS = r"(^|[\s;&|(/'\"])", r"torchrun|python[\d.]*|accelerate|deepspeed"
+LAUNCHER = re.compile(rf"{_STARTS}({_LAUNCHERS})(\s|$)|torch\.distributed")
+"""What starts a training program in a line of a script."""
+_PROGRAM = re.compile(rf"{_STARTS}({_LAUNCHERS}|bash|sh)(\s|$)")
+_COMPOUND = re.compile(r"^(!|if|while|until|for|case|function)\b|^!|[({]\s*$|^trap\b")
+"""A line of a command around others, or of a trap: it decides about their exit codes."""
+_WAITS = re.compile(r"\b(wait|fg)\b|\bkill\s+-0\b|--pid\b")
 
 _WAYS = (
     (r"&\s*wait\s*$", "`wait` alone ends with 0 whatever it waited for: write `wait $!` for each command"),
@@ -39,18 +45,16 @@ def leaves_behind(text: str) -> bool:
     """Return whether a script starts its program in the background and never waits for it."""
     lines = lines_of(text)
     started = [line for line in lines if _PROGRAM.search(line)]
-    return (
-        bool(started) and bool(_BEHIND.search(started[-1])) and not re.search(r"\bwait\b", "\n".join(lines))
-    )
+    return bool(started) and bool(_BEHIND.search(started[-1])) and not any(map(_WAITS.search, lines))
 
 
 def passes_on(text: str) -> bool:
     """Return whether a script surely ends with the exit code of the one program that it starts."""
     lines = lines_of(text)
     started = [line for line in lines if _PROGRAM.search(line)]
-    if not lines or started != lines[-1:] or any(re.match(r"trap\b", line) for line in lines):
+    if not lines or started != lines[-1:] or any(map(_COMPOUND.search, lines)):
         return False
-    return not re.search(r"[|;&`(]|^(!|if|while|until|for|case)\b|^!", lines[-1])
+    return not re.search(r"[|;&`(]", lines[-1])
 
 
 def _weight(word: str) -> tuple[bool, int]:

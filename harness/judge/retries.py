@@ -17,9 +17,6 @@ from harness.judge.case import Case
 
 _TRIES_AGAIN = re.compile(r"\b(until|while|break)\b|\|\|")
 _RESUMES = re.compile(r"^-+\S*(resum|restor|restart|continu|checkpoint|ckpt)", re.IGNORECASE)
-_LAUNCHER = re.compile(
-    r"(^|[\s;&|(/'\"])(torchrun|python[\d.]*|accelerate|deepspeed)(\s|$)|torch\.distributed"
-)
 MAX_ADDED = 2
 """Arguments by which a second try may differ: `--resume PATH`."""
 
@@ -95,5 +92,5 @@ def named(text: str, process: ProcessRecord) -> bool:
     """Return whether a script itself starts the program of a process, and no other script that it calls."""
     programs = [PurePath(word).name for word in process.argv if not word.startswith("-")]
     programs = [name for name in programs if not re.fullmatch(r"python[\d.]*|torchrun", name)]
-    started = [line for line in hiding.lines_of(text) if _LAUNCHER.search(line)]
+    started = [line for line in hiding.lines_of(text) if hiding.LAUNCHER.search(line)]
     return not programs or any(programs[0] in line for line in started)

@@ -6,8 +6,9 @@ each calls itself rank 0.
 
 from __future__ import annotations
 
+from harness.core.bounds import MAX_RANKS
 from harness.evidence import torchrun
-from harness.evidence.worlds import PATH, ProcessRecord, RankLife
+from harness.evidence.worlds import PATH, ProcessRecord, RankLife, is_each
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, counted, found, listed, passed, unknown
 
@@ -55,7 +56,7 @@ def alone(case: Case, index: int) -> bool:
     """Return whether the ranks of a node are a world of their own."""
     pairs = {(life.rank, life.world) for life in case.lives.get(index, ())}
     sizes = {world for _, world in pairs}
-    return any({rank for rank, world in pairs if world == size} == set(range(size)) for size in sizes)
+    return any(is_each(size, {rank for rank, world in pairs if world == size}) for size in sizes)
 
 
 def _apart(case: Case, alone: list[int]) -> Finding:
@@ -113,7 +114,7 @@ def _not_one(case: Case) -> Finding:
     lives = [life for index in sorted(case.lives) for life in case.lives[index]]
     sizes = sorted({life.world for life in lives})
     there = {life.rank for life in lives if life.world == sizes[-1]}
-    lacking = sorted(set(range(sizes[-1])) - there)
+    lacking = sorted(set(range(min(sizes[-1], MAX_RANKS))) - there)
     twice = sorted(
         rank
         for rank in there

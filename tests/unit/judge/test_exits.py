@@ -160,6 +160,7 @@ def test_the_end_of_a_rank_that_nobody_but_its_pod_knows_is_unknown(judged):
         ("! python3 a.py", "UNKNOWN"),
         ("trap 'exit 0' EXIT\npython3 a.py", "UNKNOWN"),
         ("if python3 a.py\nthen\n  date\nfi", "UNKNOWN"),
+        ("for fold in 1 2\ndo\n  python3 a.py\ndone", "UNKNOWN"),
     ],
 )
 def test_an_exit_code_that_python_does_not_tell_is_known_where_the_script_passes_it_on(
@@ -231,6 +232,7 @@ def test_a_torchrun_that_the_script_starts_again_is_no_restart_by_torchrun(judge
         ("torchrun a.py &\nsleep 1", "rank.exited_early"),
         ("nohup python3 a.py >log 2>&1 &", "rank.exited_early"),
         ("torchrun a.py &\nwait", "unification.no_run"),
+        ("torchrun a.py &\nwhile kill -0 $!; do sleep 1; done", "unification.no_run"),
         ("torchrun a.py", "unification.no_run"),
     ],
 )

@@ -233,3 +233,16 @@ def test_a_torchrun_that_was_seen_waiting_and_met_the_others_later_is_no_cause(j
     torchrun = Process(pid=7, parent=1, command=[*TORCHRUN, "--nnodes=2", "train.py"])
     job.inspections = [RendezvousSnapshot(at=bundles.at(20), pod=job.pod_name(1), processes=[torchrun])]
     assert judged(job).verdict == "PASS"
+
+
+def test_a_world_of_any_recorded_size_is_judged(judged):
+    """Contract: a size that no machine could count to costs nothing."""
+    job = recorded(bundles.healthy())
+    for index in range(2):
+        pod = PodEvents(job, index)
+        pod.start(9, "python")
+        pod.add("group", 9, rank=index, world=2**62)
+        pod.end(9)
+    verdict = judged(job)
+    assert verdict.verdict != "PASS"
+    assert not [check for check in verdict.checks if check.cause == "run.judge_error"]
