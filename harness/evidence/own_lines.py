@@ -1,4 +1,4 @@
-"""Lines in the logs of ranks that are meant for the harness, and that nobody is shown."""
+"""Log lines that ranks write for the harness. They are never shown to users."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -172,6 +173,13 @@ def run_fresh(attached: Attached) -> Finding:
     return passed("run-not-stale", f"{label} was created {max(0.0, -early):.1f} s after the launch", refs)
 
 
+def in_mode_noop(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
+    """Return a sentence about those of these ranks whose clients were told to send nothing, or []."""
+    noop = {t.rank for t in truths for a in t.attempts for one in a.settings if one.mode == "noop"}
+    who = noop.intersection(ranks)
+    return [f"the client of {names(who)} was made with mode='noop', which sends nothing"] if who else []
+
+
 def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) -> Finding:
     """Check `attached`: each rank's process attached to the shared run."""
     case = attached.case
@@ -193,15 +201,13 @@ def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) ->
     label = attached.label(run.run_id)
     if absent:
         where = listed([case.place(node) for node in sorted({case.node_of(rank) for rank in absent})])
-        noop = {t.rank for t in truths for a in t.attempts for one in a.settings if one.mode == "noop"}
         few = [f"fewer than {case.per_node} processes of a node attached"] if case.per_node > 1 else []
-        off = [f"the client of {names(noop & set(absent))} was made with mode='noop', which sends nothing"]
         kept = "attachments" if attached.attachments is not None else "points"
         return found(
             "attached",
             "unification.not_attached",
             f"{where} never attached to {label}",
-            why=[*(off if noop & set(absent) else []), *few],
+            why=[*in_mode_noop(truths, absent), *few],
             ranks=absent,
             evidence=[f"tracker/{kept}.jsonl"],
         )

@@ -73,7 +73,7 @@ class Refused:
     """A request of a controller that the API server refuses, as a dry run showed."""
 
     cause: CauseId | None
-    """None: it is told beside the cause of a controller that takes no step."""
+    """None: the refusal is shown beside the cause of a controller that makes no progress."""
     text: str
     ref: str
 

@@ -12,7 +12,7 @@ from harness.evidence.columns import Columns
 from harness.evidence.objects import Pod, items, mapping
 from harness.evidence.tracker_records import Point
 from harness.evidence.truth_records import TruthClient
-from harness.judge.attachment import Attached
+from harness.judge.attachment import Attached, in_mode_noop
 from harness.judge.case import Case, names
 from harness.judge.finding import counted
 from harness.judge.points import Comparison, Recorded, same
@@ -85,20 +85,15 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Compa
 
 def not_uploaded(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
     """Return a sentence for each setting of these ranks' clients by which points are not uploaded."""
-    noop, off, shared = set[int](), set[int](), dict[tuple[str, str], set[int]]()
+    off, shared = set[int](), dict[tuple[str, str], set[int]]()
     for truth in truths:
         for attempt in truth.attempts:
             for one in attempt.settings:
-                noop |= {truth.rank} if one.mode == "noop" else set()
                 off |= set() if one.uploads or one.mode == "noop" else {truth.rank}
                 if one.queue and attempt.start is not None and attempt.start.pod:
                     shared.setdefault((attempt.start.pod, one.queue), set()).add(truth.rank)
     wanted = set(ranks)
-    sentences = []
-    if noop & wanted:
-        sentences.append(
-            f"the client of {names(noop & wanted)} was made with mode='noop', which sends nothing"
-        )
+    sentences = in_mode_noop(truths, wanted)
     if off & wanted:
         text = f"the client of {names(off & wanted)} was made with sync_process_enabled=False"
         sentences.append(f"{text}, so it has no process that uploads")

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
 from harness.evidence.columns import Columns
-from harness.evidence.process_records import ProcessEnd
 from harness.evidence.truth_records import TruthRow
-from harness.evidence.worlds import PATH, PodProcesses, ProcessRecord, RankLife
+from harness.evidence.worlds import PATH, PodProcesses, RankLife
 from harness.judge import hiding, retries, time_limits
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, counted, found, passed, unknown
@@ -53,8 +52,8 @@ def bad_end(case: Case, index: int) -> BadEnd | None:
     if of_pod is None:
         return _never_began(case, index)
     repeated = {before.id for before, _ in retries.retried(case, index)}
-    ends = [*_of_ranks(case, of_pod, repeated), *_of_agents(case, of_pod, repeated)]
-    ends += _of_others(case, of_pod, repeated)
+    ends = [*_of_ranks(case, index, repeated), *_of_agents(case, index, repeated)]
+    ends += _of_others(case, index, repeated)
     if any(gap.startswith(of_pod.pod) for gap in case.manifest.log_gaps):
         ends = [end for end in ends if end.cause != "rank.exited_early"]
     if not ends:
@@ -96,13 +95,13 @@ def _never_began(case: Case, index: int) -> BadEnd | None:
     return BadEnd("rank.exited_early", ranks, text, float("inf"), None, False, PATH, hiding.way(script))
 
 
-def _of_ranks(case: Case, of_pod: PodProcesses, repeated: set[str]) -> Iterator[BadEnd]:
-    for life in of_pod.lives:
+def _of_ranks(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
+    for life in case.processes[index].lives:
         if repeated.intersection(one.id for one in [life.agent, *life.processes] if one is not None):
             continue
         who, step = f"rank {life.rank}", _last_step(case, life.rank)
         code, error, at = _code(life), _error(life), _at(life)
-        if code != 0 and (limit := _limit(case, of_pod, life, at)):
+        if code != 0 and (limit := _limit(case, index, life, at)):
             text = f"{limit} of its script ended {who}{step}"
             yield BadEnd("rank.exit_code_masked", [life.rank], text, at, code, False, life.ref)
         elif code == -9 and _out_of_memory(life):
@@ -120,8 +119,9 @@ def _of_ranks(case: Case, of_pod: PodProcesses, repeated: set[str]) -> Iterator[
             yield BadEnd("rank.exited_early", [life.rank], text, at, None, False, life.ref)
 
 
-def _of_agents(case: Case, of_pod: PodProcesses, repeated: set[str]) -> Iterator[BadEnd]:
+def _of_agents(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
     """Yield each torchrun that failed though none of its ranks is known to have."""
+    of_pod = case.processes[index]
     for agent in of_pod.agents:
         told = agent.result
         if agent.id in repeated or told is None or told.state == "SUCCEEDED":
@@ -157,10 +157,9 @@ def _before_a_restart(of_pod: PodProcesses) -> BadEnd | None:
     return found
 
 
-def _limit(case: Case, of_pod: PodProcesses, life: RankLife, at: float) -> str:
+def _limit(case: Case, index: int, life: RankLife, at: float) -> str:
     """Return the `timeout N` of the script that ended a rank, or ""."""
     if at == float("inf"):  # nobody saw the end: it was before the container's
-        index = next(index for index, other in case.processes.items() if other is of_pod)
         ended = case.pods[index].container(case.launch.container, "terminated")
         at = (seconds(ended[1].get("finishedAt")) or 0.0) if ended is not None else 0.0
     agent = time_limits.reached(life.agent, at)
@@ -173,8 +172,9 @@ def _out_of_memory(life: RankLife) -> bool:
     return any(event.oom_kills and any(f[0] == life.pid for f in event.failures) for event in failures)
 
 
-def _of_others(case: Case, of_pod: PodProcesses, repeated: set[str]) -> Iterator[BadEnd]:
+def _of_others(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
     """Yield each program that used Pluto's client beside the ranks, such as an evaluation, and failed."""
+    of_pod = case.processes[index]
     known = repeated.union(process.id for life in of_pod.lives for process in life.processes)
     for process in of_pod.commands:
         end = process.end
@@ -182,7 +182,6 @@ def _of_others(case: Case, of_pod: PodProcesses, repeated: set[str]) -> Iterator
             continue
         error = f": {end.error.splitlines()[0]}" if end.error else ""
         text = f"process {process.pid} (`{shlex.join(process.argv)[:80]}`) {_ended(end.code)}{error}"
-        index = next(index for index, other in case.processes.items() if other is of_pod)
         at, ranks = end.time_ms / 1000, case.ranks_of(index)
         yield BadEnd("rank.exit_code_masked", ranks, text, at, end.code, False, process.ref)
 
@@ -236,28 +235,26 @@ def check(case: Case, before: list[Finding]) -> Finding:
     for other in before:
         if other.name in {"rank-exit", "world"} and other.result != "PASS":
             return unknown("exits", f"see {other.name}")
-    lives = {life.rank: life for index in sorted(case.lives) for life in case.lives[index]}
+    lives = {life.rank: (index, life) for index in sorted(case.lives) for life in case.lives[index]}
     # A worker that records by itself ends its record as the last thing that it does.
     own = set() if case.launch.recorder else set(filter(case.told_all, case.ranks))
     lacking = [
-        rank for rank in case.ranks if rank not in lives or not (rank in own or _sources(case, lives[rank]))
+        rank for rank in case.ranks if rank not in lives or not (rank in own or _known(case, *lives[rank]))
     ]
     if lacking:
         text = f"the end of {names(lacking)} is known from its pod alone"
-        untold = [rank for rank in lacking if rank in lives and any(e.code is None for e in lives[rank].ends)]
+        untold = [
+            rank for rank in lacking if rank in lives and any(e.code is None for e in lives[rank][1].ends)
+        ]
         why = [_UNTOLD] if untold else []
         return found("exits", "run.evidence_missing", text, why=why, ranks=lacking, evidence=[PATH])
-    refs = [life.ref for life in lives.values()][:8]
+    refs = [life.ref for _, life in lives.values()][:8]
     return passed("exits", f"{counted(len(lives), 'exit code')}, each from two sources", refs)
 
 
-def _sources(case: Case, life: RankLife) -> list[ProcessEnd | ProcessRecord | str]:
-    """Return who besides its pod told how a rank ended."""
-    agents = [life.agent] if life.agent is not None and life.agent.result is not None else []
-    told = [end for end in life.ends if end.code is not None]
-    passes_on = [
-        text
-        for index, lives in case.lives.items()
-        if life in lives and hiding.passes_on(text := hiding.script(case, index))
-    ]
-    return [*told, *agents, *(passes_on if life.ends else [])]
+def _known(case: Case, index: int, life: RankLife) -> bool:
+    """Return whether a second source says how a rank ended, or its script surely passes its code on."""
+    by_agent = life.agent is not None and life.agent.result is not None
+    if by_agent or any(end.code is not None for end in life.ends):
+        return True
+    return bool(life.ends) and hiding.passes_on(hiding.script(case, index))

@@ -19,9 +19,10 @@ from harness.judge.truth import Truth
 CHECK: Final[CheckId] = "keys"
 NONE = "NoneType"
 NOOP = "the mode of the run is noop"
-OFF = "sync_process_enabled is False"
-_UPLOADS_OFF = "leave sync_process_enabled out of the settings: without that process nothing is uploaded"
 """Begins the reason of a run that its program told to send nothing."""
+OFF = "sync_process_enabled is False"
+"""Begins the reason of a run without the client's process that uploads."""
+_UPLOADS_OFF = "leave sync_process_enabled out of the settings: without that process nothing is uploaded"
 SHOWN_KEYS = 3
 Records = dict[int, Truth | None]
 """By rank: what was recorded around its client, or None if nothing was."""

@@ -49,7 +49,10 @@ def dry_runs(kube: Kube, awaited: Awaited, launched: Object) -> Iterator[DryRun]
     request = _created(awaited) if awaited.creates else _marked(awaited.of)
     if request is not None:
         yield from _asked(kube, request, awaited.user, update=awaited.creates is None)
-    yield from _asked(kube, _renamed(launched), None, awaited=False)
+    another = _document(
+        launched["apiVersion"], launched["kind"], launched, launched["metadata"], launched["spec"]
+    )
+    yield from _asked(kube, another, None, awaited=False)
 
 
 def _asked(
@@ -75,22 +78,22 @@ def _created(awaited: Awaited) -> Object | None:
     assert kind is not None
     if kind == "Workload":
         sets = _pod_sets(item)
+        metadata: object = {}
         spec: Object | None = {"queueName": _labels(item).get(QUEUE), "podSets": sets} if sets else None
-        return _document(kind, item, {}, spec)
-    if kind == "Job":
-        template: Object = next((job["template"] for job in _replicated(item)), {})
     else:
-        template = mapping(item, "spec", "template")
-    return _document(kind, item, mapping(template, "metadata"), template.get("spec"))
+        template: Object = mapping(item, "spec", "template")
+        if kind == "Job":
+            template = next((job["template"] for job in _replicated(item)), {})
+        metadata, spec = mapping(template, "metadata"), template.get("spec")
+    return _document(VERSIONS[kind], kind, item, metadata, spec) if spec else None
 
 
-def _document(kind: str, item: Object, metadata: object, spec: Object | None) -> Object | None:
-    if not spec:
-        return None
+def _document(version: str, kind: str, item: Object, metadata: object, spec: Object) -> Object:
+    """Return an object beside `item`, under another name."""
     given = {key: dict(mapping(metadata, key)) for key in ("labels", "annotations")}
     name, namespace = f"{item['metadata']['name']}{SUFFIX}", item["metadata"]["namespace"]
     return {
-        "apiVersion": VERSIONS[kind],
+        "apiVersion": version,
         "kind": kind,
         "metadata": {"name": name, "namespace": namespace, **given},
         "spec": copy.deepcopy(spec),
@@ -130,15 +133,4 @@ def _marked(item: Object) -> Object:
         "apiVersion": item["apiVersion"],
         "kind": item["kind"],
         "metadata": {**metadata, "annotations": annotation},
-    }
-
-
-def _renamed(item: Object) -> Object:
-    metadata = {key: item["metadata"].get(key) or {} for key in ("labels", "annotations")}
-    name, namespace = f"{item['metadata']['name']}{SUFFIX}", item["metadata"]["namespace"]
-    return {
-        "apiVersion": item["apiVersion"],
-        "kind": item["kind"],
-        "metadata": {"name": name, "namespace": namespace, **metadata},
-        "spec": copy.deepcopy(item["spec"]),
     }
