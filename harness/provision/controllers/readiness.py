@@ -97,7 +97,8 @@ def is_transient(kube: Kube, error: HarnessError, seconds: float = SERVING_SECON
     while True:
         try:
             standing(kube)
-            return True
+            if not any(_unserved(kube, name) for name in CONTROLLERS):
+                return True
         except HarnessError as problem:
             if problem.cause != "controllers.webhook_not_serving":
                 return False
@@ -181,24 +182,38 @@ def _deployments(kube: Kube, name: Controller) -> None:
 
 
 def _endpoints(kube: Kube, name: Controller) -> None:
-    """Check the endpoints.
+    """Check that the Service of each webhook selects a pod, if a pod is Ready.
 
-    A Service without endpoints although a pod is Ready has a selector that finds nothing.
+    A Service that selects one and has no endpoint is about to get it: its slice is written after the pod.
     """
     namespace = CONTROLLERS[name]
-    ready = [p for p in kube.objects("v1", "Pod", namespace) if _ready(p)]
-    filled: dict[str, bool] = {}
-    for each in kube.objects("discovery.k8s.io/v1", "EndpointSlice", namespace):
-        service = (each["metadata"].get("labels") or {}).get(_SERVICE, "")
-        filled[service] = filled.get(service, False) or any(serves(e) for e in each.get("endpoints") or [])
-    names = [s["metadata"]["name"] for s in kube.objects("v1", "Service", namespace)]
-    empty = [name for name in names if "webhook" in name and not filled.get(name)]
-    if ready and empty:
+    pods = kube.objects("v1", "Pod", namespace)
+    lost = [s for s in _unserved(kube, name) if not any(_selects(s, pod) for pod in pods)]
+    if lost and any(_ready(pod) for pod in pods):
+        services = ", ".join(s["metadata"]["name"] for s in lost)
         raise HarnessError(
-            f"Service {', '.join(empty)} in {namespace} has no endpoint, so nothing passes its webhooks",
+            f"Service {services} in {namespace} selects no pod, so nothing passes its webhooks",
             hint=f"compare its selector with the labels: `kubectl -n {namespace} get pods --show-labels`",
             cause="controllers.webhook_not_serving",
         )
+
+
+def _unserved(kube: Kube, name: Controller) -> list[Object]:
+    """Return the Services of webhooks that have no ready endpoint."""
+    namespace = CONTROLLERS[name]
+    filled = {
+        (each["metadata"].get("labels") or {}).get(_SERVICE)
+        for each in kube.objects("discovery.k8s.io/v1", "EndpointSlice", namespace)
+        if any(serves(endpoint) for endpoint in each.get("endpoints") or [])
+    }
+    services = kube.objects("v1", "Service", namespace)
+    return [s for s in services if "webhook" in s["metadata"]["name"] and s["metadata"]["name"] not in filled]
+
+
+def _selects(service: Object, pod: Object) -> bool:
+    selector = service["spec"].get("selector") or {}
+    labels = pod["metadata"].get("labels") or {}
+    return bool(selector) and selector.items() <= labels.items()
 
 
 def _ready(pod: Object) -> bool:

@@ -28,6 +28,7 @@ def looks(monkeypatch: pytest.MonkeyPatch, *seen: Exception | None) -> None:
             raise found
 
     monkeypatch.setattr(readiness, "standing", standing)
+    monkeypatch.setattr(readiness, "_unserved", lambda kube, name: [])
 
 
 def test_restart_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,6 +53,52 @@ def test_service_that_finds_nothing_is_no_restart(monkeypatch: pytest.MonkeyPatc
     """Contract: what stays without an endpoint is not transient."""
     looks(monkeypatch, NOT_SERVING)
     assert not readiness.is_transient(KUBE, NOT_SERVING, seconds=0)
+
+
+class Namespace:
+    """The API of a controller's namespace: one pod, the Service of its webhooks, and one slice."""
+
+    def __init__(self, *, selector: str = "jobset", ready: bool = True, served: bool = False) -> None:
+        condition = {"type": "Ready", "status": str(ready)}
+        service = {"metadata": {"name": "jobset-webhook-service"}, "spec": {"selector": {"app": selector}}}
+        of_service = {"kubernetes.io/service-name": "jobset-webhook-service"}
+        self._objects: dict[str, dict[str, Any]] = {
+            "Pod": {"metadata": {"labels": {"app": "jobset"}}, "status": {"conditions": [condition]}},
+            "Service": service,
+            "EndpointSlice": {
+                "metadata": {"labels": of_service},
+                "endpoints": [{"conditions": {"ready": served}}],
+            },
+        }
+
+    def objects(self, version: str, kind: str, namespace: str) -> list[dict[str, Any]]:
+        return [self._objects[kind]] if namespace == "jobset-system" else []
+
+
+def test_service_that_selects_no_pod_is_named() -> None:
+    """Contract: what waiting does not mend is an error at once."""
+    with pytest.raises(
+        HarnessError, match="jobset-webhook-service in jobset-system selects no pod"
+    ) as raised:
+        readiness._endpoints(cast(Kube, Namespace(selector="other")), "jobset")
+    assert raised.value.cause == "controllers.webhook_not_serving"
+
+
+@pytest.mark.parametrize(
+    "namespace",
+    [Namespace(), Namespace(ready=False), Namespace(selector="other", ready=False), Namespace(served=True)],
+    ids=["its slice is late", "its pod starts", "its pods are being replaced", "it serves"],
+)
+def test_service_that_is_about_to_serve_is_no_error(namespace: Namespace) -> None:
+    """Contract: after a pause a pod is Ready before its EndpointSlice says so."""
+    readiness._endpoints(cast(Kube, namespace), "jobset")
+
+
+def test_late_slice_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract: nothing is tried again before every webhook has an endpoint."""
+    monkeypatch.setattr(readiness, "standing", lambda kube: None)
+    assert not readiness.is_transient(cast(Kube, Namespace()), NOT_SERVING, seconds=0)
+    assert readiness.is_transient(cast(Kube, Namespace(served=True)), NOT_SERVING, seconds=0)
 
 
 class Apis:
