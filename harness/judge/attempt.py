@@ -108,6 +108,7 @@ class Attempt:
         """Take what is no row. `number` is its line."""
         if isinstance(line, TruthBlock):
             (self.kept if line.kept else self.blocks).append(line)
+            self._reach(line.metric, line.first, line.last)
         elif isinstance(line, TruthClient):
             self.client = line
         elif isinstance(line, TruthCode):
@@ -136,8 +137,7 @@ class Attempt:
         self._digests.setdefault(row.metric, hashlib.sha256()).update(data)
         self._counts[row.metric] = self._counts.get(row.metric, 0) + 1
         self.row_count += 1
-        first, last = self.steps.get(row.metric, (row.step, row.step))
-        self.steps[row.metric] = min(first, row.step), max(last, row.step)
+        self._reach(row.metric, row.step, row.step)
         self._times.append(row.time_ms)
 
     def take_columns(self, columns: Columns, parts: Iterable[Part], by_metric: bool) -> None:
@@ -150,13 +150,17 @@ class Attempt:
         for name, steps, _, _ in parts:
             self._counts[name] = self._counts.get(name, 0) + len(steps)
             low, high = (steps[0], steps[-1]) if ascend(steps) else (min(steps), max(steps))
-            first, last = self.steps.get(name, (low, high))
-            self.steps[name] = min(first, low), max(last, high)
+            self._reach(name, low, high)
         if by_metric:
             for name, line in zip(columns.metrics(), data.splitlines(keepends=True), strict=True):
                 self._digests.setdefault(name, hashlib.sha256()).update(line)
         self.row_count += len(columns)
         self._times.extend(columns.times[-DENSE_ROWS:])
+
+    def _reach(self, metric: str, low: int, high: int) -> None:
+        """Widen `steps` by those from `low` to `high`."""
+        first, last = self.steps.get(metric, (low, high))
+        self.steps[metric] = min(first, low), max(last, high)
 
     @property
     def dense(self) -> bool:

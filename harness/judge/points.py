@@ -183,6 +183,12 @@ def _compare_block(
 ) -> None:
     """Compare a block with the run. `holders` are the ranks that logged anything of its metric."""
     own = truth.rows.get(block.metric, NONE)
+    here = sorted(step for step in series if block.first <= step <= block.last)
+    if len(here) == block.count and _digest(block, here, series) == block.sha256:
+        new = len(here) if block.kept else sum(step not in own for step in here)
+        result.compared += new
+        result.arrived[truth.rank] += new
+        return
     several = len(truth.attempts) > 1
     if several and (block.kept or any(block.first <= step <= block.last for step in own)):
         result.undecided.append((truth.rank, block))  # A row in the run does not say which attempt logged it.
@@ -202,14 +208,18 @@ def _compare_block(
         if differs or any(block.first <= step <= block.last for step in steps):
             result.undecided.append((truth.rank, block))
             return
-    steps_here = sorted(step for step in series if block.first <= step <= block.last and step not in own)
+    here = [step for step in here if step not in own]
     result.compared += block.count
-    result.arrived[truth.rank] += len(steps_here)
-    if len(steps_here) != block.count:
-        result.lost_in_blocks.append((truth.rank, block, len(steps_here)))
+    result.arrived[truth.rank] += len(here)
+    if len(here) != block.count:
+        result.lost_in_blocks.append((truth.rank, block, len(here)))
         return
-    if digest((block.metric, step, series[step]) for step in steps_here) != block.sha256:
+    if _digest(block, here, series) != block.sha256:
         result.wrong_blocks.append((truth.rank, block))
+
+
+def _digest(block: TruthBlock, steps: Iterable[int], series: Series) -> str:
+    return digest((block.metric, step, series[step]) for step in steps)
 
 
 def _key(block: TruthBlock) -> tuple[int, int, int, str]:

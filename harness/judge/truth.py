@@ -240,7 +240,10 @@ def _cut(truth: Truth, number: int, attempt: Attempt) -> str:
         for metric, (_, last) in attempt.steps.items()
         if metric not in following.steps or following.steps[metric][0] > last + 1
     ]
-    return f"it was cut after {attempt.count} rows, and may have logged more of {apart[0]}" if apart else ""
+    if not apart:
+        return ""
+    limit = ", past the row limit (HARNESS_TRUTH_ROWS, 200000)" if attempt.blocks else ""
+    return f"it was cut after {attempt.count} rows{limit}, and may have logged more of {apart[0]}"
 
 
 def _which(truth: Truth, number: int) -> str:

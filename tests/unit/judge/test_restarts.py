@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from process_events import PodEvents, recorded
 
+from harness.evidence import extract
 from harness.evidence.schema import Check, Verdict
 from harness.evidence.truth_records import TruthEnd, TruthRow, TruthStart
 from harness.judge import judge
+from harness.workers.ground_truth import Recorder
 from harness.workers.truth_frames import digest
 
 Judged = Callable[[bundles.Job], Verdict]
@@ -68,6 +71,72 @@ def test_torchrun_starts_the_ranks_again(judged: Judged) -> None:
     assert "(restart 1 of at most 1)" in said
     assert f"in pod {job.pod_name(1)} local rank 0 failed with exit code 1" in said
     assert said in verdict.explanation
+
+
+def lives_past_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *lives: list[tuple[int, float]]
+) -> bundles.Job:
+    """A healthy job whose rank 0 was killed in each life but the last, far past the row limit."""
+    job, time_ms = bundles.healthy(), BEGAN
+    job.points = [point for point in job.points if not point.metric.endswith("node0")]
+    job.truth[0] = []
+    for restart, rows in enumerate(lives):
+        fd = os.memfd_create("truth")
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restart))
+        monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+        recorder = Recorder(bundles.NONCE, 0, row_limit=100, fd=fd)
+        began = time_ms
+        for step, value in rows:
+            time_ms += 1
+            recorder.record("loss/node0", step, value, time_ms=time_ms)
+            row = TruthRow(metric="loss/node0", step=step, value=value, time_ms=time_ms)
+            job.points.append(bundles.point(job, 0, row))
+        if restart == len(lives) - 1:
+            recorder.end(output_dir=str(tmp_path))
+        lines = extract(os.pread(fd, 10**8, 0).decode().splitlines(), bundles.NONCE)[0]
+        os.close(fd)
+        job.truth[0] += [
+            line.model_copy(update={"time_ms": began, "pod": job.pod_name(0)})
+            if isinstance(line, TruthStart)
+            else line
+            for line in lines
+        ]
+    return job
+
+
+def told(steps: Iterable[int], by: int = 7) -> list[tuple[int, float]]:
+    return [(step, step / by) for step in steps]
+
+
+def test_restart_past_the_row_limit_that_logs_the_same_again(
+    judged: Judged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract: a block whose steps came again is proved by the run's rows, where these have its digest."""
+    lives = told(range(2430)), told(range(2000, 4900)), told(range(3900, 6000))
+    job = lives_past_the_limit(tmp_path, monkeypatch, *lives)
+    verdict = judged(job)
+    assert verdict.verdict == "PASS", verdict.explanation
+    place = next(n for n, point in enumerate(job.points) if point.step == 500)
+    job.points[place] = job.points[place].model_copy(update={"value": 0.5})
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "unification.wrong_value"), verdict.explanation
+
+
+@pytest.mark.parametrize(
+    "lives",
+    [(told(range(2430)), told(range(2000, 3000), by=3)), (told(range(2430)), told(range(2400, 3000)))],
+    ids=["other values", "after the last block"],
+)
+def test_restart_past_the_row_limit_that_leaves_rows_unknown(
+    judged: Judged,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lives: tuple[list[tuple[int, float]], ...],
+) -> None:
+    """Contract: rows that other values replaced in part, or that no block holds, are UNKNOWN, with the way out."""
+    verdict = judged(lives_past_the_limit(tmp_path, monkeypatch, *lives))
+    assert verdict.verdict == "UNKNOWN"
+    assert "HARNESS_TRUTH_ROWS" in verdict.explanation
 
 
 def again(job: bundles.Job, rank: int, *, at_ms: int = 4000, whole: bool = False) -> None:
