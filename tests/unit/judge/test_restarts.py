@@ -133,7 +133,7 @@ def test_restart_past_the_row_limit_that_leaves_rows_unknown(
     monkeypatch: pytest.MonkeyPatch,
     lives: tuple[list[tuple[int, float]], ...],
 ) -> None:
-    """Contract: rows that other values replaced in part, or that no block holds, are UNKNOWN, with the way out."""
+    """Contract: rows that were replaced in part, or that no block holds, are UNKNOWN, with the way out."""
     verdict = judged(lives_past_the_limit(tmp_path, monkeypatch, *lives))
     assert verdict.verdict == "UNKNOWN"
     assert "HARNESS_TRUTH_ROWS" in verdict.explanation
