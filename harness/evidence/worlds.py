@@ -120,6 +120,12 @@ class PodProcesses:
         return [process for process in self._ordered if process.rounds]
 
     @property
+    def agents_without_ranks(self) -> list[ProcessRecord]:
+        """Return torchrun's agents that started no rank, oldest first."""
+        found = [p for p in self._ordered if p.start is not None and p.start.role == "agent"]
+        return [process for process in found if not process.rounds]
+
+    @property
     def _ordered(self) -> list[ProcessRecord]:
         return sorted(self.processes.values(), key=lambda process: process.began)
 

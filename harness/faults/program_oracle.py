@@ -72,6 +72,10 @@ class Account:
     def _world(self) -> None:
         if self.program.launched.alone:
             self.reasons.append(Reason("each pod was a world of its own", ("rendezvous.", "variables.")))
+            began = len({journal.host for journal in self._ranks})
+            if began < len(self.containers):
+                said = f"{len(self.containers) - began} pods ended before their program began"
+                self.reasons.append(Reason(said, ("rank.",)))
             return
         came = {journal.rank for journal in self._ranks}
         if missing := sorted(set(range(self.program.ranks)) - came):

@@ -53,7 +53,7 @@ def bad_end(case: Case, index: int) -> BadEnd | None:
         return _never_began(case, index)
     repeated = {before.id for before, _ in retries.retried(case, index)}
     ends = [*_of_ranks(case, index, repeated), *_of_agents(case, index, repeated)]
-    ends += _of_others(case, index, repeated)
+    ends += [*_before_any_rank(case, index, repeated), *_of_others(case, index, repeated)]
     if any(gap.startswith(of_pod.pod) for gap in case.manifest.log_gaps):
         ends = [end for end in ends if end.cause != "rank.exited_early"]
     if not ends:
@@ -137,6 +137,27 @@ def _of_agents(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
         yield BadEnd("rank.exit_code_masked", ranks, text, told.time_ms / 1000, 1, peer, agent.ref)
 
 
+def _before_any_rank(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
+    """Yield each torchrun that did not come so far as to start a rank."""
+    ranks, before = case.ranks_of(index), "before it started a rank"
+    for agent in case.processes[index].agents_without_ranks:
+        if agent.id in repeated or not retries.agent_failed(agent):
+            continue
+        errors = [event.error.splitlines()[0] for event in (agent.result, agent.end) if event and event.error]
+        code = (agent.end.code if agent.end is not None else None) or 1
+        unseen = agent.result is None and agent.end is None
+        at = _end_of_pod(case, index) if unseen else agent.last_ms / 1000
+        cause: CauseId = "rank.exit_code_masked"
+        if limit := time_limits.reached(agent, at):
+            text = f"{limit} of its script ended torchrun {before}"
+        elif unseen:
+            cause, text = "rank.exited_early", f"torchrun left {before}: its record has no end"
+        else:
+            text = f"torchrun {_ended(code)} {before}{f': {errors[0]}' if errors else ''}"
+        peer = bool(errors) and _OF_A_PEER.search(errors[0]) is not None
+        yield BadEnd(cause, ranks, text, at, None if unseen else code, peer, agent.ref)
+
+
 def _before_a_restart(of_pod: PodProcesses) -> BadEnd | None:
     """Return the last failure of a rank's own, and not of a peer, before torchrun started them again."""
     found = None
@@ -160,10 +181,15 @@ def _before_a_restart(of_pod: PodProcesses) -> BadEnd | None:
 def _limit(case: Case, index: int, life: RankLife, at: float) -> str:
     """Return the `timeout N` of the script that ended a rank, or ""."""
     if at == float("inf"):  # nobody saw the end: it was before the container's
-        ended = case.pods[index].container(case.launch.container, "terminated")
-        at = (seconds(ended[1].get("finishedAt")) or 0.0) if ended is not None else 0.0
+        at = _end_of_pod(case, index)
     agent = time_limits.reached(life.agent, at)
     return agent or next(filter(None, (time_limits.reached(one, at) for one in life.processes)), "")
+
+
+def _end_of_pod(case: Case, index: int) -> float:
+    """Return when a rank's container ended, in seconds since the epoch, or 0."""
+    ended = case.pods[index].container(case.launch.container, "terminated")
+    return (seconds(ended[1].get("finishedAt")) or 0.0) if ended is not None else 0.0
 
 
 def _out_of_memory(life: RankLife) -> bool:

@@ -52,12 +52,16 @@ def retried(case: Case, index: int) -> list[tuple[ProcessRecord, ProcessRecord]]
 
 def _runs(of_pod: PodProcesses) -> list[_Run]:
     """Return the runs of a pod, oldest first."""
-    agents = [_Run(agent, _agent_failed(agent)) for agent in of_pod.agents]
+    torchruns = [*of_pod.agents, *of_pod.agents_without_ranks]
+    agents = [_Run(agent, agent_failed(agent)) for agent in torchruns]
     alone = [_Run(process, _failed(process)) for process in of_pod.commands]
     return sorted([*agents, *alone], key=lambda run: run.process.began)
 
 
-def _agent_failed(agent: ProcessRecord) -> bool:
+def agent_failed(agent: ProcessRecord) -> bool:
+    """Return whether a torchrun did not succeed. One that only prints its help has an end and no result."""
+    if agent.result is None and not agent.rounds and agent.end is not None:
+        return agent.end.code != 0
     return agent.result is None or agent.result.state != "SUCCEEDED"
 
 

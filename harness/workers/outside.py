@@ -23,6 +23,8 @@ CLIENT = "pluto.op"
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX")
 LAUNCH = ("HARNESS_NONCE", "HARNESS_LOG", "HARNESS_TRUTH_ROWS")
 """Variables that a process with a clean environment takes from its ancestors."""
+TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
+"""Modules that are torchrun."""
 MAX_ANCESTORS = 64
 RECORDED_BY = "HARNESS_RECORDED_BY"
 """The process that records for a rank, and the rank: "<process>:<rank>". Its children inherit it."""
@@ -54,11 +56,11 @@ def install() -> None:
         if name in sys.modules:
             _wrap(sys.modules[name])
     sys.meta_path.insert(0, _Finder())
-    if is_rank:
+    if is_rank or is_torchrun(command_line()):
         try:
             from . import outside_process
 
-            outside_process.start("rank")
+            outside_process.start("rank" if is_rank else "agent")
         except Exception as error:
             say(f"cannot record this process: {error!r}")
 
@@ -226,6 +228,32 @@ def started_by_torchrun(environment: Mapping[str, str]) -> bool:
         return b"LOCAL_RANK=" not in Path(f"/proc/{os.getppid()}/environ").read_bytes()
     except OSError:
         return False
+
+
+def is_torchrun(words: Sequence[str]) -> bool:
+    """Return whether a command line is that of torchrun, as a script or a module.
+
+    It is recorded from its first moment: its options may be wrong, and it may be ended before it knows them.
+    """
+    left = iter(words[1:])
+    for word in left:
+        if word == "-m":
+            return next(left, "") in TORCHRUN
+        if word == "-c":
+            return False
+        if word in {"-X", "-W"}:
+            next(left, "")
+        elif not word.startswith("-"):
+            return os.path.basename(word) == "torchrun"
+    return False
+
+
+def command_line() -> list[str]:
+    """Return the command line of this process, the interpreter's options included."""
+    try:
+        return Path("/proc/self/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+    except OSError:
+        return list(getattr(sys, "argv", []))
 
 
 def log_of_the_container() -> int:

@@ -149,19 +149,12 @@ def write(event: dict[str, Any]) -> None:
 def _arguments() -> list[str]:
     """Return the command line of this process, or as much of it as fits a frame."""
     room, kept = MAX_COMMAND, []
-    for word in _command_line():
+    for word in outside.command_line():
         if room <= 0:
             break
         kept.append(word[: min(MAX_ARGUMENT, room)])
         room -= len(word)
     return kept
-
-
-def _command_line() -> list[str]:
-    try:
-        return Path("/proc/self/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
-    except OSError:
-        return list(sys.argv)
 
 
 def _limit() -> dict[str, Any]:
@@ -293,7 +286,7 @@ def wrap_uploader(module: ModuleType) -> None:
 @functools.lru_cache(maxsize=1)
 def uploads_for() -> str:
     """Return the process that started this upload process of the client, or "" in another process."""
-    words = _command_line()
+    words = outside.command_line()
     if "pluto.sync" not in words or "--parent-pid" not in words[:-1]:
         return ""
     return _identity_of(words[words.index("--parent-pid") + 1])

@@ -383,6 +383,69 @@ def test_a_timeout_of_the_script_that_ended_torchrun_is_told(judged, limit, afte
     assert (f"`{limit}` of its script ended torchrun of rank 0 after step 5" in verdict.explanation) is told
 
 
+def without_ranks(job: bundles.Job, *, trains: bool, seen: str = "", limit: str = "") -> bundles.Job:
+    """Record that each pod's torchrun ended before it started a rank. `trains`: the next one trained."""
+    if trains:
+        together(job)
+    else:
+        recorded(job)
+    for index in range(job.nodes):
+        pod = PodEvents(job, index)
+        pod.agent(5, "--nnodes=2", script="prepare.py")
+        if limit:
+            start = job.processes[-1]
+            ended = int(bundles.START.timestamp() * 1000) - 1000
+            job.processes[-1] = start.model_copy(update={"limit": limit, "limit_since_ms": ended})
+        if "result" in seen:
+            pod.result(5, "raised", "RendezvousTimeoutError: \nTraceback")
+        if "end" in seen:
+            pod.end(5, 2, "exit")
+    return job
+
+
+@pytest.mark.parametrize(
+    ("seen", "limit", "cause", "said"),
+    [
+        ("", "", "rank.exited_early", "torchrun left before it started a rank: its record has no end"),
+        (
+            "",
+            "timeout 8",
+            "rank.exit_code_masked",
+            "`timeout 8` of its script ended torchrun before it started a rank",
+        ),
+        ("end", "", "rank.exit_code_masked", "torchrun ended with exit code 2 before it started a rank"),
+        ("result", "", "rank.exit_code_masked", "before it started a rank: RendezvousTimeoutError"),
+    ],
+    ids=["killed", "by a timeout", "by its options", "alone in the rendezvous"],
+)
+@pytest.mark.parametrize("trains", [True, False], ids=["and the next one trained", "and nothing trained"])
+def test_a_torchrun_that_starts_no_rank_is_no_pass(judged, trains, seen, limit, cause, said):
+    """Contract: its exit code counts as that of one whose ranks came so far."""
+    job = without_ranks(bundles.healthy(), trains=trains, seen=seen, limit=limit)
+    verdict = judged(with_script(job, "torchrun prepare.py || true\ntorchrun train.py"))
+    assert (verdict.verdict, verdict.cause) == ("FAIL", cause), verdict.explanation
+    assert said in verdict.explanation
+
+
+def test_a_torchrun_that_prints_its_help_fails_nothing(judged):
+    job = together(bundles.healthy())
+    pod = PodEvents(job, 0)
+    pod.agent(5, "--help")
+    pod.end(5, 0)
+    assert judged(with_script(job, "torchrun --help\ntorchrun train.py")).verdict == "PASS"
+
+
+def test_a_torchrun_that_is_tried_again_before_it_started_a_rank_hides_nothing(judged):
+    job = recorded(bundles.healthy())
+    for index in range(job.nodes):
+        pod = PodEvents(job, index)
+        pod.agent(5, "--nnodes=2")
+        pod.result(5, "raised", "RendezvousTimeoutError")
+        pod.end(5, 1, "exception")
+        pod.torchrun(index)
+    assert judged(with_script(job, "until torchrun train.py; do sleep 1; done")).verdict == "PASS"
+
+
 def test_a_restart_that_is_masked_names_the_rank_that_failed_and_not_its_peer(judged):
     """The last start failed only because the first agent was gone already."""
     job = recorded(bundles.healthy())

@@ -13,6 +13,7 @@ from mounting import lay_out
 
 from harness.evidence.process_records import ProcessEnd, ProcessLine, ProcessStart, decode
 from harness.launch import recorder
+from harness.workers import outside
 
 NONCE = "0123abcd"
 RANK = {"RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": "0"}
@@ -175,3 +176,33 @@ def test_the_timeout_around_a_rank_is_recorded(folder: Path) -> None:
     assert isinstance(start, ProcessStart)
     assert start.limit == "timeout -k 5 2m"
     assert abs((start.limit_since_ms or 0) / 1000 - began) < 2
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_a_torchrun_is_recorded_before_it_reads_its_options(folder: Path, python: str) -> None:
+    log, torchrun = folder.parent / "log", folder.parent / "torchrun"
+    log.touch()
+    torchrun.write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
+    given = {"PYTHONPATH": str(folder), "HARNESS_NONCE": NONCE, "HARNESS_LOG": str(log), "RANK": "1"}
+    words = [python, "-u", str(torchrun), "--no-such-option"]
+    assert subprocess.run(words, env=given, check=False, capture_output=True).returncode == 2
+    start, end = (event for line in log.read_text().splitlines() for event in decode(NONCE, line, "pod-0"))
+    assert isinstance(start, ProcessStart)
+    assert isinstance(end, ProcessEnd)
+    assert (start.role, end.code) == ("agent", 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "is_torchrun"),
+    [
+        ("python3 /usr/bin/torchrun --nnodes=2 train.py", True),
+        ("python3 -u -X dev -m torch.distributed.run train.py", True),
+        ("python3 -m torch.distributed.launch train.py", True),
+        ("python3 -W ignore train.py /usr/bin/torchrun", False),
+        ("python3 -c torchrun", False),
+        ("python3 -", False),
+        ("python3", False),
+    ],
+)
+def test_torchrun_is_known_by_its_command_line(words: str, is_torchrun: bool) -> None:
+    assert outside.is_torchrun(words.split()) == is_torchrun
