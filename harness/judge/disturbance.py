@@ -37,7 +37,7 @@ UNEXPLAINED = {
 _UNSERVICED = {
     *("rank.tracker_unreachable", "rendezvous.dns", "rendezvous.timeout", "rendezvous.unreachable"),
     *("dns.server_silent", "dns.server_refused", "dns.server_failed", "dns.no_record"),
-    *("peer.never_came", "unification.no_run"),
+    *("dns.differs_by_node", "peer.never_came", "unification.no_run"),
 }
 """What follows where the address of a Service leads nowhere."""
 _TAKEN_DOWN = {
@@ -49,8 +49,7 @@ _TAKEN_DOWN = {
     "rank.restarted",
 }
 _NOT_STARTED = {
-    "image.config",
-    "scheduling.not_started",
+    *("image.config", "scheduling.not_started", "scheduling.sandbox_failed", "scheduling.volume_failed"),
     *_OUT_OF_TIME,
     "rank.missing",
     "rendezvous.timeout",

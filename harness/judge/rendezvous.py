@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from harness.core.causes import CauseId
 from harness.evidence import torchrun
+from harness.evidence.objects import mapping
 from harness.evidence.schema import Asked, RendezvousSnapshot
 from harness.evidence.torchrun import Agent
 from harness.judge import services, worlds
@@ -94,7 +95,7 @@ def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
     told = (
         _alone(case, scene)
         or _process(scene)
-        or _dns(scene, services.problem(case))
+        or _dns(case, scene, services.problem(case))
         or _tcp(scene)
         or _id(scene)
         or _size(scene)
@@ -172,7 +173,7 @@ def _instead(scene: Scene, node: Node) -> str:
     return f"no torchrun runs there, only {', '.join(own[:3]) or 'a shell'}"
 
 
-def _dns(scene: Scene, service: ServiceProblem | None) -> Told:
+def _dns(case: Case, scene: Scene, service: ServiceProblem | None) -> Told:
     """Detect that a container cannot resolve the rendezvous host."""
     blind = [node for node in scene.waiting if node.addresses == [] and not node.reached]
     if not blind:
@@ -181,7 +182,21 @@ def _dns(scene: Scene, service: ServiceProblem | None) -> Told:
     cause = blind[0].cause(("dns.", "address."), "rendezvous.dns")
     if cause in services.NAMES and service and service.service in blind[0].host.split(".")[1:2]:
         return service.cause, blind, f"{text}: {service.text}"
+    resolved = [n for n in scene.nodes if n.addresses and n.host == blind[0].host and _by_dns(case, n)]
+    machines = {case.pods[node.index].node for node in blind}
+    if cause == "dns.no_record" and resolved and not machines & {case.pods[n.index].node for n in resolved}:
+        where = f"who answers on node {listed(sorted(map(str, machines)))} is not the cluster's DNS"
+        return "dns.differs_by_node", blind, f"{text}. {_places(resolved)} resolved it, so {where}"
     return cause, blind, text
+
+
+def _by_dns(case: Case, node: Node) -> bool:
+    """Return whether a node had the address of the rendezvous host from DNS, and not from its /etc/hosts.
+
+    A kubelet writes a pod's own names there, the host name and the full one. `pod.subdomain` is neither.
+    """
+    own = mapping(case.pods[node.index].last.object, "status").get("podIP")
+    return own not in (node.addresses or []) or node.host.count(".") == 1
 
 
 def _tcp(scene: Scene) -> Told:

@@ -5,12 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.core.causes import CauseId
+from harness.core.clock import seconds
 from harness.evidence import messages
 from harness.evidence.fitting import never_fits
 from harness.evidence.objects import ObjectState, Pod, items, mapping
 from harness.judge import containers
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, found, passed, unknown
+
+_KEPT_FROM_STARTING: dict[str, CauseId] = {
+    "FailedCreatePodSandBox": "scheduling.sandbox_failed",
+    "NetworkNotReady": "scheduling.sandbox_failed",
+    "FailedMount": "scheduling.volume_failed",
+    "FailedAttachVolume": "scheduling.volume_failed",
+    "FailedMapVolume": "scheduling.volume_failed",
+}
+"""Reason of a warning about a pod that has a node → what keeps its containers from starting."""
+LASTING_SECONDS = 5.0
+"""The kubelet tries again. What it says once may be over."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +138,19 @@ def scheduling(case: Case) -> Finding:
     idle = [index for index, pod in case.pods.items() if pod.node and not case.started(index)]
     if any(containers.holds_back(case, index) for index in idle):
         return unknown("scheduling", "see containers", ranks=case.ranks_of(*idle))
+    kept = {index: told for index in idle if (told := _kept_from_starting(case, index)) is not None}
+    if kept:
+        index, told = next(iter(kept.items()))
+        reason, message = (str(told.object.get(name, "")) for name in ("reason", "message"))
+        alike = [i for i, other in kept.items() if other.object.get("reason") == reason]
+        return found(
+            "scheduling",
+            _KEPT_FROM_STARTING[reason],
+            f"no container of {case.place(index)} could start: {reason}: {message}",
+            details=[f"neither could one of {names(case.ranks_of(*alike[1:]))}"] if alike[1:] else [],
+            ranks=case.ranks_of(*alike),
+            evidence=[kept[i].ref for i in alike],
+        )
     if case.timed_out and idle and not any(blocked(case, index) for index in case.pods):
         return found(
             "scheduling",
@@ -140,3 +165,16 @@ def scheduling(case: Case) -> Finding:
         return unknown("scheduling", f"no node was recorded for the pod of {names(case.ranks_of(unseen[0]))}")
     where = ", ".join(f"{names(case.ranks_of(i))} got node {pod.node}" for i, pod in case.pods.items())
     return passed("scheduling", where, [pod.last.ref for pod in case.pods.values()])
+
+
+def _kept_from_starting(case: Case, index: int) -> ObjectState | None:
+    """Return the last warning that says why a pod with a node starts no container, if it lasted."""
+    pod = case.pods[index]
+    told = [
+        seen
+        for seen in case.bundle.history("event")
+        if mapping(seen.object, "involvedObject").get("uid") == pod.last.uid
+        and seen.object.get("reason") in _KEPT_FROM_STARTING
+    ]
+    times = [at for seen in told if (at := seconds(seen.received_at)) is not None]
+    return told[-1] if times and max(times) - min(times) >= LASTING_SECONDS else None

@@ -379,6 +379,42 @@ def test_a_rank_without_a_pod(judged):
     assert "no leader" in verdict.explanation
 
 
+def kept_from_starting(job, reason, message, *times):
+    """Keep the pod of rank 1 from starting, as its kubelet says at these seconds."""
+    job.drop_pod(1)
+    job.pod(1, 6, "Pending", {"waiting": {"reason": "ContainerCreating"}})
+    uid = next(s.object["metadata"]["uid"] for k, s in reversed(job.objects) if k == "pod")
+    event = {"reason": reason, "type": "Warning", "message": message}
+    about = {"involvedObject": {"kind": "Pod", "name": job.pod_name(1), "uid": uid}}
+    for when in times:
+        job.see("event", when, {"metadata": {"name": "e", "uid": "e"}} | event | about)
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "cause"),
+    [
+        ("FailedCreatePodSandBox", 'failed to find plugin "ptp"', "scheduling.sandbox_failed"),
+        ("NetworkNotReady", "cni plugin not initialized", "scheduling.sandbox_failed"),
+        ("FailedMount", 'configmap "settings" not found', "scheduling.volume_failed"),
+        ("FailedAttachVolume", "Multi-Attach error for volume", "scheduling.volume_failed"),
+    ],
+)
+def test_what_keeps_a_pod_from_starting_is_told(judged, reason, message, cause):
+    """Contract: the kubelet's own words are the cause, however the job was ended meanwhile."""
+    job = stuck(bundles.healthy(), keep=3)
+    kept_from_starting(job, reason, message, 7, 9, 15)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", cause, [1])
+    assert message in verdict.explanation
+
+
+def test_a_warning_of_a_moment_keeps_no_pod_from_starting(judged):
+    """Contract: the kubelet tries again, so that what it said once proves nothing."""
+    job = stuck(bundles.healthy(), keep=3)
+    kept_from_starting(job, "FailedMount", "timed out waiting for the cache", 7, 8)
+    assert judged(job).cause != "scheduling.volume_failed"
+
+
 def test_ranks_on_one_node(judged):
     """Contract: ranks that share a node where two were asked for are a FAIL of their own."""
     job = bundles.healthy()

@@ -4,7 +4,7 @@ import bundles
 import pytest
 from bundles import at
 
-from harness.evidence.schema import Process, RendezvousSnapshot
+from harness.evidence.schema import Asked, Process, RendezvousSnapshot
 from harness.evidence.truth_records import TruthRow
 from harness.judge import judge
 from harness.workers import truth_frames
@@ -65,6 +65,27 @@ def test_names_do_not_resolve(judged):
     verdict = judged(job, inspection(job, 0), seen)
     assert (verdict.cause, verdict.ranks) == ("rendezvous.dns", [1])
     assert "could not resolve MASTER_ADDR nope" in verdict.explanation
+
+
+def absent(seen):
+    """Make netcheck say in one container that the rendezvous host does not exist."""
+    asked = {f"{HOST}:1234": Asked(outcome="dns.no_record", text=f"no such name: tried {HOST}.")}
+    return seen.model_copy(update={"resolved": {HOST: []}, "connected": [], "asked": asked})
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_name_that_the_pods_of_one_node_do_not_know(judged, index):
+    """Contract: where a pod of another node resolves it, the Service is not to blame."""
+    job = bundles.healthy()
+    seen = [absent(inspection(job, at)) if at == index else inspection(job, at) for at in range(2)]
+    verdict = judged(job, *seen)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "dns.differs_by_node", [index])
+    assert f"who answers on node e2e-worker{index + 1} is not the cluster's DNS" in verdict.explanation
+
+
+def test_a_name_that_no_pod_knows_is_missing(judged):
+    job = bundles.healthy()
+    assert judged(job, *(absent(inspection(job, at)) for at in range(2))).cause == "dns.no_record"
 
 
 def test_another_port(judged):
