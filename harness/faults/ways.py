@@ -51,7 +51,7 @@ def family(fault: Fault) -> str | None:
         return "acceptance"
     cause = fault.expect.cause if fault.expect else None
     name = cause.partition(".")[0] if cause else None
-    return "rendezvous" if cause in NETCHECK or name == "service" else name
+    return "rendezvous" if cause in NETCHECK or name in {"dns", "service"} else name
 
 
 def outcome(fault: Fault) -> str:

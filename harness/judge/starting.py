@@ -138,10 +138,10 @@ def scheduling(case: Case) -> Finding:
     idle = [index for index, pod in case.pods.items() if pod.node and not case.started(index)]
     if any(containers.holds_back(case, index) for index in idle):
         return unknown("scheduling", "see containers", ranks=case.ranks_of(*idle))
-    kept = {index: told for index in idle if (told := _kept_from_starting(case, index)) is not None}
+    kept = {index: warning for index in idle if (warning := _kept_from_starting(case, index)) is not None}
     if kept:
-        index, told = next(iter(kept.items()))
-        reason, message = (str(told.object.get(name, "")) for name in ("reason", "message"))
+        index, last = next(iter(kept.items()))
+        reason, message = (str(last.object.get(name, "")) for name in ("reason", "message"))
         alike = [i for i, other in kept.items() if other.object.get("reason") == reason]
         return found(
             "scheduling",
