@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache
 
 from harness.evidence.reader import Bundle
 from harness.evidence.tracker_records import Point
@@ -101,6 +103,7 @@ def compare(truths: Iterable[Truth], recorded: Recorded) -> Comparison:
             claims.setdefault(metric, []).append(truth)
         for metric in dict.fromkeys(block.metric for block in truth.blocks):
             blocks.setdefault(metric, []).append(truth)
+    ascending = cache(lambda metric: sorted(recorded.shared.get(metric, NONE)))
     disputed = {metric: _disputed(owners, metric) for metric, owners in claims.items() if len(owners) > 1}
     for truth in truths:
         result.arrived[truth.rank] = 0
@@ -112,7 +115,10 @@ def compare(truths: Iterable[Truth], recorded: Recorded) -> Comparison:
             _compare_rows(truth, metric, rows, owners, steps, recorded.shared.get(metric, NONE), result)
         for block in truth.blocks:
             holders = {one.rank: one for one in blocks[block.metric] + claims.get(block.metric, [])}
-            _compare_block(truth, block, holders.values(), recorded.shared.get(block.metric, NONE), result)
+            all_steps = ascending(block.metric)
+            here = all_steps[bisect_left(all_steps, block.first) : bisect_right(all_steps, block.last)]
+            series = recorded.shared.get(block.metric, NONE)
+            _compare_block(truth, block, holders.values(), here, series, result)
     for metric, series in recorded.shared.items():
         if metric.startswith(OWN_METRICS):
             continue
@@ -143,12 +149,19 @@ def _unclaimed(series: Series, owners: list[Series], ranges: list[tuple[int, int
     """Return the steps in the run that no rank logged."""
     if any(rows.same_steps(series) for rows in owners):
         return []
-    return [
-        step
-        for step in series
-        if not any(step in rows for rows in owners)
-        and not any(first <= step <= last for first, last in ranges)
-    ]
+    firsts, lasts = list[int](), list[int]()
+    for first, last in sorted(ranges):
+        if lasts and first <= lasts[-1]:
+            lasts[-1] = max(lasts[-1], last)
+        else:
+            firsts.append(first)
+            lasts.append(last)
+
+    def in_a_block(step: int) -> bool:
+        at = bisect_right(firsts, step) - 1
+        return at >= 0 and step <= lasts[at]
+
+    return [step for step in series if not in_a_block(step) and not any(step in rows for rows in owners)]
 
 
 def _compare_rows(
@@ -179,11 +192,18 @@ def _compare_rows(
 
 
 def _compare_block(
-    truth: Truth, block: TruthBlock, holders: Iterable[Truth], series: Series, result: Comparison
+    truth: Truth,
+    block: TruthBlock,
+    holders: Iterable[Truth],
+    here: list[int],
+    series: Series,
+    result: Comparison,
 ) -> None:
-    """Compare a block with the run. `holders` are the ranks that logged anything of its metric."""
+    """Compare a block with the run. `holders` are the ranks that logged anything of its metric.
+
+    `here` are the steps in `series`, the run's rows of the metric, that lie between the block's.
+    """
     own = truth.rows.get(block.metric, NONE)
-    here = sorted(step for step in series if block.first <= step <= block.last)
     if len(here) == block.count and _digest(block, here, series) == block.sha256:
         new = len(here) if block.kept else sum(step not in own for step in here)
         result.compared += new
