@@ -192,7 +192,7 @@ def _endpoints(kube: Kube, name: Controller) -> None:
     if lost and any(_ready(pod) for pod in pods):
         services = ", ".join(s["metadata"]["name"] for s in lost)
         raise HarnessError(
-            f"Service {services} in {namespace} selects no pod, so nothing passes its webhooks",
+            f"Service {services} in {namespace} selects no pod: no endpoint, and nothing passes its webhooks",
             hint=f"compare its selector with the labels: `kubectl -n {namespace} get pods --show-labels`",
             cause="controllers.webhook_not_serving",
         )
