@@ -174,7 +174,7 @@ def run_fresh(attached: Attached) -> Finding:
 
 
 def in_mode_noop(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
-    """Return a sentence about those of these ranks whose clients were told to send nothing, or []."""
+    """Return a sentence that names which of `ranks` made their client with mode='noop', or []."""
     noop = {t.rank for t in truths for a in t.attempts for one in a.settings if one.mode == "noop"}
     who = noop.intersection(ranks)
     return [f"the client of {names(who)} was made with mode='noop', which sends nothing"] if who else []

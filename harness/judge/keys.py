@@ -19,9 +19,9 @@ from harness.judge.truth import Truth
 CHECK: Final[CheckId] = "keys"
 NONE = "NoneType"
 NOOP = "the mode of the run is noop"
-"""Begins the reason of a run that its program told to send nothing."""
+"""The beginning of the reason why a run in mode noop sends nothing."""
 OFF = "sync_process_enabled is False"
-"""Begins the reason of a run without the client's process that uploads."""
+"""The beginning of the reason why a run without the client's upload process sends nothing."""
 _UPLOADS_OFF = "leave sync_process_enabled out of the settings: without that process nothing is uploaded"
 SHOWN_KEYS = 3
 Records = dict[int, Truth | None]

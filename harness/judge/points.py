@@ -203,9 +203,9 @@ def _compare_block(
 
     `here` are the steps in `series`, the run's rows of the metric, that lie between the block's.
     """
-    own = truth.rows.get(block.metric, NONE)
+    own = NONE if block.kept else truth.rows.get(block.metric, NONE)
     if len(here) == block.count and _digest(block, here, series) == block.sha256:
-        new = len(here) if block.kept else sum(step not in own for step in here)
+        new = sum(step not in own for step in here)
         result.compared += new
         result.arrived[truth.rank] += new
         return
@@ -216,7 +216,6 @@ def _compare_block(
     if block.ordered is False or block.count > block.last - block.first + 1:
         result.undecided.append((truth.rank, block))  # Rows replaced others, and nothing says which stayed.
         return
-    own = NONE if block.kept else own
     for other in holders:
         steps = other.rows.get(block.metric, NONE) if other is not truth else NONE
         overlap = [

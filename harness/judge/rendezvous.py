@@ -185,7 +185,7 @@ def _dns(case: Case, scene: Scene, service: ServiceProblem | None) -> Told:
     resolved = [n for n in scene.nodes if n.addresses and n.host == blind[0].host and _by_dns(case, n)]
     machines = {case.pods[node.index].node for node in blind}
     if cause == "dns.no_record" and resolved and not machines & {case.pods[n.index].node for n in resolved}:
-        where = f"who answers on node {listed(sorted(map(str, machines)))} is not the cluster's DNS"
+        where = f"the DNS that answers on node {listed(sorted(map(str, machines)))} is another or out of date"
         return "dns.differs_by_node", blind, f"{text}. {_places(resolved)} resolved it, so {where}"
     return cause, blind, text
 

@@ -23,6 +23,7 @@ from harness.judge.attempt import Attempt
 from harness.judge.case import Case
 from harness.judge.finding import counted
 from harness.judge.rows import Rows
+from harness.workers.ground_truth import BLOCK_ROWS
 
 _READ: WeakKeyDictionary[Bundle, dict[tuple[int, str], Truth]] = WeakKeyDictionary()
 
@@ -230,7 +231,8 @@ def _cut(truth: Truth, number: int, attempt: Attempt) -> str:
 
     Its frames have no gap, and a rank writes a frame for each row before it logs the row. So only a rank that
     recorded very fast can have logged rows without a frame. These rows are still known when the next attempt
-    starts at a step that the cut-off attempt had recorded, because it then logs them again.
+    starts at a step that the cut-off attempt had recorded, because it then logs them again. Past the row
+    limit a block of rows may be missing, so the next attempt must have logged as many further ones.
     """
     if not attempt.dense and not attempt.blocks:
         return ""
@@ -238,11 +240,13 @@ def _cut(truth: Truth, number: int, attempt: Attempt) -> str:
     apart = [
         metric
         for metric, (_, last) in attempt.steps.items()
-        if metric not in following.steps or following.steps[metric][0] > last + 1
+        if metric not in following.steps
+        or (begun := following.steps[metric][0]) > last + 1
+        or (attempt.blocks and following.counts[metric] - (last + 1 - begun) < BLOCK_ROWS - 1)
     ]
     if not apart:
         return ""
-    limit = ", past the row limit (HARNESS_TRUTH_ROWS, 200000)" if attempt.blocks else ""
+    limit = ", past the row limit (HARNESS_TRUTH_ROWS)" if attempt.blocks else ""
     return f"it was cut after {attempt.count} rows{limit}, and may have logged more of {apart[0]}"
 
 

@@ -139,6 +139,17 @@ def test_restart_past_the_row_limit_that_leaves_rows_unknown(
     assert "HARNESS_TRUTH_ROWS" in verdict.explanation
 
 
+def test_restart_past_the_row_limit_that_ends_before_the_killed_life_did(
+    judged: Judged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract: rows behind the last block are known only if the next life logged them again."""
+    job = lives_past_the_limit(tmp_path, monkeypatch, told(range(2430)), told(range(2000, 2200)))
+    job.points = [point for point in job.points if not (point.metric == "loss/node0" and point.step >= 2200)]
+    verdict = judged(job)
+    assert verdict.verdict == "UNKNOWN", verdict.explanation
+    assert "HARNESS_TRUTH_ROWS" in verdict.explanation
+
+
 def again(job: bundles.Job, rank: int, *, at_ms: int = 4000, whole: bool = False) -> None:
     """Make one rank record a part, and all in a second process with the same count of torchrun."""
     pod, truth = job.pod_name(rank), job.truth[rank]

@@ -90,7 +90,7 @@ def test_service_that_selects_no_pod_is_named() -> None:
     ids=["its slice is late", "its pod starts", "its pods are being replaced", "it serves"],
 )
 def test_service_that_is_about_to_serve_is_no_error(namespace: Namespace) -> None:
-    """Contract: after a pause a pod is Ready before its EndpointSlice says so."""
+    """Contract: after a pause, a pod can be Ready before its EndpointSlice lists it."""
     readiness._endpoints(cast(Kube, namespace), "jobset")
 
 
