@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from harness.evidence.truth_records import (
     TruthAccount,
+    TruthBatching,
     TruthBlock,
     TruthClient,
     TruthCode,
@@ -33,6 +34,7 @@ OUTSIDE = "outside"
 
 _AsItIs = (
     TruthAccount
+    | TruthBatching
     | TruthBlock
     | TruthClient
     | TruthCode
@@ -45,6 +47,7 @@ _AsItIs = (
 )
 _AS_THEY_ARE: dict[str, type[_AsItIs]] = {
     "account": TruthAccount,
+    "batching": TruthBatching,
     "init": TruthInit,
     "left": TruthLeft,
     "settings": TruthSettings,

@@ -185,6 +185,14 @@ class TruthRewrite(Record):
     why: str
 
 
+class TruthBatching(Record):
+    """From here on the rank recorded so fast that a kill may hide rows it was about to log."""
+
+    kind: Literal["batching"] = "batching"
+    rows: int
+    """The number of rows for which a frame waits."""
+
+
 class TruthGap(Record):
     """Frames missing from the log between two sequence numbers."""
 
@@ -196,6 +204,7 @@ class TruthGap(Record):
 TruthLine = Annotated[
     TruthStart
     | TruthRow
+    | TruthBatching
     | TruthBlock
     | TruthClient
     | TruthCode

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from harness.evidence.columns import Columns, Part
 from harness.evidence.truth_records import (
     TruthAccount,
+    TruthBatching,
     TruthBlock,
     TruthClient,
     TruthCode,
@@ -55,6 +56,8 @@ class Attempt:
     """metric → its first and last step."""
     settings: list[TruthSettings] = field(default_factory=list)
     """How it made the client, once for each init."""
+    batch: int = 1
+    """The number of rows for which its frames waited when it recorded fast."""
     gaps: int = 0
     fault: str = ""
     """Why the recorder around the client failed, or ""."""
@@ -95,6 +98,7 @@ class Attempt:
         self,
         number: int,
         line: TruthAccount
+        | TruthBatching
         | TruthBlock
         | TruthClient
         | TruthCode
@@ -119,6 +123,8 @@ class Attempt:
             self.account, self.accounted = line, self.count
         elif isinstance(line, TruthMetrics):
             self.metrics |= {metric: (count, sha256) for metric, count, sha256 in line.metrics}
+        elif isinstance(line, TruthBatching):
+            self.batch = line.rows
         elif isinstance(line, TruthGap):
             self.gaps += 1
         elif isinstance(line, TruthSettings):

@@ -19,6 +19,7 @@ from harness.evidence.worlds import PATH, PodProcesses, RankLife
 from harness.judge import hiding, retries, time_limits
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, counted, found, passed, unknown
+from harness.workers import outside
 
 _OF_A_PEER = re.compile(
     r"[Cc]onnection (closed|reset|was)|Broken pipe|Socket closed|SignalException|\bgloo\b.*recv"
@@ -138,22 +139,23 @@ def _of_agents(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
 
 
 def _before_any_rank(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
-    """Yield each torchrun that did not come so far as to start a rank."""
+    """Yield each torchrun, or other launcher, that ended before it started a rank."""
     ranks, before = case.ranks_of(index), "before it started a rank"
     for agent in case.processes[index].agents_without_ranks:
         if agent.id in repeated or not retries.agent_failed(agent):
             continue
         errors = [event.error.splitlines()[0] for event in (agent.result, agent.end) if event and event.error]
+        name = outside.launcher(agent.argv) or "torchrun"
         code = (agent.end.code if agent.end is not None else None) or 1
         unseen = agent.result is None and agent.end is None
         at = _end_of_pod(case, index) if unseen else agent.last_ms / 1000
         cause: CauseId = "rank.exit_code_masked"
         if limit := time_limits.reached(agent, at):
-            text = f"{limit} of its script ended torchrun {before}"
+            text = f"{limit} of its script ended {name} {before}"
         elif unseen:
-            cause, text = "rank.exited_early", f"torchrun left {before}: its record has no end"
+            cause, text = "rank.exited_early", f"{name} left {before}: its record has no end"
         else:
-            text = f"torchrun {_ended(code)} {before}{f': {errors[0]}' if errors else ''}"
+            text = f"{name} {_ended(code)} {before}{f': {errors[0]}' if errors else ''}"
         peer = bool(errors) and _OF_A_PEER.search(errors[0]) is not None
         yield BadEnd(cause, ranks, text, at, None if unseen else code, peer, agent.ref)
 

@@ -231,18 +231,20 @@ def _cut(truth: Truth, number: int, attempt: Attempt) -> str:
 
     Its frames have no gap, and a rank writes a frame for each row before it logs the row. So only a rank that
     recorded very fast can have logged rows without a frame. These rows are still known when the next attempt
-    starts at a step that the cut-off attempt had recorded, because it then logs them again. Past the row
-    limit a block of rows may be missing, so the next attempt must have logged as many further ones.
+    starts at a step that the cut-off attempt had recorded, because it then logs them again. As many rows as
+    a frame or, past the row limit, a block holds may be missing, so the next attempt must have logged as many
+    further ones.
     """
     if not attempt.dense and not attempt.blocks:
         return ""
+    hidden = (BLOCK_ROWS if attempt.blocks else attempt.batch) - 1
     following = next(one for one in truth.attempts[number + 1 :] if not one.is_child)
     apart = [
         metric
         for metric, (_, last) in attempt.steps.items()
         if metric not in following.steps
         or (begun := following.steps[metric][0]) > last + 1
-        or (attempt.blocks and following.counts[metric] - (last + 1 - begun) < BLOCK_ROWS - 1)
+        or (hidden and following.counts[metric] - (last + 1 - begun) < hidden)
     ]
     if not apart:
         return ""

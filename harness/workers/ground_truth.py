@@ -59,6 +59,7 @@ class Recorder:
         self._root = hashlib.sha256()
         self._pending: list[list[Any]] = []
         self._credit, self._credited = AT_ONCE_IN_A_ROW, time.monotonic()
+        self._batching = False
         self._blocks: dict[str, list[tuple[str, int, float]]] = {}
         self._metrics: dict[str, tuple[int, Any]] = {}
         self._kept: dict[str, KeptRows] = {}
@@ -241,11 +242,17 @@ class Recorder:
         self._write({**head, "kept": True, "ordered": True, **again})
 
     def _may_write_at_once(self) -> bool:
-        """Whether this row gets a frame of its own, by a budget that fills up again with time."""
+        """Whether this row gets a frame of its own, by a budget that fills up again with time.
+
+        The first row that has to wait is announced, because a kill may hide it.
+        """
         now = time.monotonic()
         filled = self._credit + (now - self._credited) * AT_ONCE_PER_SECOND
         self._credit, self._credited = min(AT_ONCE_IN_A_ROW, filled), now
         if self._credit < 1:
+            if not self._batching:
+                self._batching = True
+                self._write({"k": "batching", "rows": ROWS_PER_FRAME})
             return False
         self._credit -= 1
         return True

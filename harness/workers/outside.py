@@ -23,7 +23,13 @@ CLIENT = "pluto.op"
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX")
 LAUNCH = ("HARNESS_NONCE", "HARNESS_LOG", "HARNESS_TRUTH_ROWS")
 """Variables that a process with a clean environment takes from its ancestors."""
-TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
+_MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate launch",
+    "deepspeed.launcher.runner": "deepspeed",
+}
+"""Module of a launcher of ranks → its name."""
 """Modules that are torchrun."""
 MAX_ANCESTORS = 64
 RECORDED_BY = "HARNESS_RECORDED_BY"
@@ -56,7 +62,7 @@ def install() -> None:
         if name in sys.modules:
             _wrap(sys.modules[name])
     sys.meta_path.insert(0, _Finder())
-    if is_rank or is_torchrun(command_line()):
+    if is_rank or launcher(command_line()):
         try:
             from . import outside_process
 
@@ -230,22 +236,25 @@ def started_by_torchrun(environment: Mapping[str, str]) -> bool:
         return False
 
 
-def is_torchrun(words: Sequence[str]) -> bool:
-    """Return whether a command line is that of torchrun, as a script or a module.
+def launcher(words: Sequence[str]) -> str:
+    """Return the launcher of ranks that a command line runs, as a script or a module, or "".
 
     It is recorded from its first moment: its options may be wrong, and it may be ended before it knows them.
     """
     left = iter(words[1:])
     for word in left:
         if word == "-m":
-            return next(left, "") in TORCHRUN
+            return _MODULES.get(next(left, ""), "")
         if word == "-c":
-            return False
+            return ""
         if word in {"-X", "-W"}:
             next(left, "")
         elif not word.startswith("-"):
-            return os.path.basename(word) == "torchrun"
-    return False
+            name = os.path.basename(word)
+            if name == "accelerate" and next(left, "") == "launch":
+                return "accelerate launch"
+            return name if name in {"torchrun", "deepspeed"} else ""
+    return ""
 
 
 def command_line() -> list[str]:

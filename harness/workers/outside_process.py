@@ -89,8 +89,8 @@ def _identity_of(pid: str) -> str:
 def start(role: str = "python") -> None:
     """Record once that this process runs, and from now on how it ends. Never raises.
 
-    `role` is "rank" for a process that torchrun started as a rank, and "agent" for torchrun. Another process
-    matters when it initialises torch.distributed or starts Pluto's client.
+    `role` is "rank" for a process that torchrun started as a rank, and "agent" for torchrun or another
+    launcher. Another process matters when it initialises torch.distributed or starts Pluto's client.
     """
     state = _here()
     if state.started:

@@ -16,6 +16,7 @@ The JSON has "k" (kind), "r" (rank), "a" (attempt), "q" (seq), and by its kind
     {"k":"client","whole":bool,"sent":{m:[[first,last],...]},"unsent":{...},"error":text}
     {"k":"settings","mode":text,"uploads":bool,"queue":path}
     {"k":"fault","text":why_rows_may_be_missing}
+    {"k":"batching","rows":n}    from here on up to n - 1 rows may wait for the next frame
     {"k":"init","number":n,"same_run":bool}    the rows that follow came through the n-th init of the process
     {"k":"left","left":[[key, type, why, values, first_step, last_step], ...]}
     {"k":"account","handed":n,"logged":n,"left":n,"past":n,"unseen":text}

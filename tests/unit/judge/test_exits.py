@@ -427,6 +427,19 @@ def test_a_torchrun_that_starts_no_rank_is_no_pass(judged, trains, seen, limit, 
     assert said in verdict.explanation
 
 
+def test_another_launcher_that_starts_no_rank_is_named(judged):
+    """Contract: the exit code of accelerate and of deepspeed counts as that of torchrun."""
+    job = together(bundles.healthy())
+    pod = PodEvents(job, 0)
+    pod.start(
+        5, "agent", argv=["python3", "/usr/bin/accelerate", "launch", "--num_machines", "2", "train.py"]
+    )
+    pod.end(5, 1)
+    verdict = judged(with_script(job, "accelerate launch train.py || torchrun train.py"))
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "rank.exit_code_masked"), verdict.explanation
+    assert "accelerate launch ended with exit code 1 before it started a rank" in verdict.explanation
+
+
 def test_a_torchrun_that_prints_its_help_fails_nothing(judged):
     job = together(bundles.healthy())
     pod = PodEvents(job, 0)

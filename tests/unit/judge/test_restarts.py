@@ -20,6 +20,7 @@ from harness.evidence import extract
 from harness.evidence.schema import Check, Verdict
 from harness.evidence.truth_records import TruthEnd, TruthRow, TruthStart
 from harness.judge import judge
+from harness.workers import ground_truth
 from harness.workers.ground_truth import Recorder
 from harness.workers.truth_frames import digest
 
@@ -74,9 +75,9 @@ def test_torchrun_starts_the_ranks_again(judged: Judged) -> None:
 
 
 def lives_past_the_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *lives: list[tuple[int, float]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *lives: list[tuple[int, float]], row_limit: int = 100
 ) -> bundles.Job:
-    """A healthy job whose rank 0 was killed in each life but the last, far past the row limit."""
+    """A healthy job whose rank 0 was killed in each life but the last, far past the row limit of 100."""
     job, time_ms = bundles.healthy(), BEGAN
     job.points = [point for point in job.points if not point.metric.endswith("node0")]
     job.truth[0] = []
@@ -84,7 +85,7 @@ def lives_past_the_limit(
         fd = os.memfd_create("truth")
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restart))
         monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
-        recorder = Recorder(bundles.NONCE, 0, row_limit=100, fd=fd)
+        recorder = Recorder(bundles.NONCE, 0, row_limit=row_limit, fd=fd)
         began = time_ms
         for step, value in rows:
             time_ms += 1
@@ -148,6 +149,26 @@ def test_restart_past_the_row_limit_that_ends_before_the_killed_life_did(
     verdict = judged(job)
     assert verdict.verdict == "UNKNOWN", verdict.explanation
     assert "HARNESS_TRUTH_ROWS" in verdict.explanation
+
+
+@pytest.mark.parametrize(
+    ("end", "result"),
+    [(210, "UNKNOWN"), (223, "UNKNOWN"), (224, "PASS")],
+    ids=["before", "just before", "past"],
+)
+def test_restart_of_a_rank_that_logged_faster_than_it_was_recorded(
+    judged: Judged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: int, result: str
+) -> None:
+    """Contract: rows that waited for a frame when the rank was killed are known only if they came again."""
+    monkeypatch.setattr(ground_truth, "AT_ONCE_PER_SECOND", 0.0)
+    monkeypatch.setattr(ground_truth, "AT_ONCE_IN_A_ROW", 5.0)
+    job = lives_past_the_limit(
+        tmp_path, monkeypatch, told(range(219)), told(range(150, end)), row_limit=200_000
+    )
+    last = max(step for step, _ in told(range(150, end)))
+    job.points = [point for point in job.points if point.metric != "loss/node0" or point.step <= last]
+    verdict = judged(job)
+    assert verdict.verdict == result, verdict.explanation
 
 
 def again(job: bundles.Job, rank: int, *, at_ms: int = 4000, whole: bool = False) -> None:

@@ -193,16 +193,20 @@ def test_a_torchrun_is_recorded_before_it_reads_its_options(folder: Path, python
 
 
 @pytest.mark.parametrize(
-    ("words", "is_torchrun"),
+    ("words", "name"),
     [
-        ("python3 /usr/bin/torchrun --nnodes=2 train.py", True),
-        ("python3 -u -X dev -m torch.distributed.run train.py", True),
-        ("python3 -m torch.distributed.launch train.py", True),
-        ("python3 -W ignore train.py /usr/bin/torchrun", False),
-        ("python3 -c torchrun", False),
-        ("python3 -", False),
-        ("python3", False),
+        ("python3 /usr/bin/torchrun --nnodes=2 train.py", "torchrun"),
+        ("python3 -u -X dev -m torch.distributed.run train.py", "torchrun"),
+        ("python3 -m torch.distributed.launch train.py", "torchrun"),
+        ("python3 /opt/bin/accelerate launch --num_machines 2 train.py", "accelerate launch"),
+        ("python3 -m accelerate.commands.launch train.py", "accelerate launch"),
+        ("python3 /opt/bin/accelerate env", ""),
+        ("python3 /opt/bin/deepspeed --num_nodes 2 train.py", "deepspeed"),
+        ("python3 -W ignore train.py /usr/bin/torchrun", ""),
+        ("python3 -c torchrun", ""),
+        ("python3 -", ""),
+        ("python3", ""),
     ],
 )
-def test_torchrun_is_known_by_its_command_line(words: str, is_torchrun: bool) -> None:
-    assert outside.is_torchrun(words.split()) == is_torchrun
+def test_a_launcher_is_known_by_its_command_line(words: str, name: str) -> None:
+    assert outside.launcher(words.split()) == name
