@@ -60,13 +60,13 @@ def _agents(case: Case) -> dict[tuple[str, int], str]:
     }
 
 
-def _became_another(case: Case) -> set[tuple[str, int]]:
-    """Return (pod, process id) of each process that finished its runs and then became another program."""
+def _became_another(case: Case) -> dict[tuple[str, int], bool]:
+    """Map (pod, process id) of each process that became another program to whether its runs were finished."""
     return {
-        (of_pod.pod, process.pid)
+        (of_pod.pod, process.pid): any(not end.open for end in execs)
         for of_pod in case.processes.values()
         for process in of_pod.processes.values()
-        if any(end.how == "exec" and not end.open for end in process.ends)
+        if (execs := [end for end in process.ends if end.how == "exec"])
     }
 
 
@@ -105,9 +105,13 @@ class _Life:
     limit: int | None
     after_an_end: bool
     """Whether the process before it had ended in order, or became this one, and torchrun's count stayed."""
+    by_exec: bool = False
+    """Whether the process before it became this one before it had finished its runs."""
 
 
-def _lives(truth: Truth, agents: dict[tuple[str, int], str], became: set[tuple[str, int]]) -> Iterator[_Life]:
+def _lives(
+    truth: Truth, agents: dict[tuple[str, int], str], became: dict[tuple[str, int], bool]
+) -> Iterator[_Life]:
     before: Attempt | None = None
     for after in truth.own:
         life = _life(truth.rank, before, after, agents, became)
@@ -121,7 +125,7 @@ def _life(
     before: Attempt | None,
     after: Attempt,
     agents: dict[tuple[str, int], str],
-    became: set[tuple[str, int]],
+    became: dict[tuple[str, int], bool],
 ) -> _Life | None:
     """Return a process that came after another one of its rank, or after lives that recorded nothing."""
     start, first = after.start, before.start if before else None
@@ -135,9 +139,10 @@ def _life(
     if number is None and (before is None or not in_the_pod or _overlap(before, after)):
         return None
     place = (start.pod or "", start.pid or 0)
-    execed = first is not None and (first.pod, first.pid) == place and place in became
-    ended = number is None and before is not None and (before.end is not None or execed)
-    return _Life(rank, start.time_ms / 1000, start.pod or "", number, start.max_restarts, ended)
+    finished = became.get(place) if first is not None and (first.pod, first.pid) == place else None
+    ended = number is None and before is not None and (before.end is not None or bool(finished))
+    at, pod = start.time_ms / 1000, start.pod or ""
+    return _Life(rank, at, pod, number, start.max_restarts, ended, by_exec=finished is False)
 
 
 def _same_life(before: Attempt, after: Attempt) -> bool:
@@ -157,10 +162,11 @@ def _overlap(before: Attempt, after: Attempt) -> bool:
 
 def _unproven(lives: list[_Life]) -> Iterator[Restart]:
     for life in lives:
-        text = (
-            f"rank {life.rank} was started again at {clock(life.at)} in pod {life.pod}, and torchrun's count "
-        )
-        text += "of restarts did not change: a loop in the run script, or a second torchrun?"
+        text = f"rank {life.rank} was started again at {clock(life.at)} in pod {life.pod}, and torchrun's "
+        text += "count of restarts did not change: a loop in the run script, or a second torchrun?"
+        if life.by_exec:
+            text = f"rank {life.rank} in pod {life.pod} replaced itself by another program (os.exec) at "
+            text += f"{clock(life.at)}, before it had finished its run of Pluto's client"
         yield Restart(life.at, [life.rank], text, False, [f"truth/{life.rank}.jsonl"])
 
 

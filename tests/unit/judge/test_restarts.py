@@ -204,7 +204,9 @@ def test_a_rank_that_becomes_another_program_was_not_restarted(
             pod.rank(20, index, 2)
         pod.end(20)
         pod.result(7)
-    assert restarts(judged(job)).result == result
+    check = restarts(judged(job))
+    assert check.result == result
+    assert ("replaced itself by another program (os.exec)" in check.explanation) == bool(open_)
 
 
 def test_a_loop_of_the_run_script_is_no_restart_that_the_job_allows(judged: Judged) -> None:
