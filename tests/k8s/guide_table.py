@@ -1,0 +1,129 @@
+"""The commands and promises of published guides, and what each does with the harness.
+
+    python tests/k8s/guide_table.py >docs/guides.md
+
+Each guide is a TOML file in guides/. test_guide_commands.py types its rows in their order, in one shell, with
+`kubectl` and `harness` pointed at a cluster by a kubeconfig. A row has a line of the guide as it stands there.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+FOLDER = Path(__file__).parent / "guides"
+_PREAMBLE = """# Guides and what their commands do here
+
+Published guides for multinode jobs, command by command and promise by promise, and what each does with the
+harness. `pytest tests/k8s/test_guide_commands.py` types each row that names no other test in its last column.
+A row in *italics* is a promise of the guide, and the test types a command that shows it.
+"""
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Replaced(_Table):
+    """A part of the guide's commands for which the test types something else."""
+
+    written: str
+    here: str
+    why: str
+
+
+class Row(_Table):
+    """One command or promise of a guide."""
+
+    section: str
+    written: str = ""
+    """The command as the guide has it."""
+    promise: str = ""
+    """What the guide promises, where it has no command for it."""
+    typed: str = ""
+    """What is typed in place of `written`, without what `replaced` says."""
+    does: str
+    """What it does here, for docs/guides.md."""
+    before: list[str] = Field(default_factory=list)
+    """Commands that the test types first, such as one that waits."""
+    expect: str = ""
+    """A regex that its output has to match."""
+    code: int = 0
+    follows: bool = False
+    """It does not end by itself. The test ends it once its output matches `expect`."""
+    seconds: float = 60
+    test: str = ""
+    """The test that shows it, where test_guide_commands.py does not."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Row:
+        if bool(self.written) == bool(self.promise):
+            raise ValueError("a row has either the guide's command (written) or its promise")
+        if not (self.written or self.typed or self.test):
+            raise ValueError("a promise needs the command that shows it (typed) or another test")
+        return self
+
+    @property
+    def command(self) -> str:
+        """Return the command to type, before parts are replaced. "" where another test shows the row."""
+        return "" if self.test else self.typed or self.written
+
+
+class Guide(_Table):
+    """One guide, by its title."""
+
+    title: str
+    replaced: list[Replaced] = Field(default_factory=list)
+    rows: list[Row]
+
+    def typed(self, row: Row) -> str:
+        """Return the command of a row with each replaced part."""
+        text = row.command
+        for part in self.replaced:
+            text = text.replace(part.written, part.here)
+        return text
+
+
+def read(name: str) -> Guide:
+    """Read guides/<name>.toml. Raises ValidationError on an unknown field or a row without a test."""
+    return Guide.model_validate(tomllib.loads((FOLDER / f"{name}.toml").read_text()))
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _code(text: str) -> str:
+    """Return a command as code in a table cell, one line of it after the other."""
+    return "<br>".join(f"`{_cell(line)}`" for line in text.strip().splitlines())
+
+
+def markdown() -> str:
+    """Return docs/guides.md."""
+    lines = [_PREAMBLE.rstrip()]
+    for guide in map(read, names()):
+        lines += ["", f"## {guide.title}"]
+        if guide.replaced:
+            lines += ["", "| in the guide | typed here | because |", "|---|---|---|"]
+            lines += [
+                f"| {_code(part.written)} | {_code(part.here)} | {_cell(part.why)} |"
+                for part in guide.replaced
+            ]
+        lines += ["", "| section | command or promise | what it does here | test |", "|---|---|---|---|"]
+        for row in guide.rows:
+            said = _code(row.written) if row.written else f"*{_cell(row.promise)}*"
+            if row.typed and row.written:
+                said += f"<br>type {_code(row.typed)}"
+            test = row.test or "test_guide_commands.py"
+            lines.append(f"| {_cell(row.section)} | {said} | {_cell(row.does)} | `{test}` |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")
