@@ -21,3 +21,9 @@ def test_training(launch, job):
 def test_training_that_learns_nothing(launch, job):
     verdict = launch(job.with_(envs={"LEARNING_RATE": "0"})).verdict
     assert (verdict.verdict, verdict.cause) == ("FAIL", "user.loss-falls"), verdict.explanation
+
+
+def test_the_queue_is_active(kind_cluster):
+    """pytest-kind's fixture, on the same cluster."""
+    status = '{.status.conditions[?(@.type=="Active")].status}'
+    assert kind_cluster.kubectl("get", "clusterqueue", "cluster-queue", "-o", f"jsonpath={status}") == "True"
