@@ -123,6 +123,16 @@ class Settings(BaseSettings):
         description="run netcheck in every pod before the command, so that the ranks of a job that cannot "
         "meet end at once, with the cause; see docs/networking.md",
     )
+    pod: Path | None = Field(
+        None,
+        description="a file that `harness accept`, `train` and `netcheck` merge into their pod template: "
+        "tolerations, nodeSelector, affinity, runtimeClassName, resources, …",
+    )
+    env: dict[str, str] = Field(
+        {},
+        description="variables of the ranks of `harness accept`, `train` and `netcheck`, a table in "
+        "pyproject.toml and JSON in the environment; `--env` comes before them",
+    )
     images: ImagesMode = Field(
         "auto", description="published images, images built from source, or by whether registries answer"
     )
@@ -214,7 +224,11 @@ class _Pyproject(PyprojectTomlConfigSettingsSource):
 
 def _seen(error: Any) -> str:
     secret = {"pluto_api_key", "PLUTO_API_KEY", "PLUTO_API_TOKEN"}
-    return "" if secret & set(error["loc"]) else f", seen {shown(error['input'])}"
+    return (
+        ""
+        if secret & set(error["loc"]) or error["loc"][0] in ("env", "HARNESS_ENV")
+        else f", seen {shown(error['input'])}"
+    )
 
 
 def load(**flags: Any) -> Settings:

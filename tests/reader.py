@@ -93,6 +93,9 @@ ELSEWHERE = {
     "harness tracker key my-project": "tests/k8s/test_tracker_open.py types it with its own project",
     "harness tracker serve --key-file tracker.key": "tests/integration/tracker_server.py serves the same way",
     "harness netcheck": "tests/k8s/test_netcheck.py launches the same, healthy and with faults",
+    "harness netcheck --pod FILE --env NCCL_DEBUG=INFO --kubeconfig F": (
+        "tests/k8s/test_tainted_nodes.py launches it with both on tainted nodes"
+    ),
     "harness netcheck --image python:3.9-slim --nodes 8": "it needs an image that the cluster can pull",
     "harness run jobs/multinode.yaml --netcheck": "tests/k8s/test_netcheck.py launches with it",
     "harness netcheck runs/latest --rank 1": "tests/k8s/test_netcheck_faults.py looks into a job that waits",

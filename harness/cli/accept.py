@@ -64,6 +64,8 @@ def accept(
     taint: Annotated[
         bool, typer.Option("--taint", help="label, and keep new pods off nodes whose own fault is proved")
     ] = False,
+    pod: options.Pod = None,
+    env: options.Env = None,
     cluster_name: options.ClusterName = None,
     workers: options.Workers = None,
     kubernetes: options.Kubernetes = None,
@@ -88,6 +90,7 @@ def accept(
     from harness import run as running
     from harness.launch import acceptance
     from harness.launch.names import LOCAL_IMAGE
+    from harness.launch.pod_options import pod_options
 
     if [nodes, ddp, screen].count(True) != 1:
         raise UsageError(
@@ -108,11 +111,6 @@ def accept(
         selector=_selector(selector or []),
         busbw_limit=busbw_limit,
     )
-    of_many = acceptance.ddp if ddp else acceptance.screen
-    workload = acceptance.nodes(asked) if nodes else of_many(asked, replicas or REPLICAS)
-    if print_manifests:
-        print(acceptance.manifests(workload), end="")
-        return 0
     settings = load(
         cluster_name=cluster_name,
         workers=workers,
@@ -124,7 +122,14 @@ def accept(
         wait_seconds=wait or (FULL_SECONDS if full else None),
         kubeconfig=kubeconfig,
         context=context,
+        pod=pod,
     )
+    of_many = acceptance.ddp if ddp else acceptance.screen
+    made = acceptance.nodes(asked) if nodes else of_many(asked, replicas or REPLICAS)
+    workload = pod_options(settings, env).applied(made)
+    if print_manifests:
+        print(acceptance.manifests(workload), end="")
+        return 0
     if (label or taint) and settings.kubeconfig is None and not settings.keep_cluster:
         raise UsageError(
             "--label and --taint are for a cluster that stays", hint="--kubeconfig, or --keep-cluster"

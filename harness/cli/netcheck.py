@@ -25,6 +25,8 @@ def netcheck(
     image: Annotated[
         str | None, typer.Option(help="any image with a shell and Python 3.9 or later (the worker image)")
     ] = None,
+    pod: options.Pod = None,
+    env: options.Env = None,
     cluster_name: options.ClusterName = None,
     workers: options.Workers = None,
     kubernetes: options.Kubernetes = None,
@@ -50,13 +52,14 @@ def netcheck(
     fine. 1: a cause is named. 2: something could not be seen.
     """
     if bundle is not None:
-        if nodes is not None or image is not None:
-            raise UsageError("--nodes and --image are for a launch, and RUN has been launched")
+        if any(given is not None for given in (nodes, image, pod)) or env:
+            raise UsageError("--nodes, --image, --pod and --env are for a launch, and RUN has been launched")
         return _inside(bundle, rank, runs_dir, quiet, as_json)
     if rank is not None:
         raise UsageError("--rank looks inside a running job: name it", hint="harness netcheck runs/latest")
     from harness import run as running
     from harness.launch.netcheck_job import job
+    from harness.launch.pod_options import pod_options
 
     settings = load(
         cluster_name=cluster_name,
@@ -69,9 +72,11 @@ def netcheck(
         wait_seconds=wait,
         kubeconfig=kubeconfig,
         context=context,
+        pod=pod,
     )
+    workload = pod_options(settings, env).applied(job(nodes or 4, image))
     with watching(quiet) as (tell, listener):
-        outcome = running.run(job(nodes or 4, image), run_context(settings, tell), listener)
+        outcome = running.run(workload, run_context(settings, tell), listener)
     return show_verdict(outcome.verdict, outcome.bundle, as_json)
 
 

@@ -28,6 +28,16 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="show no progress, on
 Keep = Annotated[
     bool | None, typer.Option("--keep-cluster", help="keep the cluster afterwards (KEEP_CLUSTER)")
 ]
+Pod = Annotated[
+    Path | None,
+    typer.Option("--pod", metavar="FILE", help="merge FILE into the pod template: tolerations, resources, …"),
+]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env", metavar="NAME[=VALUE]", help="a variable of the ranks; without VALUE, as it is here"
+    ),
+]
 KEEP_RUNS = "bundles of launches that passed: all, failed (none of them), last:N (all)"
 KeepRuns = Annotated[str | None, typer.Option(help=KEEP_RUNS)]
 

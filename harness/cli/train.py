@@ -64,6 +64,8 @@ def train(
     print_manifests: Annotated[
         bool, typer.Option("--print-manifests", help="print what `kubectl apply -f -` takes, launch nothing")
     ] = False,
+    pod: options.Pod = None,
+    env: options.Env = None,
     cluster_name: options.ClusterName = None,
     workers: options.Workers = None,
     kubernetes: options.Kubernetes = None,
@@ -89,6 +91,7 @@ def train(
     from harness.launch import training
     from harness.launch.asked_training import Asked
     from harness.launch.names import LOCAL_IMAGE
+    from harness.launch.pod_options import pod_options
 
     if same_as is not None and smoke:
         raise UsageError("--same-as compares checkpoints, and the smoke test writes none")
@@ -113,9 +116,6 @@ def train(
         reach=reach,
         same_as=None if same_as is None else training.weights_of(same_as, runs_dir or Path("runs")),
     )
-    if print_manifests:
-        print(training.manifests(asked), end="")
-        return 0
     settings = load(
         cluster_name=cluster_name,
         workers=workers,
@@ -127,9 +127,15 @@ def train(
         wait_seconds=wait,
         kubeconfig=kubeconfig,
         context=context,
+        pod=pod,
     )
+    options_of_pods = pod_options(settings, env)
+    if print_manifests:
+        print(training.manifests(asked, options_of_pods), end="")
+        return 0
+    workload = options_of_pods.applied(training.workload(asked))
     with watching(quiet) as (tell, listener):
-        outcome = running.run(training.workload(asked), run_context(settings, tell), listener)
+        outcome = running.run(workload, run_context(settings, tell), listener)
     return show_verdict(outcome.verdict, outcome.bundle, as_json)
 
 

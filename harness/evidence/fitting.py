@@ -1,13 +1,14 @@
-"""Find what keeps a pod off every node, however empty: resources, labels, taints, cordons.
+"""Find what keeps a pod off every node, however empty: resources, labels, node affinity, taints, cordons.
 
-Only the recorded objects count, by the rules of the scheduler's filters. Affinities, spreading and the usage
-of other pods are left out, because another pod may end.
+Only the recorded objects count, by the rules of the scheduler's filters. Pod affinities, spreading and the
+usage of other pods are left out, because another pod may end.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -18,6 +19,9 @@ _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _QUANTITY = re.compile(r"([+-]?\d*\.?\d+(?:[eE][+-]?\d+)?)([A-Za-z]*)")
 _PASSING = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _CORDON = "node.kubernetes.io/unschedulable"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+MAX_NAMES = 6
+"""Nodes that one sentence names."""
 
 
 def never_fits(pod: dict[str, Any], nodes: Iterable[dict[str, Any]]) -> str | None:
@@ -31,16 +35,24 @@ def never_fits(pod: dict[str, Any], nodes: Iterable[dict[str, Any]]) -> str | No
     everywhere = [*_too_much(pod, nodes), *_no_label(pod, nodes)]
     if everywhere:
         return "; ".join(everywhere)
-    by_reason: dict[str, list[str]] = {}
-    for node in nodes:
-        for obstacle in _obstacles(pod, node):
-            by_reason.setdefault(obstacle, []).append(str(mapping(node, "metadata").get("name")))
-    return "; ".join(f"{_and(names)} {_verb(names, reason)}" for reason, names in by_reason.items())
+    return by_reason((str(mapping(node, "metadata").get("name")), _obstacles(pod, node)) for node in nodes)
 
 
 def accepts(pod: dict[str, Any], node: dict[str, Any]) -> bool:
     """Return whether a node's labels and taints let a DaemonSet's pod onto it, whatever room there is."""
-    return not _kept_away(pod, node)
+    return not kept_away(pod, node)
+
+
+def by_reason(found: Iterable[tuple[str, list[str]]]) -> str:
+    """Return nodes and what keeps a pod off each as one sentence: "a and b have the taint …; c is cordoned".
+
+    More than MAX_NAMES nodes with the same reason are counted.
+    """
+    nodes: dict[str, list[str]] = {}
+    for name, reasons in found:
+        for reason in reasons:
+            nodes.setdefault(reason, []).append(name)
+    return "; ".join(f"{_and(names)} {_verb(names, reason)}" for reason, names in nodes.items())
 
 
 def requests(pod: dict[str, Any]) -> dict[str, Decimal]:
@@ -72,14 +84,17 @@ def _obstacles(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
         if asked > quantity(has.get(name, 0))
     ]
     cordoned = ["is cordoned"] if mapping(node, "spec").get("unschedulable") else []
-    return no_room + cordoned + _kept_away(pod, node)
+    return no_room + cordoned + kept_away(pod, node)
 
 
-def _kept_away(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
-    """Return the node's labels and taints that the pod does not fit."""
+def kept_away(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
+    """Return the node's labels and taints that the pod does not fit, each as the end of a sentence."""
     labels = mapping(node, "metadata", "labels")
     wanted = mapping(pod, "spec", "nodeSelector")
     found = [f"has no label {key}={value}" for key, value in wanted.items() if labels.get(key) != value]
+    required = mapping(pod, "spec", "affinity", "nodeAffinity").get(_REQUIRED)
+    if isinstance(required, dict) and not any(_term(t, node) for t in items(required, "nodeSelectorTerms")):
+        found.append("does not match the pod's nodeAffinity")
     tolerations = items(pod, "spec", "tolerations")
     for taint in items(node, "spec", "taints"):
         if taint.get("effect") == "PreferNoSchedule" or taint.get("key") in (*_PASSING, _CORDON):
@@ -88,6 +103,34 @@ def _kept_away(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
             value = f"={taint['value']}" if taint.get("value") else ""
             found.append(f"has the taint {taint.get('key')}{value}:{taint.get('effect')}")
     return found
+
+
+def _term(term: dict[str, Any], node: dict[str, Any]) -> bool:
+    """Return whether a node meets one term of a nodeAffinity. A term without any requirement meets none."""
+    labels = mapping(node, "metadata", "labels")
+    fields = {"metadata.name": mapping(node, "metadata").get("name")}
+    wanted = [(one, labels) for one in items(term, "matchExpressions")]
+    wanted += [(one, fields) for one in items(term, "matchFields")]
+    return bool(wanted) and all(_meets(one, of) for one, of in wanted)
+
+
+def _meets(requirement: dict[str, Any], of: dict[str, Any]) -> bool:
+    value = of.get(str(requirement.get("key")))
+    values = [str(each) for each in requirement.get("values") or []]
+    match requirement.get("operator"):
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt" as operator:
+            with suppress(ValueError, IndexError):
+                number, bound = int(str(value)), int(values[0])
+                return number > bound if operator == "Gt" else number < bound
+    return False
 
 
 def _tolerates(toleration: dict[str, Any], taint: dict[str, Any]) -> bool:
@@ -126,9 +169,11 @@ def _amount(name: str, amount: Decimal, *, unit: bool = True) -> str:
 
 
 def _and(names: list[str]) -> str:
+    if len(names) > MAX_NAMES:
+        return f"{', '.join(names[: MAX_NAMES - 1])} and {len(names) - MAX_NAMES + 1} more nodes"
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _verb(names: list[str], reason: str) -> str:
     verb, _, rest = reason.partition(" ")
-    return reason if len(names) == 1 else f"{ {'is': 'are', 'has': 'have'}[verb] } {rest}"
+    return reason if len(names) == 1 else f"{ {'is': 'are', 'has': 'have', 'does': 'do'}[verb] } {rest}"

@@ -25,6 +25,7 @@ from harness.launch.daemonset import DaemonSetWorkload
 from harness.launch.mounted import MountedFolder
 from harness.launch.names import LOCAL_IMAGE
 from harness.launch.plain import PlainWorkload
+from harness.launch.pod_options import by_reference
 from harness.launch.statefulset import StatefulSetWorkload
 from harness.launch.workload import Surroundings
 from harness.workers.acceptance.limits import MAX_BYTES, Limits
@@ -208,8 +209,9 @@ def screen(asked: Asked, replicas: int) -> DdpWorkload:
 
 def manifests(workload: PlainWorkload) -> str:
     """Return the objects as YAML that `kubectl apply -f -` takes, in whatever namespace that has."""
-    documents = copy.deepcopy([*workload.beside, workload.document])
-    return yaml.safe_dump_all(documents, sort_keys=False, width=110)
+    document, comment = by_reference(workload.document, workload)
+    documents = copy.deepcopy([*workload.beside, document])
+    return comment + yaml.safe_dump_all(documents, sort_keys=False, width=110)
 
 
 def _script(module: str, asked: Asked) -> str:

@@ -15,6 +15,7 @@ from harness.launch.prepare import netcheck_first
 from harness.launch.training import Training
 from harness.launch.workload import Workload
 from harness.provision.cluster import Ready
+from harness.provision.placement import eligible_nodes, require_node
 from harness.settings import Settings
 from harness.tracker.run_id import make_run_id
 
@@ -28,8 +29,10 @@ def expected_of(workload: Workload, ready: Ready, context: RecordedContext) -> E
     """What must be true for a PASS, as the file and the cluster say before the launch."""
     settings = context.settings
     with reached():
+        require_node(ready.kube, workload, settings)
         nodes = workload.members(ready.kube)
         must_answer = workload.must_answer(ready.kube)
+        eligible = len(eligible_nodes(ready.kube, workload, settings))
     if problem := ranks_problem(nodes, workload.per_node):
         raise UsageError(f"{workload.name}: {problem}")
     return Expected(
@@ -38,7 +41,7 @@ def expected_of(workload: Workload, ready: Ready, context: RecordedContext) -> E
         ranks_given=workload.ranks_given,
         run_id=given_run_id(workload, settings) or make_run_id(context.nonce),
         project=workload.envs.get("PLUTO_PROJECT", settings.pluto_project),
-        min_nodes_used=min(nodes, ready.schedulable_nodes) if workload.spreads else 1,
+        min_nodes_used=max(1, min(nodes, eligible)) if workload.spreads else 1,
         ranks_that_log=ranks_that_log(workload, settings),
         queue=workload.queue,
         node_names=must_answer,

@@ -156,6 +156,10 @@ class PlainWorkload(ABC):
     def pod_spec(self) -> Object:
         return dict(self.template["spec"])
 
+    def placed(self, _settings: Settings, /) -> Object:
+        """Return its pod template."""
+        return self.template
+
     @property
     def resources(self) -> set[str]:
         asked = [
@@ -243,7 +247,9 @@ class PlainWorkload(ABC):
             worker["volumeMounts"] = [*(worker.get("volumeMounts") or []), netcheck.MOUNTED.mount()]
             spec["volumes"] = [*(spec.get("volumes") or []), netcheck.MOUNTED.volume()]
         if surroundings.pull_secret is not None:
-            spec["imagePullSecrets"] = [{"name": surroundings.pull_secret}]
+            theirs = [{"name": surroundings.pull_secret}]
+            own = [each for each in spec.get("imagePullSecrets") or [] if each not in theirs]
+            spec["imagePullSecrets"] = [*own, *theirs]
         spec.setdefault("terminationGracePeriodSeconds", 30)
         self.prepare(document, surroundings)
         documents = [*copy.deepcopy(list(self.beside)), document]

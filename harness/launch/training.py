@@ -26,6 +26,7 @@ from harness.launch.asked_training import PORT, Asked
 from harness.launch.indexed_job import IndexedJobWorkload
 from harness.launch.names import RESTARTS
 from harness.launch.plain import PlainWorkload
+from harness.launch.pod_options import PodOptions, by_reference
 from harness.launch.statefulset import StatefulSetWorkload
 from harness.launch.workload import Handle, Record, Surroundings
 from harness.provision.cluster import SharedFolder
@@ -150,20 +151,20 @@ def weights_of(run: Path, runs_dir: Path) -> tuple[str, str]:
     return bundle.path.name, weights
 
 
-def manifests(asked: Asked) -> str:
+def manifests(asked: Asked, of_pods: PodOptions | None = None) -> str:
     """Return the objects as YAML for `kubectl apply -f -`: the guide's own commands work on them.
 
     The claims are those of the namespace. A pod of a StatefulSet that is done stays until it is deleted.
     """
-    made = workload(asked)
-    document = copy.deepcopy(made.document)
+    made = (of_pods or PodOptions()).applied(workload(asked))
+    document, comment = by_reference(copy.deepcopy(made.document), made)
     document["metadata"].pop("annotations")
     hold = {"name": "TRAINING_HOLD", "value": "1" if asked.kind == "statefulset" else "0"}
     document["spec"]["template"]["spec"]["containers"][0]["env"].append(hold)
     beside = [*made.beside]
     if asked.brings_etcd:
         beside += etcd(pinned("rendezvous", "image"))
-    return yaml.safe_dump_all([*beside, document], sort_keys=False, width=110)
+    return comment + yaml.safe_dump_all([*beside, document], sort_keys=False, width=110)
 
 
 def _complete(pod: Object, asked: Asked, labels: Object) -> None:

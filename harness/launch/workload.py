@@ -139,6 +139,9 @@ class Workload(Protocol):
     def pod_spec(self) -> Object:
         """Return the spec of a pod, as far as the file tells it."""
 
+    def placed(self, settings: Settings, /) -> Object:
+        """Return a pod as the scheduler sees it: its spec with node selector, affinity and tolerations."""
+
     @property
     def envs(self) -> dict[str, str]: ...
 

@@ -13,10 +13,12 @@ from kubernetes.client.exceptions import ApiException
 from harness.core.causes import Controller
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
+from harness.evidence.fitting import by_reason, kept_away
 from harness.provision import pod_rules
 from harness.provision.controllers import queues
 from harness.provision.controllers import tracker as embedded
 from harness.provision.controllers.readiness import CONTROLLERS, require_ready
+from harness.provision.placement import Placed, eligible_nodes, require_node
 from harness.settings import Settings
 
 LOCAL_IMAGE = "pluto-multinode-test:local"
@@ -41,16 +43,8 @@ _RIGHTS = (
 """(API group, resource, verb), cluster-wide, because every launch has a namespace of its own."""
 
 
-class Asking(Protocol):
+class Asking(Placed, Protocol):
     """What a job file asks of a cluster."""
-
-    @property
-    def kind(self) -> str:
-        """Return the kind of the object that is launched."""
-
-    @property
-    def queue(self) -> str | None:
-        """Return the LocalQueue that it names, or None."""
 
     @property
     def image(self) -> str:
@@ -91,7 +85,7 @@ def requirements(
     A forbidden look becomes a problem of its own, and not an error.
     """
     looks: list[tuple[str, Callable[[], str]]] = [
-        ("nodes", lambda: _nodes(kube)),
+        ("nodes", lambda: _nodes(kube, settings, job)),
         ("permissions", lambda: _rights(kube)),
         *((name, _controller(kube, name)) for name in CONTROLLERS),
         ("queue", lambda: _queue(kube, settings, job)),
@@ -120,13 +114,21 @@ def _looked(what: str, look: Callable[[], str]) -> Requirement:
         return Requirement(what, seen, HarnessError(seen, hint="ask for the permission", cause=FORBIDDEN))
 
 
-def _nodes(kube: Kube) -> str:
-    count = queues.schedulable_nodes(kube)
-    if count == 0:
+def _nodes(kube: Kube, settings: Settings, job: Asking | None) -> str:
+    ready = kube.ready_nodes()
+    open_ = [node for node in ready if not node["spec"].get("unschedulable")]
+    if not open_:
         raise HarnessError(
-            "no node takes pods", hint="`kubectl get nodes`; taints?", cause="cluster.unhealthy"
+            f"no node is Ready and not cordoned; {len(ready)} are Ready",
+            hint="`kubectl get nodes`",
+            cause="cluster.unhealthy",
         )
-    return f"{count} take pods"
+    if job is not None:
+        require_node(kube, job, settings)
+        return f"{len(eligible_nodes(kube, job, settings))} take pods of this job"
+    tainted = {str(node["metadata"]["name"]): kept_away({}, node) for node in open_ if kept_away({}, node)}
+    free = f"{len(open_) - len(tainted)} take pods"
+    return f"{free}; with a toleration also others: {by_reason(tainted.items())}" if tainted else free
 
 
 def _rights(kube: Kube) -> str:

@@ -117,7 +117,9 @@ class JobFile:
             "resources": {"requests": requests, "limits": requests},
             "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
         }
-        return {"containers": [container], "restartPolicy": "Never"}
+        gpus = [{"key": "nvidia.com/gpu", "operator": "Exists"}] if asked.get("accelerators") else []
+        tolerations = {"tolerations": gpus} if gpus else {}
+        return {"containers": [container], "restartPolicy": "Never", **tolerations}
 
     @property
     def image(self) -> str:

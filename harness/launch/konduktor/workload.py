@@ -23,6 +23,9 @@ from harness.launch.workload import Handle, Record, Surroundings, Workload
 from harness.provision.konduktor import installed, konduktor_bin
 from harness.settings import Settings
 
+_PLACEMENT = ("nodeSelector", "affinity", "tolerations")
+"""Fields of a pod's spec that decide on its node."""
+
 
 @dataclass(frozen=True)
 class KonduktorWorkload:
@@ -85,6 +88,15 @@ class KonduktorWorkload:
     @property
     def pod_spec(self) -> dict[str, Any]:
         return self.job.pod_spec
+
+    def placed(self, settings: Settings, /) -> dict[str, Any]:
+        """Return a pod as konduktor makes it, with what the user's konduktor config adds."""
+        config = users_config(settings.konduktor_config).get("pod_config") or {}
+        users = config.get("spec") if isinstance(config, dict) else None
+        added = {key: value for key, value in (users or {}).items() if key in _PLACEMENT}
+        own = self.pod_spec
+        tolerations = [*own.get("tolerations", []), *(added.pop("tolerations", None) or [])]
+        return {"spec": {**own, **added, "tolerations": tolerations}}
 
     @property
     def envs(self) -> dict[str, str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from harness.evidence.fitting import never_fits, quantity
+from harness.evidence.fitting import kept_away, never_fits, quantity
 
 
 def node(name: str, cpu: str = "2", memory: str = "8Gi", **spec: Any) -> dict[str, Any]:
@@ -82,3 +82,48 @@ def test_a_node_that_may_take_it_later(of: dict[str, Any], nodes: list[dict[str,
 )
 def test_quantities(text: object, value: str) -> None:
     assert quantity(text) == Decimal(value)
+
+
+def required(*terms: dict[str, Any]) -> dict[str, Any]:
+    wanted = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
+    return pod(affinity={"nodeAffinity": wanted})
+
+
+def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+
+
+@pytest.mark.parametrize(
+    ("terms", "fits"),
+    [
+        ([{"matchExpressions": [expression("gpu", "In", "h100", "h200")]}], True),
+        ([{"matchExpressions": [expression("gpu", "In", "a100")]}], False),
+        ([{"matchExpressions": [expression("gpu", "NotIn", "a100")]}], True),
+        ([{"matchExpressions": [expression("absent", "NotIn", "a100")]}], True),
+        ([{"matchExpressions": [expression("gpu", "Exists")]}], True),
+        ([{"matchExpressions": [expression("absent", "Exists")]}], False),
+        ([{"matchExpressions": [expression("absent", "DoesNotExist")]}], True),
+        ([{"matchExpressions": [expression("count", "Gt", "7")]}], True),
+        ([{"matchExpressions": [expression("count", "Gt", "8")]}], False),
+        ([{"matchExpressions": [expression("count", "Lt", "9")]}], True),
+        ([{"matchExpressions": [expression("gpu", "Gt", "7")]}], False),
+        ([{"matchExpressions": [expression("gpu", "Exists"), expression("absent", "Exists")]}], False),
+        ([{"matchExpressions": [expression("absent", "Exists")]}, {"matchFields": [
+            expression("metadata.name", "In", "a")]}], True),
+        ([{"matchFields": [expression("metadata.name", "In", "b")]}], False),
+        ([{}], False),
+    ],
+)  # fmt: skip
+def test_node_affinity_by_the_rules_of_the_scheduler(terms: list[dict[str, Any]], fits: bool) -> None:
+    """Contract: terms are alternatives, all requirements of one must hold, and an empty term meets no node.
+
+    Source: "Assigning Pods to Nodes" of the Kubernetes documentation.
+    """
+    there = node("a", labels={"gpu": "h100", "count": "8"})
+    assert (kept_away(required(*terms), there) == []) is fits
+    assert (never_fits(required(*terms), [there]) is None) is fits
+
+
+def test_preferred_affinity_keeps_no_pod_away() -> None:
+    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}
+    assert kept_away(pod(affinity={"nodeAffinity": preferred}), node("a")) == []

@@ -1,0 +1,141 @@
+"""What `--pod FILE` and `--env NAME=VALUE` add to the pods of a workload that the harness makes itself.
+
+A variable whose name marks a secret gets its value from the harness's own environment (`--env NAME`), so that
+no process list has it. Its value goes into a Secret of the launch, and pods refer to that.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from harness.core.bounds import environment_problems, listed
+from harness.core.errors import UsageError
+from harness.core.kubernetes import Object
+from harness.evidence.redaction import secret_variable, secrets_in
+from harness.launch import pod_merge
+from harness.launch.plain import PlainWorkload
+from harness.settings import Settings
+
+TAKEN_PREFIXES = ("HARNESS_", "PLUTO_URL_", "PLUTO_API_", "KONDUKTOR_")
+TAKEN = frozenset({"NO_PROXY", "PLUTO_DISABLE_TELEMETRY"})
+"""Variables that every launch sets, or that a setting of the harness does (harness.launch.prepare)."""
+W = TypeVar("W", bound=PlainWorkload)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodOptions:
+    """A file that is merged into the pod template, and variables of the ranks' container."""
+
+    file: Path | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    kubectl: str = "kubectl"
+
+    def applied(self, workload: W) -> W:
+        """Return the workload with both. Raises UsageError where one of them would break the launch."""
+        if self.file is None and not self.env:
+            return workload
+        document = copy.deepcopy(workload.document)
+        template = document["spec"]["template"]
+        if self.file is not None:
+            pod_merge.check(self.file, workload.container)
+            template = pod_merge.merged(template, self.file, self.kubectl)
+            document["spec"]["template"] = template
+            _check_host_network(template["spec"], workload, self.file)
+        container = template["spec"]["containers"][0]
+        own = _names(workload.template["spec"]["containers"][0])
+        _check_names(_names(container) - own | self.env.keys(), own)
+        kept = [each for each in container.get("env") or [] if each["name"] not in self.env]
+        container["env"] = [*kept, *(_variable(name, value) for name, value in self.env.items())]
+        return replace(workload, document=document)
+
+
+def pod_options(settings: Settings, words: Iterable[str] | None) -> PodOptions:
+    """Return the options of a command: its `--env` words come before the variables of the settings.
+
+    Raises UsageError.
+    """
+    env = {**settings.env, **variables(words or ())}
+    for name in env:
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"--env: a variable is named by letters, digits and _; found {name[:60]!r}")
+    if problems := listed(environment_problems("--env", list(env.items()))):
+        raise UsageError(problems)
+    return PodOptions(file=settings.pod, env=env, kubectl=settings.kubectl_bin)
+
+
+def variables(words: Iterable[str]) -> dict[str, str]:
+    """Return the variables of NAME=VALUE and NAME, whose value is that of this process. Raises UsageError."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, given, value = word.partition("=")
+        if name in found:
+            raise UsageError(f"--env: {name} is there twice")
+        if not given and name not in os.environ:
+            raise UsageError(
+                f"--env {name}: this variable is not set here", hint="--env NAME=VALUE, or export it first"
+            )
+        if given and (secret_variable(name) or secrets_in(value.replace("$", "_"))):
+            raise UsageError(
+                f"--env {name}=…: other users of this machine see a secret on a command line",
+                hint=f"export {name}, and give `--env {name}`",
+            )
+        found[name] = value if given else os.environ[name]
+    return found
+
+
+def by_reference(document: Object, workload: PlainWorkload) -> tuple[Object, str]:
+    """Return an object to print without the values of secrets, and the comment that explains what is missing.
+
+    The comment is empty where there is no secret.
+    """
+    names = sorted(workload.secret_envs)
+    if not names:
+        return document, ""
+    made, secret = copy.deepcopy(document), f"{workload.name}-env"
+    container = made["spec"]["template"]["spec"]["containers"][0]
+    container["env"] = [
+        {"name": each["name"], "valueFrom": {"secretKeyRef": {"name": secret, "key": each["name"]}}}
+        if each["name"] in names
+        else each
+        for each in container["env"]
+    ]
+    return made, (
+        f"# The pods read {', '.join(names)} from the Secret {secret}. To create it from NAME=VALUE lines:\n"
+        f"# kubectl create secret generic {secret} --from-env-file=FILE\n"
+    )
+
+
+def _variable(name: str, value: str) -> Object:
+    # The kubelet takes $(NAME) for a variable, and $$ for one dollar. It leaves the content of Secrets alone.
+    secret = secret_variable(name) or secrets_in(value)
+    return {"name": name, "value": value if secret else value.replace("$", "$$")}
+
+
+def _names(container: Object) -> set[str]:
+    return {str(each["name"]) for each in container.get("env") or []}
+
+
+def _check_names(names: set[str], own: set[str]) -> None:
+    """Refuse variables that the launch sets itself: they would be replaced without a word."""
+    if taken := sorted(name for name in names if name in TAKEN | own or name.startswith(TAKEN_PREFIXES)):
+        raise UsageError(
+            f"{', '.join(taken)}: the launch sets this variable itself",
+            hint="leave it out of --env, --pod and the settings; options and HARNESS_… settings change it",
+        )
+
+
+def _check_host_network(spec: Object, workload: PlainWorkload, file: Path) -> None:
+    policy = spec.get("dnsPolicy")
+    if spec.get("hostNetwork") and workload.first_host is not None and policy != "ClusterFirstWithHostNet":
+        raise UsageError(
+            f"--pod {file}: with hostNetwork, pods find each other's names only with dnsPolicy "
+            f"ClusterFirstWithHostNet; found {policy or 'none'}",
+            hint="add `dnsPolicy: ClusterFirstWithHostNet` to its spec",
+        )

@@ -1,0 +1,78 @@
+"""Find the nodes that a workload's pods can run on, before anything of the launch is created.
+
+Counted as the scheduler's filters do: labels, node affinity, taints and tolerations, cordons. Free room is
+not counted, because other pods may end.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from harness.core.errors import HarnessError
+from harness.core.kubernetes import Kube, Object
+from harness.evidence.fitting import by_reason, kept_away
+from harness.evidence.objects import items, mapping
+from harness.settings import Settings
+
+HINT = (
+    "add a toleration for the taint, or choose other nodes: in --pod FILE of accept, train and netcheck, in "
+    "the pod template of a manifest, in HARNESS_KONDUKTOR_CONFIG for a konduktor job"
+)
+_NOT_READY = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
+
+
+class Placed(Protocol):
+    """A workload, as far as its place is concerned."""
+
+    @property
+    def name(self) -> str:
+        """Return the name in its file."""
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of the object that is launched."""
+
+    @property
+    def queue(self) -> str | None:
+        """Return the LocalQueue that it names, or None."""
+
+    def placed(self, settings: Settings, /) -> Object:
+        """Return a pod as the scheduler sees it: its spec with node selector, affinity and tolerations."""
+
+
+def eligible_nodes(kube: Kube, workload: Placed, settings: Settings) -> list[str]:
+    """Return the names of the nodes that a pod of the workload can run on, however full they are."""
+    found = _obstacles(kube, workload, settings)
+    return [name for name, reasons in found.items() if not reasons]
+
+
+def require_node(kube: Kube, workload: Placed, settings: Settings) -> None:
+    """Raise HarnessError, cause scheduling.unschedulable, where no node can run a pod of the workload.
+
+    A workload with a queue is left out, because Kueue's ResourceFlavors may add tolerations to its pods.
+    """
+    if workload.queue is not None:
+        return
+    found = _obstacles(kube, workload, settings)
+    if found and all(found.values()):
+        raise HarnessError(
+            f"no node takes a pod of {workload.kind} {workload.name}: {by_reason(found.items())}",
+            hint=HINT,
+            cause="scheduling.unschedulable",
+        )
+
+
+def _obstacles(kube: Kube, workload: Placed, settings: Settings) -> dict[str, list[str]]:
+    pod = workload.placed(settings)
+    daemon = workload.kind == "DaemonSet"
+    return {
+        str(node["metadata"]["name"]): [*kept_away(pod, node), *([] if daemon else _closed(node))]
+        for node in kube.objects("v1", "Node")
+    }
+
+
+def _closed(node: Object) -> list[str]:
+    """Return what keeps off a pod that no DaemonSet made: a cordon, a kubelet that does not report."""
+    keys = {str(taint.get("key")) for taint in items(node, "spec", "taints")}
+    cordoned = ["is cordoned"] if mapping(node, "spec").get("unschedulable") else []
+    return [*cordoned, *(["is not ready"] if keys & _NOT_READY else [])]
