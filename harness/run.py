@@ -204,6 +204,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
         with writer.stage("watches"), observer.blamed():
             observer.listed()
         Thread(target=prepare_to_finish, daemon=True).start()
+        interrupted = False
         try:
             with writer.stage("launch"), observer.blamed():
                 writer.update(launched_at=now())
@@ -212,8 +213,12 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
                 progress(f"launched {launching.namespace}/{name}, Pluto run id {expected.run_id}")
             with writer.stage("observe"):
                 observer.wait_for_completion(progress)
+        except KeyboardInterrupt:
+            interrupted = True
+            raise
         finally:
-            if launch.training and observer.answered():
+            # Ranks that never ran have left no checkpoint, and those of an interrupted launch still write.
+            if launch.training and not interrupted and observer.completion.ran() and observer.answered():
                 with writer.stage("audit"):
                     launching.audit(progress)
             with writer.stage("collect"), observer.blamed():

@@ -51,7 +51,19 @@ def train(
         str | None, typer.Option(help="make claims of this class, for many writers (ReadWriteMany)")
     ] = None,
     claims_namespace: Annotated[
-        str | None, typer.Option(help="use datasets-pvc, outputs-pvc and models-pvc of this namespace")
+        str | None,
+        typer.Option(help="use datasets-pvc, outputs-pvc and, where it exists, models-pvc of this namespace"),
+    ] = None,
+    synthetic: Annotated[
+        bool, typer.Option("--synthetic", help="train on made texts: no datasets-pvc is needed")
+    ] = False,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="a Secret of yours whose keys become variables of the ranks: NAME or NAMESPACE/NAME of the "
+            "cluster, or NAME=VARIABLE of this environment; hf-token is for gated models. Repeatable",
+        ),
     ] = None,
     reach: Annotated[
         float | None,
@@ -92,6 +104,7 @@ def train(
     from harness.launch.asked_training import Asked
     from harness.launch.names import LOCAL_IMAGE
     from harness.launch.pod_options import pod_options
+    from harness.launch.user_secrets import wanted
 
     if same_as is not None and smoke:
         raise UsageError("--same-as compares checkpoints, and the smoke test writes none")
@@ -113,6 +126,8 @@ def train(
         volumes=volumes,
         storage_class=storage_class,
         claims_namespace=claims_namespace,
+        synthetic=synthetic,
+        secrets=tuple(map(wanted, secret or ())),
         reach=reach,
         same_as=None if same_as is None else training.weights_of(same_as, runs_dir or Path("runs")),
     )

@@ -41,6 +41,10 @@ def names(ranks: Iterable[int]) -> str:
     return "ranks " + ", ".join(texts[:-1]) + f" and {texts[-1]}" if texts else "no rank"
 
 
+SIGNALS = {"KeyboardInterrupt", "SIGINT", "SIGTERM", "SIGHUP"}
+"""The errors of a stage that a signal ended."""
+
+
 @dataclass
 class Case:
     """A bundle whose manifest says what was launched and what was expected."""
@@ -60,7 +64,10 @@ class Case:
         """
         pods = {index: pod for index, pod in self.bundle.pods().items() if not gated(pod.last)}
         if self.launch.held:
-            return {index: held.as_it_ended(self.bundle, self.launch, pod) for index, pod in pods.items()}
+            until = self.interrupted_at
+            return {
+                index: held.as_it_ended(self.bundle, self.launch, pod, until) for index, pod in pods.items()
+            }
         return {
             index: replace(pod, history=tuple(self._awaited(list(pod.history))))
             for index, pod in pods.items()
@@ -83,9 +90,19 @@ class Case:
 
     @property
     def waited_until(self) -> float | None:
-        """Return when that stage ended, in seconds since the epoch."""
-        start = seconds(self.wait.started_at) if self.wait else None
-        return start + self.wait.seconds if self.wait and start is not None else None
+        """Return when that stage ended, in seconds since the epoch.
+
+        Where a signal ended the launch before, it is when that came.
+        """
+        cut = (one for one in self.manifest.stages if one.error in SIGNALS)
+        stage = self.wait or next(cut, None)
+        start = seconds(stage.started_at) if stage else None
+        return start + stage.seconds if stage and start is not None else None
+
+    @property
+    def interrupted_at(self) -> float | None:
+        """Return when a signal of the user ended the wait, or None. Then the harness ends the job itself."""
+        return self.waited_until if self.by_signal else None
 
     def _awaited(self, states: list[ObjectState]) -> list[ObjectState]:
         limit = self.stopped_at
@@ -187,7 +204,7 @@ class Case:
         An object whose controller restarts what ends says neither. For it, the ends of the ranks count.
         """
         if self.launch.held:
-            return held.terminal(self.bundle, self.expected.num_nodes)
+            return held.terminal(self.bundle, self.expected.num_nodes, self.interrupted_at)
         for seen in reversed(self.jobsets):
             for kind, word in (("Completed", "Completed"), ("Complete", "Completed"), ("Failed", "Failed")):
                 if mapping(seen.object, "status").get("terminalState") == kind:

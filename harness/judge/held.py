@@ -14,22 +14,30 @@ from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState, Pod, items, mapping
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import ContainerExit, Launch
+from harness.judge.finding import LATE
 
 
-def terminal(bundle: Bundle, nodes: int) -> Literal["Completed", "Failed"] | None:
-    """Completed: the command of every node ended with 0. Failed: one ended with something else."""
-    ended = {index: _exit(bundle, pod) for index, pod in bundle.pods().items()}
+def terminal(bundle: Bundle, nodes: int, until: float | None) -> Literal["Completed", "Failed"] | None:
+    """Completed: the command of every node ended with 0. Failed: one ended with something else.
+
+    `until`: the time of a user's interruption, after which the harness itself ends the commands.
+    """
+    ended = {index: _exit(bundle, pod, until) for index, pod in bundle.pods().items()}
     codes = [found[1].exit_code for found in ended.values() if found is not None]
     if any(codes):
         return "Failed"
     return "Completed" if len(codes) == nodes else None
 
 
-def as_it_ended(bundle: Bundle, launch: Launch, pod: Pod) -> Pod:
-    """The pod as if its container had ended when its command did, which other kinds of pods do."""
-    found = _exit(bundle, pod)
+def as_it_ended(bundle: Bundle, launch: Launch, pod: Pod, until: float | None) -> Pod:
+    """The pod as if its container had ended when its command did, which other kinds of pods do.
+
+    Where its command runs at `until`, the pod is as it was at that time.
+    """
+    found = _exit(bundle, pod, until)
     if found is None:
-        return pod
+        seen = [one for one in pod.history if until is None or (seconds(one.received_at) or 0.0) <= until]
+        return replace(pod, history=tuple(seen or pod.history[:1]))
     line, exit_ = found
     ended = seconds(exit_.at) or 0.0
     before = [seen for seen in pod.history if (seconds(seen.received_at) or 0.0) <= ended] or [pod.history[0]]
@@ -48,12 +56,13 @@ def as_it_ended(bundle: Bundle, launch: Launch, pod: Pod) -> Pod:
     return replace(pod, history=(*before, last))
 
 
-def _exit(bundle: Bundle, pod: Pod) -> tuple[int, ContainerExit] | None:
+def _exit(bundle: Bundle, pod: Pod, until: float | None) -> tuple[int, ContainerExit] | None:
     """The first end of the pod's own command; a pod of a StatefulSet has the name of the one before it."""
     metadata = mapping(pod.history[0].object, "metadata")
     created, uid = seconds(metadata.get("creationTimestamp")) or 0.0, metadata.get("uid")
     own = (entry for entry in bundle.exits() if entry[1].pod == pod.name and entry[1].uid in (None, uid))
-    return next(((line, one) for line, one in own if (seconds(one.at) or 0.0) >= created), None)
+    last = LATE if until is None else until
+    return next(((line, one) for line, one in own if created <= (seconds(one.at) or 0.0) <= last), None)
 
 
 def _with_state(seen: ObjectState, container: str, state: dict[str, Any], ref: str, at: str) -> ObjectState:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from harness.evidence.schema import Manifest
-from harness.judge.case import Case
+from harness.judge.case import SIGNALS, Case
 from harness.judge.causes import CAUSES
 from harness.judge.finding import Finding, counted, found, listed, passed, unknown
 from harness.judge.registry import END, PROVISION, START, TRACKER
 
 _STAGE_PHASE = {"run": END + 0.5, "rank": END + 0.5, "rendezvous": END + 0.5, "tracker": TRACKER}
 _STAGE_PHASE |= {"queue": START, "admission": START, "scheduling": START}
-_SIGNALS = {"KeyboardInterrupt", "SIGINT", "SIGTERM", "SIGHUP"}
 
 
 def stages(manifest: Manifest) -> Finding:
@@ -18,7 +17,7 @@ def stages(manifest: Manifest) -> Finding:
     for stage in manifest.stages:
         error = (stage.error or "no reason was recorded").strip()
         # A signal ends the stage under way. The check `harness` says so.
-        if stage.ok or (manifest.interrupted and error in _SIGNALS):
+        if stage.ok or (manifest.interrupted and error in SIGNALS):
             continue
         cause = CAUSES.get(stage.cause or "")
         text = f"the stage {stage.name} failed after {stage.seconds:.0f} s: {error}"
@@ -53,7 +52,7 @@ def _where(manifest: Manifest) -> str:
 
     Some run side by side, and a second signal ends a second one.
     """
-    ended_ = [stage.name for stage in manifest.stages if (stage.error or "") in _SIGNALS]
+    ended_ = [stage.name for stage in manifest.stages if (stage.error or "") in SIGNALS]
     return f" in the stage{'s' if ended_[1:] else ''} {' and '.join(ended_)}" if ended_ else ""
 
 

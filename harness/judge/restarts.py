@@ -27,7 +27,8 @@ RESTARTS = "pluto-e2e-harness/restarts"
 def seen(case: Case, truths: list[Truth]) -> list[Restart]:
     """Return every restart, by time."""
     others = [*_of_pods(case), *_of_containers(case)]
-    return sorted([*by_torchrun(case, truths, others), *others], key=lambda restart: restart.at)
+    known = [*by_torchrun(case, truths, others), *_of_processes(case, truths), *others]
+    return sorted(known, key=lambda restart: restart.at)
 
 
 def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
@@ -86,6 +87,26 @@ def _counted(restarts: list[Restart], told: list[str], limit: int) -> Finding:
         evidence=refs,
         at=restarts[-1].at,
     )
+
+
+def _of_processes(case: Case, truths: list[Truth]) -> Iterator[Restart]:
+    """Yield each further start of ranks that never logged: only their processes recorded it."""
+    logged = {truth.rank for truth in truths if truth.own}
+    for of_pod in case.processes.values():
+        starts = sorted(
+            ((one.time_ms, agent.id, one) for agent in of_pod.agents for one in agent.rounds),
+            key=lambda start: start[0],
+        )
+        for (_, first, _), (time_ms, then, one) in pairwise(starts):
+            ranks = sorted({rank for _, _, rank, _ in one.workers} - logged)
+            if not ranks:
+                continue
+            by_script, at = first != then, time_ms / 1000
+            text = f"torchrun started {names(ranks)} again at {clock(at)}"
+            if by_script:
+                text = f"the run script started torchrun with {names(ranks)} again at {clock(at)}"
+            text += f" in pod {of_pod.pod}; {'they' if ranks[1:] else 'it'} had logged nothing"
+            yield Restart(at, ranks, text, True, ["processes.jsonl"], by_script)
 
 
 def _of_pods(case: Case) -> Iterator[Restart]:

@@ -12,12 +12,15 @@ from kubernetes.utils.quantity import parse_quantity
 from harness.core.errors import UsageError
 from harness.launch import claims
 from harness.launch.names import LOCAL_IMAGE
+from harness.launch.user_secrets import Wanted
 from harness.workers.training import options
 
 PORT = 29500
 SMOKE = "--epochs 2 --batch 256 --samples 4096 --features 128 --classes 4 --lr 3e-3 --seed 42"
 """The guide's own flags of train.py."""
 TEXTS = ("train.jsonl", "val.jsonl")
+MADE_TEXTS = "harness-texts"
+"""The folder on the volume of the outputs that made texts are in, where they have no volume of their own."""
 _OWN = {"--run-name": "run", "--data-dir": "data_dir", "--out-dir": "out_dir", "--device": "device"}
 """Options that the launch sets → the trainer's names of their values."""
 
@@ -65,6 +68,10 @@ class Asked:
     """A folder of a kind cluster that stays, for later launches. None: one of this launch alone."""
     storage_class: str | None = None
     claims_namespace: str | None = None
+    synthetic: bool = False
+    """Train on made texts, which need no claim of their own, also where the claims are the user's."""
+    secrets: tuple[Wanted, ...] = ()
+    """Secrets of the user whose keys become variables of the ranks."""
     reach: float | None = None
     """How far above the known entropy of the texts the loss may end, as a fraction. None: any."""
     same_as: tuple[str, str] | None = None
@@ -91,6 +98,11 @@ class Asked:
                 f"{', '.join(taken)}: the launch sets it",
                 hint="--run and --gpus-per-pod come before `--`; /data and /out are volumes",
             )
+        names = [one.name for one in self.secrets]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise UsageError(
+                f"--secret {twice[0]}: one is expected; it was named {names.count(twice[0])} times"
+            )
         if not self.smoke:
             self._understood()
         if self.data is not None:
@@ -101,19 +113,60 @@ class Asked:
                 )
         if self.data is not None and (self.storage_class or self.claims_namespace):
             raise UsageError("--data is for kind: put the texts into datasets-pvc of the cluster yourself")
+        if self.data is not None and self.synthetic:
+            raise UsageError("--data brings texts, and --synthetic makes them: one is expected")
 
     def _understood(self) -> None:
         """Refuse what the trainer would refuse in every pod, again and again. Raises UsageError."""
         own = self._own()
-        found = options.sensible(options.parser(_Refusing), [*own, *self.options])
+        found = self._parsed()
         # The trainer takes shortened options, too, and of two the last: --dat=/x changes --data-dir.
         for name, value in zip(own[::2], own[1::2], strict=True):
             if str(getattr(found, _OWN[name])) != value:
                 raise UsageError(f"{name} is set by the launch; the options after `--` change it to another")
 
+    def _parsed(self) -> argparse.Namespace:
+        return options.sensible(options.parser(_Refusing), [*self._own(), *self.options])
+
+    @property
+    def hub_model(self) -> str | None:
+        """Return the model that the ranks fetch from the hub, or None."""
+        if self.smoke:
+            return None
+        found = self._parsed()
+        return str(found.model) if found.model and not found.local_files_only else None
+
     def _own(self) -> list[str]:
         device = "cuda" if self.gpus else "cpu"
         return ["--run-name", self.run, "--data-dir", "/data", "--out-dir", "/out", "--device", device]
+
+    @property
+    def needs_models(self) -> bool:
+        """Return whether a word of the trainer names a folder of the claim for models."""
+        folder = claims.CLAIMS[claims.MODELS]
+        values = (word.rpartition("=")[2] for word in (*self.trainer, *self.options))
+        return any(value == folder or value.startswith(f"{folder}/") for value in values)
+
+    def makes_texts(self, *, printed: bool = False) -> bool:
+        """Return whether the pods make the texts. Those of printed manifests do so only where asked to."""
+        return self.synthetic or not (printed or self.smoke or self.data or self.claims_namespace)
+
+    def mounts(self, *, printed: bool = False) -> tuple[claims.Mount, ...]:
+        """Return what the pods mount. Volumes of a user are read-only, except that of the outputs."""
+        if self.smoke:
+            return ()
+        if not (printed or self.storage_class or self.claims_namespace):
+            return tuple(claims.Mount(claim, path) for claim, path in claims.CLAIMS.items())
+        data, models = claims.CLAIMS[claims.DATASETS], claims.CLAIMS[claims.MODELS]
+        texts = claims.Mount(claims.DATASETS, data, read_only=True)
+        if self.makes_texts(printed=printed):
+            texts = claims.Mount(claims.OUTPUTS, data, folder=MADE_TEXTS)
+        found = [texts, claims.Mount(claims.OUTPUTS, claims.CLAIMS[claims.OUTPUTS])]
+        theirs = self.claims_namespace is not None and not printed
+        if self.needs_models or theirs:
+            optional = not self.needs_models
+            found.append(claims.Mount(claims.MODELS, models, read_only=True, optional=optional))
+        return tuple(found)
 
     @property
     def brings_etcd(self) -> bool:
@@ -140,7 +193,7 @@ class Asked:
             "RDZV_ENDPOINT": self.rdzv_endpoint or ("train-etcd:2379" if self.rdzv == "etcd" else ""),
             "RUN_ID": self.run,
             "RESTARTS": f"{self.restarts}",
-            "TRAINING_SOURCE": "0" if self.data or self.smoke else "1",
+            "TRAINING_SOURCE": "1" if self.makes_texts() else "0",
             **nccl,
         }
 

@@ -1,17 +1,19 @@
-"""The volumes of a training: claims of one launch that all its pods share.
+"""The volumes of a training: the claims that its pods mount.
 
 On a cluster of ours they are folders that all nodes share with this machine. On another one they are made of
-a storage class, or they stand for claims that somebody else has made, whose volumes stay as they are.
+a storage class, or they stand for claims that somebody else has made, whose volumes stay as they are: only
+the outputs are written.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from kubernetes.client.exceptions import ApiException
 
-from harness.core.errors import HarnessError, UsageError
+from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.launch.names import NONCE_LABEL
 from harness.provision.cluster import SharedFolder
@@ -21,50 +23,154 @@ DATASETS, OUTPUTS, MODELS = "datasets-pvc", "outputs-pvc", "models-pvc"
 CLAIMS = {DATASETS: "/data", OUTPUTS: "/out", MODELS: "/models"}
 """Claim → where it is mounted. The names are those of the guide."""
 SIZE = "10Gi"
-_MODES = ["ReadWriteMany"]
+MANY, READERS, ONE_NODE = "ReadWriteMany", "ReadOnlyMany", "ReadWriteOnce"
+_CLASS = ("storage.k8s.io/v1", "StorageClass")
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One folder of the pods, and the claim that it is on."""
+
+    claim: str
+    path: str
+    read_only: bool = False
+    folder: str = ""
+    """The folder of the volume that is mounted. Empty means the whole volume."""
+    optional: bool = False
+    """Whether the pods run without it where the claim does not exist."""
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A claim of the user, and the volume that it is bound to."""
+
+    mount: Mount
+    volume: Object
+    mode: str
+    """The access mode by which the pods mount it."""
+
+
+def mounts(used: Iterable[Mount]) -> list[Object]:
+    """Return the volumeMounts of a container."""
+    return [
+        {
+            "name": one.claim,
+            "mountPath": one.path,
+            **({"subPath": one.folder} if one.folder else {}),
+            **({"readOnly": True} if one.read_only else {}),
+        }
+        for one in used
+    ]
+
+
+def pod_volumes(used: Sequence[Mount]) -> list[Object]:
+    """Return the volumes of a pod: one for each claim, read-only where nothing writes to it."""
+    written = {one.claim for one in used if not one.read_only}
+    return [
+        {
+            "name": claim,
+            "persistentVolumeClaim": {
+                "claimName": claim,
+                **({} if claim in written else {"readOnly": True}),
+            },
+        }
+        for claim in dict.fromkeys(one.claim for one in used)
+    ]
 
 
 def of_folder(shared: SharedFolder, folder: str, namespace: str, nonce: str) -> Iterable[Object]:
     """Yield volumes in a folder below the shared one, and a claim for each."""
     for claim in CLAIMS:
         path = {"path": f"{shared.on_nodes}/{folder}/{claim}", "type": "DirectoryOrCreate"}
-        yield _volume(claim, namespace, nonce, {"hostPath": path, "capacity": {"storage": SIZE}})
+        spec = {"hostPath": path, "capacity": {"storage": SIZE}, "accessModes": [MANY]}
+        yield _volume(claim, namespace, nonce, spec)
         yield _claim(claim, namespace, "", _volume_name(claim, nonce))
 
 
-def of_class(name: str, namespace: str) -> Iterable[Object]:
-    """Yield claims of a storage class. Their volumes go with the launch's namespace."""
-    for claim in CLAIMS:
+def of_class(name: str, used: Iterable[Mount], namespace: str | None = None) -> Iterable[Object]:
+    """Yield claims of a storage class, for many writers. In a launch their volumes go with its namespace."""
+    for claim in dict.fromkeys(one.claim for one in used):
         yield _claim(claim, namespace, name, None)
 
 
-def of_namespace(kube: Kube, theirs: str, namespace: str, nonce: str) -> Iterable[Object]:
-    """Yield claims that stand for those of another namespace: their volumes a second time, to be retained.
+def of_namespace(found: Iterable[Claimed], namespace: str, nonce: str) -> Iterable[Object]:
+    """Yield claims that stand for those of another namespace: their volumes a second time, to be retained."""
+    for one in found:
+        claim = one.mount.claim
+        kept = {"claimRef", "persistentVolumeReclaimPolicy", "storageClassName"}
+        spec = {key: value for key, value in copy.deepcopy(one.volume["spec"]).items() if key not in kept}
+        yield _volume(claim, namespace, nonce, spec)
+        yield _claim(claim, namespace, "", _volume_name(claim, nonce), one.mode)
 
-    Raises HarnessError (cause launch.rejected) where a claim is missing, not bound, or not for many writers.
+
+def read(kube: Kube, theirs: str, used: Sequence[Mount], pods: int) -> list[Claimed]:
+    """Return the claims of a namespace that `pods` pods mount, without optional ones that do not exist.
+
+    Raises UsageError where a claim is missing, is not bound, or has no access mode that is enough.
     """
-    for claim in CLAIMS:
-        found = kube.get("v1", "PersistentVolumeClaim", claim, theirs)
-        name = ((found or {}).get("spec") or {}).get("volumeName")
+    found: dict[str, Claimed] = {}
+    for mount in used:
+        if mount.claim in found:
+            continue
+        claim = kube.get("v1", "PersistentVolumeClaim", mount.claim, theirs)
+        if claim is None and mount.optional:
+            continue
+        name = ((claim or {}).get("spec") or {}).get("volumeName")
         volume = kube.get("v1", "PersistentVolume", name) if name else None
         if volume is None:
-            raise HarnessError(
-                f"namespace {theirs}: a claim {claim} that is bound is expected; seen "
-                f"{'one that is not bound' if found else 'none'}",
-                hint="its pods share /data, /out and /models by three claims of many writers (ReadWriteMany)",
-                cause="launch.rejected",
+            raise UsageError(
+                f"--claims-namespace {theirs}: a bound claim {mount.claim} is expected; "
+                f"{'it is not bound' if claim else 'there is none'}",
+                hint=_instead(mount, theirs),
             )
-        modes = volume["spec"].get("accessModes") or []
-        if "ReadWriteMany" not in modes:
-            raise HarnessError(
-                f"namespace {theirs}: {claim} has the access modes {modes}; ReadWriteMany is expected",
-                hint="pods on several nodes write into it",
-                cause="launch.rejected",
-            )
-        kept = {"claimRef", "persistentVolumeReclaimPolicy", "storageClassName"}
-        spec = {key: value for key, value in copy.deepcopy(volume["spec"]).items() if key not in kept}
-        yield _volume(claim, namespace, nonce, spec)
-        yield _claim(claim, namespace, "", _volume_name(claim, nonce))
+        writes = any(not one.read_only for one in used if one.claim == mount.claim)
+        found[mount.claim] = Claimed(mount, volume, _mode(theirs, mount, volume, pods if writes else 0))
+    return list(found.values())
+
+
+def _instead(mount: Mount, theirs: str) -> str:
+    if mount.claim == DATASETS:
+        return "--synthetic trains on made texts, and needs no datasets-pvc"
+    if mount.claim == MODELS:
+        return "an option of the trainer names a folder of /models"
+    return f"`kubectl get pvc -n {theirs}` lists the claims; checkpoints are written to this one"
+
+
+def _mode(theirs: str, mount: Mount, volume: Object, writers: int) -> str:
+    """Return the access mode for a mount. `writers`: pods that write to it. Raises UsageError."""
+    modes = list((volume.get("spec") or {}).get("accessModes") or [])
+    enough = [MANY] if writers > 1 else [MANY, ONE_NODE] if writers else [READERS, MANY, ONE_NODE]
+    mode = next((one for one in enough if one in modes), None)
+    if mode is not None:
+        return mode
+    who = (
+        f"{writers} pods write to it"
+        if writers > 1
+        else "one pod writes to it"
+        if writers
+        else "pods read it"
+    )
+    raise UsageError(
+        f"--claims-namespace {theirs}: {mount.claim} needs the access mode {' or '.join(enough)}, because "
+        f"{who}; it has {', '.join(modes) or 'none'}",
+        hint="another claim of this name, with that access mode"
+        + (", or --replicas 1" if writers > 1 and ONE_NODE in modes else ""),
+    )
+
+
+def on_one_node(found: Iterable[Claimed]) -> bool:
+    """Return whether all pods must share a node, because a volume is attached to one node at a time."""
+    return any(one.mode == ONE_NODE for one in found)
+
+
+def prove_class(kube: Kube, name: str) -> None:
+    """Raise UsageError where the cluster has no storage class of this name."""
+    if kube.get(*_CLASS, name) is None:
+        known = sorted(each["metadata"]["name"] for each in kube.objects(*_CLASS))
+        raise UsageError(
+            f"--storage-class {name}: the cluster has no such class; it has {', '.join(known) or 'none'}",
+            hint="a class whose volumes many nodes may write to (ReadWriteMany)",
+        )
 
 
 def check(folder: str | None, storage_class: str | None, theirs: str | None, existing: bool) -> None:
@@ -73,9 +179,9 @@ def check(folder: str | None, storage_class: str | None, theirs: str | None, exi
         raise UsageError("--storage-class makes claims, and --claims-namespace names some: one is expected")
     if existing and not (storage_class or theirs):
         raise UsageError(
-            "a cluster of yours needs volumes that all pods share, and none was named",
-            hint="--storage-class NAME (ReadWriteMany), or --claims-namespace NAMESPACE with "
-            f"{', '.join(CLAIMS)}",
+            "a cluster of yours needs a volume that all pods write their checkpoints to, and none was named",
+            hint=f"--storage-class NAME ({MANY}), or --claims-namespace NAMESPACE, which has {OUTPUTS} and "
+            f"{DATASETS}",
         )
     if folder and (existing or storage_class or theirs):
         raise UsageError("--volumes keeps a folder of a kind cluster; this launch has claims of its own")
@@ -101,7 +207,6 @@ def _volume(claim: str, namespace: str, nonce: str, spec: Object) -> Object:
         "kind": "PersistentVolume",
         "metadata": {"name": _volume_name(claim, nonce), "labels": {**MANAGED, NONCE_LABEL: nonce}},
         "spec": {
-            "accessModes": _MODES,
             "storageClassName": "",
             **spec,
             "persistentVolumeReclaimPolicy": "Retain",
@@ -110,14 +215,16 @@ def _volume(claim: str, namespace: str, nonce: str, spec: Object) -> Object:
     }
 
 
-def _claim(claim: str, namespace: str, storage_class: str, volume: str | None) -> Object:
+def _claim(
+    claim: str, namespace: str | None, storage_class: str, volume: str | None, mode: str = MANY
+) -> Object:
     bound = {"volumeName": volume} if volume else {}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": claim, "namespace": namespace},
+        "metadata": {"name": claim, **({"namespace": namespace} if namespace else {})},
         "spec": {
-            "accessModes": _MODES,
+            "accessModes": [mode],
             "storageClassName": storage_class,
             "resources": {"requests": {"storage": SIZE}},
             **bound,

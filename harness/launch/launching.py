@@ -67,7 +67,7 @@ class Launching:
     def audit(self, progress: Progress) -> None:
         """Record what a training left on its disk."""
         assert isinstance(self.workload, Training)
-        self.writer.text(FILE, audit(self.workload.asked, self.surroundings, progress))
+        self.writer.text(FILE, audit(self.workload, self.surroundings, progress))
 
     def collect_tracker(self) -> None:
         """Record what the tracker has of this launch. A tracker that does not answer is recorded too."""

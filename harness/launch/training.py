@@ -10,17 +10,17 @@ import copy
 import json
 import shlex
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
-from harness.context import RunContext
+from harness.context import RecordedContext, RunContext
 from harness.core.errors import HarnessError, UsageError
-from harness.core.kubernetes import Object
+from harness.core.kubernetes import Kube, Object
 from harness.evidence.lookup import opened
-from harness.launch import claims
+from harness.launch import claims, hub, user_secrets
 from harness.launch.applying import apply
 from harness.launch.asked_training import PORT, Asked
 from harness.launch.indexed_job import IndexedJobWorkload
@@ -28,6 +28,7 @@ from harness.launch.names import RESTARTS
 from harness.launch.plain import PlainWorkload
 from harness.launch.pod_options import PodOptions, by_reference
 from harness.launch.statefulset import StatefulSetWorkload
+from harness.launch.user_secrets import HF_KEY, HF_TOKEN, UserSecret
 from harness.launch.workload import Handle, Record, Surroundings
 from harness.provision.cluster import SharedFolder
 from harness.provision.images import scripts
@@ -36,8 +37,18 @@ from harness.provision.source.programs import pinned
 from harness.settings import Settings
 
 GPU = "nvidia.com/gpu"
+HOST = "kubernetes.io/hostname"
 ETCD = "train-etcd"
 _FILES = Path(__file__).parent / "files"
+
+
+@dataclass(frozen=True)
+class Shared:
+    """How the pods of a training use their volumes."""
+
+    mounts: Sequence[claims.Mount] = ()
+    one_node: bool = False
+    """Whether all pods must run on one node."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,8 @@ class Training:
         """Refuse what this cluster cannot have. Raises UsageError."""
         super().check(settings)  # type: ignore[misc] # of PlainWorkload
         asked, existing = self.asked, settings.kubeconfig is not None
-        claims.check(asked.volumes, asked.storage_class, asked.claims_namespace, existing)
+        if not asked.smoke:
+            claims.check(asked.volumes, asked.storage_class, asked.claims_namespace, existing)
         if existing and asked.data is not None:
             raise UsageError("--data is for kind: put the texts into datasets-pvc of the cluster yourself")
 
@@ -58,19 +70,67 @@ class Training:
         """Return the image of etcd where the launch brings its own."""
         return [etcd_image(context)] if self.asked.brings_etcd else []
 
-    def volumes(self, surroundings: Surroundings) -> Iterable[Object]:
-        """Return the claims of this launch, and volumes where the harness makes them."""
+    def install(self, kube: Kube, context: RunContext) -> None:
+        """Install nothing. Refuse Secrets, a model or claims that cannot serve this training.
+
+        Nothing of the launch has been created yet.
+
+        Raises UsageError.
+        """
+        super().install(kube, context)  # type: ignore[misc] # of PlainWorkload
+        secrets = self._secrets(kube, context)
+        if (model := self.asked.hub_model) is not None:
+            tokens = [value for one in secrets if one.name == HF_TOKEN for value in one.values]
+            hub.check(model, next(iter(tokens), None), context.progress)
+        self._claimed(kube)
+        if self.asked.storage_class and not self.asked.smoke:
+            claims.prove_class(kube, self.asked.storage_class)
+
+    def _secrets(self, kube: Kube, context: RunContext) -> list[UserSecret]:
+        """Return the user's Secrets, which the redactor knows from here on. Raises UsageError."""
+        found = user_secrets.read(kube, self.asked.secrets)
+        if isinstance(context, RecordedContext):
+            for value in (value for one in found for value in one.values):
+                context.writer.redactor.add(value)
+        return found
+
+    def _claimed(self, kube: Kube) -> list[claims.Claimed]:
+        """Return the user's claims that the pods mount. Raises UsageError."""
+        asked = self.asked
+        if not asked.claims_namespace:
+            return []
+        return claims.read(kube, asked.claims_namespace, asked.mounts(), asked.replicas)
+
+    def volumes(self, surroundings: Surroundings) -> tuple[list[Object], Shared]:
+        """Return the claims and volumes that the harness creates, and how the pods use them."""
         asked, namespace, nonce = self.asked, surroundings.namespace, surroundings.nonce
+        used = asked.mounts()
+        if not used:
+            return [], Shared()
         if asked.storage_class:
-            return claims.of_class(asked.storage_class, namespace)
+            return list(claims.of_class(asked.storage_class, used, namespace)), Shared(used)
         if asked.claims_namespace:
-            return claims.of_namespace(surroundings.kube, asked.claims_namespace, namespace, nonce)
-        return claims.of_folder(_shared(surroundings), asked.volumes or namespace, namespace, nonce)
+            found = self._claimed(surroundings.kube)
+            there = {one.mount.claim for one in found}
+            mounted = tuple(one for one in used if one.claim in there)
+            made = list(claims.of_namespace(found, namespace, nonce))
+            return made, Shared(mounted, claims.on_one_node(found))
+        folder = asked.volumes or namespace
+        return list(claims.of_folder(_shared(surroundings), folder, namespace, nonce)), Shared(used)
+
+    def prepare(self, document: Object, surroundings: Surroundings) -> None:
+        """Have the pods mount what this cluster has for them."""
+        super().prepare(document, surroundings)  # type: ignore[misc] # of PlainWorkload
+        _, shared = self.volumes(surroundings)
+        template = document["spec"]["template"]
+        use(template["spec"], shared, template["metadata"]["labels"])
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
         """Make the volumes, bring the texts, then apply the workload. Raises HarnessError, cause launch.*."""
-        made = list(self.volumes(surroundings))
+        made, shared = self.volumes(surroundings)
         record("launch/volumes.yaml", yaml.safe_dump_all(made, sort_keys=False))
+        if shared.one_node:
+            surroundings.context.progress("all pods share one node: a volume can be attached to one alone")
         if self.asked.data is not None:
             folder = self.asked.volumes or surroundings.namespace
             there = _shared(surroundings).here / folder / claims.DATASETS
@@ -80,6 +140,8 @@ class Training:
                     shutil.copy(path, there)
         if self.asked.brings_etcd:
             made += etcd(etcd_image(surroundings.context), surroundings.namespace)
+        for secret in self._secrets(surroundings.kube, surroundings.context):
+            apply(surroundings.kube, secret.copy(surroundings.namespace))
         for document in made:
             apply(surroundings.kube, document)
         return super().submit(surroundings, record)  # type: ignore[misc,no-any-return] # of PlainWorkload
@@ -159,8 +221,12 @@ def manifests(asked: Asked, of_pods: PodOptions | None = None) -> str:
     made = (of_pods or PodOptions()).applied(workload(asked))
     document, comment = by_reference(copy.deepcopy(made.document), made)
     document["metadata"].pop("annotations")
+    template = document["spec"]["template"]
+    use(template["spec"], Shared(asked.mounts(printed=True)), template["metadata"]["labels"])
     hold = {"name": "TRAINING_HOLD", "value": "1" if asked.kind == "statefulset" else "0"}
-    document["spec"]["template"]["spec"]["containers"][0]["env"].append(hold)
+    env = template["spec"]["containers"][0]["env"]
+    source = {"name": "TRAINING_SOURCE", "value": "1" if asked.makes_texts(printed=True) else "0"}
+    env[:] = [*(source if one["name"] == source["name"] else one for one in env), hold]
     beside = [*made.beside]
     if asked.brings_etcd:
         beside += etcd(pinned("rendezvous", "image"))
@@ -175,7 +241,9 @@ def _complete(pod: Object, asked: Asked, labels: Object) -> None:
     requests = {"memory": asked.memory or "4Gi"} if asked.gpus else {"cpu": "250m", "memory": "512Mi"}
     if asked.gpus:
         limits[GPU] = asked.gpus
-    token = {"secretKeyRef": {"name": "hf-token", "key": "HUGGINGFACE_HUB_TOKEN", "optional": True}}
+    names = [one.name for one in asked.secrets]
+    token = {"secretKeyRef": {"name": HF_TOKEN, "key": HF_KEY, "optional": HF_TOKEN not in names}}
+    others = [{"secretRef": {"name": name}} for name in names if name != HF_TOKEN]
     container |= {
         "image": asked.image,
         "command": ["sh", "-c"],
@@ -185,32 +253,38 @@ def _complete(pod: Object, asked: Asked, labels: Object) -> None:
         "env": [
             *container["env"],
             *({"name": name, "value": value} for name, value in asked.environment().items()),
-            {"name": "HUGGINGFACE_HUB_TOKEN", "valueFrom": token},
+            {"name": HF_KEY, "valueFrom": token},
         ],
+        **({"envFrom": others} if others else {}),
         "ports": [{"name": "rdzv", "containerPort": PORT}],
-        "volumeMounts": [*mounts(), {"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108 - torch's own
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108 - torch's own
     }
-    pod["volumes"] = [*pod_volumes(), {"name": "shm", "emptyDir": {"medium": "Memory"}}]
+    pod["volumes"] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
     pod["topologySpreadConstraints"] = [
         {
             "maxSkew": 1,
-            "topologyKey": "kubernetes.io/hostname",
+            "topologyKey": HOST,
             "whenUnsatisfiable": "ScheduleAnyway",
             "labelSelector": {"matchLabels": dict(labels)},
         }
     ]
 
 
+def use(pod: Object, shared: Shared, labels: Object) -> None:
+    """Add the shared volumes to a pod. `labels` are those of all pods of the training."""
+    container = pod["containers"][0]
+    mounted, volumes = claims.mounts(shared.mounts), claims.pod_volumes(shared.mounts)
+    if not shared.mounts:  # the smoke test writes nothing that anybody needs afterwards
+        mounted = [{"name": "out", "mountPath": claims.CLAIMS[claims.OUTPUTS]}]
+        volumes = [{"name": "out", "emptyDir": {}}]
+    container["volumeMounts"] = [*container["volumeMounts"], *mounted]
+    pod["volumes"] = [*pod["volumes"], *volumes]
+    if shared.one_node:
+        term = {"topologyKey": HOST, "labelSelector": {"matchLabels": dict(labels)}}
+        pod["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        del pod["topologySpreadConstraints"]
+
+
 def script_volumes(surroundings: Surroundings) -> list[Object]:
     """Return the volumes of changed scripts of the worker image."""
     return scripts.volumes(surroundings.scripts) if surroundings.scripts else []
-
-
-def mounts() -> list[Object]:
-    """Return the volumeMounts of the claims."""
-    return [{"name": claim, "mountPath": path} for claim, path in claims.CLAIMS.items()]
-
-
-def pod_volumes() -> list[Object]:
-    """Return the volumes that `mounts` refers to."""
-    return [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims.CLAIMS]

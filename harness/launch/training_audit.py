@@ -6,6 +6,7 @@ What it prints (harness/workers/training/audit.py) is evidence: training-audit.j
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
@@ -16,8 +17,9 @@ from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
 from harness.core.progress import Progress
 from harness.core.retries import reason_of
-from harness.launch import training
-from harness.launch.asked_training import Asked
+from harness.launch import claims, training
+from harness.launch.names import NONCE_LABEL
+from harness.launch.training import Training
 from harness.launch.workload import Surroundings
 
 FILE = "training-audit.json"
@@ -27,12 +29,12 @@ SECONDS = 240.0
 SERVED_SECONDS = 60.0
 
 
-def audit(asked: Asked, surroundings: Surroundings, progress: Progress) -> str:
+def audit(trained: Training, surroundings: Surroundings, progress: Progress) -> str:
     """Return what the audit printed: one JSON document. Where it failed, that says so: {"error": …}."""
     kube, namespace = surroundings.kube, surroundings.namespace
     progress("auditing the checkpoints")
     try:
-        _made(kube, pod(asked, surroundings))
+        _made(kube, pod(trained, surroundings))
         phase = _ended(kube, namespace)
         text = str(client.CoreV1Api(kube.dynamic.client).read_namespaced_pod_log(NAME, namespace))
     except (ApiException, HTTPError) as error:
@@ -58,28 +60,42 @@ def _made(kube: Kube, document: Object) -> None:
     kube.apply(document)
 
 
-def pod(asked: Asked, surroundings: Surroundings) -> Object:
+def pod(trained: Training, surroundings: Surroundings) -> Object:
     """Return the pod. It has no label of the launch and is none of its ranks."""
+    asked = trained.asked
+    _, shared = trained.volumes(surroundings)
+    used = [replace(one, read_only=True) for one in shared.mounts]
     words = ["python3", "-m", "training.audit", "--run-dir", f"/out/{asked.run}", "--data-dir", "/data"]
-    mounts = [{**mount, "readOnly": True} for mount in training.mounts()]
     container = {
         "name": "audit",
         "image": surroundings.image,
         "imagePullPolicy": "IfNotPresent",
         "command": words,
         "workingDir": "/workspace",
-        "volumeMounts": [*mounts, *surroundings.scripts],
+        "volumeMounts": [*claims.mounts(used), *surroundings.scripts],
     }
     spec: Object = {
         "restartPolicy": "Never",
         "activeDeadlineSeconds": int(SECONDS),
         "containers": [container],
-        "volumes": [*training.pod_volumes(), *training.script_volumes(surroundings)],
+        "volumes": [*claims.pod_volumes(used), *training.script_volumes(surroundings)],
     }
+    if shared.one_node:
+        spec["affinity"] = _beside(surroundings)
     if surroundings.pull_secret is not None:
         spec["imagePullSecrets"] = [{"name": surroundings.pull_secret}]
     metadata = {"name": NAME, "namespace": surroundings.namespace}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _beside(surroundings: Surroundings) -> Object:
+    """Return the affinity to the node that the ranks ran on: it has the volume. Pods that ended count too."""
+    selector = f"{NONCE_LABEL}={surroundings.nonce}"
+    pods = surroundings.kube.objects("v1", "Pod", surroundings.namespace, selector=selector)
+    names = sorted({pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")})
+    match = {"key": "metadata.name", "operator": "In", "values": names[:1]}
+    required = {"nodeSelectorTerms": [{"matchFields": [match]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}} if names else {}
 
 
 def _ended(kube: Kube, namespace: str) -> str:

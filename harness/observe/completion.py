@@ -119,6 +119,15 @@ class CompletionDetector(Seen):
         launched = self.all(self.launched)
         return bool(launched) and all(ended_as(item) for item in launched)
 
+    def ran(self) -> bool:
+        """Return whether the container of a rank has started in any pod that is there."""
+        return any(
+            status.get("name") == self.container
+            and ({"running", "terminated"} & {*(status.get("state") or {})})
+            for pod in self.all("pod")
+            for status in pod["status"].get("containerStatuses") or []
+        )
+
     def lingers(self) -> bool:
         """Return whether the launched object has ended, and pods of it still run."""
         ended = [item for item in self.all(self.launched) if ended_as(item)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ from .texts import Tokenizer
 
 def tokenizer(options: argparse.Namespace) -> Tokenizer:
     """Return the tokenizer of the model, or bytes."""
+    _use_token()
     folder = options.tokenizer_local_dir or options.model_local_dir or options.model
     if folder is None:
         return texts.Bytes()
@@ -22,6 +24,7 @@ def tokenizer(options: argparse.Namespace) -> Tokenizer:
 
 def model(options: argparse.Namespace, tokenizer: Tokenizer) -> nn.Module:
     """Return the model: one of Hugging Face, or the small GPT."""
+    _use_token()
     folder = options.model_local_dir or options.model
     if folder is not None:
         made = HuggingFace(folder, local_only=options.local_files_only, recompute=options.recompute)
@@ -31,6 +34,23 @@ def model(options: argparse.Namespace, tokenizer: Tokenizer) -> nn.Module:
         tokenizer.size, options.context, options.layers, options.heads, options.width, options.dropout
     )
     return Gpt(shape, recompute=options.recompute)
+
+
+def _use_token() -> None:
+    """Give the hub's client the guide's variable under the name that it reads, which is HF_TOKEN alone."""
+    if token := os.environ.get("HUGGINGFACE_HUB_TOKEN"):
+        os.environ.setdefault("HF_TOKEN", token)
+
+
+def gated(error: BaseException | None) -> bool:
+    """Return whether the hub refused a gated model. transformers hides its client's error behind others."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if type(error).__name__ == "GatedRepoError":
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def cannot_compile(device: torch.device) -> str:

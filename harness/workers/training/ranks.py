@@ -19,6 +19,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 
+REFUSED = 2
+"""The exit code of a rank whose options or data are wrong, as of argparse: another start ends the same."""
+
+
+class Refused(ValueError):
+    """Options or data of the user that no training can be made of. The message says what is wrong."""
+
 
 @dataclass(frozen=True)
 class Ranks:
@@ -33,8 +40,8 @@ class Ranks:
         _print(f"[{tag}] rank {self.rank}: {text}\n")
 
     def tell(self, tag: str, text: str) -> None:
-        """Print a line once for all ranks."""
-        if self.rank == 0:
+        """Print a line once in each pod, because `kubectl logs` of a controller picks any of its pods."""
+        if os.environ.get("LOCAL_RANK", "0") == "0":
             _print(f"[{tag}] {text}\n")
 
     def of_rank_0(self, value: Any) -> Any:
@@ -101,7 +108,9 @@ def meet(device: str, meeting: float, timeout: float) -> Ranks:
 
 
 def ended_with(main: Callable[[], int]) -> NoReturn:
-    """Run a rank's `main`, and end the process with its exit code, or 1 and a traceback.
+    """Run a rank's `main`, and end the process with its exit code: 2 where it refuses what the user gave.
+
+    Any other error is 1 and a traceback. training.sh starts a rank that refused not again.
 
     gloo's connections are not taken down: its destructor waits for ranks that have gone before, some of them
     for ever (seen with 3 ranks on one host), and torchrun would never hear that this one has ended.
@@ -118,9 +127,14 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
                 dist.destroy_process_group()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
+    except Refused as error:
+        _print(f"[DDP] rank {os.environ.get('RANK', '0')}: {error}\n")
+        code = REFUSED
     except BaseException:
         traceback.print_exc()
         code = 1
+    if code == REFUSED and (noted := os.environ.get("TRAINING_REFUSED")):
+        Path(noted).touch()
     atexit._run_exitfuncs()  # what others registered: trackers, a recorder
     sys.stdout.flush()
     sys.stderr.flush()

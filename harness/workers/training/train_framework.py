@@ -7,11 +7,14 @@ See docs/training.md.
 
 from __future__ import annotations
 
+import argparse
+
 import torch
+from torch import nn
 
 from . import build, texts
 from .options import parsed
-from .ranks import ended_with, meet, same_bits
+from .ranks import Refused, ended_with, meet, same_bits
 from .texts import Stream
 from .trainer import Trainer
 
@@ -25,19 +28,9 @@ def main(arguments: list[str] | None = None) -> int:
         same_bits()
     if options.compile and (why := build.cannot_compile(ranks.device)):
         needs = "a C++ compiler, PyTorch's headers and networkx, and for a GPU Triton"
-        ranks.tell("DDP", f"--compile does not work in this image: it needs {needs}. {why}")
-        return 2
-    tokenizer = build.tokenizer(options)
-    train, val = (
-        texts.read(options.data_dir / f"{name}.jsonl", tokenizer, options.context, options.text_field)
-        for name in ("train", "val")
-    )
-    if not train.whole:
-        raise ValueError(
-            f"train.jsonl has {len(train.tokens)} tokens: fewer than --context {options.context}"
-        )
-    torch.manual_seed(options.seed)
-    trainer = Trainer(options, ranks, build.model(options, tokenizer), train, val)
+        raise Refused(f"--compile does not work in this image: it needs {needs}. {why}")
+    train, val, model = _given(options)
+    trainer = Trainer(options, ranks, model, train, val)
     _tell(trainer, train, val)
     try:
         loss = trainer.train_all()
@@ -53,6 +46,34 @@ def main(arguments: list[str] | None = None) -> int:
     if unsent:
         ranks.tell("DONE", f"{unsent:.0f} values are in no tracker: run it again to send them. Exit code 1")
     return 1 if unsent else 0
+
+
+def _given(options: argparse.Namespace) -> tuple[Stream, Stream, nn.Module]:
+    """Return the texts to train on and to validate with, and the model. Raises Refused where they are wrong.
+
+    A disk or a hub that fails for a moment is no such error: the ranks are started again.
+    """
+    try:
+        tokenizer = build.tokenizer(options)
+        train, val = (
+            texts.read(options.data_dir / f"{name}.jsonl", tokenizer, options.context, options.text_field)
+            for name in ("train", "val")
+        )
+        torch.manual_seed(options.seed)
+        model = build.model(options, tokenizer)
+    except (ValueError, PermissionError) as error:
+        raise Refused(f"{error}") from error
+    except OSError as error:
+        if options.model and build.gated(error):
+            hint = "`harness train --secret hf-token` brings the token; the model's license must be accepted"
+            raise Refused(
+                f"--model {options.model} is gated, and this token may not read it: {hint}"
+            ) from error
+        raise
+    if not train.whole:
+        text = f"{options.data_dir}/train.jsonl has {len(train.tokens)} tokens: fewer than --context "
+        raise Refused(f"{text}{options.context}")
+    return train, val, model
 
 
 def _tell(trainer: Trainer, train: Stream, val: Stream) -> None:

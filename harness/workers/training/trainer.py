@@ -27,7 +27,7 @@ from . import checkpoint, order, state
 from .checkpoint import Manifest
 from .evaluation import Loss, evaluate
 from .options import plain
-from .ranks import Ranks
+from .ranks import Ranks, Refused
 from .texts import Stream
 from .trackers import Trackers
 
@@ -219,7 +219,7 @@ class Trainer:
             return
         folder, manifest = found
         if manifest.order != self._order():
-            raise RuntimeError(
+            raise Refused(
                 f"{folder} was written with {manifest.order}, and this run has {self._order()}: "
                 "the data would be taken in another order. Another --run-name begins anew"
             )

@@ -19,6 +19,9 @@ export TRAINING_ENDED="$OUT_DIR/.ended-$RUN_ID-$id"
 # The ranks add a line each time they have met: torchrun's own restarts and ours are counted together.
 export TRAINING_MET=/tmp/training-met
 : >"$TRAINING_MET"
+# A rank makes it that refuses its options or data: another start would end the same.
+export TRAINING_REFUSED=/tmp/training-refused
+rm -f "$TRAINING_REFUSED"
 # Only of this container: other pods' ranks are in /proc too where pods share the node's process ids.
 end_rank() { grep -qz '^LOCAL_RANK=' "/proc/$1/environ" 2>/dev/null && kill -9 "$1" 2>/dev/null; }
 say() { echo "[DDP] node $NODE_RANK: $*"; }
@@ -47,7 +50,7 @@ make_texts() {
 }
 refuse_texts() {
   say "$DATA_DIR has $1 already, which is not replaced: put both train.jsonl and val.jsonl there, or neither" >&2
-  exit 1
+  exit 2
 }
 if [ "${TRAINING_SOURCE:-0}" = 1 ]; then
   if [ "$NODE_RANK" = 0 ] && [ ! -f "$DATA_DIR/source.json" ]; then make_texts; fi
@@ -83,7 +86,10 @@ while :; do
   pid=$!
   # Who waits for others that have ended would wait until torchrun's own limit. A signal to this subshell is lost where
   # it comes before the subshell has dropped the trap above, so it also ends by itself.
-  (while sleep 2 && kill -0 $pid; do [ -e "$TRAINING_ENDED" ] && [ "$(met)" = "$before" ] && sleep 5 && kill $pid; done) 2>/dev/null &
+  (while sleep 1 && kill -0 $pid; do
+    [ ! -e "$TRAINING_REFUSED" ] || kill $pid
+    [ -e "$TRAINING_ENDED" ] && [ "$(met)" = "$before" ] && sleep 5 && kill $pid
+  done) 2>/dev/null &
   watcher=$!
   wait $pid
   code=$?
@@ -92,6 +98,11 @@ while :; do
   [ $code = 0 ] && break
   if [ $code = 2 ]; then
     say "torchrun refuses these options"
+    break
+  fi
+  if [ -e "$TRAINING_REFUSED" ]; then
+    say "the trainer refuses its options or its data, and is not started again: the line above says why"
+    code=2
     break
   fi
   # Where torchrun itself was killed, its ranks live on, train with the others, and nobody would wait for them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from bundles import at, cond
 
 from harness.core.deadlines import Budget
-from harness.evidence.schema import Check, Verdict
+from harness.evidence.schema import Check, Stage, Verdict
 from harness.judge import judge
 
 NAME = "trainer"
@@ -173,7 +174,7 @@ def test_a_job_that_reaches_its_own_deadline(
     """
     job = queued("Job")
     assert job.manifest.expected is not None
-    expected = job.manifest.expected.model_copy(update={"queue": None})
+    expected = job.manifest.expected.model_copy(update={"queue": None, "min_nodes_used": 1})
     job.manifest = job.manifest.model_copy(update={"expected": expected, "deadline_seconds": 150.0})
     said = "Job was active longer than specified deadline"
     target = cond("FailureTarget", "True", "DeadlineExceeded", said, 25)
@@ -194,7 +195,7 @@ def test_a_pod_that_somebody_deletes_well_before_the_deadline(tmp_path: Path) ->
     """Contract: the deletion is named, although the Job then ends at its deadline."""
     job = queued("Job")
     assert job.manifest.expected is not None
-    expected = job.manifest.expected.model_copy(update={"queue": None})
+    expected = job.manifest.expected.model_copy(update={"queue": None, "min_nodes_used": 1})
     job.manifest = job.manifest.model_copy(update={"expected": expected, "deadline_seconds": 150.0})
     launched(job, "Job", 1, activeDeadlineSeconds=20)
     pods(job, 3, {}, "Running", nodeName="e2e-worker")
@@ -204,3 +205,31 @@ def test_a_pod_that_somebody_deletes_well_before_the_deadline(tmp_path: Path) ->
     launched(job, "Job", 25, [target], activeDeadlineSeconds=20)
     _, checks = judged(job, tmp_path)
     assert checks["rank-exit"].cause == "rank.pod_deleted"
+
+
+@pytest.mark.parametrize("stage", ["observe", "launch"])
+def test_the_harness_deletes_a_stateful_set_that_a_user_interrupted(tmp_path: Path, stage: str) -> None:
+    """Contract: the deletion is the harness's own, and no rank is said to have been deleted or to fail."""
+    job = queued("StatefulSet")
+    assert job.manifest.expected is not None
+    expected = job.manifest.expected.model_copy(update={"queue": None, "min_nodes_used": 1})
+    launched(job, "StatefulSet", 1)
+    pods(job, 3, {}, "Running", nodeName="e2e-worker")
+    pods(job, 21, {}, "Running", deleted=21, nodeName="e2e-worker")
+    pods(job, 23, {}, "Failed", deleted=21, nodeName="e2e-worker")
+    cut = {"started_at": at(0.5, True), "seconds": 19.5, "ok": False, "error": "SIGINT"}
+    stages = [*job.manifest.stages[:-1], Stage.model_validate({"name": stage, **cut})]
+    collect = Stage(name="collect", started_at=at(20, True), seconds=4)
+    job.manifest = job.manifest.model_copy(
+        update={"stages": [*stages, collect], "interrupted": "SIGINT", "expected": expected}
+    )
+    bundle = job.write(tmp_path / "bundle")
+    exits = [
+        {"at": at(22, True), "pod": f"{NAME}-{index}", "uid": f"pod-{index}", "exit_code": 143}
+        for index in range(job.nodes)
+    ]
+    lines = [json.dumps({**one, "container": bundles.CONTAINER}) for one in exits]
+    (bundle.path / "exits.jsonl").write_text("\n".join(lines) + "\n")
+    verdict = judge(bundle)
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.interrupted"), verdict.explanation
+    assert not [line for line in verdict.consequences if "deleted" in line or "not_completed" in line]

@@ -458,3 +458,26 @@ def test_a_point_that_any_attempt_lost_makes_no_pass(kept: int, rank: int, lost:
     with tempfile.TemporaryDirectory() as folder:
         verdict = judge(job.write(Path(folder) / "bundle"))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "unification.lost_points", [rank])
+
+
+@pytest.mark.parametrize("by_script", [False, True])
+def test_ranks_that_ended_before_they_logged_were_started_again(judged: Judged, by_script: bool) -> None:
+    """Contract: where no rank has logged, the processes count the restarts, of torchrun and of a script."""
+    job = recorded(bundles.healthy())
+    job.truth = {}
+    for index in range(2):
+        pod = PodEvents(job, index)
+        pod.agent(7, "--nnodes=2")
+        pod.workers(7, [(20, 0, index, 2)])
+        pod.rank(20, index, 2)
+        pod.end(20, 2)
+        if by_script:
+            pod.agent(8, "--nnodes=2")
+        pod.workers(8 if by_script else 7, [(21, 0, index, 2)], restart=0 if by_script else 1)
+        pod.rank(21, index, 2)
+        pod.end(21, 2)
+    said = restarts(judged(job)).explanation
+    assert "very rank ran once" not in said
+    who = "the run script started torchrun with rank 1" if by_script else "torchrun started rank 1"
+    assert f"{who} again at" in said
+    assert f"in pod {job.pod_name(1)}; it had logged nothing" in said

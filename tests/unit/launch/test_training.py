@@ -25,6 +25,13 @@ def container(workload: Any) -> dict[str, Any]:
     return dict(workload.document["spec"]["template"]["spec"]["containers"][0])
 
 
+def used(asked: Asked, *, printed: bool = False, one_node: bool = False) -> dict[str, Any]:
+    """Return the ranks' container with its volumes, which a launch or printed manifests add."""
+    pod = training.workload(asked).document["spec"]["template"]["spec"]
+    training.use(pod, training.Shared(asked.mounts(printed=printed), one_node), {"app": "train-llm"})
+    return {**pod["containers"][0], "pod": pod}
+
+
 @pytest.mark.parametrize("kind", ["statefulset", "job"])
 @pytest.mark.parametrize(("replicas", "processes"), [(4, 1), (64, 8)])
 def test_the_number_of_nodes_is_one_number(kind: Any, replicas: int, processes: int) -> None:
@@ -49,7 +56,7 @@ def test_a_stateful_set_is_as_the_guide_has_it() -> None:
     assert made.document["spec"]["selector"] == {"matchLabels": {"app": "train-llm"}}
     rank = next(one for one in container(made)["env"] if one["name"] == "NODE_RANK")
     assert "apps.kubernetes.io/pod-index" in rank["valueFrom"]["fieldRef"]["fieldPath"]
-    paths = {mount["name"]: mount["mountPath"] for mount in container(made)["volumeMounts"]}
+    paths = {mount["name"]: mount["mountPath"] for mount in used(Asked())["volumeMounts"]}
     assert paths == {**claims.CLAIMS, "shm": "/dev/shm"}
     token = next(one for one in container(made)["env"] if one["name"] == "HUGGINGFACE_HUB_TOKEN")
     assert token["valueFrom"]["secretKeyRef"] == {
@@ -140,11 +147,65 @@ def test_a_cluster_of_ones_own_needs_volumes(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
     config.write_text("{}")
     settings = load(kubeconfig=config)
-    with pytest.raises(UsageError, match="volumes that all pods share") as refused:
+    with pytest.raises(UsageError, match="a volume that all pods write their checkpoints to") as refused:
         training.workload(Asked()).check(settings)
     assert "--storage-class" in str(refused.value.hint)
     training.workload(Asked(storage_class="nfs")).check(settings)
+    training.workload(Asked(smoke=True)).check(settings)
     training.workload(Asked()).check(load())
+
+
+def test_the_smoke_test_mounts_no_claim() -> None:
+    """Contract: it needs no volume of anybody, and its pods can still write below /out."""
+    mounted = used(Asked(smoke=True))
+    assert {one["mountPath"] for one in mounted["volumeMounts"]} == {"/dev/shm", "/out"}
+    assert not [one for one in mounted["pod"]["volumes"] if "persistentVolumeClaim" in one]
+
+
+def test_only_the_outputs_of_a_user_are_mounted_for_writing() -> None:
+    """Contract: data and models are read-only for the kubelet too, in a launch and in printed manifests."""
+    models = ("--model-local-dir", "/models/gpt2")
+    for asked, printed in [(Asked(claims_namespace="a"), False), (Asked(options=models), True)]:
+        made = used(asked, printed=printed)
+        mounted = {one["name"]: one.get("readOnly", False) for one in made["volumeMounts"]}
+        assert mounted == {"shm": False, "datasets-pvc": True, "outputs-pvc": False, "models-pvc": True}
+        volumes = {
+            one["name"]: one["persistentVolumeClaim"].get("readOnly", False)
+            for one in made["pod"]["volumes"]
+            if one["name"] != "shm"
+        }
+        assert volumes == {name: mounted[name] for name in claims.CLAIMS}
+        texts = next(one for one in asked_env(asked) if one["name"] == "TRAINING_SOURCE")
+        assert printed or texts["value"] == "0"
+
+
+def asked_env(asked: Asked) -> list[dict[str, Any]]:
+    """Return the environment of the ranks."""
+    return list(container(training.workload(asked))["env"])
+
+
+def test_made_texts_have_a_folder_of_their_own() -> None:
+    """Contract: --synthetic mounts a folder of the outputs as /data, and no claim for data."""
+    for asked, printed in [
+        (Asked(claims_namespace="a", synthetic=True), False),
+        (Asked(storage_class="nfs"), False),
+        (Asked(synthetic=True), True),
+    ]:
+        mounted = {one["mountPath"]: one for one in used(asked, printed=printed)["volumeMounts"]}
+        assert mounted["/data"]["name"] == "outputs-pvc"
+        assert mounted["/data"]["subPath"] == asked_training.MADE_TEXTS
+        assert not mounted["/data"].get("readOnly")
+        assert asked.makes_texts(printed=printed)
+    (made,) = claims.of_class("nfs", Asked(storage_class="nfs").mounts(), "e2e-1")
+    assert (made["metadata"]["name"], made["spec"]["accessModes"]) == ("outputs-pvc", ["ReadWriteMany"])
+
+
+def test_pods_of_a_volume_for_one_node_share_it() -> None:
+    """Contract: the scheduler puts all pods on one node, and nothing spreads them."""
+    pod = used(Asked(), one_node=True)["pod"]
+    (term,) = pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term["labelSelector"]["matchLabels"] == {"app": "train-llm"}
+    assert "topologySpreadConstraints" not in pod
 
 
 def test_claims_on_kind_are_folders_of_the_launch() -> None:
@@ -166,31 +227,117 @@ def test_a_kind_cluster_without_a_shared_folder_is_refused() -> None:
     assert refused.value.cause == "cluster.mismatch"
 
 
+class Claims:
+    """A cluster with claims: their names and the access modes of their volumes."""
+
+    def __init__(self, **modes: str) -> None:
+        self.modes = {f"{name}-pvc": mode for name, mode in modes.items()}
+
+    def get(self, _: str, kind: str, name: str, *__: str) -> dict[str, Any] | None:
+        """Return a claim, its volume or a storage class."""
+        if name not in self.modes:
+            return None
+        if kind != "PersistentVolume":
+            return {"spec": {"volumeName": name}}
+        spec = {"nfs": {"server": "s", "path": "/p"}, "capacity": {"storage": "1Ti"}}
+        theirs = {
+            "claimRef": {"uid": "x"},
+            "persistentVolumeReclaimPolicy": "Delete",
+            "storageClassName": "n",
+        }
+        return {"spec": {**spec, **theirs, "accessModes": self.modes[name].split()}}
+
+    def objects(self, *_: str) -> list[dict[str, Any]]:
+        """Return the storage classes."""
+        return [{"metadata": {"name": "local-path"}}]
+
+    def read(self, replicas: int = 2, **asked: Any) -> list[claims.Claimed]:
+        """Return what a training finds."""
+        used = Asked(claims_namespace="team", **asked).mounts()
+        return claims.read(self, "team", used, replicas)  # type: ignore[arg-type] # all that it asks
+
+
 def test_claims_of_a_namespace_are_used_and_never_owned() -> None:
     """Contract: the same volume a second time, to be retained; nothing of the first claim is in it."""
-    theirs = {
-        "accessModes": ["ReadWriteMany"],
-        "capacity": {"storage": "1Ti"},
-        "nfs": {"server": "s", "path": "/p"},
-        "claimRef": {"uid": "x"},
-        "persistentVolumeReclaimPolicy": "Delete",
-        "storageClassName": "nfs",
-    }
-    kube = SimpleNamespace(
-        get=lambda _, kind, name, *__: {
-            "spec": theirs if kind == "PersistentVolume" else {"volumeName": name}
-        }
-    )
-    made = list(claims.of_namespace(kube, "team", "e2e-1", "1"))  # type: ignore[arg-type] # all that it asks
+    found = Claims(datasets="ReadWriteMany", outputs="ReadWriteMany").read()
+    made = list(claims.of_namespace(found, "e2e-1", "1"))
     volume = made[0]["spec"]
-    assert (volume["nfs"], volume["persistentVolumeReclaimPolicy"]) == (theirs["nfs"], "Retain")
+    assert (volume["nfs"], volume["persistentVolumeReclaimPolicy"]) == (
+        {"server": "s", "path": "/p"},
+        "Retain",
+    )
     assert volume["claimRef"] == {"namespace": "e2e-1", "name": "datasets-pvc"}
-    theirs["accessModes"] = ["ReadWriteOnce"]
-    with pytest.raises(HarnessError, match="ReadWriteMany is expected"):
-        list(claims.of_namespace(kube, "team", "e2e-1", "1"))  # type: ignore[arg-type]
-    nothing = SimpleNamespace(get=lambda *_: None)
-    with pytest.raises(HarnessError, match="a claim datasets-pvc that is bound is expected; seen none"):
-        list(claims.of_namespace(nothing, "team", "e2e-1", "1"))  # type: ignore[arg-type]
+    assert volume["storageClassName"] == ""
+
+
+@pytest.mark.parametrize(
+    ("modes", "asked", "taken"),
+    [
+        ({"datasets": "ReadOnlyMany", "outputs": "ReadWriteMany"}, {}, ["ReadOnlyMany", "ReadWriteMany"]),
+        ({"datasets": "ReadWriteOnce", "outputs": "ReadWriteMany"}, {}, ["ReadWriteOnce", "ReadWriteMany"]),
+        (
+            {"datasets": "ReadWriteOnce ReadOnlyMany", "outputs": "ReadWriteMany"},
+            {},
+            ["ReadOnlyMany", "ReadWriteMany"],
+        ),
+        ({"outputs": "ReadWriteMany"}, {"synthetic": True}, ["ReadWriteMany"]),
+        (
+            {"datasets": "ReadOnlyMany", "outputs": "ReadWriteOnce"},
+            {"replicas": 1},
+            ["ReadOnlyMany", "ReadWriteOnce"],
+        ),
+        (
+            {"datasets": "ReadOnlyMany", "outputs": "ReadWriteMany", "models": "ReadOnlyMany"},
+            {},
+            ["ReadOnlyMany", "ReadWriteMany", "ReadOnlyMany"],
+        ),
+    ],
+)
+def test_readers_need_no_volume_for_many_writers(
+    modes: dict[str, str], asked: dict[str, Any], taken: list[str]
+) -> None:
+    """Contract: data and models may be read-only or of one node; models-pvc may be missing."""
+    found = Claims(**modes).read(**asked)
+    assert [one.mode for one in found] == taken
+    assert claims.on_one_node(found) == ("ReadWriteOnce" in taken)
+
+
+@pytest.mark.parametrize(
+    ("modes", "asked", "message"),
+    [
+        ({"outputs": "ReadWriteMany"}, {}, "a bound claim datasets-pvc is expected; there is none"),
+        (
+            {"datasets": "ReadOnlyMany", "outputs": "ReadWriteOnce"},
+            {},
+            "needs the access mode ReadWriteMany, because 2 pods write to it; it has ReadWriteOnce",
+        ),
+        (
+            {"datasets": "ReadOnlyMany", "outputs": "ReadOnlyMany"},
+            {"replicas": 1},
+            "outputs-pvc needs the access mode ReadWriteMany or ReadWriteOnce, because one pod writes",
+        ),
+        (
+            {"datasets": "ReadWriteOncePod", "outputs": "ReadWriteMany"},
+            {},
+            "datasets-pvc needs the access mode ReadOnlyMany or ReadWriteMany or ReadWriteOnce",
+        ),
+        (
+            {"datasets": "ReadOnlyMany", "outputs": "ReadWriteMany"},
+            {"options": ("--model-local-dir", "/models/gpt2")},
+            "a bound claim models-pvc is expected; there is none",
+        ),
+    ],
+)
+def test_a_claim_that_cannot_serve_is_named_with_its_mode(
+    modes: dict[str, str], asked: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        Claims(**modes).read(**asked)
+
+
+def test_an_unknown_storage_class_is_refused() -> None:
+    with pytest.raises(UsageError, match="no such class; it has local-path"):
+        claims.prove_class(Claims(), "nfs")  # type: ignore[arg-type] # all that it asks
 
 
 def test_the_manifests_are_printed_for_kubectl(capsys: pytest.CaptureFixture[str]) -> None:

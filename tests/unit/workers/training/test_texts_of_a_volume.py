@@ -70,7 +70,7 @@ def test_texts_of_the_user_are_used_and_stay_as_they_are(volume: Path) -> None:
 def test_one_text_alone_is_refused_in_one_sentence(volume: Path, name: str) -> None:
     (volume / name).write_text(THEIRS)
     done = train(volume)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert f"has {name} already, which is not replaced" in done.stderr
     assert content(volume) == {name: THEIRS}

@@ -1,0 +1,52 @@
+"""training.sh when the trainer refuses its options or data, with a torchrun of a few lines."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[4] / "harness" / "workers" / "training" / "training.sh"
+RESTARTS = """#!/bin/bash
+echo started >>"$OUT_DIR/starts"
+touch "$TRAINING_REFUSED"
+trap 'exit 1' TERM
+while :; do sleep 0.1; done
+"""
+"""As torchrun does with restarts left: it starts the ranks again, and again."""
+
+
+def node(folder: Path, torchrun: str) -> subprocess.CompletedProcess[str]:
+    """Run one node to its end."""
+    (folder / "torchrun").write_text(torchrun)
+    (folder / "torchrun").chmod(0o755)
+    environment = {
+        **{"PATH": f"{folder}:{os.environ['PATH']}", "HOSTNAME": "node-0", "NNODES": "2", "RESTARTS": "3"},
+        **{"MASTER_ADDR": "node-0", "RUN_ID": "run", "DATA_DIR": str(folder), "OUT_DIR": str(folder)},
+    }
+    return subprocess.run(
+        ["sh", SCRIPT, "-m", "x"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=folder,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "torchrun", [RESTARTS, '#!/bin/bash\necho started >>"$OUT_DIR/starts"\ntouch "$TRAINING_REFUSED"\nexit 1']
+)
+def test_an_error_of_usage_ends_the_node_at_once(tmp_path: Path, torchrun: str) -> None:
+    """Contract: exit code 2 within seconds, one start, and the line that points at the reason."""
+    began = time.monotonic()
+    done = node(tmp_path, torchrun)
+    assert done.returncode == 2
+    assert (tmp_path / "starts").read_text() == "started\n"
+    assert "is not started again" in done.stdout
+    assert "once more" not in done.stdout
+    assert time.monotonic() - began < 20
