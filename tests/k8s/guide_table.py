@@ -3,7 +3,7 @@
     python tests/k8s/guide_table.py >docs/guides.md
 
 Each guide is a TOML file in guides/. test_guide_commands.py types its rows in their order, in one shell, with
-`kubectl` and `harness` pointed at a cluster by a kubeconfig. A row has a line of the guide as it stands there.
+`kubectl` and `harness` pointed at a cluster by a kubeconfig. A row has one line of the guide, unchanged.
 """
 
 from __future__ import annotations
