@@ -47,6 +47,8 @@ def run(job: Workload | JobFile, context: RunContext, listener: ProgressListener
     with processes.signals_as_interrupt():
         recorded = _new_bundle(context, workload)
         recorded.writer.listener = listener
+        if context.settings.pluto_api_key is not None and context.settings.tracker == "embedded":
+            context.progress("a key of hosted Pluto is set but not used: --tracker hosted uses it")
         use = ClusterUse(chosen, recorded)
         try:
             with workload.begun(recorded) as begun:

@@ -118,6 +118,11 @@ class Settings(BaseSettings):
         description='what the job is to do: {"ranks": [0]} where only rank 0 logs. Unset: the annotation '
         "`pluto-e2e-harness/expect-ranks` of the workload, a label of a konduktor job; else every rank logs",
     )
+    logs: bool = Field(
+        False,
+        description="on a kind cluster: start VictoriaLogs, which `konduktor logs` reads; a kept cluster "
+        "keeps it",
+    )
     netcheck: bool = Field(
         False,
         description="run netcheck in every pod before the command, so that the ranks of a job that cannot "

@@ -76,6 +76,8 @@ THEIRS = (
 _TORCHRUN = "tests/k8s/test_torchrun_cli.py types it with its own names"
 _PROGRAMS = "tests/k8s/test_programs.py runs the same function"
 ELSEWHERE = {
+    "harness up --logs": "tests/k8s/test_konduktor_logs.py starts the same",
+    "harness konduktor logs JOB": "tests/k8s/test_known_commands.py types it",
     "harness torchrun submit --queue cpu --nodes 2 --name vit 'python train.py --epochs 10'": _TORCHRUN,
     "harness torchrun submit --queue cpu --nodes 2 --watch 'python train.py'": _TORCHRUN,
     "harness torchrun sync vit": _TORCHRUN,

@@ -20,6 +20,10 @@ def up(
     workers: options.Workers = None,
     kubernetes: options.Kubernetes = None,
     images: options.Images = None,
+    logs: Annotated[
+        bool | None,
+        typer.Option("--logs", help="start VictoriaLogs too, for `konduktor logs` (HARNESS_LOGS)"),
+    ] = None,
     runs_dir: options.RunsDir = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -29,7 +33,12 @@ def up(
     from harness.cli import status as looking
 
     settings = load(
-        cluster_name=cluster_name, workers=workers, kubernetes=kubernetes, images=images, runs_dir=runs_dir
+        cluster_name=cluster_name,
+        workers=workers,
+        kubernetes=kubernetes,
+        images=images,
+        logs=logs,
+        runs_dir=runs_dir,
     )
     with running.cluster(run_context(settings, progress(quiet))) as ready:
         ready.kind.keep()

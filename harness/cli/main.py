@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli import acceptance, bundles, cluster, experiments, options, report
+from harness.cli import acceptance, bundles, cluster, experiments, konduktor, options, report
 from harness.cli.accept import accept
 from harness.cli.lazy import console, load, opened, run_context, show_verdict, watching
 from harness.cli.netcheck import netcheck
@@ -89,12 +89,12 @@ def run(
     )
     from harness.launch.konduktor.program import early
 
-    with early(job, settings) as konduktor:  # its imports run beside these
+    with early(job, settings) as process:  # its imports run beside these
         from harness import run as running
         from harness.launch.workload_file import load as load_workload
 
         with watching(quiet) as (tell, listener):
-            outcome = running.run(load_workload(job, konduktor), run_context(settings, tell), listener)
+            outcome = running.run(load_workload(job, process), run_context(settings, tell), listener)
     return show_verdict(outcome.verdict, outcome.bundle, as_json)
 
 
@@ -154,6 +154,7 @@ COMMANDS = (
 )
 for command in COMMANDS:
     app.command()(command)
+app.command(context_settings=konduktor.SETTINGS)(konduktor.konduktor)
 
 
 @images_app.command("build")

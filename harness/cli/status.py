@@ -107,7 +107,7 @@ def status(settings: Settings) -> Status:
     nodes = {n["metadata"]["name"]: n["status"]["nodeInfo"]["kubeletVersion"] for n in kube.ready_nodes()}
     controllers = {
         f"{d['metadata']['namespace']}/{d['metadata']['name']}": (d["status"].get("readyReplicas") or 0)
-        for namespace in ("jobset-system", "kueue-system", "harness-system")
+        for namespace in ("jobset-system", "kueue-system", "harness-system", "victoria-logs")
         for d in kube.objects("apps/v1", "Deployment", namespace)
     }
     found = found.model_copy(update={"nodes": nodes, "controllers": controllers})

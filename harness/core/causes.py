@@ -36,6 +36,7 @@ CauseId = Literal[
     "cluster.clock_jumped",
     "cluster.delete_failed",
     "controllers.install_failed",
+    "controllers.logs_not_ready",
     "controllers.manifest",
     "controllers.image_failed",
     "controllers.crd_missing",

@@ -296,6 +296,12 @@ def condition(item: Object, kind: str) -> Object:
     return next((c for c in conditions if c["type"] == kind), {})
 
 
+def applied_by_us(document: Object) -> bool:
+    """Return whether the harness has applied the object, alone or beside others."""
+    managers = document["metadata"].get("managedFields") or []
+    return any(each.get("manager") == FIELD_MANAGER for each in managers)
+
+
 @contextmanager
 def reached() -> Iterator[None]:
     """Wrap a block that needs the API server. Raises HarnessError (cluster.unreachable) when it does not

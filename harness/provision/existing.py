@@ -16,10 +16,9 @@ from kubernetes import client
 from harness.context import RecordedContext, RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubeconfig import context_of
-from harness.core.kubernetes import FIELD_MANAGER, Kube, Object, reached
+from harness.core.kubernetes import Kube, applied_by_us, reached
 from harness.core.locks import Hold, take
 from harness.core.progress import Progress
-from harness.evidence.objects import items
 from harness.provision.cluster import OwnedCluster, Ready
 from harness.provision.controllers import install as controllers
 from harness.provision.controllers import queues
@@ -200,17 +199,12 @@ def _refuse_foreign(kube: Kube, lacks: Collection[str], queue: bool) -> None:
         named += [(queues.API, "ResourceFlavor", queues.FLAVOR)]
         named += [(queues.API, "ClusterQueue", queues.CLUSTER_QUEUE)]
     there += filter(None, (kube.get(*each) for each in named))
-    foreign = [f"{each['kind']} {each['metadata']['name']}" for each in there if not _applied_by_us(each)]
+    foreign = [f"{each['kind']} {each['metadata']['name']}" for each in there if not applied_by_us(each)]
     if foreign:
         raise UsageError(
             f"{', '.join(foreign)}: on this cluster already, not made by the harness, and not serving",
             hint="repair it: --install changes nothing that is there; `harness doctor` names what is wrong",
         )
-
-
-def _applied_by_us(document: Object) -> bool:
-    managers = items(document, "metadata", "managedFields")
-    return any(each.get("manager") == FIELD_MANAGER for each in managers)
 
 
 def _version(kube: Kube) -> str:

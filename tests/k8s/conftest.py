@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from logged_launch import LoggedLaunch, launch, logging_cluster
 from torchrun_team import Controller, Team
 
 from harness.provision.cluster import Ready
@@ -35,6 +36,13 @@ def theirs(cluster: Ready, harness_settings: Settings, tmp_path: Path) -> Settin
     shutil.copy(cluster.kind.kubeconfig, kubeconfig)
     changes = {"kubeconfig": kubeconfig, "worker_image": cluster.worker.tag, "keep_cluster": False}
     return harness_settings.model_copy(update=changes)
+
+
+@pytest.fixture(scope="module")
+def logged_launch(cluster: Ready, harness_settings: Settings) -> Iterator[LoggedLaunch]:
+    """A launch of the main job on the session's cluster with VictoriaLogs."""
+    with logging_cluster(cluster, harness_settings) as ready:
+        yield launch(ready, harness_settings)
 
 
 @pytest.fixture(scope="module")

@@ -79,9 +79,14 @@ def test_its_kubeconfig_is_a_copy(kind_cluster: KindCluster, cluster: Ready) -> 
 
 
 def test_an_image_is_loaded_deployed_and_reached(
-    kind_cluster: KindCluster, namespace: str, application: str
+    kind_cluster: KindCluster,
+    namespace: str,
+    application: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """load_docker_image, kubectl, pykube's objects and port_forward, as in pytest-kind's README."""
+    monkeypatch.chdir(tmp_path)  # port_forward starts kubectl without HOME, and kubectl's cache is then here
     kind_cluster.load_docker_image(application)
     inside = ("--namespace", namespace)
     kind_cluster.kubectl("create", "deployment", "web", f"--image={application}", "--port=8080", *inside)

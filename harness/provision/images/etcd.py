@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from pathlib import Path
-
 from harness.context import RunContext
-from harness.core.errors import HarnessError
 from harness.provision.images import reach, versions
-from harness.provision.images.docker import BUILD, CAUSE, image_id, making
+from harness.provision.images.program_image import program_image
 from harness.provision.source.golang import Module
 from harness.provision.source.programs import pinned, program
-from harness.provision.source.store import key
 
 PATH = "go.etcd.io/etcd/server/v3"
 DOCKERFILE = "FROM scratch\nCOPY etcd /usr/local/bin/etcd\nUSER 65532:65532\n"
@@ -31,13 +25,4 @@ def etcd_image(context: RunContext) -> str:
         return pinned("rendezvous", "image")
     version = pinned("rendezvous", "etcd")
     built = program(Module("etcd-v2", PATH, version, {"etcd": PATH}), context)
-    tag = f"harness/etcd:{version}-{key(DOCKERFILE, built.parent.name)}"
-    with making(tag, context) as shell:
-        if shell is not None:
-            with tempfile.TemporaryDirectory() as folder:
-                (Path(folder) / "Dockerfile").write_text(DOCKERFILE)
-                shutil.copy2(built, Path(folder) / "etcd")
-                shell.run([*BUILD, "-t", tag, folder])
-    if image_id(tag) is None:
-        raise HarnessError(f"{tag} was built, but is not in Docker", hint="try again", cause=CAUSE)
-    return tag
+    return program_image(built, version, DOCKERFILE, context)

@@ -21,7 +21,7 @@ from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, reached
 from harness.core.progress import Progress
 from harness.provision.controllers import install as controllers
-from harness.provision.controllers import queues
+from harness.provision.controllers import queues, victoria_logs
 from harness.provision.controllers import tracker as embedded
 from harness.provision.controllers.quick import quick
 from harness.provision.images import mirror, scripts
@@ -30,6 +30,7 @@ from harness.provision.images.debian import Bases
 from harness.provision.images.load import load_images
 from harness.provision.images.local import LocalImage
 from harness.provision.images.stack import Stack, resolve
+from harness.provision.images.victoria_logs import victoria_logs_images
 from harness.provision.kind import early, power
 from harness.provision.kind.early import Begun
 from harness.provision.kind.nodes import KindNodes
@@ -124,6 +125,9 @@ def install(
     else:
         _install(kind, kube, images, context, begun or Begun())
         _mark_ready(kind, state, images.fingerprint)
+    if kind.settings.logs:
+        with context.writer.stage("logs"), reached():
+            _install_logs(kind, kube, images, context)
 
 
 def _prove(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
@@ -174,6 +178,15 @@ def _install(kind: KindNodes, kube: Kube, images: Images, context: RecordedConte
     with writer.stage("queues"), reached():
         amounts = queues.install(kube)
         progress(f"queues: {queues.CLUSTER_QUEUE} active, quota {amounts}")
+
+
+def _install_logs(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
+    """Start what `konduktor logs` reads, unless it is there. vlagent runs on the control plane too."""
+    logs = victoria_logs_images(context, published=images.stack.way == "registry")
+    if logs.local:
+        load_images([logs.server, logs.agent], kind.nodes(), context)
+    if victoria_logs.install(kube, logs, images.tracker.tag):
+        context.progress("logs: VictoriaLogs serves `konduktor logs`")
 
 
 def _mark_ready(kind: KindNodes, state: State, fingerprint: str) -> None:

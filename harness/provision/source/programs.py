@@ -1,4 +1,4 @@
-"""Build one program from its Go module, beside what the cluster itself is made of.
+"""Build the programs of one Go module, beside what the cluster itself is made of.
 
 It has a lock and a key of its own: nothing else is built again because of it.
 """
@@ -30,7 +30,12 @@ def pinned(section: str, name: str) -> str:
 
 
 def program(module: Module, context: RunContext) -> Path:
-    """Return a program, built unless it is in the cache.
+    """Return a module's only program. Raises as `programs`."""
+    return programs(module, context) / module.programs[0]
+
+
+def programs(module: Module, context: RunContext) -> Path:
+    """Return the folder with a module's programs, built unless it is in the cache.
 
     Raises ToolError or HarnessError with cause cluster.node_image.
     """
@@ -47,7 +52,7 @@ def program(module: Module, context: RunContext) -> Path:
                 (work / "module").mkdir()
                 go.require([module], work / "module")
                 go.build(module, work / "module", made)
-    return built / module.programs[0]
+    return built
 
 
 @contextmanager

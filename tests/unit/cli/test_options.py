@@ -26,6 +26,7 @@ WITH_PROGRESS = {
     "netcheck",
     "shell",
     "preflight",
+    "konduktor",
     "faults",
     "programs",
     "soak",

@@ -1,0 +1,32 @@
+"""Run konduktor's own commands on the harness's cluster."""
+
+import os
+from typing import Annotated
+
+import typer
+
+from harness.cli import options
+from harness.cli.lazy import load, run_context
+from harness.cli.options import progress
+
+SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+"""Options after the first argument are konduktor's."""
+
+
+def konduktor(
+    arguments: Annotated[list[str], typer.Argument(help="konduktor's command, e.g. logs JOB -N 1")],
+    cluster_name: options.ClusterName = None,
+    namespace: Annotated[str | None, typer.Option(help="(that of the newest launch)")] = None,
+    quiet: options.Quiet = False,
+) -> int:
+    """Run konduktor on the harness's cluster. `konduktor logs JOB` needs a cluster with `harness up --logs`.
+
+    It is the version that the harness launches with. Options of this command come before konduktor's.
+    The exit code is konduktor's.
+    """
+    from harness.launch.konduktor.interactive import command
+    from harness.provision.kind.cluster import KindCluster
+
+    settings = load(cluster_name=cluster_name)
+    program, environment = command(KindCluster(settings), namespace, run_context(settings, progress(quiet)))
+    os.execve(program, [program.name, *arguments], environment)  # noqa: S606

@@ -1,0 +1,63 @@
+"""konduktor for a person: the pinned version, on a cluster of the harness's, in the namespace of a launch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import yaml
+
+from harness.context import RunContext
+from harness.core.errors import UsageError
+from harness.core.kubernetes import Kube, reached
+from harness.core.processes import environment
+from harness.launch.konduktor.kubeconfig import for_launch
+from harness.launch.namespaces import of_launches
+from harness.provision.kind.nodes import KindNodes
+from harness.provision.konduktor import konduktor_bin
+
+
+def command(kind: KindNodes, namespace: str | None, context: RunContext) -> tuple[Path, dict[str, str]]:
+    """Return konduktor's program and the environment to run it in. Its HOME is in the cluster's folder.
+
+    Raises UsageError where the harness has no cluster of this name, or the cluster no such namespace.
+    """
+    if kind.state() is None:
+        raise UsageError(
+            f"a cluster {kind.name} of the harness is expected, and there is none",
+            hint="`harness up --logs` creates one; --cluster-name names another",
+        )
+    home = kind.dir / "konduktor"
+    kubeconfig = home / "kubeconfig"
+    schemas = home / ".konduktor" / "schemas"
+    schemas.mkdir(parents=True, exist_ok=True)
+    home.chmod(0o700)
+    (schemas / "podspec.json").write_text("{}")  # konduktor downloads one that is missing, or a day old
+    with reached():
+        kube = kind.kube()
+        there = for_launch(kube, _namespace(kube, namespace))
+    kubeconfig.touch(mode=0o600)
+    kubeconfig.write_text(yaml.safe_dump(there))
+    own = {
+        "HOME": str(home),
+        "USER": os.environ.get("USER") or "harness",
+        "KUBECONFIG": str(kubeconfig),
+        "KONDUKTOR_SKIP_IMAGE_CHECK": "1",
+        "KONDUKTOR_DISABLE_USAGE_COLLECTION": "1",
+        "NO_PROXY": "127.0.0.1,localhost",
+    }
+    # requests prefers these to the authority of the kubeconfig.
+    return konduktor_bin(context), environment(own, without=("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
+
+
+def _namespace(kube: Kube, wanted: str | None) -> str:
+    """Return `wanted`, or the namespace of the newest launch, or `default` before the first one."""
+    if wanted is None:
+        launches = sorted(of_launches(kube), key=lambda item: str(item["metadata"]["creationTimestamp"]))
+        return str(launches[-1]["metadata"]["name"]) if launches else "default"
+    if kube.get("v1", "Namespace", wanted) is None:
+        raise UsageError(
+            f"namespace {wanted} is expected on the cluster, which has none of that name",
+            hint="`harness status` names the namespace of each launch",
+        )
+    return wanted

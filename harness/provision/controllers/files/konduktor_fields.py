@@ -1,0 +1,109 @@
+"""A proxy in front of VictoriaLogs that maps the field names of `konduktor logs` to those of vlagent.
+
+    python3 konduktor_fields.py --port 9428 --upstream 127.0.0.1:9429
+
+konduktor queries the fields of an OpenTelemetry collector (`k8s.pod.name`). vlagent stores its own
+(`kubernetes.pod_name`), and has no option for others. The proxy changes only field names in the parameter
+`query`, not quoted text. A log line that is a JSON object is stored as its fields. Where none of them is the
+message, all of them become the message. Runs in a pod, from the tracker's image; standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+FIELDS = {
+    "k8s.namespace.name": "kubernetes.pod_namespace",
+    "k8s.pod.name": "kubernetes.pod_name",
+    "k8s.container.name": "kubernetes.container_name",
+    "k8s.node.name": "kubernetes.pod_node_name",
+}
+SELECT = "/select/logsql/"
+NO_MESSAGE = "missing _msg field"
+"""VictoriaLogs answers with a message that begins so where a line has none."""
+CONNECT_SECONDS = 10
+_OWN = ("_", "kubernetes.")
+"""Prefixes of fields that no log line wrote."""
+_QUOTED_OR_FIELD = re.compile(
+    r'"(?:[^"\\]|\\.)*"|' + "|".join(rf"(?<![\w.]){re.escape(name)}(?=\s*:)" for name in FIELDS)
+)
+
+
+def with_stored_names(query: str) -> str:
+    """Return a LogsQL query with the names that vlagent stores."""
+    return _QUOTED_OR_FIELD.sub(lambda found: FIELDS.get(found[0], found[0]), query)
+
+
+def with_message(line: bytes) -> bytes:
+    """Return one line of a result with a message. A line that is no JSON object stays as it is."""
+    if NO_MESSAGE.encode() not in line:
+        return line
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return line
+    if not isinstance(row, dict) or not str(row.get("_msg")).startswith(NO_MESSAGE):
+        return line
+    written = {name: value for name, value in row.items() if not name.startswith(_OWN)}
+    return json.dumps({**row, "_msg": json.dumps(written)}).encode() + b"\n"
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """One request. The response ends with its connection, because that of a `tail` has no length."""
+
+    upstream: str
+
+    def do_GET(self) -> None:
+        """Pass the request on, and the response line by line as it comes."""
+        address = urlsplit(self.path)
+        parameters = [
+            (name, with_stored_names(value) if name == "query" else value)
+            for name, value in parse_qsl(address.query, keep_blank_values=True)
+        ]
+        connection = HTTPConnection(self.upstream, timeout=CONNECT_SECONDS)
+        try:
+            connection.connect()
+            connection.sock.settimeout(None)  # a tail is silent as long as its job is
+            connection.request(
+                "GET", f"{address.path}?{urlencode(parameters)}" if parameters else address.path
+            )
+            response = connection.getresponse()
+            self.send_response(response.status)
+            self.send_header("Content-Type", response.getheader("Content-Type", "text/plain"))
+            self.end_headers()
+            for part in self._parts(response, address.path):
+                self.wfile.write(part)
+                self.wfile.flush()
+        except (ConnectionError, HTTPException, TimeoutError) as error:
+            self.log_message("%s: %s: %s", address.path, type(error).__name__, error)
+        finally:
+            connection.close()
+
+    @staticmethod
+    def _parts(response: HTTPResponse, path: str) -> Iterator[bytes]:
+        if path.startswith(SELECT) and response.status == 200:
+            yield from map(with_message, response)
+        else:
+            yield response.read()
+
+    def log_request(self, *_: object) -> None:
+        """Log no request: only failures are printed."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="konduktor's field names for VictoriaLogs.")
+    parser.add_argument("--port", type=int, default=9428)
+    parser.add_argument("--upstream", default="127.0.0.1:9429")
+    arguments = parser.parse_args()
+    Proxy.upstream = arguments.upstream
+    ThreadingHTTPServer(("", arguments.port), Proxy).serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""VictoriaLogs under the namespace, name and port that `konduktor logs` reads, and vlagent on every node.
+
+konduktor asks through the API server's service proxy, so whoever may use the cluster may read the logs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from harness.core.errors import UsageError
+from harness.core.kubernetes import Kube, Object, applied_by_us
+from harness.provision.controllers.available import wait_available
+from harness.provision.images.victoria_logs import LogImages
+
+NAMESPACE = "victoria-logs"
+SERVER = "vls-victoria-logs-single-server"
+"""Name of the Service and of its Deployment: konduktor/utils/log_utils.py, VICKY_SERVICE."""
+AGENT = "vlagent"
+ROLE = f"{NAMESPACE}-{AGENT}"
+"""Name of the ClusterRole and the ClusterRoleBinding that let vlagent list the pods of its node."""
+SECONDS = 120.0
+"""Seconds for images to start that the nodes have, or that they have to pull."""
+_FILES = Path(__file__).parent / "files"
+_APPLIED = "pluto-e2e-harness/applied"
+"""Annotation of the namespace: hash of what was applied there, written last."""
+_CAUSE: Final = "controllers.logs_not_ready"
+
+
+def install(kube: Kube, images: LogImages, tracker_image: str, seconds: float = SECONDS) -> bool:
+    """Apply both unless this version of them is there, and wait until they serve. Return False when it was.
+
+    Raises UsageError where somebody else made the namespace, and WaitError, cause controllers.logs_not_ready.
+    """
+    documents = manifest(images, tracker_image)
+    version = hashlib.sha256(yaml.safe_dump(documents).encode()).hexdigest()
+    there = kube.get("v1", "Namespace", NAMESPACE)
+    if there is not None and not applied_by_us(there):
+        raise UsageError(
+            f"--logs creates the namespace {NAMESPACE}, and the cluster has one that somebody else made",
+            hint="leave out --logs (HARNESS_LOGS) to use the VictoriaLogs that is there",
+            cause=_CAUSE,
+        )
+    changed = there is None or (there["metadata"].get("annotations") or {}).get(_APPLIED) != version
+    for document in documents if changed else ():
+        kube.apply(document)
+    wait_available(kube, NAMESPACE, seconds, _CAUSE)
+    kube.wait(
+        f"{AGENT} on every node",
+        "apps/v1",
+        "DaemonSet",
+        _late,
+        seconds=seconds,
+        namespace=NAMESPACE,
+        cause=_CAUSE,
+    )
+    if changed:
+        namespace = documents[0]["metadata"]
+        kube.apply({**documents[0], "metadata": {**namespace, "annotations": {_APPLIED: version}}})
+    return changed
+
+
+def manifest(images: LogImages, tracker_image: str) -> list[Object]:
+    """Return every object of both, the namespace first."""
+    text = (_FILES / "victoria-logs.yaml").read_text()
+    references = {"SERVER_IMAGE": images.server, "AGENT_IMAGE": images.agent, "TRACKER_IMAGE": tracker_image}
+    for word, reference in references.items():
+        text = text.replace(word, reference)
+    script = "konduktor_fields.py"
+    documents: list[Object] = list(yaml.safe_load_all(text))
+    (config_map,) = (document for document in documents if document["kind"] == "ConfigMap")
+    config_map["data"] = {script: (_FILES / script).read_text()}
+    return documents
+
+
+def _late(daemon_sets: dict[str, Object]) -> str | None:
+    status = daemon_sets.get(AGENT, {}).get("status") or {}
+    ready, wanted = status.get("numberReady", 0), status.get("desiredNumberScheduled", 0)
+    return None if wanted and ready == wanted else f"{ready} of {wanted} nodes have one that is ready"

@@ -1,0 +1,39 @@
+"""The images of VictoriaLogs and of vlagent, its collector: built from one Go module, or published ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.context import RunContext
+from harness.provision.images.program_image import program_image
+from harness.provision.source.golang import Module
+from harness.provision.source.programs import pinned, programs
+
+PATH = "github.com/VictoriaMetrics/VictoriaLogs"
+DOCKERFILE = 'FROM scratch\nCOPY {0} /{0}\nENTRYPOINT ["/{0}"]\n'
+"""The published images have an entrypoint too, of another path."""
+
+
+@dataclass(frozen=True)
+class LogImages:
+    """References of both images. `local`: only this machine's Docker has them."""
+
+    server: str
+    agent: str
+    local: bool
+
+
+def victoria_logs_images(context: RunContext, *, published: bool) -> LogImages:
+    """Return the published images, or local ones, built unless they are there.
+
+    Raises ToolError or HarnessError, cause image.build_failed or cluster.node_image.
+    """
+    if published:
+        return LogImages(pinned("logs", "server_image"), pinned("logs", "agent_image"), local=False)
+    version = pinned("logs", "victoria_logs")
+    packages = {name: f"{PATH}/app/{name}" for name in ("victoria-logs", "vlagent")}
+    folder = programs(Module("victoria-logs", PATH, version, packages), context)
+    server, agent = (
+        program_image(folder / name, version, DOCKERFILE.format(name), context) for name in packages
+    )
+    return LogImages(server, agent, local=True)
