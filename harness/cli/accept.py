@@ -139,7 +139,7 @@ def accept(
     made = acceptance.nodes(asked) if nodes else of_many(asked, replicas or REPLICAS)
     workload = pod_options(settings, env).applied(made)
     if print_manifests:
-        print(acceptance.manifests(workload), end="")
+        print(acceptance.manifests(workload, settings), end="")
         return 0
     if (label or taint) and settings.kubeconfig is None and not settings.keep_cluster:
         raise UsageError(

@@ -137,7 +137,7 @@ def test_a_rank_that_never_joined_is_the_one_that_hangs(judged):
 
 @pytest.mark.parametrize(("word", "masked"), [("FAIL", False), ("UNKNOWN", False), ("PASS", True)])
 def test_the_script_of_acceptance_tests_ends_with_0_for_what_they_reported(judged, word, masked):
-    """Contract: the report is judged, and not torchrun's echo of it; one that passed explains no exit code."""
+    """Contract: the report is judged, and not torchrun's echo of it; one that passed explains no code."""
     job = bundles.healthy(2)
     says(job, 0, ["[RESULT] 1 checks"], code=1, shell=0)
     job.logs[job.pod_name(1)] = stamped(["[RESULT] 1 checks"])
