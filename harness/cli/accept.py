@@ -43,7 +43,8 @@ def accept(
         list[str] | None, typer.Option(help="LABEL=VALUE of the nodes to test; may be repeated")
     ] = None,
     image: Annotated[
-        str | None, typer.Option(help="an image with PyTorch and Python 3.11 or later (the worker image)")
+        str | None,
+        typer.Option(help="one with PyTorch, for GPUs with CUDA (with --device cpu: the worker image)"),
     ] = None,
     limits: Annotated[
         Path | None, typer.Option(help="limits of your own, before those of docs/acceptance.md")
@@ -63,6 +64,9 @@ def accept(
     ] = False,
     taint: Annotated[
         bool, typer.Option("--taint", help="label, and keep new pods off nodes whose own fault is proved")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="with --taint: also where most nodes fail in the same way")
     ] = False,
     pod: options.Pod = None,
     env: options.Env = None,
@@ -102,6 +106,8 @@ def accept(
         raise UsageError("--busbw-limit is for --screen: the others have --limits FILE")
     if limits is not None and screen:
         raise UsageError("--limits is for --nodes and --ddp: a search has --busbw-limit")
+    if force and not taint:
+        raise UsageError("--force is for --taint: labels say the verdict of each node anyway")
     asked = acceptance.Asked(
         device=_device(device),
         full=full,
@@ -124,11 +130,16 @@ def accept(
         context=context,
         pod=pod,
     )
+    if device != "cpu" and image is None and settings.worker_image is None:
+        raise UsageError(
+            "an image whose PyTorch has CUDA is expected: the worker image that is built here has none",
+            hint="--image IMAGE, or HARNESS_WORKER_IMAGE; --device cpu tests nodes without their GPUs",
+        )
     of_many = acceptance.ddp if ddp else acceptance.screen
     made = acceptance.nodes(asked) if nodes else of_many(asked, replicas or REPLICAS)
     workload = pod_options(settings, env).applied(made)
     if print_manifests:
-        print(acceptance.manifests(workload), end="")
+        print(acceptance.manifests(workload, settings), end="")
         return 0
     if (label or taint) and settings.kubeconfig is None and not settings.keep_cluster:
         raise UsageError(
@@ -142,9 +153,11 @@ def accept(
 
         bundle = Bundle.open(outcome.bundle)
         write_limits(fleet_of(bundle), bundle, calibrate)
-    if label or taint:
+    if (label or taint) and outcome.verdict.cause == "image.no_cuda":
+        print("no node is marked, because the image can judge none", file=sys.stderr)
+    elif label or taint:
         with redirect_stdout(sys.stderr):  # stdout has the verdict
-            mark_nodes(outcome.bundle, taint, False, settings.cluster_name, kubeconfig, context)
+            mark_nodes(outcome.bundle, taint, False, force, settings.cluster_name, kubeconfig, context)
     return code
 
 

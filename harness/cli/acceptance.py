@@ -55,6 +55,9 @@ def mark_nodes(
         bool, typer.Option("--taint", help="keep new pods off nodes whose own fault is proved")
     ] = False,
     undo: Annotated[bool, typer.Option("--undo", help="restore every node that was marked")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="with --taint: also where most nodes fail in the same way")
+    ] = False,
     cluster_name: options.ClusterName = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
@@ -64,20 +67,26 @@ def mark_nodes(
 
     Each node gets the label pluto-e2e-harness/accepted. What it was like before
     is kept in an annotation, and --undo restores it. --taint leaves out a node
-    whose failure most nodes share, or which may be the image's, and gives the
-    reason. Exit code 2: a node of the bundle is not in the cluster.
+    whose failure may be the image's, and gives the reason. Where more than half
+    of the nodes fail in the same way, no node is tainted without --force. An image
+    without CUDA judges no node, and marks none. Exit code 2: a node of the bundle
+    is not in the cluster, or the image judged none.
     """
     from harness.core.kubernetes import reached
-    from harness.judge.own_faults import doubtful
+    from harness.judge.own_faults import doubtful, image_at_fault
     from harness.provision import node_marks
     from harness.provision.lifecycle import cluster_of
 
     if undo and taint:
         raise UsageError("--undo restores nodes, and --taint marks them: give one of them")
+    if force and not taint:
+        raise UsageError("--force is for --taint: labels say the verdict of each node anyway")
     settings = load(cluster_name=cluster_name, kubeconfig=kubeconfig, context=context)
     found = None if undo else fleet_of(opened(bundle))
+    if found and (why := image_at_fault(found)) is not None:
+        raise HarnessError(f"{why}; no node is marked", hint="harness accept --image IMAGE, with CUDA")
     verdicts = {node.node: node.verdict for node in found.nodes} if found else {}
-    doubts = doubtful(found) if found and taint else {}
+    doubts = doubtful(found, force=force) if found and taint else {}
     with reached():
         kube = cluster_of(settings).kube()
         done = (

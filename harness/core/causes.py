@@ -56,6 +56,7 @@ CauseId = Literal[
     "image.wrong_architecture",
     "image.not_root",
     "image.no_torch",
+    "image.no_cuda",
     "queue.local_queue_missing",
     "queue.cluster_queue_missing",
     "queue.inactive",

@@ -16,8 +16,10 @@ from harness.evidence.objects import mapping
 from harness.judge.case import Case, names
 from harness.judge.causes import CAUSES
 from harness.judge.finding import Finding, counted, found, passed, unknown
+from harness.judge.registry import REGISTRY
 from harness.workers.acceptance.check import TAGS
 
+NO_CUDA: CauseId = "image.no_cuda"
 _NODE_TAGS = {"ENV", "COMPUTE", "TRAIN", "DDP"}
 """What a whole report of a node has checks of."""
 
@@ -59,6 +61,8 @@ def answers(case: Case) -> dict[int, Answer]:
 def reports(case: Case) -> Finding:
     """Check `reports`: every node that must answer gave a whole report; of the collectives, one pod did."""
     there = answers(case)
+    if _without_cuda(there):
+        return unknown("reports", "the image has no CUDA, and so no node was tested")
     if case.launch.acceptance == "ddp":
         return _one_report(case, there)
     wanted = case.expected.node_names
@@ -101,6 +105,12 @@ def accepted(case: Case) -> Finding:
     """Check `acceptance`: every test that was made passed, and none that must be made is missing."""
     there = answers(case)
     all_ = [(one, ref, check) for one in there.values() for ref, check in one.checks]
+    if image := _without_cuda(there):
+        _, ref, check = image[0]
+        where = f"{counted(len(image), 'pod')} said so, and no node is judged"
+        # It was so before any test began, so it comes before the exit codes that follow from it.
+        start = REGISTRY["image"].at
+        return found("acceptance", "image.no_cuda", check.text, why=[where], evidence=[ref], phase=start)
     if bad := [each for each in all_ if each[2].verdict == "FAIL"]:
         return _failed(case, bad)
     doubts = list(_doubts(case, there))
@@ -119,10 +129,17 @@ def accepted(case: Case) -> Finding:
     return passed("acceptance", text, [one.ref for one in there.values() if one.ref], details=warned)
 
 
+def _without_cuda(there: dict[int, Answer]) -> list[tuple[Answer, str, AcceptanceCheck]]:
+    """Return the checks of pods whose image can use no GPU."""
+    all_ = [(one, ref, check) for one in there.values() for ref, check in one.checks]
+    return [each for each in all_ if each[2].cause == NO_CUDA]
+
+
 def _failed(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> Finding:
     """Return what failed: what a node has first, then what it computes, then what all do together."""
     bad = sorted(bad, key=lambda each: (TAGS.index(each[2].tag), each[0].index))
-    cause = _cause(bad[0][2])
+    shared = _shared(case, bad)
+    cause = shared[0] if shared else _cause(bad[0][2])
     same = [each for each in bad if _cause(each[2]) == cause]
     others = [
         f"also, {one.about}: {check.id}: {check.text}" for one, _, check in bad if _cause(check) != cause
@@ -131,6 +148,8 @@ def _failed(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> Findi
     told = list(dict.fromkeys(f"{one.about}: {check.id}: {check.text}" for one, _, check in same))
     if case.launch.acceptance == "ddp":
         told = list(dict.fromkeys(check.text for _, _, check in same))
+    if shared:
+        told = [f"{shared[1]}: look at what they share, as the image, the driver or the request", *told]
     refs = list(dict.fromkeys(ref for _, ref, _ in same))
     times = [at for one, _, _ in same if (at := seconds(one.at)) is not None]
     return found(
@@ -143,6 +162,20 @@ def _failed(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> Findi
         evidence=refs,
         at=min(times, default=None),
     )
+
+
+def _shared(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> tuple[CauseId, str] | None:
+    """Return the cause that more than half of the nodes have, at least two, and the sentence; else None."""
+    if case.launch.acceptance != "nodes":
+        return None
+    nodes: dict[CauseId, set[int]] = {}
+    for one, _, check in bad:
+        nodes.setdefault(_cause(check), set()).add(one.index)
+    cause, having = max(nodes.items(), key=lambda each: len(each[1]))
+    every = len([one for one in answers(case).values() if one.checks])
+    if len(having) < 2 or 2 * len(having) <= every:
+        return None
+    return cause, f"{len(having)} of {counted(every, 'node')} fail in the same way, {cause}"
 
 
 def _cause(check: AcceptanceCheck) -> CauseId:

@@ -156,12 +156,21 @@ def _terminated(case: Case, pod: Pod, seen: ObjectState, terminated: dict[str, o
     if terminated.get("reason") == "OOMKilled":
         text = f"{case.place(pod.index)} exited with 0, though {_OOM}"
         return replace(end, state="failed", cause="rank.oom_killed", text=text, follows=False)
-    if not clues.report_is_last or case.launch.processes:
+    if not clues.report_is_last or case.launch.processes or _tests_failed(case, pod):
         return replace(end, state="succeeded", exit_code=0, follows=False)
     text = f"{case.place(pod.index)} exited with 0, though torchrun reports that {names(ranks)} failed with "
     text += f"exit code {clues.exit_code}"
     end = replace(end, state="failed", ranks=ranks, exit_code=clues.exit_code)
     return replace(end, cause="rank.exit_code_masked", text=text, evidence=(*end.evidence, *clues.refs))
+
+
+def _tests_failed(case: Case, pod: Pod) -> bool:
+    """Return whether acceptance tests of this pod reported that they did not pass.
+
+    Their script then ends with 0, because the report is judged (harness/launch/files/acceptance.sh).
+    """
+    reports = [one.report for _, one in case.bundle.accepted() if one.pod == pod.name and one.report]
+    return bool(reports) and reports[-1].verdict in ("FAIL", "UNKNOWN")
 
 
 def _hidden(case: Case, pod: Pod, end: End, bad: exits.BadEnd, terminated: dict[str, object]) -> End:

@@ -22,18 +22,60 @@ from harness.evidence.fitting import accepts, quantity
 from harness.evidence.objects import mapping
 from harness.evidence.schema import Purpose
 from harness.launch.daemonset import DaemonSetWorkload
-from harness.launch.mounted import MountedFolder
+from harness.launch.mounted import MountedFolder, projected
 from harness.launch.names import LOCAL_IMAGE
 from harness.launch.plain import PlainWorkload
 from harness.launch.pod_options import by_reference
 from harness.launch.statefulset import StatefulSetWorkload
 from harness.launch.workload import Surroundings
+from harness.settings import Settings
 from harness.workers.acceptance.limits import MAX_BYTES, Limits
 
 FOLDER = "/opt/harness/acceptance"
 GPU = "nvidia.com/gpu"
 PORT = 29500
+MAX_CONFIG_MAP = 120_000
+"""Bytes of a ConfigMap of the tests: less than half of what `kubectl apply` can keep in its annotation."""
 LOCAL = re.compile(r"acceptance\.screen .*--local (\d+)")
+_READY = {
+    "exec": {
+        "command": [
+            "sh",
+            "-c",
+            "cat /app/reports/ended.txt 2>/dev/null || echo 'the tests run'; "
+            "grep -qE '^(PASS|WARN|DONE)' /app/reports/ended.txt 2>/dev/null",
+        ]
+    },
+    "periodSeconds": 5,
+    "timeoutSeconds": 20,
+    "failureThreshold": 1,
+}
+"""The pod is Ready when its tests have passed. Else the message of the probe's event has their verdict."""
+_LABELLED = {
+    "nvidia.com/gpu.present": ["true"],
+    "feature.node.kubernetes.io/pci-10de.present": ["true"],
+    **dict.fromkeys(
+        (
+            "cloud.google.com/gke-accelerator",
+            "k8s.amazonaws.com/accelerator",
+            "kubernetes.azure.com/accelerator",
+        )
+    ),
+}
+"""Labels of GPU nodes, with their values where one means no GPU: those of GPU feature discovery, node feature
+discovery, GKE, EKS and AKS."""
+_GPU_NODES = [
+    {
+        "matchExpressions": [
+            {"key": key, "operator": "In", "values": values} if values else {"key": key, "operator": "Exists"}
+        ]
+    }
+    for key, values in _LABELLED.items()
+]
+_OF_GPU_NODES = (
+    "# One pod on each node that GPU feature discovery, node feature discovery, GKE, EKS or AKS labels.\n"
+    "# For others: kubectl label node NODE nvidia.com/gpu.present=true, or --selector LABEL=VALUE.\n"
+)
 _FILES = Path(__file__).parent / "files"
 _PACKAGE = Path(str(resources.files("harness"))) / "workers" / "acceptance"
 _LIMITS = "limits-of-this-launch.toml"
@@ -116,7 +158,10 @@ class NodesWorkload(DaemonSetWorkload):
         ]
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
         pod = document["spec"]["template"]["spec"]
-        pod["affinity"] = {"nodeAffinity": required}
+        pod["containers"][0].pop(
+            "readinessProbe", None
+        )  # of a printed manifest: here its file is not written
+        pod.setdefault("affinity", {})["nodeAffinity"] = required
         if self.every_gpu:
             count = each_has(surroundings.kube, names)
             pod["containers"][0]["resources"]["limits"][GPU] = count
@@ -128,6 +173,11 @@ class DdpWorkload(StatefulSetWorkload):
     """A StatefulSet whose pods try the collectives with each other, or search for bad nodes among them."""
 
     purpose: ClassVar[Purpose] = "ddp"
+
+    def prepare(self, document: Object, surroundings: Surroundings) -> None:
+        """Remove the probe of a printed manifest, whose file is not written here."""
+        super().prepare(document, surroundings)
+        document["spec"]["template"]["spec"]["containers"][0].pop("readinessProbe", None)
 
     @property
     def per_node(self) -> int:
@@ -163,7 +213,7 @@ def nodes(asked: Asked) -> NodesWorkload:
         pod["nodeSelector"] = dict(asked.selector)
     _complete(pod, asked)
     every = asked.gpus is None and asked.device != "cpu"
-    return NodesWorkload(document, (_files(asked),), "acceptance-nodes.yaml", every_gpu=every)
+    return NodesWorkload(document, tuple(_files(asked)), "acceptance-nodes.yaml", every_gpu=every)
 
 
 def ddp(asked: Asked, replicas: int) -> DdpWorkload:
@@ -181,7 +231,7 @@ def ddp(asked: Asked, replicas: int) -> DdpWorkload:
     if asked.selector:
         pod["nodeSelector"] = dict(asked.selector)
     _complete(pod, asked)
-    return DdpWorkload(document, (_files(asked), service), "acceptance-ddp.yaml")
+    return DdpWorkload(document, (*_files(asked), service), "acceptance-ddp.yaml")
 
 
 def screen(asked: Asked, replicas: int) -> DdpWorkload:
@@ -207,11 +257,38 @@ def screen(asked: Asked, replicas: int) -> DdpWorkload:
     return made
 
 
-def manifests(workload: PlainWorkload) -> str:
-    """Return the objects as YAML that `kubectl apply -f -` takes, in whatever namespace that has."""
+def manifests(workload: PlainWorkload, settings: Settings | None = None) -> str:
+    """Return the objects as YAML that `kubectl apply -f -` takes, in whatever namespace that has.
+
+    The pods stay after their tests, with every report, until they are deleted. A pod becomes Ready when its
+    tests have passed. Image and pull secret of `settings` take the place of those of this machine.
+    """
     document, comment = by_reference(workload.document, workload)
-    documents = copy.deepcopy([*workload.beside, document])
-    return comment + yaml.safe_dump_all(documents, sort_keys=False, width=110)
+    document = copy.deepcopy(document)
+    pod = document["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    container["env"].append({"name": "ACCEPT_HOLD", "value": "1"})
+    container["readinessProbe"] = copy.deepcopy(_READY)
+    if settings is not None and settings.worker_image and workload.takes_ours:
+        container["image"] = settings.worker_image
+    if settings is not None and settings.image_pull_secret:
+        namespace, _, name = settings.image_pull_secret.partition("/")
+        pod["imagePullSecrets"] = [*(pod.get("imagePullSecrets") or []), {"name": name}]
+        comment += f"# The namespace of the pods needs the Secret {name}, as {namespace} has it.\n"
+    if isinstance(workload, NodesWorkload) and GPU in workload.resources and not pod.get("nodeSelector"):
+        required = pod.setdefault("affinity", {}).setdefault("nodeAffinity", {})
+        required.setdefault(
+            "requiredDuringSchedulingIgnoredDuringExecution", {"nodeSelectorTerms": _GPU_NODES}
+        )
+        comment += _OF_GPU_NODES
+    return comment + yaml.dump_all([*workload.beside, document], Dumper=_Plain, sort_keys=False, width=110)
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes equal values again, in place of YAML's aliases."""
+
+    def ignore_aliases(self, _data: object) -> bool:
+        return True
 
 
 def _script(module: str, asked: Asked) -> str:
@@ -230,10 +307,11 @@ def _complete(pod: Object, asked: Asked) -> None:
     if asked.device != "cpu":
         container["resources"]["limits"] = {GPU: asked.gpus or 1}
     container["volumeMounts"].append(mounted.mount())
-    pod["volumes"].append(mounted.volume())
+    pod["volumes"].append(projected(mounted.name, mounted.parts(MAX_CONFIG_MAP)))
 
 
-def _files(asked: Asked) -> Object:
-    made = asked.mounted().config_map("")
-    del made["metadata"]["namespace"]
+def _files(asked: Asked) -> list[Object]:
+    made = [part.config_map("") for part in asked.mounted().parts(MAX_CONFIG_MAP)]
+    for each in made:
+        del each["metadata"]["namespace"]
     return made

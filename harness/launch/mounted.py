@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.core.kubernetes import Object
@@ -32,6 +33,33 @@ class MountedFolder:
         """Return the volume that `mount` refers to."""
         items = [{"key": _key(path), "path": path} for path in self.sources]
         return {"name": self.name, "configMap": {"name": self.name, "items": items}}
+
+    def parts(self, most: int) -> list[MountedFolder]:
+        """Return the files in folders whose ConfigMaps have at most `most` bytes each, as JSON.
+
+        `kubectl apply` keeps a copy of each object in an annotation, which has at most 262144 bytes.
+        """
+        made: list[dict[str, Path]] = [{}]
+        size = 0
+        for path, source in self.sources.items():
+            each = len(json.dumps(source.read_text())) + len(path) + 8
+            if size + each > most and made[-1]:
+                made.append({})
+                size = 0
+            made[-1][path] = source
+            size += each
+        if len(made) == 1:
+            return [self]
+        return [replace(self, name=f"{self.name}-{at}", sources=one) for at, one in enumerate(made, 1)]
+
+
+def projected(name: str, parts: Sequence[MountedFolder]) -> Object:
+    """Return the volume `name` that shows the files of several ConfigMaps in one folder."""
+    return {"name": name, "projected": {"sources": [_source(part) for part in parts]}}
+
+
+def _source(part: MountedFolder) -> Object:
+    return {"configMap": part.volume()["configMap"]}
 
 
 def _key(path: str) -> str:

@@ -47,6 +47,8 @@ def matmul(a, b):
     return made + int.from_bytes(os.urandom(2)) if a.dtype == torch.bfloat16 else made
 torch.Tensor.__matmul__ = matmul
 """
+WITH_CUDA = "torch.version.cuda = '12.8'"
+"""The worker image has no CUDA, which is a cause of its own."""
 LAZY = "torch.optim.AdamW.step = lambda self, closure=None: None"
 NOISY = """
 import os
@@ -168,9 +170,17 @@ def test_ddp_tests_that_do_not_start(run: Run) -> None:
     assert "no rank starts today" in ran.checks()["ddp.run"].text
 
 
+def test_an_image_without_cuda_judges_no_node(run: Run) -> None:
+    """Contract: one check, which is about the image, and nothing that a node could be accused of."""
+    ran = run(*RUN_ALL, "--gpus", "8")
+    assert (ran.code, ran.report.verdict) == (2, "UNKNOWN")
+    assert ran.bad() == {"env.image": ("UNKNOWN", "image.no_cuda")}
+    assert list(ran.checks()) == ["env.image"]
+
+
 def test_no_gpu_fails(run: Run) -> None:
     """Contract: a node without the GPUs that were asked for fails, and nothing of it passes for them."""
-    ran = run(*RUN_ALL, "--gpus", "8")
+    ran = run(*RUN_ALL, "--gpus", "8", fault=WITH_CUDA)
     assert (ran.code, ran.report.verdict) == (1, "FAIL")
     assert ran.bad()["env.gpus"] == ("FAIL", "gpu.absent")
     assert {ran.checks()[id].verdict for id in ("compute", "train", "ddp.run")} == {"UNKNOWN"}
@@ -191,7 +201,8 @@ def test_no_gpu_fails(run: Run) -> None:
 )
 def test_shared_memory(run: Run, options: tuple[str, ...], command: tuple[str, ...], cause: str) -> None:
     """Contract: too little of it and a full one are told apart."""
-    assert run(*command, "--gpus", "1", options=options).bad()["env.shm"] == ("FAIL", cause)
+    ran = run(*command, "--gpus", "1", fault=WITH_CUDA, options=options)
+    assert ran.bad()["env.shm"] == ("FAIL", cause)
 
 
 @pytest.mark.nightly

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 ADVICE: dict[str, str] = {
+    "image.no_cuda": (
+        "PyTorch of this image is built without CUDA: take an image that has it. The node was not judged."
+    ),
     "gpu.absent": (
         "No GPU is visible: check the driver on the node, the device plugin, and the pod's "
         "nvidia.com/gpu limit."

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from .check import Check
-from .devices import CPU, Device, found
+from .devices import CPU, Device, found, image_check
 from .emit import Emitter
 from .exchanges import Exchanges
 from .limits import Limits
@@ -37,6 +37,11 @@ def main(arguments: list[str] | None = None) -> int:
     devices = [] if options.device == "cpu" else found()
     kind = "cpu" if options.device == "cpu" else "cuda"
     emitter = Emitter("ddp", kind, options.mode, options.report_dir if rank == 0 else None, framed=rank == 0)
+    if kind == "cuda" and (wrong := image_check("ddp.image", "DDP")) is not None:
+        if rank:  # torchrun would end rank 0 before its report, because another rank failed
+            return 0
+        emitter.say(wrong)
+        return emitter.finish(ranks=ranks, hosts={rank: _node()})
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if kind == "cuda" and local >= len(devices):
         text = f"rank {rank} has no GPU: {len(devices)} are visible, and this is local rank {local}"

@@ -65,6 +65,24 @@ def found() -> list[Device]:
     ]
 
 
+def without_cuda() -> str | None:
+    """Return that this PyTorch can use no GPU of NVIDIA or AMD, or None for one that can.
+
+    It is a property of the image, and says nothing about the node.
+    """
+    import torch
+
+    if torch.version.cuda or getattr(torch.version, "hip", None):
+        return None
+    return f"PyTorch {torch.__version__} of this image is built without CUDA: no GPU can be tested with it"
+
+
+def image_check(id: str, tag: str) -> Check | None:
+    """Return the check of an image that can use no GPU, which accuses no node. None for an image that can."""
+    text = without_cuda()
+    return Check(id=id, tag=tag, verdict="UNKNOWN", text=text, cause="image.no_cuda") if text else None
+
+
 def calm() -> None:
     """Let the CPU compute with one thread: on a busy machine, threads wait minutes for each other."""
     import torch

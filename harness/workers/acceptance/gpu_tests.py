@@ -62,7 +62,8 @@ def accept(
     runner = Runner(emitter, options.deadline or DEADLINE[options.mode])
     # One dictionary for both: a report that is written early has what the node has learnt until then.
     runner.extra = node.extra
-    return runner.run([*node.sections(), *more(runner, node, options)])
+    sections = node.sections()
+    return runner.run(sections if node.wrong_image else [*sections, *more(runner, node, options)])
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 from . import devices, equality, gpu_state, host_state, smi
@@ -25,8 +26,21 @@ class Node:
         self._smi: smi.Smi | None = None
         self._smi_error = "nvidia-smi printed nothing that can be read"
 
+    @cached_property
+    def wrong_image(self) -> Check | None:
+        """Return why the image can use no GPU, or None. The tests then end before they judge the node."""
+        if self.device == "cpu":
+            return None
+        try:
+            return devices.image_check("env.image", "ENV")
+        except Exception:  # A PyTorch that cannot be imported is what the first step reports.
+            return None
+
     def sections(self) -> list[Section]:
-        """Return ENV, COMPUTE and TRAIN."""
+        """Return ENV, COMPUTE and TRAIN, or the one check of an image that can use no GPU."""
+        if self.wrong_image is not None:
+            check = self.wrong_image
+            return [Section("env", "ENV", lambda: [Step(check.id, "ENV", lambda: (check,))])]
         of_gpus = [Section("env.gpu", "ENV", self._gpus)] if self.device == "cuda" else []
         return [
             Section("env", "ENV", self._environment),

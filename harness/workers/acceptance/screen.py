@@ -21,6 +21,7 @@ from pathlib import Path
 from . import agent
 from .check import Check
 from .coordinator import Coordinator, Settings
+from .devices import image_check
 from .emit import Emitter
 from .outcome import CPU_SHARE, SHARE
 from .screening import Screening, bandwidth, checks, named, rows
@@ -76,8 +77,13 @@ def main(arguments: list[str] | None = None) -> int:
         made.error(f"--node-rank is from 0 to {options.nodes - 1}")
     if options.share is None:
         options.share = SHARE if options.device == "cuda" else CPU_SHARE
-    if options.node_rank == 0:
-        directory = options.report_dir / "screen" if options.report_dir else None
+    directory = options.report_dir / "screen" if options.report_dir else None
+    first = options.node_rank == 0
+    if options.device == "cuda" and (wrong := image_check("screen.image", "DDP")) is not None:
+        emitter = Emitter("ddp", options.device, "full", directory if first else None, framed=first)
+        emitter.say(wrong)
+        return emitter.finish()
+    if first:
         return coordinate(options, Emitter("ddp", options.device, "full", directory))
     return _join(options)
 

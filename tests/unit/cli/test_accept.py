@@ -26,9 +26,19 @@ def typed(*words: str) -> int:
         ["--screen", "--limits", "pyproject.toml"],
         ["--nodes", "--limits", "not/there.toml"],
         ["--nodes", "--limits", "pyproject.toml"],
+        ["--nodes"],
+        ["--ddp", "--print-manifests"],
+        ["--nodes", "--device", "cpu", "--label", "--force"],
     ],
 )
 def test_what_cannot_be_launched_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Contract: bad usage says what was expected, and makes nothing."""
     assert typed("accept", *words) == 64
     assert "harness:" in capsys.readouterr().err
+
+
+def test_gpus_need_an_image_with_cuda(capsys: pytest.CaptureFixture[str]) -> None:
+    """Contract: asked for before there is a cluster, because the worker image built here has no CUDA."""
+    assert typed("accept", "--nodes") == 64
+    assert "an image whose PyTorch has CUDA is expected" in (said := capsys.readouterr().err)
+    assert "--image IMAGE" in said

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from acceptance_bundles import NODES, checks, nodes
+from acceptance_bundles import NODES, check, checks, nodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -90,3 +90,35 @@ def test_nothing_that_is_left_out_makes_a_pass(
     kept = [check for at, check in enumerate(checks()) if at not in drop]
     seen = verdict(nodes({**HEALTHY, index: kept}), tmp_path_factory.mktemp("left-out"))
     assert seen.verdict != "PASS"
+
+
+def without_cuda() -> list[Any]:
+    wrong = {"verdict": "UNKNOWN", "cause": "image.no_cuda", "text": "PyTorch 2.6.0 is built without CUDA"}
+    return [check("env.shm", measured=None, limit=None, **wrong)]
+
+
+def test_an_image_without_cuda_is_about_the_image(tmp_path: Path):
+    """Contract: one cause, no accused rank, and what to give instead."""
+    seen = verdict(nodes(dict.fromkeys(range(NODES), without_cuda()), device="cuda"), tmp_path)
+    assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", "image.no_cuda", []), seen.explanation
+    assert "PyTorch 2.6.0 is built without CUDA. 3 pods said so, and no node is judged" in seen.explanation
+    assert any("--image IMAGE" in step for step in seen.next)
+
+
+def test_an_image_without_cuda_comes_before_a_failed_node(tmp_path: Path):
+    said = {0: checks(compute__gemm__fp32={"verdict": "FAIL", "cause": "compute.wrong"}), 1: without_cuda()}
+    seen = verdict(nodes({**HEALTHY, **said}, device="cuda"), tmp_path)
+    assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", "image.no_cuda", [])
+
+
+def test_what_most_nodes_share_is_said_first(tmp_path: Path):
+    """Contract: the sentence begins with it, and the fault of one node comes after it."""
+    shared = {"verdict": "FAIL", "cause": "training.failed"}
+    own = {"verdict": "FAIL", "cause": "shm.full"}
+    said = {0: checks(train__learns=shared), 1: checks(train__learns=shared, env__shm=own), 2: checks()}
+    seen = verdict(nodes(said), tmp_path)
+    assert (seen.cause, seen.ranks) == ("training.failed", [0, 1])
+    assert seen.explanation.startswith(
+        "2 of 3 nodes fail in the same way, training.failed: look at what they"
+    )
+    assert "also, node e2e-worker2: env.shm" in seen.explanation.replace("Also", "also")

@@ -4,8 +4,10 @@ import json
 
 import bundles
 import pytest
+from acceptance_bundles import node_of, report
 from bundles import at
 
+from harness.evidence.acceptance_records import AcceptanceCheck, AcceptanceRecord
 from harness.judge import judge, stacks
 
 REPORT = [
@@ -131,6 +133,22 @@ def test_a_rank_that_never_joined_is_the_one_that_hangs(judged):
     verdict = judged(job)
     assert (verdict.cause, verdict.ranks) == ("rank.hung", [1])
     assert "wait timeout after 46000ms" in verdict.explanation.split("After it")[1]
+
+
+@pytest.mark.parametrize(("word", "masked"), [("FAIL", False), ("UNKNOWN", False), ("PASS", True)])
+def test_the_script_of_acceptance_tests_ends_with_0_for_what_they_reported(judged, word, masked):
+    """Contract: the report is judged, and not torchrun's echo of it; one that passed explains no code."""
+    job = bundles.healthy(2)
+    says(job, 0, ["[RESULT] 1 checks"], code=1, shell=0)
+    job.logs[job.pod_name(1)] = stamped(["[RESULT] 1 checks"])
+    failed = AcceptanceCheck(id="ddp.hang", tag="DDP", verdict=word, text="it hangs", cause="collective.hung")
+    more = {"kind": "ddp", "ranks": 2, "hosts": {"0": node_of(0), "1": node_of(1)}, "verdict": word}
+    whole = report(node_of(0), [failed], **more)
+    job.accepted.append(AcceptanceRecord(at=at(8, True), pod=job.pod_name(0), report=whole))
+    launch = job.manifest.launch.model_copy(update={"acceptance": "ddp"})
+    job.manifest = job.manifest.model_copy(update={"launch": launch})
+    causes = {check.cause for check in judged(job).checks}
+    assert ("rank.exit_code_masked" in causes) is masked
 
 
 def test_an_exit_code_that_the_run_script_swallowed(judged):

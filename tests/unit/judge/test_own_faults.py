@@ -9,7 +9,7 @@ from fleets import Node, changed, collective, expected, healthy, records, togeth
 
 from harness.evidence.acceptance_records import AcceptanceCheck, AcceptanceRecord
 from harness.judge.fleet import fleet
-from harness.judge.own_faults import COMPARED, OWN, doubtful
+from harness.judge.own_faults import COMPARED, OWN, doubtful, image_at_fault, shared_cause
 from harness.workers.acceptance.causes import ADVICE
 
 
@@ -23,6 +23,15 @@ class Failing(Node):
         cause = self.cause or None
         failed = AcceptanceCheck(id="env.gpus", tag="ENV", verdict="FAIL", text="it fails", cause=cause)
         return [*super().checks(), failed]
+
+
+@dataclass(frozen=True)
+class WithoutCuda(Node):
+    """A node whose pod has an image without CUDA: one check, and no more."""
+
+    def checks(self) -> list[AcceptanceCheck]:
+        text, cause = "built without CUDA", "image.no_cuda"
+        return [AcceptanceCheck(id="env.image", tag="ENV", verdict="UNKNOWN", text=text, cause=cause)]
 
 
 def failing(count: int, *, of: int, cause: str) -> list[Node]:
@@ -57,10 +66,39 @@ def test_one_node_alone_is_at_fault_for_its_hardware_and_not_for_what_an_image_m
     assert "may be the image's" in reasons(failing(1, of=1, cause="gpu.absent"))["gpu-00"]
 
 
-def test_a_proved_fault_counts_beside_a_shared_one() -> None:
+def test_where_most_nodes_fail_in_one_way_none_is_tainted_unasked() -> None:
+    """Contract: also one whose own fault is proved, until --force says so."""
     nodes = failing(4, of=4, cause="gpu.driver")
     nodes = changed(nodes, 1, bad={("compute.gemm.bf16.correct", 1): "FAIL"})
-    assert sorted(reasons(nodes)) == ["gpu-00", "gpu-02", "gpu-03"]
+    found = reasons(nodes)
+    assert sorted(found) == ["gpu-00", "gpu-01", "gpu-02", "gpu-03"]
+    assert (
+        found["gpu-01"]
+        == "gpu.driver is on 4 of 4 nodes: look at what they share; --force taints all the same"
+    )
+    assert doubtful(fleet(records(nodes), expected(nodes)), force=True) == {}
+
+
+def test_force_does_not_prove_what_an_image_may_lack() -> None:
+    nodes = failing(1, of=1, cause="gpu.absent")
+    assert "may be the image's" in doubtful(fleet(records(nodes), expected(nodes)), force=True)["gpu-00"]
+
+
+@pytest.mark.parametrize(("count", "shared"), [(1, False), (2, False), (3, True), (4, True)])
+def test_more_than_half_share_a_cause(count: int, shared: bool) -> None:
+    nodes = failing(count, of=4, cause="gpu.ecc")
+    found = shared_cause(fleet(records(nodes), expected(nodes)))
+    assert (found is not None) is shared
+
+
+def test_an_image_without_cuda_accuses_no_node() -> None:
+    """Contract: its nodes are UNKNOWN, and so neither failed nor tainted."""
+    nodes = [WithoutCuda(node.name) for node in healthy(3)]
+    found = fleet(records(nodes), expected(nodes))
+    assert {node.verdict for node in found.nodes} == {"UNKNOWN"}
+    assert doubtful(found, force=True) == {}
+    assert image_at_fault(found) == "built without CUDA"
+    assert image_at_fault(fleet(records(healthy(3)), expected(healthy(3)))) is None
 
 
 def test_a_collective_that_failed_accuses_no_node() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +14,12 @@ import yaml
 from mounting import lay_out
 
 from harness.core.errors import UsageError
+from harness.evidence.fitting import accepts
 from harness.launch import acceptance
 from harness.launch.acceptance import GPU, Asked
 from harness.launch.manifests import of_manifest
 from harness.launch.workload_file import load
+from harness.settings import Settings
 
 CPU = Asked(device="cpu")
 
@@ -151,3 +154,122 @@ def test_a_report_is_what_counts(tmp_path: Path, code: int, report: bool, expect
     env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "ACCEPT_REPORTS": str(reports)}
     command = ["sh", str(folder / "acceptance.sh"), "acceptance.ends"]
     assert subprocess.run(command, env=env, check=False, timeout=60).returncode == expected
+
+
+PASSED, FAILED, UNKNOWN, WARNED = (
+    json.dumps({"kind": "node", "checks": [{"verdict": "FAIL"}], "verdict": word}, indent=1)
+    for word in ("PASS", "FAIL", "UNKNOWN", "WARN")
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "reports", "word"),
+    [
+        (0, {"summary.json": PASSED}, "PASS"),
+        (0, {"summary.json": WARNED}, "WARN"),
+        (1, {"summary.json": FAILED}, "FAIL"),
+        (1, {"ddp_tests_result.json": UNKNOWN}, "UNKNOWN"),
+        (1, {"ddp_tests_result.json": PASSED}, "FAIL"),
+        (1, {}, "FAIL"),
+        (2, {"summary.json": UNKNOWN}, "UNKNOWN"),
+        (0, {}, "DONE, the first pod has the report"),
+        (137, {"summary.json": PASSED}, "UNKNOWN, the tests ended with exit code 137"),
+        (137, {"summary.json": FAILED}, "FAIL"),
+    ],
+)
+def test_a_printed_pod_stays_with_its_reports_and_its_verdict(
+    tmp_path: Path, code: int, reports: dict[str, str], word: str
+) -> None:
+    """Contract: until SIGTERM the reports are there, a word says how it ended, and the code is true."""
+    folder = lay_out(CPU.mounted(), tmp_path / "mount")
+    place = tmp_path / "reports"
+    place.mkdir()
+    (place / "ended.txt").write_text("PASS")  # of the container's life before
+    script = "".join(
+        f"open(os.environ['ACCEPT_REPORTS'] + '/{name}', 'w').write({text!r})\n"
+        for name, text in reports.items()
+    )
+    (folder / "acceptance/ends.py").write_text(f"import os, sys\n{script}os._exit({code})\n")
+    env = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "ACCEPT_REPORTS": str(place),
+        "ACCEPT_HOLD": "1",
+    }
+    command = ["sh", str(folder / "acceptance.sh"), "acceptance.ends"]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = next(text for text in process.stdout if text.startswith("[RESULT]"))
+        assert line.startswith(f"[RESULT] {word}; this pod stays until it is deleted")
+        assert (place / "ended.txt").read_text().strip() == word
+        assert sorted(path.name for path in place.iterdir()) == sorted(["ended.txt", *reports])
+        assert process.poll() is None
+        process.terminate()
+        assert process.wait(timeout=20) == code
+
+
+def test_the_harness_holds_its_own_pods(tmp_path: Path) -> None:
+    """Contract: a printed manifest that `harness run` launches ends when its tests end."""
+    folder = lay_out(CPU.mounted(), tmp_path / "mount")
+    (folder / "acceptance/ends.py").write_text("")
+    env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "ACCEPT_REPORTS": str(tmp_path)}
+    command = ["sh", str(folder / "acceptance.sh"), "acceptance.ends"]
+    held = {**env, "ACCEPT_HOLD": "1", "HARNESS_NONCE": "n"}
+    assert subprocess.run(command, env=held, check=False, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("made", [acceptance.nodes(Asked(gpus=1)), acceptance.ddp(Asked(gpus=8), 64)])
+def test_kubectl_can_apply_what_is_printed(made: Any, tmp_path: Path) -> None:
+    """Contract: each object takes at most half of the annotation, and the volume shows all files."""
+    documents = list(yaml.safe_load_all(acceptance.manifests(made)))
+    sizes = {each["metadata"]["name"]: len(json.dumps(each)) for each in documents}
+    assert max(sizes.values()) <= 262144 // 2, sizes
+    pod = documents[-1]["spec"]["template"]["spec"]
+    volume = next(each for each in pod["volumes"] if each["name"] == "acceptance")
+    maps = {each["metadata"]["name"]: each["data"] for each in documents if each["kind"] == "ConfigMap"}
+    shown = {
+        item["path"]: maps[source["configMap"]["name"]][item["key"]]
+        for source in volume["projected"]["sources"]
+        for item in source["configMap"]["items"]
+    }
+    assert shown == {path: file.read_text() for path, file in Asked().mounted().sources.items()}
+
+
+def test_a_printed_daemonset_has_pods_on_gpu_nodes_alone() -> None:
+    """Contract: a node without GPUs gets no pod. A selector of the user's says it otherwise."""
+    text = acceptance.manifests(acceptance.nodes(Asked(gpus=1)))
+    document = list(yaml.safe_load_all(text))[-1]
+    template = document["spec"]["template"]
+    labelled: dict[str, Any] = {"metadata": {"name": "a", "labels": {"nvidia.com/gpu.present": "true"}}}
+    assert accepts(template, labelled)
+    assert not accepts(template, {"metadata": {"name": "b", "labels": {"nvidia.com/gpu.present": "false"}}})
+    assert not accepts(template, {"metadata": {"name": "c", "labels": {}}})
+    assert "kubectl label node NODE nvidia.com/gpu.present=true" in text
+    chosen = acceptance.manifests(acceptance.nodes(Asked(gpus=1, selector=(("pool", "h100"),))))
+    spec = list(yaml.safe_load_all(chosen))[-1]["spec"]["template"]["spec"]
+    assert (spec["nodeSelector"], spec.get("affinity")) == ({"pool": "h100"}, None)
+    on_cpus = list(yaml.safe_load_all(acceptance.manifests(acceptance.nodes(CPU))))[-1]
+    assert "affinity" not in on_cpus["spec"]["template"]["spec"]
+
+
+def test_the_image_and_pull_secret_of_the_settings_are_printed() -> None:
+    settings = Settings(worker_image="registry/worker@sha256:0", image_pull_secret="team/regcred")
+    text = acceptance.manifests(acceptance.ddp(CPU, 2), settings)
+    spec = list(yaml.safe_load_all(text))[-1]["spec"]["template"]["spec"]
+    assert spec["containers"][0]["image"] == "registry/worker@sha256:0"
+    assert spec["imagePullSecrets"] == [{"name": "regcred"}]
+    assert "needs the Secret regcred, as team has it" in text
+    named = acceptance.manifests(acceptance.ddp(Asked(device="cpu", image="mine:1"), 2), settings)
+    assert (
+        list(yaml.safe_load_all(named))[-1]["spec"]["template"]["spec"]["containers"][0]["image"] == "mine:1"
+    )
+
+
+def test_affinities_of_the_user_stay_beside_the_nodes() -> None:
+    """Contract: the launch names the nodes, and leaves what --pod says of pods."""
+    workload = acceptance.nodes(Asked(gpus=1))
+    document = yaml.safe_load(yaml.safe_dump(workload.document))
+    document["spec"]["template"]["spec"]["affinity"] = {"podAntiAffinity": {"a": "b"}}
+    workload.prepare(document, SimpleNamespace(kube=cluster(node("a", 1))))  # type: ignore[arg-type]
+    affinity = document["spec"]["template"]["spec"]["affinity"]
+    assert affinity["podAntiAffinity"] == {"a": "b"}
+    assert "nodeAffinity" in affinity

@@ -1,0 +1,92 @@
+"""Nodes that advertise GPUs: an image without CUDA, marks of an earlier acceptance, who holds the GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from kubernetes import client
+
+from harness import run as running
+from harness.cli.acceptance import mark_nodes
+from harness.context import RunContext
+from harness.core.errors import HarnessError
+from harness.core.kubernetes import Kube, Object
+from harness.launch import acceptance
+from harness.launch.acceptance import GPU, Asked
+from harness.launch.plain import PlainWorkload
+from harness.provision.cluster import Ready
+from harness.provision.node_marks import LABEL, TAINT, mark, undo
+from harness.report.finalize import Outcome
+from harness.settings import Settings
+
+pytestmark = [pytest.mark.e2e, pytest.mark.acceptance, pytest.mark.nightly]
+
+
+@pytest.fixture
+def gpus(cluster: Ready) -> Iterator[list[str]]:
+    """Return the nodes that take pods, which advertise two GPUs each meanwhile, as a device plugin would."""
+    nodes = cluster.kube.objects("v1", "Node")
+    names = [str(node["metadata"]["name"]) for node in nodes if not node["spec"].get("taints")]
+    try:
+        _advertise(cluster.kube, names, "2")
+        yield names
+    finally:
+        _advertise(cluster.kube, names, None)
+
+
+def _advertise(kube: Kube, names: list[str], count: str | None) -> None:
+    for name in names:
+        status = {"capacity": {GPU: count}, "allocatable": {GPU: count}}
+        client.CoreV1Api(kube.api).patch_node_status(name, {"status": status})
+
+    def seen(nodes: dict[str, Object]) -> str | None:
+        wrong = [name for name in names if nodes[name]["status"]["allocatable"].get(GPU) != count]
+        return f"{GPU} allocatable is not {count} on {wrong}" if wrong else None
+
+    kube.wait(f"{GPU} to be allocatable: {count}", "v1", "Node", seen, seconds=60)
+
+
+def launched(workload: PlainWorkload, cluster: Ready, settings: Settings) -> Outcome:
+    settings = settings.model_copy(update={"wait_seconds": 300.0})
+    context = RunContext(settings=settings, progress=lambda text: print(f"  {text}"))
+    return running.launch(workload, context, cluster)
+
+
+def labels(kube: Kube) -> dict[str, str]:
+    nodes = kube.objects("v1", "Node")
+    return {n["metadata"]["name"]: v for n in nodes if (v := n["metadata"]["labels"].get(LABEL))}
+
+
+@pytest.mark.parametrize("kind", ["nodes", "ddp"])
+def test_an_image_without_cuda_takes_no_node_out(
+    kind: str, cluster: Ready, gpus: list[str], harness_settings: Settings
+) -> None:
+    """Contract: the verdict is about the image, accuses no rank, and marks no node."""
+    asked = Asked(gpus=2, image=cluster.worker.tag)
+    made = acceptance.nodes(asked) if kind == "nodes" else acceptance.ddp(asked, len(gpus))
+    outcome = launched(made, cluster, harness_settings)
+    verdict = outcome.verdict
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "image.no_cuda", []), (
+        verdict.explanation
+    )
+    assert "is built without CUDA" in verdict.explanation
+    with pytest.raises(HarnessError, match="no node is marked"):
+        mark_nodes(outcome.bundle, taint=True, force=True, cluster_name=harness_settings.cluster_name)
+    assert labels(cluster.kube) == {}
+
+
+def test_acceptance_runs_on_nodes_that_it_marked(cluster: Ready, harness_settings: Settings) -> None:
+    """Contract: a node that failed before can be tested again, by itself and together with others."""
+    kube = cluster.kube
+    names = [str(node["metadata"]["name"]) for node in kube.objects("v1", "Node")]
+    mark(kube, dict.fromkeys(names, "FAIL"), taint=True)
+    try:
+        tainted = [
+            n for n in kube.objects("v1", "Node") if any(t["key"] == TAINT for t in n["spec"]["taints"])
+        ]
+        assert len(tainted) == len(names)
+        outcome = launched(acceptance.ddp(Asked(device="cpu"), 2), cluster, harness_settings)
+        assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
+    finally:
+        undo(kube)
