@@ -103,6 +103,8 @@ def _mapping(found: dict[str, Any], path: str, of: tuple[type, ...] | None) -> I
 
 def _list(found: list[Any], name: str, path: str) -> Iterator[str]:
     types = _MAPPING if name in _OF_MAPPINGS else _TEXT if name in _OF_TEXTS else None
+    if path.endswith("onExitCodes.values"):  # of a Job's podFailurePolicy; other values are those of labels
+        types = _NUMBER
     odd: list[int] = []
     for at, item in enumerate(found):
         if types is not None and not _fits(item, types):

@@ -59,6 +59,9 @@ def _given(options: argparse.Namespace) -> tuple[Stream, Stream, nn.Module]:
             texts.read(options.data_dir / f"{name}.jsonl", tokenizer, options.context, options.text_field)
             for name in ("train", "val")
         )
+        if not train.whole:
+            found = f"{options.data_dir}/train.jsonl has {len(train.tokens)} tokens"
+            raise ValueError(f"{found}: fewer than --context {options.context}")
         torch.manual_seed(options.seed)
         model = build.model(options, tokenizer)
     except (ValueError, PermissionError) as error:
@@ -70,9 +73,6 @@ def _given(options: argparse.Namespace) -> tuple[Stream, Stream, nn.Module]:
                 f"--model {options.model} is gated, and this token may not read it: {hint}"
             ) from error
         raise
-    if not train.whole:
-        text = f"{options.data_dir}/train.jsonl has {len(train.tokens)} tokens: fewer than --context "
-        raise Refused(f"{text}{options.context}")
     return train, val, model
 
 

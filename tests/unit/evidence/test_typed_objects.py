@@ -36,6 +36,18 @@ def test_what_kubernetes_writes_is_left_as_it_is() -> None:
     assert pod == POD
 
 
+def test_exit_codes_of_a_pod_failure_policy_are_numbers() -> None:
+    """Contract: a Job with one is whole evidence; the values of label selectors are texts."""
+    codes = {"containerName": "c", "operator": "In", "values": [2, 42]}
+    job: dict[str, Any] = {
+        "spec": {"podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": codes}]}}
+    }
+    whole = copy.deepcopy(job)
+    assert list(typed(job)) == []
+    assert job == whole
+    assert list(typed({"spec": {"matchExpressions": [{"key": "a", "values": [2]}]}}))
+
+
 @pytest.mark.parametrize(
     ("path", "value", "problem"),
     [
