@@ -248,6 +248,7 @@ def _collect(launching: Launching, observer: LaunchObserver, progress: Progress)
         if observer.answered():
             then.callback(launching.collect_tracker)
             then.callback(observer.finish)
+            observer.record_device_holders()  # before the workload is deleted
             if not observer.completion.finished():
                 launching.cancel()
         else:

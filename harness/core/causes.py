@@ -85,6 +85,7 @@ CauseId = Literal[
     "launch.code_mismatch",
     "launch.config_deleted",
     "scheduling.unschedulable",
+    "scheduling.devices_held",
     "scheduling.not_spread",
     "scheduling.not_started",
     "scheduling.sandbox_failed",

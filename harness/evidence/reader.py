@@ -21,7 +21,15 @@ from harness.evidence.netcheck_records import NetcheckRecord
 from harness.evidence.objects import ObjectState, Pod
 from harness.evidence.process_records import PROCESS_LINE, ProcessLine
 from harness.evidence.renamed import upgraded
-from harness.evidence.schema import ContainerExit, DryRun, Manifest, Observation, RendezvousSnapshot, Verdict
+from harness.evidence.schema import (
+    ContainerExit,
+    DeviceHolder,
+    DryRun,
+    Manifest,
+    Observation,
+    RendezvousSnapshot,
+    Verdict,
+)
 from harness.evidence.tracker_records import (
     Attachment,
     Point,
@@ -45,6 +53,7 @@ _INSPECTION: TypeAdapter[RendezvousSnapshot] = TypeAdapter(RendezvousSnapshot)
 _WRITER: TypeAdapter[RunWriter] = TypeAdapter(RunWriter)
 _NETCHECK: TypeAdapter[NetcheckRecord] = TypeAdapter(NetcheckRecord)
 _ACCEPTANCE: TypeAdapter[AcceptanceRecord] = TypeAdapter(AcceptanceRecord)
+_DEVICE_HOLDER: TypeAdapter[DeviceHolder] = TypeAdapter(DeviceHolder)
 _DRY_RUN: TypeAdapter[DryRun] = TypeAdapter(DryRun)
 _EXIT: TypeAdapter[ContainerExit] = TypeAdapter(ContainerExit)
 
@@ -237,6 +246,10 @@ class Bundle:
     def dry_runs(self) -> list[tuple[int, DryRun]]:
         """Return what the API server said of objects that controllers did not create, with line numbers."""
         return list(self._records("dry-runs.jsonl", _DRY_RUN))
+
+    def device_holders(self) -> list[tuple[int, DeviceHolder]]:
+        """Return which pods hold devices that a pod of the launch waits for, with line numbers."""
+        return list(self._records("device-holders.jsonl", _DEVICE_HOLDER))
 
     def exits(self) -> list[tuple[int, ContainerExit]]:
         """Return how commands of held containers ended, with line numbers, in order."""

@@ -13,6 +13,7 @@
       processes.jsonl      ProcessLine: which processes ran in ranks' containers, the world that each believed
                            in, and how it ended
       dry-runs.jsonl       DryRun: what the API server says of an object that a controller did not create
+      device-holders.jsonl DeviceHolder: which pods hold the devices that a pod of the launch waits for
       exits.jsonl          ContainerExit: how the commands of ranks ended, where their containers are held
       logs/<pod>-<container>.log   "<RFC 3339 time> <line>", from the first line to the last
       truth/<rank>.jsonl   of each attempt of the rank TruthStart, TruthCode …, TruthRow …, TruthRewrite …,
@@ -225,6 +226,29 @@ class DryRun(Record):
     """Whether an object of this kind was awaited. Otherwise it is the launched object under another name."""
     message: str | None = None
     """The sentence with which the API server refused it. None: it would be accepted."""
+
+
+class DeviceHolder(Record):
+    """A pod of somebody else that holds devices of a node, while a pod of the launch waits for such ones."""
+
+    at: str
+    node: str
+    resource: str
+    """As nvidia.com/gpu."""
+    namespace: str
+    pod: str
+    owner: str = ""
+    """Kind and name of its controller. Empty: nothing controls it."""
+    amount: int
+    """How many devices it requests."""
+    allocatable: int
+    """How many the node has for all pods."""
+
+    @property
+    def sentence(self) -> str:
+        """Return who holds how many."""
+        owner = f" of {self.owner}" if self.owner else ""
+        return f"{self.namespace}/{self.pod}{owner} holds {self.amount} of {self.allocatable} on {self.node}"
 
 
 class Process(Record):

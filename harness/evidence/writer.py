@@ -28,6 +28,7 @@ from harness.evidence.process_records import ProcessLine
 from harness.evidence.redaction import Redactor
 from harness.evidence.schema import (
     ContainerExit,
+    DeviceHolder,
     DryRun,
     Manifest,
     Observation,
@@ -177,6 +178,10 @@ class BundleWriter:
     def dry_run(self, record: DryRun) -> None:
         """Append what the API server says of an object that a controller did not create."""
         self._append("dry-runs.jsonl", record)
+
+    def device_holder(self, record: DeviceHolder) -> None:
+        """Append which pod holds devices that a pod of the launch waits for."""
+        self._append("device-holders.jsonl", record)
 
     def exited(self, exit_: ContainerExit) -> None:
         """Append how a container's command ended."""

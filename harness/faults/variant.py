@@ -31,7 +31,8 @@ def variant(job: JobFile, change: Job) -> str:
         return yaml.safe_dump(document, sort_keys=False)
     source, text = _manifest(change.manifest)
     documents = list(yaml.safe_load_all(text))
-    objects = {each["kind"]: each for each in documents}
+    # The files of the acceptance tests are in several ConfigMaps, and no path leads into these.
+    objects = {_name(each) if each["kind"] == "ConfigMap" else each["kind"]: each for each in documents}
     if len(objects) != len(documents):
         raise UsageError(f"{source} has two objects of a kind: a path could mean either")
     kind = next(kind for kind, each in objects.items() if "template" in each.get("spec", {}))
@@ -60,9 +61,14 @@ def _manifest(name: str) -> tuple[str, str]:
     documents = list(yaml.safe_load_all(acceptance.manifests(made)))
     documents[0]["data"]["fault"] = (places.FILES / "wrong_torch.py").read_text()
     volumes = documents[-1]["spec"]["template"]["spec"]["volumes"]
-    files = next(each["configMap"] for each in volumes if "configMap" in each)
+    parts = next(each["projected"]["sources"] for each in volumes if "projected" in each)
+    files = next(part["configMap"] for part in parts if part["configMap"]["name"] == _name(documents[0]))
     files["items"].append({"key": "fault", "path": "fault/sitecustomize.py"})
     return name, yaml.safe_dump_all(documents)
+
+
+def _name(document: Any) -> str:
+    return str(document["metadata"]["name"])
 
 
 def _change(document: Any, script_at: list[str], change: Job, source: str) -> None:

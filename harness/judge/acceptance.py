@@ -17,6 +17,7 @@ from harness.judge.case import Case, names
 from harness.judge.causes import CAUSES
 from harness.judge.finding import Finding, counted, found, passed, unknown
 from harness.judge.registry import REGISTRY
+from harness.judge.starting import device_holders
 from harness.workers.acceptance.check import TAGS
 
 NO_CUDA: CauseId = "image.no_cuda"
@@ -74,7 +75,18 @@ def reports(case: Case) -> Finding:
     if not silent:
         return passed("reports", f"all {counted(len(wanted), 'node')} gave a whole report", refs)
     of = {one.node: index for index, one in there.items()}
+    held = [(ref, one) for ref, one in device_holders(case) if one.node in silent and one.node not in of]
     told = [f"{name}: {_state(case, of.get(name))}" for name in silent]
+    if held and {one.node for _, one in held} == set(silent):
+        return found(
+            "reports",
+            "scheduling.devices_held",
+            f"{counted(len(silent), 'node')} of {len(wanted)} could not be tested: others hold the devices",
+            details=[one.sentence for _, one in held],
+            evidence=[ref for ref, _ in held],
+        )
+    if held:
+        told = [*(one.sentence for _, one in held), *told]
     return found(
         "reports",
         "node.not_answered",

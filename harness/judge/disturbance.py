@@ -195,7 +195,11 @@ def _needs(pod: Pod, kind: str) -> set[str]:
     """Return the names of the Secrets or ConfigMaps that a pod's containers cannot start without."""
     ref, plain = ("secret", "secretName") if kind == "secret" else ("configMap", "name")
     spec = mapping(pod.last.object, "spec")
-    names = {mapping(volume, ref).get(plain) for volume in items(spec, "volumes")}
+    volumes = items(spec, "volumes")
+    names = {mapping(volume, ref).get(plain) for volume in volumes}
+    names |= {
+        mapping(each, ref).get("name") for one in volumes for each in items(one, "projected", "sources")
+    }
     for container in items(spec, "containers"):
         names |= {mapping(e, "valueFrom", f"{ref}KeyRef").get("name") for e in items(container, "env")}
         names |= {mapping(e, f"{ref}Ref").get("name") for e in items(container, "envFrom")}

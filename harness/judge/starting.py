@@ -9,9 +9,10 @@ from harness.core.clock import seconds
 from harness.evidence import messages
 from harness.evidence.fitting import never_fits
 from harness.evidence.objects import ObjectState, Pod, items, mapping
+from harness.evidence.schema import DeviceHolder
 from harness.judge import containers
 from harness.judge.case import Case, names
-from harness.judge.finding import Finding, found, passed, unknown
+from harness.judge.finding import Finding, found, listed, passed, unknown
 
 _KEPT_FROM_STARTING: dict[str, CauseId] = {
     "FailedCreatePodSandBox": "scheduling.sandbox_failed",
@@ -127,13 +128,15 @@ def scheduling(case: Case) -> Finding:
         seen, told = next(iter(homeless.values()))
         why = never_fits(seen.object, [states[-1].object for states in case.bundle.objects("node").values()])
         said = f"{told.get('reason', '')}: {told.get('message', 'no message')}"
+        held = [] if why else device_holders(case)
         return found(
             "scheduling",
-            "scheduling.unschedulable",
+            "scheduling.devices_held" if held else "scheduling.unschedulable",
             f"{names(case.ranks_of(*homeless))} could not be scheduled: "
             + (f"{why} (the scheduler: {said})" if why else said),
+            why=[listed([one.sentence for _, one in held])],
             ranks=case.ranks_of(*homeless),
-            evidence=[seen.ref for seen, _ in homeless.values()],
+            evidence=[*(seen.ref for seen, _ in homeless.values()), *(ref for ref, _ in held)],
         )
     idle = [index for index, pod in case.pods.items() if pod.node and not case.started(index)]
     if any(containers.holds_back(case, index) for index in idle):
@@ -165,6 +168,11 @@ def scheduling(case: Case) -> Finding:
         return unknown("scheduling", f"no node was recorded for the pod of {names(case.ranks_of(unseen[0]))}")
     where = ", ".join(f"{names(case.ranks_of(i))} got node {pod.node}" for i, pod in case.pods.items())
     return passed("scheduling", where, [pod.last.ref for pod in case.pods.values()])
+
+
+def device_holders(case: Case) -> list[tuple[str, DeviceHolder]]:
+    """Return the pods that hold devices for which a pod waits, each with its place in the bundle."""
+    return [(f"device-holders.jsonl:{line}", one) for line, one in case.bundle.device_holders()]
 
 
 def _kept_from_starting(case: Case, index: int) -> ObjectState | None:

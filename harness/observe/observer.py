@@ -21,7 +21,7 @@ from harness.evidence.process_records import decode
 from harness.evidence.schema import Launch, Observation
 from harness.evidence.truth import TruthCollector
 from harness.evidence.writer import BundleWriter
-from harness.observe import inside
+from harness.observe import device_holders, inside
 from harness.observe.completion import CompletionDetector
 from harness.observe.dry_run import dry_runs
 from harness.observe.exits import exit_of
@@ -223,6 +223,11 @@ class LaunchObserver:
     def answered(self) -> bool:
         """Return whether the API server answers now."""
         return self._heartbeat.ask()
+
+    def record_device_holders(self) -> None:
+        """Record who holds the devices that pods of the launch wait for, where any does."""
+        pods = self.completion.all("pod")
+        device_holders.record(self._kube, pods, self._launch.namespace, self._writer)
 
     def finish(self) -> None:
         """Read the logs to their end, or as far as they can be read, and write the ground truth in them."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from harness import run as running
 from harness.context import RunContext
+from harness.core.kubernetes import Kube
 from harness.evidence.reader import Bundle
 from harness.fixtures.plugin import progress
 from harness.launch.konduktor.job_file import JobFile
@@ -51,9 +52,21 @@ def logging_cluster(cluster: Ready, settings: Settings) -> Iterator[Ready]:
         if before is not None and after is not None:
             kind.save(replace(after, kept=before.kept))
     if not there:
-        kube.delete("v1", "Namespace", victoria_logs.NAMESPACE)
-        for api_kind in ("ClusterRole", "ClusterRoleBinding"):
-            kube.delete("rbac.authorization.k8s.io/v1", api_kind, victoria_logs.ROLE)
+        remove(kube)
+
+
+def remove(kube: Kube) -> None:
+    """Delete VictoriaLogs and its collector, and wait until they are gone."""
+    for kind in ("ClusterRole", "ClusterRoleBinding"):
+        kube.delete("rbac.authorization.k8s.io/v1", kind, victoria_logs.ROLE)
+    kube.delete("v1", "Namespace", victoria_logs.NAMESPACE)
+    kube.wait(
+        f"the end of namespace {victoria_logs.NAMESPACE}",
+        "v1",
+        "Namespace",
+        lambda seen: "still there" if victoria_logs.NAMESPACE in seen else None,
+        seconds=90,
+    )
 
 
 def launch(ready: Ready, settings: Settings) -> LoggedLaunch:

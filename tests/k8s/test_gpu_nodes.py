@@ -12,6 +12,7 @@ from harness.cli.acceptance import mark_nodes
 from harness.context import RunContext
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
+from harness.evidence.reader import Bundle
 from harness.launch import acceptance
 from harness.launch.acceptance import GPU, Asked
 from harness.launch.plain import PlainWorkload
@@ -90,3 +91,27 @@ def test_acceptance_runs_on_nodes_that_it_marked(cluster: Ready, harness_setting
         assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
     finally:
         undo(kube)
+
+
+def test_who_holds_the_gpus_is_named(cluster: Ready, gpus: list[str], harness_settings: Settings) -> None:
+    """Contract: the verdict names the pod that has them, its namespace and its node."""
+    kube, (held, *_) = cluster.kube, gpus
+    image, limits = cluster.worker.tag, {"limits": {GPU: "2"}}
+    sleeps = {"name": "c", "image": image, "command": ["sleep", "3600"], "resources": limits}
+    spec = {"nodeName": held, "containers": [sleeps], "terminationGracePeriodSeconds": 0}
+    metadata = {"name": "holder", "namespace": "default"}
+    kube.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    try:
+        workload = acceptance.nodes(Asked(device="cpu", image=image))  # it asks for GPUs, and tests CPUs
+        workload.document["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] = {GPU: 2}
+        outcome = launched(workload, cluster, harness_settings)
+        assert outcome.verdict.cause == "scheduling.devices_held", outcome.verdict.explanation
+        assert "efault/holder holds 2 of 2" in outcome.verdict.explanation
+        holders = [one for _, one in Bundle.open(outcome.bundle).device_holders()]
+        assert [(one.namespace, one.pod, one.node) for one in holders] == [("default", "holder", held)]
+        made = acceptance.ddp(Asked(gpus=2, image=image), len(gpus))
+        verdict = launched(made, cluster, harness_settings).verdict
+        assert verdict.cause == "scheduling.devices_held", verdict.explanation
+        assert "efault/holder holds 2 of 2" in verdict.explanation
+    finally:
+        kube.delete("v1", "Pod", "holder", "default")

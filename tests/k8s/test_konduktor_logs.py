@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from logged_launch import LoggedLaunch, logging_cluster
+from logged_launch import LoggedLaunch, logging_cluster, remove
 
 from harness.cli import logs
-from harness.core.errors import UsageError
+from harness.core.errors import HarnessError, UsageError
 from harness.provision.cluster import Ready
 from harness.provision.controllers import victoria_logs
+from harness.provision.images.victoria_logs import LogImages
 from harness.settings import Settings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(1200)]
@@ -41,14 +42,19 @@ def test_a_namespace_that_somebody_else_made_is_left_alone(
             pytest.fail("it was applied")
         assert kube.objects("apps/v1", "Deployment", victoria_logs.NAMESPACE) == []
     finally:
-        kube.delete("v1", "Namespace", victoria_logs.NAMESPACE)
-        kube.wait(
-            "the end of the namespace",
-            "v1",
-            "Namespace",
-            lambda seen: "still there" if victoria_logs.NAMESPACE in seen else None,
-            seconds=90,
-        )
+        remove(kube)
+
+
+def test_what_does_not_serve_is_named(cluster: Ready) -> None:
+    """A server that ends at once has a cause of its own: a launch does not need it."""
+    ends_at_once = cluster.worker.tag
+    images = LogImages(ends_at_once, ends_at_once, local=True)
+    try:
+        with pytest.raises(HarnessError, match=victoria_logs.SERVER) as raised:
+            victoria_logs.install(cluster.kube, images, ends_at_once, seconds=15)
+        assert raised.value.cause == "controllers.logs_not_ready"
+    finally:
+        remove(cluster.kube)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

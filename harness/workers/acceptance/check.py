@@ -24,7 +24,7 @@ class Where(TypedDict, total=False):
     index: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Check:
     """One thing that was proved, or was not. `id` is FAMILY.NAME in lower case, as in `compute.gemm.bf16`."""
 

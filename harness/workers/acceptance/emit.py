@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,7 +55,7 @@ class Emitter:
         self.checks: list[Check] = []
         self._nonce = os.environ.get("HARNESS_NONCE", "")
         self._termination_log = termination_log
-        self._started, self._clock = datetime.now(UTC), time.monotonic()
+        self._started, self._clock = datetime.now(timezone.utc), time.monotonic()
         self._lock = threading.RLock()
         self._code: int | None = None
 

@@ -12,6 +12,7 @@ import torch
 from .check import Check
 from .devices import Device
 from .limits import Limits, judged
+from .older import lacks
 from .precision import TF32_MASK, Precision, factor, offered
 from .timing import SPANS, seconds_per_call
 
@@ -99,6 +100,8 @@ def exactly(precision: Precision) -> Iterator[None]:
 def _factors(precision: Precision, m: int, n: int, k: int, device: Device) -> tuple[Any, Any]:
     """Return A (M×K) and B (K×N), random, exact in the precision. Seeded: each device gets the same."""
     generator = torch.Generator(device.torch).manual_seed(7)
+    if not hasattr(torch, precision.dtype):
+        raise lacks(precision.dtype, "2.1")
     made = []
     for shape in ((m, k), (k, n)):
         whole = torch.randn(shape, generator=generator, device=device.torch)
@@ -116,6 +119,8 @@ def _product(precision: Precision, a: Any, b: Any) -> Callable[[], Any]:
     one = torch.ones((), device=a.device)
     columns = b.t().contiguous().t()  # cuBLAS wants the second factor by columns
     options = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": True}
+    if isinstance(torch._scaled_mm(a, columns, **options), tuple):  # it also returned the largest element
+        raise lacks("product of fp8 that returns the result alone", "2.5")
     return lambda: torch._scaled_mm(a, columns, **options)
 
 

@@ -7,11 +7,14 @@ so they are read while it computes (`under_load`). What nvidia-smi does not tell
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from .check import Check, Verdict, Where
 from .limits import Limits, judged
 from .smi import NOT_SUPPORTED, Gpu, Number
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 TAG = "ENV"
 FAILING_REASONS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")

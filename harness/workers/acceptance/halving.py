@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 from . import circle
+from .older import neighbours, paired
 from .tested import Group, Search, Tested
 
 
@@ -21,7 +21,7 @@ def split(nodes: Sequence[int]) -> list[Group]:
     size = max(2, math.isqrt(max(len(nodes) - 1, 0)) + 1)
     count = max(1, len(nodes) // size)
     edges = [len(nodes) * number // count for number in range(count + 1)]
-    return [tuple(nodes[start:end]) for start, end in pairwise(edges)]
+    return [tuple(nodes[start:end]) for start, end in neighbours(edges)]
 
 
 def halve(tested: Tested, groups: Sequence[Group]) -> Search[tuple[list[Group], list[int]]]:
@@ -30,7 +30,7 @@ def halve(tested: Tested, groups: Sequence[Group]) -> Search[tuple[list[Group], 
     left: list[int] = []
     while groups:
         halves: list[Group] = []
-        for group, outcome in zip(groups, (yield from tested.ask(groups)), strict=True):
+        for group, outcome in paired(groups, (yield from tested.ask(groups))):
             if outcome == "good":
                 good.append(group)
                 continue
@@ -88,7 +88,7 @@ def meet(
                 pairs[node] = _witness(witnesses, pairs.values(), met[node], place + turn)
             ready = {node: witness for node, witness in pairs.items() if witness is not None}
             asked = list(ready.items())
-            for (node, witness), outcome in zip(asked, (yield from tested.ask(asked)), strict=True):
+            for (node, witness), outcome in paired(asked, (yield from tested.ask(asked))):
                 met[node][witness] = outcome
     return met
 
@@ -111,7 +111,7 @@ def pair_up(tested: Tested, nodes: Sequence[int], hopeless: int | None = None) -
             break
         pairs = [(nodes[a], nodes[b]) for a, b in places if {nodes[a], nodes[b]} & alone]
         outcomes = yield from tested.ask(pairs)
-        good = [pair for pair, outcome in zip(pairs, outcomes, strict=True) if outcome == "good"]
+        good = [pair for pair, outcome in paired(pairs, outcomes) if outcome == "good"]
         alone -= {node for pair in good for node in pair}
         found += [pair for pair in good if not {*pair} & {node for other in found for node in other}]
     return found

@@ -7,14 +7,17 @@ figure should be: the verdict is UNKNOWN, and the figure is shown.
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal
 
 from .check import Check, Verdict, Where
+from .older import toml
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 FILE = Path(__file__).parent / "limits.toml"
 SHARES = {"peak": 0.5, "measured": 0.75, "limit": 1.0, "floor": 1.0}
@@ -30,7 +33,7 @@ MARGIN = 0.05
 RELATIONS = (">=", "<=", "==")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Row:
     """What is known of one figure. `value` is the source's figure; `limit` is what passes."""
 
@@ -198,8 +201,8 @@ def _read(path: Path) -> list[Row]:
     if len(data) > MAX_BYTES:
         raise ValueError(f"{path.name} has more than {MAX_BYTES} bytes")
     try:
-        document = tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        document = toml(data.decode())
+    except ValueError as error:  # UnicodeDecodeError and TOMLDecodeError too
         raise ValueError(f"{path.name} is no TOML: {error}") from error
     found = document.get("row")
     if not isinstance(found, list) or set(document) != {"row"}:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from .devices import Device
+from .older import paired
 
 SIZE = 8192
 SECONDS_BEFORE = 2.0
@@ -38,14 +39,12 @@ def busy(devices: Sequence[Device]) -> Iterator[None]:
         finally:
             started.set()
 
-    threads = [
-        threading.Thread(target=work, args=pair, daemon=True) for pair in zip(devices, running, strict=True)
-    ]
+    threads = [threading.Thread(target=work, args=pair, daemon=True) for pair in paired(devices, running)]
     for thread in threads:
         thread.start()
     try:
         until = time.monotonic() + _START_SECONDS
-        for device, started in zip(devices, running, strict=True):
+        for device, started in paired(devices, running):
             if not started.wait(max(0.0, until - time.monotonic())):
                 failed.append(f"GPU {device.index} did not start to compute in {_START_SECONDS:.0f} s")
         time.sleep(SECONDS_BEFORE)

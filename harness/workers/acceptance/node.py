@@ -119,7 +119,7 @@ class Node:
     def _untold(self, device: Device) -> str:
         if self._smi is None:
             return f"nothing is known of it: {self._smi_error}"
-        return f"nvidia-smi lists no GPU {device.uuid or 'of its kind (PyTorch tells no UUID)'}"
+        return f"nvidia-smi lists no GPU {device.uuid or 'of its kind (PyTorch tells UUIDs from 2.5 on)'}"
 
     def _compute(self) -> Iterator[Step]:
         if not self.devices:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .older import paired
 from .tested import Group, Search, Tested
 
 
@@ -32,7 +33,7 @@ def challenge(
                     pairs[node] = witness
             asked = list(pairs.items())
             outcomes = yield from tested.ask(asked, again=True)
-            for (node, witness), outcome in zip(asked, outcomes, strict=True):
+            for (node, witness), outcome in paired(asked, outcomes):
                 if outcome == "bad":
                     failed[node].append(witness)
     return {node: tuple(sorted(partners)) for node, partners in failed.items()}

@@ -18,6 +18,7 @@ from typing import Any
 
 from .check import Check, Where
 from .emit import Emitter
+from .older import LackingError
 
 _ERROR_LETTERS = 600
 
@@ -157,4 +158,6 @@ def _noted(_number: int, _frame: object) -> None:
 
 
 def _words(error: BaseException) -> str:
+    if isinstance(error, LackingError):
+        return str(error)
     return f"{type(error).__name__}: {error}"[:_ERROR_LETTERS]

@@ -25,6 +25,7 @@ from itertools import combinations
 from . import circle
 from .conclusion import Accused, Boundary, Conclusion, Link, Unknown
 from .halving import across, halve, join, meet, pair_up, split
+from .older import paired
 from .pursuit import challenge
 from .tested import Exhausted, Group, Search, Tested
 
@@ -161,9 +162,9 @@ class _Found:
 
     def _between(self, one: Group, other: Group) -> Search[None]:
         """Name what is between two sets that are each good: a bad link, or a broken boundary."""
-        pairs = list(zip(one, other, strict=False))[:SAMPLE]
+        pairs = list(zip(one, other))[:SAMPLE]
         outcomes = yield from self.tested.ask(pairs)
-        bad = [pair for pair, outcome in zip(pairs, outcomes, strict=True) if outcome == "bad"]
+        bad = [pair for pair, outcome in paired(pairs, outcomes) if outcome == "bad"]
         if len(bad) == len(pairs) > 1:
             self.boundaries.append(Boundary(one, other, f"{len(bad)} of {len(bad)} pairs across it fail"))
             return

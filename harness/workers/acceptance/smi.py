@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Optional, Union
 from xml.etree import ElementTree
 
 NotSupported = Literal["N/A"]
 NOT_SUPPORTED: NotSupported = "N/A"
-Number = float | NotSupported | None
-Word = str | None
+Number = Union[float, NotSupported, None]
+Word = Optional[str]
 _NOT_SUPPORTED_WORDS = ("n/a", "[n/a]", "not supported", "[not supported]")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _REASONS = ("clocks_event_reasons", "clocks_throttle_reasons")
@@ -23,7 +23,7 @@ _SRAM_UNCORRECTED = ("sram_uncorrectable", "sram_uncorrectable_parity", "sram_un
 """One counter on Ampere, two from Hopper on."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Gpu:
     """One GPU as nvidia-smi shows it."""
 

@@ -9,6 +9,8 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
+from .older import paired
+
 Outcome = Literal["good", "bad", "unknown"]
 Group = tuple[int, ...]
 """Nodes that are tested together, in order."""
@@ -81,7 +83,7 @@ class Tested:
                 raise Exhausted
             said = yield running
             self.rounds += 1
-            for group, outcome in zip(running, said, strict=True):
+            for group, outcome in paired(running, said):
                 self.record(group, outcome)
                 good[group] += outcome == "good"
                 silent[group] += outcome == "unknown"

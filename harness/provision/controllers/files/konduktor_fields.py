@@ -74,13 +74,18 @@ class Proxy(BaseHTTPRequestHandler):
                 "GET", f"{address.path}?{urlencode(parameters)}" if parameters else address.path
             )
             response = connection.getresponse()
+        except (OSError, HTTPException) as error:
+            self.send_error(502, f"VictoriaLogs: {type(error).__name__}: {error}")
+            connection.close()
+            return
+        try:
             self.send_response(response.status)
             self.send_header("Content-Type", response.getheader("Content-Type", "text/plain"))
             self.end_headers()
             for part in self._parts(response, address.path):
                 self.wfile.write(part)
                 self.wfile.flush()
-        except (ConnectionError, HTTPException, TimeoutError) as error:
+        except (OSError, HTTPException) as error:  # konduktor has left a tail, or VictoriaLogs has ended
             self.log_message("%s: %s: %s", address.path, type(error).__name__, error)
         finally:
             connection.close()

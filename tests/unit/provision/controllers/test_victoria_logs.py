@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import threading
+from http.server import ThreadingHTTPServer
+from pathlib import Path
 
+import httpx
 import pytest
 
+from harness.context import RunContext
 from harness.provision.controllers import victoria_logs
 from harness.provision.controllers.files import konduktor_fields
-from harness.provision.images.victoria_logs import LogImages
+from harness.provision.images.victoria_logs import LogImages, victoria_logs_images
+from harness.provision.source.programs import pinned
+from harness.settings import Settings
 
 QUERY = 'k8s.namespace.name: "e2e-1" AND k8s.pod.name:~"^job-workers-0-1-"'
 """As konduktor sends it (konduktor/utils/log_utils.py, tail_vicky_logs)."""
@@ -52,6 +59,30 @@ def test_a_json_line_without_a_message_gets_its_fields_as_one() -> None:
 )
 def test_every_other_line_stays_as_it_is(line: bytes) -> None:
     assert konduktor_fields.with_message(line) == line
+
+
+def test_published_images_are_those_of_the_lock_and_nothing_is_built(tmp_path: Path) -> None:
+    context = RunContext(settings=Settings(cache_dir=tmp_path), progress=print)
+    images = victoria_logs_images(context, published=True)
+    assert (images.server, images.agent, images.local) == (
+        f"docker.io/victoriametrics/victoria-logs:{pinned('logs', 'victoria_logs')}",
+        f"docker.io/victoriametrics/vlagent:{pinned('logs', 'victoria_logs')}",
+        False,
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_victoria_logs_the_proxy_answers_502(unused_tcp_port: int) -> None:
+    konduktor_fields.Proxy.upstream = f"127.0.0.1:{unused_tcp_port}"
+    with ThreadingHTTPServer(("127.0.0.1", 0), konduktor_fields.Proxy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}/select/logsql/query"
+            reply = httpx.get(url, params={"query": QUERY}, trust_env=False)
+        finally:
+            server.shutdown()
+    assert reply.status_code == 502
+    assert "VictoriaLogs: ConnectionRefusedError" in reply.text
 
 
 def test_the_objects_use_the_given_images_and_konduktors_names() -> None:

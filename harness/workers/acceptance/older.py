@@ -1,0 +1,76 @@
+"""What older versions of Python and PyTorch lack. The tests run on Python 3.9 and PyTorch 2.0, and later."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+A = TypeVar("A")
+B = TypeVar("B")
+_KEY = re.compile(r"([A-Za-z0-9_-]+)\s*=\s*")
+
+
+class LackingError(Exception):
+    """A test needs something that this PyTorch does not have. The text names the version that has it."""
+
+
+def lacks(what: str, version: str) -> LackingError:
+    """Return the error for something that PyTorch has from `version` on."""
+    import torch
+
+    return LackingError(f"PyTorch {torch.__version__} has no {what}: PyTorch {version} and later have it")
+
+
+def paired(one: Sequence[A], other: Sequence[B]) -> Iterator[tuple[A, B]]:
+    """Return pairs of two sequences of the same length. Raises ValueError for two different lengths."""
+    if len(one) != len(other):
+        raise ValueError(f"{len(one)} and {len(other)} cannot be paired")
+    return zip(one, other)
+
+
+def neighbours(all_: Sequence[A]) -> Iterable[tuple[A, A]]:
+    """Return each item with the next one."""
+    return zip(all_, all_[1:])
+
+
+def toml(text: str) -> dict[str, Any]:
+    """Return a TOML document. Python 3.11 brings a parser; before, only tables of numbers and texts are read.
+
+    Raises ValueError for a text that is no TOML, or that needs the parser.
+    """
+    try:
+        import tomllib
+    except ModuleNotFoundError:
+        return _tables(text)
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
+
+
+def _tables(text: str) -> dict[str, Any]:
+    """Return `[[name]]` tables whose values are valid JSON too. Raises ValueError for anything else."""
+    found: dict[str, Any] = {}
+    table: dict[str, Any] | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.strip()
+        if not words or words.startswith("#"):
+            continue
+        if head := re.fullmatch(r"\[\[([A-Za-z0-9_-]+)\]\]\s*(#.*)?", words):
+            table = {}
+            found.setdefault(head[1], []).append(table)
+            continue
+        key = _KEY.match(words)
+        if key is None or table is None or key[1] in table:
+            raise ValueError(f"line {number} cannot be read before Python 3.11: {words[:60]!r}")
+        try:
+            value, end = json.JSONDecoder().raw_decode(words, key.end())
+        except ValueError:
+            raise ValueError(f"line {number} cannot be read before Python 3.11: {words[:60]!r}") from None
+        rest = words[end:].strip()
+        if isinstance(value, (dict, list)) or value is None or (rest and not rest.startswith("#")):
+            raise ValueError(f"line {number} cannot be read before Python 3.11: {words[:60]!r}")
+        table[key[1]] = value
+    return found
