@@ -102,7 +102,9 @@ def _mapping(found: dict[str, Any], path: str, of: tuple[type, ...] | None) -> I
 
 
 def _list(found: list[Any], name: str, path: str) -> Iterator[str]:
-    types = _MAPPING if name in _OF_MAPPINGS else _TEXT if name in _OF_TEXTS else None
+    types: tuple[type, ...] | None = (
+        _MAPPING if name in _OF_MAPPINGS else _TEXT if name in _OF_TEXTS else None
+    )
     if path.endswith("onExitCodes.values"):  # of a Job's podFailurePolicy; other values are those of labels
         types = _NUMBER
     odd: list[int] = []
