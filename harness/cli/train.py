@@ -99,7 +99,10 @@ def train(
     that every point of every rank is in one Pluto run. Exit code, bundle and
     report are those of `harness run`. See docs/training.md.
     """
+    from dataclasses import replace
+
     from harness import run as running
+    from harness.cli.printed_image import printed_image
     from harness.launch import training
     from harness.launch.asked_training import Asked
     from harness.launch.names import LOCAL_IMAGE
@@ -146,7 +149,9 @@ def train(
     )
     options_of_pods = pod_options(settings, env)
     if print_manifests:
-        print(training.manifests(asked, options_of_pods), end="")
+        named = replace(asked, image=printed_image(settings, image))
+        pull_secret = (settings.image_pull_secret or "").rpartition("/")[2] or None
+        print(training.manifests(named, options_of_pods, pull_secret), end="")
         return 0
     workload = options_of_pods.applied(training.workload(asked))
     with watching(quiet) as (tell, listener):

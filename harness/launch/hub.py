@@ -11,8 +11,6 @@ import os
 import re
 from collections.abc import Mapping
 
-import httpx
-
 from harness.core.errors import UsageError
 from harness.core.progress import Progress
 
@@ -29,6 +27,8 @@ def check(
         raise UsageError(
             f"--model: the name of a model on the hub is expected, as OWNER/NAME; seen {model!r}"
         )
+    import httpx  # slow to import, and few trainings take a model of the hub
+
     base = environment.get("HF_ENDPOINT") or "https://huggingface.co"
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:

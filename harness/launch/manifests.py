@@ -6,11 +6,12 @@ from typing import Any
 
 from harness.core.bounds import listed
 from harness.core.errors import UsageError
+from harness.launch import printed_training
 from harness.launch.acceptance import DdpWorkload, NodesWorkload
 from harness.launch.daemonset import DaemonSetWorkload
 from harness.launch.indexed_job import IndexedJobWorkload
 from harness.launch.manifest_shape import object_problems, workload_problems
-from harness.launch.names import ACCEPT, NETCHECK
+from harness.launch.names import ACCEPT, NETCHECK, TRAINING
 from harness.launch.netcheck_job import NetcheckJob
 from harness.launch.plain import PlainWorkload
 from harness.launch.statefulset import StatefulSetWorkload
@@ -56,4 +57,7 @@ def of_manifest(documents: list[Any], source: str) -> PlainWorkload:
     for key, value, special in SPECIAL:
         if issubclass(special, made) and annotations.get(key) == value:
             made = special
-    return made(workload, tuple(each for each in documents if each is not workload), source)
+    beside = tuple(each for each in documents if each is not workload)
+    if annotations.get(TRAINING) == "true" and made in (StatefulSetWorkload, IndexedJobWorkload):
+        return printed_training.of_documents(workload, beside, source)
+    return made(workload, beside, source)

@@ -10,6 +10,8 @@ ACCEPT = "pluto-e2e-harness/accept"
 """Annotation. "nodes" of a DaemonSet, "ddp" of a StatefulSet: it runs acceptance tests and nothing else."""
 RESTARTS = "pluto-e2e-harness/restarts"
 """Annotation of a workload: how often each rank may run again, whatever ended it. More is a FAIL."""
+TRAINING = "pluto-e2e-harness/training"
+"""Annotation of a printed StatefulSet or Indexed Job. "true": its checkpoints are audited and judged."""
 EXPECT_RANKS = "pluto-e2e-harness/expect-ranks"
 """Annotation of a workload, or label of a konduktor job: the ranks that log ("0", "0,4", "0-3").
 

@@ -11,7 +11,7 @@ from harness.core.kubernetes import Object
 from harness.launch import script_ranks
 from harness.launch.names import QUEUE_LABEL
 
-BESIDE = {"Service", "ConfigMap", "ServiceAccount"}
+BESIDE = {"Service", "ConfigMap", "ServiceAccount", "PersistentVolumeClaim"}
 """Kinds of objects that a manifest may bring beside its workload."""
 
 

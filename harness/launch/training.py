@@ -10,7 +10,7 @@ import copy
 import json
 import shlex
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from harness.launch import claims, hub, user_secrets
 from harness.launch.applying import apply
 from harness.launch.asked_training import PORT, Asked
 from harness.launch.indexed_job import IndexedJobWorkload
-from harness.launch.names import RESTARTS
+from harness.launch.names import RESTARTS, TRAINING
 from harness.launch.plain import PlainWorkload
 from harness.launch.pod_options import PodOptions, by_reference
 from harness.launch.statefulset import StatefulSetWorkload
@@ -35,6 +35,7 @@ from harness.provision.images import scripts
 from harness.provision.images.etcd import etcd_image
 from harness.provision.source.programs import pinned
 from harness.settings import Settings
+from harness.workers.training import mlflow_client
 
 GPU = "nvidia.com/gpu"
 HOST = "kubernetes.io/hostname"
@@ -60,6 +61,7 @@ class Training:
     def check(self, settings: Settings) -> None:
         """Refuse what this cluster cannot have. Raises UsageError."""
         super().check(settings)  # type: ignore[misc] # of PlainWorkload
+        check_tracking(self.envs)  # type: ignore[attr-defined] # of PlainWorkload
         asked, existing = self.asked, settings.kubeconfig is not None
         if not asked.smoke:
             claims.check(asked.volumes, asked.storage_class, asked.claims_namespace, existing)
@@ -116,7 +118,7 @@ class Training:
             made = list(claims.of_namespace(found, namespace, nonce))
             return made, Shared(mounted, claims.on_one_node(found))
         folder = asked.volumes or namespace
-        return list(claims.of_folder(_shared(surroundings), folder, namespace, nonce)), Shared(used)
+        return list(claims.of_folder(shared_folder(surroundings), folder, namespace, nonce)), Shared(used)
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
         """Have the pods mount what this cluster has for them."""
@@ -133,7 +135,7 @@ class Training:
             surroundings.context.progress("all pods share one node: a volume can be attached to one alone")
         if self.asked.data is not None:
             folder = self.asked.volumes or surroundings.namespace
-            there = _shared(surroundings).here / folder / claims.DATASETS
+            there = shared_folder(surroundings).here / folder / claims.DATASETS
             there.mkdir(parents=True, exist_ok=True)
             for path in sorted(self.asked.data.glob("*")):
                 if path.is_file():
@@ -163,7 +165,7 @@ class TrainingJob(Training, IndexedJobWorkload):
     """An Indexed Job."""
 
 
-def _shared(surroundings: Surroundings) -> SharedFolder:
+def shared_folder(surroundings: Surroundings) -> SharedFolder:
     """Return the folder that all nodes share. Raises HarnessError, cause cluster.mismatch."""
     if surroundings.shared_folder is None:
         raise HarnessError(
@@ -213,16 +215,26 @@ def weights_of(run: Path, runs_dir: Path) -> tuple[str, str]:
     return bundle.path.name, weights
 
 
-def manifests(asked: Asked, of_pods: PodOptions | None = None) -> str:
+def check_tracking(envs: Mapping[str, str]) -> None:
+    """Raise UsageError where the ranks cannot log to the MLflow that their environment names."""
+    if (uri := envs.get("MLFLOW_TRACKING_URI")) and (why := mlflow_client.problem(uri)):
+        raise UsageError(why)
+
+
+def manifests(asked: Asked, of_pods: PodOptions | None = None, pull_secret: str | None = None) -> str:
     """Return the objects as YAML for `kubectl apply -f -`: the guide's own commands work on them.
 
-    The claims are those of the namespace. A pod of a StatefulSet that is done stays until it is deleted.
+    They contain the claims of a storage class. Other claims, Secrets and `pull_secret` are those of the
+    namespace. A pod of a StatefulSet that is done stays until it is deleted.
     """
     made = (of_pods or PodOptions()).applied(workload(asked))
+    check_tracking(made.envs)
     document, comment = by_reference(copy.deepcopy(made.document), made)
-    document["metadata"].pop("annotations")
-    template = document["spec"]["template"]
-    use(template["spec"], Shared(asked.mounts(printed=True)), template["metadata"]["labels"])
+    document["metadata"]["annotations"][TRAINING] = "true"
+    template, used = document["spec"]["template"], asked.mounts(printed=True)
+    use(template["spec"], Shared(used), template["metadata"]["labels"])
+    if pull_secret:
+        template["spec"]["imagePullSecrets"] = [{"name": pull_secret}]
     hold = {"name": "TRAINING_HOLD", "value": "1" if asked.kind == "statefulset" else "0"}
     env = template["spec"]["containers"][0]["env"]
     source = {"name": "TRAINING_SOURCE", "value": "1" if asked.makes_texts(printed=True) else "0"}
@@ -230,7 +242,12 @@ def manifests(asked: Asked, of_pods: PodOptions | None = None) -> str:
     beside = [*made.beside]
     if asked.brings_etcd:
         beside += etcd(pinned("rendezvous", "image"))
-    return comment + yaml.safe_dump_all([*beside, document], sort_keys=False, width=110)
+    if asked.storage_class:
+        beside += claims.of_class(asked.storage_class, used)
+    documents = [copy.deepcopy(each) for each in (*beside, document)]
+    for each in documents:
+        each["metadata"] |= {"namespace": asked.claims_namespace} if asked.claims_namespace else {}
+    return comment + yaml.safe_dump_all(documents, sort_keys=False, width=110)
 
 
 def _complete(pod: Object, asked: Asked, labels: Object) -> None:
@@ -280,9 +297,15 @@ def use(pod: Object, shared: Shared, labels: Object) -> None:
     container["volumeMounts"] = [*container["volumeMounts"], *mounted]
     pod["volumes"] = [*pod["volumes"], *volumes]
     if shared.one_node:
-        term = {"topologyKey": HOST, "labelSelector": {"matchLabels": dict(labels)}}
-        pod["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-        del pod["topologySpreadConstraints"]
+        on_one_node(pod, labels)
+
+
+def on_one_node(pod: Object, labels: Object) -> None:
+    """Have the scheduler put all pods of a training on one node, beside what else its affinity asks for."""
+    term = {"topologyKey": HOST, "labelSelector": {"matchLabels": dict(labels)}}
+    beside = pod.setdefault("affinity", {}).setdefault("podAffinity", {})
+    beside.setdefault("requiredDuringSchedulingIgnoredDuringExecution", []).append(term)
+    pod.pop("topologySpreadConstraints", None)
 
 
 def script_volumes(surroundings: Surroundings) -> list[Object]:

@@ -18,6 +18,7 @@ from harness.provision import pod_rules
 from harness.provision.controllers import queues
 from harness.provision.controllers import tracker as embedded
 from harness.provision.controllers.readiness import CONTROLLERS, require_ready
+from harness.provision.images import on_nodes
 from harness.provision.placement import Placed, eligible_nodes, require_node
 from harness.settings import Settings
 
@@ -198,7 +199,12 @@ def _tracker(kube: Kube, settings: Settings) -> str:
 
 def _image(kube: Kube, settings: Settings, job: Asking | None) -> str:
     pull_secret(kube, settings)
-    wanted = image(job, settings.worker_image)
+    try:
+        wanted = image(job, settings.worker_image)
+    except HarnessError as error:
+        if others := on_nodes.other_tags(LOCAL_IMAGE, on_nodes.names(kube)):
+            error.hint = f"nodes have {', '.join(others)}: HARNESS_WORKER_IMAGE names one of them"
+        raise
     secret = f", with the Secret {settings.image_pull_secret}" if settings.image_pull_secret else ""
     return f"{wanted}{secret}; whether the nodes can pull it shows when the pods start"
 

@@ -65,7 +65,8 @@ class MlflowServer:
             str(self.port),
             "--workers",
             "1",
-            "--no-serve-artifacts",
+            "--artifacts-destination",
+            str(self.folder / "artifacts"),
         ]
         log = self.folder / "mlflow.log"
         with log.open("ab") as out:

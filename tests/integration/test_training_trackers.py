@@ -289,3 +289,26 @@ def test_without_a_tracker_nothing_is_sent(tmp_path: Path) -> None:
     training = Training(tmp_path, environment, "none")
     assert training.start(world=1).ended() == [0]
     assert "PLUTO_RUN_ID is set and PLUTO_API_KEY is not" in training.said(0)
+
+
+def test_mlflow_keeps_the_files_of_a_run_that_ended(mlflow: MlflowServer, training: Training) -> None:
+    """Contract: the manifest of `best`, the options, and a table of the validations of all attempts."""
+    training.start(steps=20, DIE_AT=15)
+    assert training.ended() == [-signal.SIGKILL] * 2
+    assert training.start(steps=20).ended() == [0, 0]
+    (run,) = (
+        one
+        for one in mlflow.runs()
+        if one["info"]["experiment_id"]
+        in [
+            each["experiment_id"]
+            for each in mlflow.ask("experiments/search", {"max_results": 100})["experiments"]
+            if each["name"] == training.name
+        ]
+    )
+    (folder,) = mlflow.folder.glob(f"artifacts/*/{run['info']['run_id']}/artifacts")
+    files = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    assert files.keys() == {"config.json", "best/manifest.json", "validation.csv"}
+    assert files["best/manifest.json"] == '{"step": 20}'
+    steps = [line.partition(",")[0] for line in files["validation.csv"].splitlines()]
+    assert steps == ["step", "9", "19"]

@@ -70,7 +70,7 @@ def main() -> int:
                 os.kill(os.getpid(), signal.SIGKILL)
             saved.write_text(str(now + 1))
             say(f"saved {now + 1} with {unsent} values unsent")
-    unsent = trackers.finish(ok=True)
+    unsent = trackers.finish(ok=True, artifacts={"config.json": "{}", "best/manifest.json": '{"step": 20}'})
     say(f"ended with {unsent} values unsent")
     return 1 if unsent else 0
 

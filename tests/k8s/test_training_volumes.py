@@ -5,6 +5,7 @@ A kind cluster stands for it. Its volumes are made by hand, as an administrator 
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,8 +19,9 @@ from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object
 from harness.evidence.reader import Bundle
-from harness.launch import claims, training
+from harness.launch import claims, training, workload_file
 from harness.launch.asked_training import TEXTS, Asked
+from harness.launch.user_secrets import Wanted
 from harness.provision.cluster import Ready
 from harness.report.finalize import Outcome
 from harness.settings import Settings
@@ -182,6 +184,33 @@ def test_data_of_a_user_is_only_read(volumes: Volumes, theirs: Settings, mode: s
     pods = [state.object for state in Bundle.open(outcome.bundle).history("pod")]
     nodes = {pod["spec"].get("nodeName") for pod in pods if pod["metadata"]["name"].startswith("train-llm-")}
     assert mode == READERS or len(nodes - {None}) == 1
+
+
+def test_printed_manifests_are_judged_as_a_training(
+    volumes: Volumes, theirs: Settings, tmp_path: Path
+) -> None:
+    """Contract: printed, edited and given to `harness run`, with claims of a namespace and a Secret."""
+    volumes.make(outputs=MANY)
+    volumes.claim()
+    value = secrets.token_hex(16)
+    named = {"metadata": {"name": "wandb", "namespace": THEIRS}, "stringData": {"WANDB_MODE": value}}
+    volumes.cluster.kube.apply({"apiVersion": "v1", "kind": "Secret", **named})
+    asked = Asked(
+        replicas=2,
+        options=(*MODEL, "--max-steps=12"),
+        claims_namespace=THEIRS,
+        synthetic=True,
+        secrets=(Wanted("wandb"),),
+        image=str(theirs.worker_image),
+    )
+    path = tmp_path / "train.yaml"
+    path.write_text(training.manifests(asked).replace("--max-steps=12", "--max-steps=20"))
+    context = RunContext(settings=theirs, progress=lambda text: print(f"  {text}"))
+    outcome = passed(running.run(workload_file.load(path), context))
+    assert {"training-checkpoints", "training-data"} <= {check.name for check in outcome.verdict.checks}
+    assert "step 20" in outcome.verdict.explanation
+    texts = [each.read_bytes() for each in outcome.bundle.rglob("*") if each.is_file()]
+    assert not [text for text in texts if value.encode() in text]
 
 
 def test_claims_that_cannot_serve_are_refused_before_the_launch(volumes: Volumes, theirs: Settings) -> None:

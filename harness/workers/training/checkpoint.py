@@ -6,6 +6,7 @@
         rank-K/generators.pt          the states of rank K's random generators
         manifest.json                 size and SHA-256 of each file, world size, losses
     OUT/RUN/best                      a link to the one with the lowest validation loss
+    OUT/RUN/best.txt                  its name, for copies that lose links, as those of `kubectl cp`
 
 Every rank writes its files into a folder whose name begins with a dot, and flushes them to the disk. Rank 0
 writes the manifest last, and renames the folder. So a folder without a manifest, or whose files are not what
@@ -29,7 +30,7 @@ from typing import Any
 
 VERSION = 1
 MANIFEST = "manifest.json"
-BEST = "best"
+BEST, BEST_NAME = "best", "best.txt"
 KEPT = 2
 """Checkpoints that are kept at least. The newest may turn out to be torn."""
 
@@ -147,7 +148,19 @@ def point_best(run: Path, folder: Path) -> None:
     link.unlink(missing_ok=True)
     link.symlink_to(folder.name)
     link.replace(run / BEST)
+    name = run / f".{BEST_NAME}"
+    name.write_text(f"{folder.name}\n")
+    name.replace(run / BEST_NAME)
     flush(run)
+
+
+def restore_best(run: Path) -> None:
+    """Make the link `best` again in a copy of a run that lost it. For one rank alone."""
+    name = run / BEST_NAME
+    if name.is_file() and not os.path.lexists(run / BEST):
+        folder = run / Path(name.read_text().strip()).name
+        if folder in all_of(run):
+            point_best(run, folder)
 
 
 def best(run: Path) -> Path | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .sender import Point
@@ -19,6 +19,21 @@ AT_ONCE, PARAMS_AT_ONCE, LONGEST_PARAM = 1000, 100, 500
 """MLflow's limits of one request; the last one is the smallest of its stores."""
 CREATED_SECONDS = 30.0
 """How long the other ranks wait for rank 0 before they say that something is wrong."""
+
+
+def problem(uri: str) -> str:
+    """Return why ranks on several nodes cannot log to this tracking URI, or "".
+
+    mlflow 3 refuses folders ("maintenance mode"), and ranks that share an SQLite file lock each other out.
+    """
+    scheme, colon, _ = uri.partition(":")
+    named = (colon and "/" not in scheme) or uri == "databricks"
+    if named and not scheme.startswith(("file", "sqlite")):
+        return ""
+    return (
+        f"MLFLOW_TRACKING_URI: the URL of an MLflow server is expected, as http://HOST:5000; found {uri!r}. "
+        "`mlflow server --backend-store-uri sqlite:///FOLDER/mlflow.db` serves a folder to all ranks"
+    )
 
 
 class Mlflow:
@@ -68,6 +83,20 @@ class Mlflow:
                 self._there.clear()  # the server may have taken it
                 raise
         return [], ""
+
+    def artifacts(self, texts: Mapping[str, str]) -> None:
+        """Store texts as files of the run, by name, and a table of all validations. For rank 0 alone."""
+        for name, text in {**texts, "validation.csv": self._validations()}.items():
+            self._client.log_text(self._run_id, text, name)
+
+    def _validations(self) -> str:
+        """Return a table of the steps and losses of all attempts, which the server has."""
+        columns = [
+            {one.step: one.value for one in self._client.get_metric_history(self._run_id, f"val/{name}")}
+            for name in ("loss", "perplexity")
+        ]
+        rows = [f"{step},{loss!r},{columns[1].get(step, '')!r}" for step, loss in sorted(columns[0].items())]
+        return "\n".join(["step,loss,perplexity", *rows]) + "\n"
 
     def close(self, ok: bool) -> None:
         """Let rank 0 set the run's status. The next attempt sets it to RUNNING again."""

@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,14 +89,19 @@ class Trackers:
         self._told = unsent > 0
         return unsent
 
-    def finish(self, ok: bool) -> int:
+    def finish(self, ok: bool, artifacts: Mapping[str, str] | None = None) -> int:
         """End the run where `ok`; otherwise let go of it at once: the next attempt goes on with it.
 
-        Return the number of values that no tracker has acknowledged: with any, the training has not ended
-        well.
+        `artifacts`: texts that MLflow keeps as files of the run, by name. Return the number of values that no
+        tracker has acknowledged: with any, the training has not ended well.
         """
         unsent = self.settle(last=True) if ok else 0
         for sender in self._senders:
+            if ok and not unsent and artifacts and self._rank == 0 and isinstance(sender.client, Mlflow):
+                try:
+                    sender.client.artifacts(artifacts)
+                except Exception as error:
+                    self._say(f"MLflow has not stored the run's files: {error}")
             try:
                 sender.close(ok and not unsent)
             except Exception as error:

@@ -8,12 +8,14 @@ See docs/training.md.
 from __future__ import annotations
 
 import argparse
+import json
+import os
 
 import torch
 from torch import nn
 
-from . import build, texts
-from .options import parsed
+from . import build, checkpoint, mlflow_client, texts
+from .options import parsed, plain
 from .ranks import Refused, ended_with, meet, same_bits
 from .texts import Stream
 from .trainer import Trainer
@@ -29,6 +31,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.compile and (why := build.cannot_compile(ranks.device)):
         needs = "a C++ compiler, PyTorch's headers and networkx, and for a GPU Triton"
         raise Refused(f"--compile does not work in this image: it needs {needs}. {why}")
+    if (uri := os.environ.get("MLFLOW_TRACKING_URI")) and (why := mlflow_client.problem(uri)):
+        raise Refused(why)
     train, val, model = _given(options)
     trainer = Trainer(options, ranks, model, train, val)
     _tell(trainer, train, val)
@@ -37,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BaseException:
         trainer.trackers.finish(ok=False)
         raise
-    unsent = ranks.sum(trainer.trackers.finish(ok=True))
+    unsent = ranks.sum(trainer.trackers.finish(ok=True, artifacts=_artifacts(trainer)))
     ranks.tell(
         "DONE",
         f"{trainer.steps} steps, validation loss {loss.mean:.6f} nats, perplexity {loss.perplexity:.4f}, "
@@ -46,6 +50,14 @@ def main(arguments: list[str] | None = None) -> int:
     if unsent:
         ranks.tell("DONE", f"{unsent:.0f} values are in no tracker: run it again to send them. Exit code 1")
     return 1 if unsent else 0
+
+
+def _artifacts(trainer: Trainer) -> dict[str, str]:
+    """Return what a tracker keeps beside the curves: the manifest of `best`, and all options."""
+    best = checkpoint.best(trainer.run)
+    manifest = best / checkpoint.MANIFEST if best else None
+    texts = {"config.json": json.dumps(plain(trainer.options), indent=1)}
+    return texts | ({"best/manifest.json": manifest.read_text()} if manifest and manifest.is_file() else {})
 
 
 def _given(options: argparse.Namespace) -> tuple[Stream, Stream, nn.Module]:

@@ -213,6 +213,7 @@ class Trainer:
         found: Any = None
         if self.ranks.rank == 0:
             checkpoint.tidy(self.run)
+            checkpoint.restore_best(self.run)
             found = checkpoint.newest(self.run, lambda text: self.ranks.tell("TRAIN", text))
         found = self.ranks.of_rank_0(found)
         if found is None:

@@ -14,6 +14,7 @@ from harness.core.errors import HarnessError, UsageError
 from harness.launch import asked_training, claims, training
 from harness.launch.asked_training import Asked
 from harness.launch.names import RESTARTS
+from harness.launch.pod_options import PodOptions
 from harness.provision.cluster import SharedFolder
 from harness.settings import load
 
@@ -100,6 +101,32 @@ def test_where_the_nodes_meet(asked: dict[str, Any], backend: str, endpoint: str
     assert (variables["RDZV_BACKEND"], variables["RDZV_ENDPOINT"]) == (backend, endpoint)
     names = {each["metadata"]["name"] for each in yaml.safe_load_all(training.manifests(given))}
     assert ("train-etcd" in names) == brings
+
+
+@pytest.mark.parametrize(
+    ("uri", "served"),
+    [
+        ("http://mlflow:5000", True),
+        ("https://user@host/mlflow", True),
+        ("databricks", True),
+        ("/mnt/filesystem/mlruns", False),
+        ("./mlruns", False),
+        ("file:///mnt/mlruns", False),
+        ("sqlite:////out/mlflow.db", False),
+        ("postgresql://db/mlflow", True),
+    ],
+)
+def test_a_folder_is_no_mlflow_for_several_nodes(tmp_path: Path, uri: str, served: bool) -> None:
+    """Contract: refused in one sentence, before a launch and before anything is printed."""
+    variable = PodOptions(env={"MLFLOW_TRACKING_URI": uri})
+    made = variable.applied(training.workload(Asked()))
+    if served:
+        made.check(load())
+        assert uri in training.manifests(Asked(), variable)
+        return
+    for refused in (lambda: made.check(load()), lambda: training.manifests(Asked(), variable)):
+        with pytest.raises(UsageError, match="the URL of an MLflow server is expected"):
+            refused()
 
 
 def test_memory_limits_a_pod() -> None:
@@ -341,13 +368,13 @@ def test_an_unknown_storage_class_is_refused() -> None:
 
 
 def test_the_manifests_are_printed_for_kubectl(capsys: pytest.CaptureFixture[str]) -> None:
-    """Contract: plain YAML, without what only the harness knows; a pod that is done stays."""
+    """Contract: plain YAML; a pod that is done stays; nothing makes texts on a volume of the user's."""
     with pytest.raises(SystemExit, match="0"):
         main(["train", "--print-manifests", "--replicas", "3", "--", "--epochs", "5"])
     said = capsys.readouterr().out
     service, workload = yaml.safe_load_all(said)
     assert (service["kind"], workload["kind"], workload["spec"]["replicas"]) == ("Service", "StatefulSet", 3)
-    assert "pluto-e2e-harness" not in said
     text = workload["spec"]["template"]["spec"]["containers"][0]
     assert "--epochs 5" in text["args"][0]
     assert {"name": "TRAINING_HOLD", "value": "1"} in text["env"]
+    assert {"name": "TRAINING_SOURCE", "value": "0"} in text["env"]

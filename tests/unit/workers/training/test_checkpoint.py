@@ -132,3 +132,31 @@ def test_another_version_is_not_loaded(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"version": 1', '"version": 9'))
     with pytest.raises(Torn, match="version 9"):
         checkpoint.verified(folder)
+
+
+def test_a_copy_without_links_keeps_the_best(tmp_path: Path) -> None:
+    """Contract: `kubectl cp` skips links; best.txt names the folder, and a resume makes the link again."""
+    save(tmp_path, 1)
+    checkpoint.point_best(tmp_path, save(tmp_path, 2))
+    save(tmp_path, 3)
+    assert (tmp_path / "best.txt").read_text() == "epoch-0000-step-00000002\n"
+    (tmp_path / "best").unlink()
+    checkpoint.restore_best(tmp_path)
+    assert checkpoint.best(tmp_path) == tmp_path / "epoch-0000-step-00000002"
+
+
+@pytest.mark.parametrize("name", ["epoch-0000-step-00000009", "../elsewhere", ""])
+def test_a_name_of_no_checkpoint_is_not_the_best(tmp_path: Path, name: str) -> None:
+    save(tmp_path, 1)
+    (tmp_path / "best.txt").write_text(name)
+    checkpoint.restore_best(tmp_path)
+    assert checkpoint.best(tmp_path) is None
+
+
+def test_a_best_that_is_there_stays(tmp_path: Path) -> None:
+    """Contract: the link decides, whatever best.txt says: a kill may come between the two."""
+    checkpoint.point_best(tmp_path, save(tmp_path, 1))
+    save(tmp_path, 2)
+    (tmp_path / "best.txt").write_text("epoch-0000-step-00000002")
+    checkpoint.restore_best(tmp_path)
+    assert checkpoint.best(tmp_path) == tmp_path / "epoch-0000-step-00000001"

@@ -1,0 +1,163 @@
+"""A training whose manifests `harness train --print-manifests` printed, launched by `harness run`.
+
+Whoever printed them may have edited them. What the launch needs to know is read from the objects themselves:
+the run's folder from the command, the claims from the volumes, and their namespace from the metadata.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from harness.context import RunContext
+from harness.core.errors import UsageError
+from harness.core.kubernetes import Kube, Object
+from harness.evidence.objects import items, mapping
+from harness.launch import claims
+from harness.launch.asked_training import Asked
+from harness.launch.indexed_job import IndexedJobWorkload
+from harness.launch.plain import PlainWorkload
+from harness.launch.statefulset import StatefulSetWorkload
+from harness.launch.training import ETCD, Shared, Training, check_tracking, on_one_node, shared_folder
+from harness.launch.user_secrets import HF_TOKEN, Wanted
+from harness.launch.workload import Surroundings
+from harness.settings import Settings
+
+_CLAIM = "PersistentVolumeClaim"
+_RUN = ("--run-name", "--run")
+
+
+@dataclass(frozen=True)
+class PrintedTraining(Training):
+    """What printed manifests of both kinds share. Their volumes are those that the pods name."""
+
+    @property
+    def mounts(self) -> tuple[claims.Mount, ...]:
+        """Return what the ranks' container mounts of claims."""
+        pod = self._pod
+        named = {
+            str(each.get("name")): mapping(each, "persistentVolumeClaim") for each in items(pod, "volumes")
+        }
+        found = []
+        for each in items(items(pod, "containers")[0], "volumeMounts"):
+            claim = named.get(str(each.get("name"))) or {}
+            if claim:
+                read_only = bool(each.get("readOnly") or claim.get("readOnly"))
+                place = (str(claim.get("claimName")), str(each.get("mountPath")))
+                found.append(claims.Mount(*place, read_only, str(each.get("subPath") or "")))
+        return tuple(found)
+
+    @property
+    def _pod(self) -> Object:
+        return dict(self.document["spec"]["template"]["spec"])  # type: ignore[attr-defined] # of PlainWorkload
+
+    @property
+    def _lacking(self) -> tuple[claims.Mount, ...]:
+        """Return the mounts of claims that are not in the file."""
+        beside: Sequence[Object] = self.beside  # type: ignore[attr-defined] # of PlainWorkload
+        there = {each["metadata"]["name"] for each in beside if each["kind"] == _CLAIM}
+        return tuple(one for one in self.mounts if one.claim not in there)
+
+    def check(self, settings: Settings) -> None:
+        """Refuse claims that nobody can provide. Raises UsageError."""
+        super(Training, self).check(settings)  # type: ignore[misc] # of PlainWorkload
+        check_tracking(self.envs)  # type: ignore[attr-defined] # of PlainWorkload
+        names = sorted({one.claim for one in self._lacking})
+        if self.asked.claims_namespace or not names:
+            return
+        unknown = sorted(set(names) - claims.CLAIMS.keys())
+        if unknown or settings.kubeconfig is not None:
+            raise UsageError(
+                f"the pods mount {', '.join(unknown or names)}: such a claim is expected in the file, or its "
+                "namespace in metadata.namespace of the workload; found neither",
+                hint="--print-manifests prints them with --storage-class or --claims-namespace",
+            )
+
+    def install(self, kube: Kube, context: RunContext) -> None:
+        """Install nothing. Refuse Secrets, claims and storage classes that the cluster does not have.
+
+        Raises UsageError.
+        """
+        super(Training, self).install(kube, context)  # type: ignore[misc] # of PlainWorkload
+        self._secrets(kube, context)
+        self._found(kube)
+        for each in self.beside:  # type: ignore[attr-defined] # of PlainWorkload
+            if each["kind"] == _CLAIM and (name := mapping(each, "spec").get("storageClassName")):
+                claims.prove_class(kube, str(name))
+
+    def _found(self, kube: Kube) -> list[claims.Claimed]:
+        if not self.asked.claims_namespace:
+            return []
+        return claims.read(kube, self.asked.claims_namespace, self._lacking, self.asked.replicas)
+
+    def volumes(self, surroundings: Surroundings) -> tuple[list[Object], Shared]:
+        """Return the claims and volumes that the file lacks, and how the pods use all of them."""
+        namespace, nonce = surroundings.namespace, surroundings.nonce
+        if not self._lacking:
+            return [], Shared(self.mounts)
+        if self.asked.claims_namespace:
+            found = self._found(surroundings.kube)
+            made = list(claims.of_namespace(found, namespace, nonce))
+            return made, Shared(self.mounts, claims.on_one_node(found))
+        folder = shared_folder(surroundings)
+        return list(claims.of_folder(folder, namespace, namespace, nonce)), Shared(self.mounts)
+
+    def prepare(self, document: Object, surroundings: Surroundings) -> None:
+        """Keep the pods' volumes as they are. The launch itself holds the containers when they have ended."""
+        super(Training, self).prepare(document, surroundings)  # type: ignore[misc] # of PlainWorkload
+        template = document["spec"]["template"]
+        env = template["spec"]["containers"][0]["env"]
+        env[:] = [each for each in env if each["name"] != "TRAINING_HOLD"]
+        if self.volumes(surroundings)[1].one_node:
+            on_one_node(template["spec"], template["metadata"]["labels"])
+
+
+@dataclass(frozen=True)
+class PrintedStatefulSet(PrintedTraining, StatefulSetWorkload):
+    """A printed StatefulSet."""
+
+
+@dataclass(frozen=True)
+class PrintedJob(PrintedTraining, IndexedJobWorkload):
+    """A printed Indexed Job."""
+
+
+def of_documents(document: Object, beside: Sequence[Object], source: str) -> PlainWorkload:
+    """Return the training of printed manifests. Raises UsageError."""
+    stateful = document["kind"] == "StatefulSet"
+    made = PrintedStatefulSet if stateful else PrintedJob
+    own = tuple(each for each in beside if each["metadata"]["name"] != ETCD)
+    plain = made(document, own, source)  # whose mistakes are told first
+    namespace = document["metadata"].get("namespace")
+    words = _words(document["spec"]["template"]["spec"]["containers"][0])
+    asked = Asked(
+        kind="statefulset" if stateful else "job",
+        replicas=plain.members(None),  # type: ignore[arg-type] # it asks no cluster
+        rdzv="c10d" if len(own) == len(beside) else "etcd",
+        run=next((value for name, value in pairwise(words) if name in _RUN), plain.envs.get("RUN_ID", "run")),
+        smoke="training.train" in words,
+        claims_namespace=str(namespace) if namespace else None,
+        secrets=tuple(_secrets(document["spec"]["template"]["spec"], namespace)),
+    )
+    return made(document, own, source, asked)
+
+
+def _words(container: Object) -> list[str]:
+    """Return the words of the ranks' command, also those inside of a text for a shell."""
+    text = " ".join(map(str, [*(container.get("command") or []), *(container.get("args") or [])]))
+    try:
+        return shlex.split(text.replace("$$", "$").replace("=", " "))
+    except ValueError:
+        return text.split()
+
+
+def _secrets(pod: Object, namespace: str | None) -> list[Wanted]:
+    """Return the Secrets that the pods cannot start without: by variables, and to pull their image."""
+    container = items(pod, "containers")[0]
+    names = [mapping(each, "secretRef") for each in items(container, "envFrom")]
+    names += [mapping(each, "valueFrom", "secretKeyRef") for each in items(container, "env")]
+    names += items(pod, "imagePullSecrets")
+    needed = {str(each["name"]) for each in names if each.get("name") and not each.get("optional")}
+    return [Wanted(name, namespace) for name in sorted(needed, key=lambda name: (name != HF_TOKEN, name))]

@@ -1,0 +1,137 @@
+"""Printed manifests of a training: what they contain, and that `harness run` launches them as a training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from harness.core.errors import UsageError
+from harness.launch import claims, training, workload_file
+from harness.launch.asked_training import Asked
+from harness.launch.described import launch_of
+from harness.launch.printed_training import PrintedTraining
+from harness.launch.user_secrets import Wanted
+from harness.provision.images import on_nodes
+from harness.settings import load
+
+
+def printed(asked: Asked, folder: Path, edit: Any = None, pull_secret: str | None = None) -> Path:
+    """Print the manifests into a file, after somebody has edited the objects."""
+    documents = list(yaml.safe_load_all(training.manifests(asked, pull_secret=pull_secret)))
+    if edit is not None:
+        edit(documents)
+    path = folder / "train.yaml"
+    path.write_text("---\n".join(yaml.safe_dump(each) for each in documents))
+    return path
+
+
+def loaded(path: Path) -> PrintedTraining:
+    """Return the training in a file."""
+    found = workload_file.load(path)
+    assert isinstance(found, PrintedTraining)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["statefulset", "job"])
+def test_an_edited_manifest_is_a_training_as_it_was_edited(tmp_path: Path, kind: Any) -> None:
+    """Contract: the run's folder and the number of pods are those of the objects."""
+
+    def edit(documents: list[dict[str, Any]]) -> None:
+        spec = documents[-1]["spec"]
+        spec |= {"replicas": 3} if kind == "statefulset" else {"completions": 3, "parallelism": 3}
+        container = spec["template"]["spec"]["containers"][0]
+        container["args"] = [text.replace("--run-name a", "--run-name=b") for text in container["args"]]
+
+    made = loaded(printed(Asked(kind=kind, run="a", synthetic=True), tmp_path, edit))
+    assert (made.asked.run, made.asked.replicas, made.asked.smoke) == ("b", 3, False)
+    assert [(one.claim, one.path, one.folder) for one in made.mounts] == [
+        ("outputs-pvc", "/data", "harness-texts"),
+        ("outputs-pvc", "/out", ""),
+    ]
+
+
+def test_the_claims_of_a_storage_class_are_printed_and_taken_back(tmp_path: Path) -> None:
+    made = loaded(printed(Asked(storage_class="nfs"), tmp_path))
+    beside = made.beside  # type: ignore[attr-defined] # of PlainWorkload
+    names = {each["metadata"]["name"] for each in beside if each["kind"] == "PersistentVolumeClaim"}
+    assert names == {claims.DATASETS, claims.OUTPUTS}
+    made.check(load(kubeconfig=tmp_path / "kubeconfig"))
+    assert made.volumes(Nobody())[0] == []  # type: ignore[arg-type]
+
+
+class Nobody:
+    """Surroundings of which only names are asked."""
+
+    namespace, nonce = "e2e-1", "1"
+
+
+class Context:
+    """A context of which only the nonce and the settings are asked."""
+
+    nonce, settings = "1", load()
+
+
+def test_the_namespace_of_claims_is_that_of_every_object(tmp_path: Path) -> None:
+    """Contract: kubectl applies them beside the claims, and a launch takes the claims from there."""
+    path = printed(Asked(claims_namespace="team", secrets=(Wanted("wandb"),)), tmp_path, None, "registry")
+    assert {each["metadata"]["namespace"] for each in yaml.safe_load_all(path.read_text())} == {"team"}
+    made = loaded(path)
+    assert made.asked.claims_namespace == "team"
+    assert made.asked.secrets == (Wanted("registry", "team"), Wanted("wandb", "team"))
+
+
+def test_claims_that_nobody_provides_are_refused(tmp_path: Path) -> None:
+    """Contract: on a cluster of the user's; on kind, folders stand for the three claims, and for no other."""
+    made = loaded(printed(Asked(), tmp_path))
+    made.check(load())
+    with pytest.raises(UsageError, match="the pods mount datasets-pvc, outputs-pvc: such a claim is"):
+        made.check(load(kubeconfig=tmp_path / "kubeconfig"))
+
+    def edit(documents: list[dict[str, Any]]) -> None:
+        volumes = documents[-1]["spec"]["template"]["spec"]["volumes"]
+        volumes[-1]["persistentVolumeClaim"]["claimName"] = "mine"
+
+    with pytest.raises(UsageError, match="the pods mount mine: such a claim"):
+        loaded(printed(Asked(), tmp_path, edit)).check(load())
+
+
+def test_two_jobs_in_one_file_are_refused(tmp_path: Path) -> None:
+    path = printed(Asked(), tmp_path, lambda documents: documents.append(documents[-1]))
+    with pytest.raises(UsageError, match="exactly one of"):
+        workload_file.load(path)
+
+
+def test_a_printed_training_is_launched_to_be_audited(tmp_path: Path) -> None:
+    """Contract: its checkpoints are judged. The smoke test has none."""
+    full = loaded(printed(Asked(restarts=2), tmp_path))
+    assert launch_of(full, "e2e-1", Context()).training  # type: ignore[arg-type]
+    smoke = loaded(printed(Asked(smoke=True), tmp_path))
+    assert (smoke.asked.smoke, smoke.mounts) == (True, ())
+    assert not launch_of(smoke, "e2e-1", Context()).training  # type: ignore[arg-type]
+
+
+class Nodes:
+    """A cluster of two nodes, one of which reports no image."""
+
+    def objects(self, *_: str) -> list[dict[str, Any]]:
+        """Return the nodes."""
+        names = ["docker.io/library/worker:1", "docker.io/library/worker:2", "registry:5000/worker:1"]
+        images = [{"names": [name, f"worker@sha256:{64 * 'a'}"]} for name in names]
+        return [{"status": {"images": images}}, {"status": {}}]
+
+
+@pytest.mark.parametrize(
+    ("image", "found"),
+    [
+        ("worker:2", []),
+        ("docker.io/library/worker:2", []),
+        ("worker:3", ["worker:1", "worker:2"]),
+        ("registry:5000/worker:9", ["registry:5000/worker:1"]),
+        ("other:1", []),
+    ],
+)
+def test_other_tags_of_an_image_are_found_on_the_nodes(image: str, found: list[str]) -> None:
+    assert on_nodes.other_tags(image, on_nodes.names(Nodes())) == found  # type: ignore[arg-type]
