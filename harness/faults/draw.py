@@ -116,6 +116,7 @@ def with_program(fault: Fault, does: Worker) -> Fault:
     """Return the fault with ranks that run a generated program. Its own defects may be named, too."""
     assert fault.expect is not None
     own = ["unification\\."] + ([rf"rank {does.victim}\b", "rank\\."] if does.end != "return" else [])
+    own += [r"os\.exec"] if does.second == "exec" else []
     return fault.model_copy(
         update={
             "name": f"{fault.name}{PROGRAM}",

@@ -12,6 +12,7 @@ from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube
 from harness.evidence.reader import Bundle
 from harness.launch.konduktor.job_file import JobFile
+from harness.launch.konduktor.workload import KonduktorWorkload
 from harness.launch.namespaces import namespace_of
 from harness.provision.cluster import Ready
 from harness.provision.controllers import queues
@@ -53,7 +54,7 @@ def test_a_launch_leaves_nothing_there(cluster: Ready, theirs: Settings, job: Jo
 def test_what_is_missing_is_named_and_nothing_is_made(theirs: Settings, job: JobFile) -> None:
     """A queue that does not exist and an image that was built here are both named."""
     changed = theirs.model_copy(update={"cluster_queue": "nowhere", "worker_image": None})
-    _, found = ExistingCluster(changed).look(job)
+    _, found = ExistingCluster(changed).look(KonduktorWorkload(job))
     assert {need.what for need in found if need.problem} == {"queue", "image"}
     outcome = running.run(job, RunContext(settings=changed, progress=progress))
     assert (outcome.verdict.verdict, outcome.verdict.cause) == ("FAIL", "queue.cluster_queue_missing")

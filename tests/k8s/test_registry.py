@@ -35,6 +35,7 @@ from harness.evidence.reader import Bundle
 from harness.fixtures.plugin import record
 from harness.launch import acceptance
 from harness.launch.konduktor.job_file import JobFile
+from harness.launch.konduktor.workload import KonduktorWorkload
 from harness.provision.cluster import Ready
 from harness.provision.existing import ExistingCluster
 from harness.provision.images import versions
@@ -275,7 +276,7 @@ def test_preflight_installs_what_a_cluster_lacks_and_that_alone(
     """
 
     def lacking() -> set[str]:
-        return {need.what for need in ExistingCluster(theirs).look(job)[1] if need.problem}
+        return {need.what for need in ExistingCluster(theirs).look(KonduktorWorkload(job))[1] if need.problem}
 
     def jobset() -> object:
         found = ready.kube.get("apps/v1", "Deployment", "jobset-controller-manager", "jobset-system")
