@@ -17,6 +17,7 @@ import guide_table
 import pytest
 from harness_command import environment
 
+from harness.context import RunContext
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 
@@ -71,6 +72,8 @@ def shell(
     """A shell whose kubectl and harness use a namespace of their own on a cluster given by KUBECONFIG."""
     shared = cluster.cluster.shared_folder
     assert shared is not None
+    context = RunContext(settings=harness_settings, progress=print)
+    cluster.cluster.provide_image(cluster.worker.tag, context, everywhere=True)
     folder = tmp_path_factory.mktemp("guides")
     tools = folder / "bin"
     tools.mkdir()
@@ -89,8 +92,8 @@ def shell(
         "SHARED": str(shared.on_nodes),
     }
     found = Shell(folder, env)
-    context = f"kubectl config set-context --current --namespace={namespace}"
-    assert found.type(f"kubectl create namespace {namespace} && {context}", 60)[0] == 0
+    use = f"kubectl config set-context --current --namespace={namespace}"
+    assert found.type(f"kubectl create namespace {namespace} && {use}", 60)[0] == 0
     yield found
     found.type(f"kubectl delete namespace {namespace} --timeout=120s", 150)
     found.type(f"kubectl delete persistentvolume -l guides={namespace}", 60)

@@ -61,3 +61,11 @@ def test_what_stands_in_the_documents() -> None:
     assert [name for name in models if name != "Record" and f"## {name}\n" not in written] == []
     row = "| `ranks` | `int` | `Field(le=MAX_RANKS)` | World size: num_nodes × processes per node. "
     assert row in written
+
+
+def test_guides_are_those_of_their_table() -> None:
+    """Contract: `make reference` would not change docs/guides.md."""
+    root = FOLDER.parents[1]
+    table = root / "tests" / "k8s" / "guide_table.py"
+    written = subprocess.run([sys.executable, str(table)], capture_output=True, text=True, check=True).stdout
+    assert (root / "docs" / "guides.md").read_text() == written
