@@ -61,9 +61,9 @@ def _agents(case: Case) -> dict[tuple[str, int], str]:
 
 
 def _became_another(case: Case) -> dict[tuple[str, int], bool]:
-    """Map (pod, process id) of each process that became another program to whether its runs were finished."""
+    """Map (pod, process id) of each process that called os.exec to whether its runs were always finished."""
     return {
-        (of_pod.pod, process.pid): any(not end.open for end in execs)
+        (of_pod.pod, process.pid): all(not end.open for end in execs)
         for of_pod in case.processes.values()
         for process in of_pod.processes.values()
         if (execs := [end for end in process.ends if end.how == "exec"])
