@@ -13,7 +13,7 @@ from kubernetes.client.exceptions import ApiException
 
 from harness.core.clock import now
 from harness.core.kubernetes import Kube, Object, condition
-from harness.evidence.fitting import quantity, requests
+from harness.evidence.fitting import accepts, quantity, requests
 from harness.evidence.objects import items, mapping
 from harness.evidence.schema import DeviceHolder
 from harness.evidence.writer import BundleWriter
@@ -28,7 +28,8 @@ def record(kube: Kube, pods: Iterable[Object], namespace: str, writer: BundleWri
 
     Nothing is recorded where these credentials may not list pods of others.
     """
-    messages = [str(condition(pod, "PodScheduled").get("message")) for pod in pods if _waits(pod)]
+    waiting = [pod for pod in pods if _waits(pod)]
+    messages = [str(condition(pod, "PodScheduled").get("message")) for pod in waiting]
     wanted = {name for message in messages for name in _INSUFFICIENT.findall(message)}
     if not wanted:
         return
@@ -36,6 +37,8 @@ def record(kube: Kube, pods: Iterable[Object], namespace: str, writer: BundleWri
         nodes, others = kube.objects("v1", "Node"), kube.objects("v1", "Pod")
     except ApiException:
         return
+    # Devices of a node that its labels or taints keep these pods off are of no use to them.
+    nodes = [node for node in nodes if any(accepts(pod, node) for pod in waiting)]
     found = holders(nodes, [pod for pod in others if pod["metadata"].get("namespace") != namespace], wanted)
     for holder in found[:MAX_HOLDERS]:
         writer.device_holder(holder)
