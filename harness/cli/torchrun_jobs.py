@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from kubernetes.client.exceptions import ApiException
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
+from harness.core import kubeconfig as kubeconfigs
 from harness.core.errors import HarnessError, UsageError
-from harness.core.kubeconfig import document_of, entry_of
 from harness.core.kubernetes import NOT_SERVED, Kube, Object, reached
 from harness.core.retries import RETRY_SECONDS
 from harness.settings import load
@@ -42,11 +42,7 @@ def cluster(kubeconfig: Path | None, context: str | None) -> Kube:
 
 def namespace_of(kube: Kube, named: str | None) -> str:
     """Return the namespace that is named, or that of the kubeconfig's context."""
-    if named:
-        return named
-    document = document_of(kube.kubeconfig)
-    wanted = str(kube.context or document.get("current-context"))
-    return str(entry_of(document, "context", wanted).get("namespace") or "default")
+    return named or kubeconfigs.namespace_of(kube.kubeconfig, kube.context)
 
 
 @dataclass(frozen=True)

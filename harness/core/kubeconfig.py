@@ -105,3 +105,9 @@ def entry_of(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
         if isinstance(entry, dict) and entry.get("name") == name:
             return entry[kind] if isinstance(entry.get(kind), dict) else {}
     return {}
+
+
+def namespace_of(kubeconfig: Path, context: str | None) -> str:
+    """Return the namespace of a kubeconfig's context, as kubectl uses it."""
+    entry = entry_of(document_of(kubeconfig), "context", context_of(kubeconfig, context))
+    return str(entry.get("namespace") or "default")

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.judge.acceptance import NO_CUDA
 from harness.judge.fleet import Fleet, NodeResult
-
-NO_CUDA = "image.no_cuda"
 
 OWN = frozenset(
     {
@@ -78,7 +77,7 @@ def _doubt(node: NodeResult, answered: list[NodeResult], force: bool = False) ->
         if cause not in OWN | COMPARED:
             reasons.append(f"{cause or 'a failure without a cause'} need not be the node's own fault")
         elif _most(having, answered) and not force:
-            reasons.append(f"{cause} is on {having} of {len(answered)} nodes: look at what they share")
+            reasons.append(Shared(cause, having, len(answered)).sentence)
         elif cause in COMPARED and len(answered) < 2:
             reasons.append(f"{cause} may be the image's: no other node was tested with it")
         else:

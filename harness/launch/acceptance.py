@@ -158,9 +158,7 @@ class NodesWorkload(DaemonSetWorkload):
         ]
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
         pod = document["spec"]["template"]["spec"]
-        pod["containers"][0].pop(
-            "readinessProbe", None
-        )  # of a printed manifest: here its file is not written
+        _remove_probe(pod)
         pod.setdefault("affinity", {})["nodeAffinity"] = required
         if self.every_gpu:
             count = each_has(surroundings.kube, names)
@@ -175,9 +173,9 @@ class DdpWorkload(StatefulSetWorkload):
     purpose: ClassVar[Purpose] = "ddp"
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Remove the probe of a printed manifest, whose file is not written here."""
+        """Complete the object as for every StatefulSet."""
         super().prepare(document, surroundings)
-        document["spec"]["template"]["spec"]["containers"][0].pop("readinessProbe", None)
+        _remove_probe(document["spec"]["template"]["spec"])
 
     @property
     def per_node(self) -> int:
@@ -282,6 +280,11 @@ def manifests(workload: PlainWorkload, settings: Settings | None = None) -> str:
         )
         comment += _OF_GPU_NODES
     return comment + yaml.dump_all([*workload.beside, document], Dumper=_Plain, sort_keys=False, width=110)
+
+
+def _remove_probe(pod: Object) -> None:
+    """Remove the probe of a printed manifest: in a launch of the harness its file is not written."""
+    pod["containers"][0].pop("readinessProbe", None)
 
 
 class _Plain(yaml.SafeDumper):

@@ -15,7 +15,7 @@ from harness.launch.prepare import netcheck_first
 from harness.launch.training import Training
 from harness.launch.workload import Workload
 from harness.provision.cluster import Ready
-from harness.provision.placement import eligible_nodes, require_node
+from harness.provision.placement import require_node
 from harness.settings import Settings
 from harness.tracker.run_id import make_run_id
 
@@ -29,10 +29,9 @@ def expected_of(workload: Workload, ready: Ready, context: RecordedContext) -> E
     """What must be true for a PASS, as the file and the cluster say before the launch."""
     settings = context.settings
     with reached():
-        require_node(ready.kube, workload, settings)
+        eligible = len(require_node(ready.kube, workload, settings))
         nodes = workload.members(ready.kube)
         must_answer = workload.must_answer(ready.kube)
-        eligible = len(eligible_nodes(ready.kube, workload, settings))
     if problem := ranks_problem(nodes, workload.per_node):
         raise UsageError(f"{workload.name}: {problem}")
     return Expected(

@@ -11,10 +11,9 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from harness.core.errors import UsageError
-from harness.core.kubeconfig import context_of, document_of, entry_of
+from harness.core.kubeconfig import namespace_of
 from harness.core.kubernetes import Kube, Object
 
 HF_TOKEN = "hf-token"  # noqa: S105 - the Secret's name
@@ -107,9 +106,3 @@ def _of_variable(asked: Wanted, variable: str, environment: Mapping[str, str]) -
         )
     key = HF_KEY if asked.name == HF_TOKEN else variable
     return UserSecret(asked.name, {key: base64.b64encode(value.encode()).decode()})
-
-
-def namespace_of(kubeconfig: Path, context: str | None) -> str:
-    """Return the namespace of a kubeconfig's context, as kubectl uses it."""
-    entry = entry_of(document_of(kubeconfig), "context", context_of(kubeconfig, context))
-    return str(entry.get("namespace") or "default")

@@ -42,24 +42,27 @@ class Placed(Protocol):
 
 def eligible_nodes(kube: Kube, workload: Placed, settings: Settings) -> list[str]:
     """Return the names of the nodes that a pod of the workload can run on, however full they are."""
-    found = _obstacles(kube, workload, settings)
-    return [name for name, reasons in found.items() if not reasons]
+    return _without_obstacles(_obstacles(kube, workload, settings))
 
 
-def require_node(kube: Kube, workload: Placed, settings: Settings) -> None:
-    """Raise HarnessError, cause scheduling.unschedulable, where no node can run a pod of the workload.
+def require_node(kube: Kube, workload: Placed, settings: Settings) -> list[str]:
+    """Return `eligible_nodes`, and raise HarnessError, cause scheduling.unschedulable, where there are none.
 
-    A workload with a queue is left out, because Kueue's ResourceFlavors may add tolerations to its pods.
+    For a workload with a queue it does not raise, because Kueue's ResourceFlavors may add tolerations to its
+    pods.
     """
-    if workload.queue is not None:
-        return
     found = _obstacles(kube, workload, settings)
-    if found and all(found.values()):
+    if workload.queue is None and found and all(found.values()):
         raise HarnessError(
             f"no node takes a pod of {workload.kind} {workload.name}: {by_reason(found.items())}",
             hint=HINT,
             cause="scheduling.unschedulable",
         )
+    return _without_obstacles(found)
+
+
+def _without_obstacles(found: dict[str, list[str]]) -> list[str]:
+    return [name for name, reasons in found.items() if not reasons]
 
 
 def _obstacles(kube: Kube, workload: Placed, settings: Settings) -> dict[str, list[str]]:

@@ -19,7 +19,7 @@ from harness.provision.controllers import queues
 from harness.provision.controllers import tracker as embedded
 from harness.provision.controllers.readiness import CONTROLLERS, require_ready
 from harness.provision.images import on_nodes
-from harness.provision.placement import Placed, eligible_nodes, require_node
+from harness.provision.placement import Placed, require_node
 from harness.settings import Settings
 
 LOCAL_IMAGE = "pluto-multinode-test:local"
@@ -125,8 +125,7 @@ def _nodes(kube: Kube, settings: Settings, job: Asking | None) -> str:
             cause="cluster.unhealthy",
         )
     if job is not None:
-        require_node(kube, job, settings)
-        return f"{len(eligible_nodes(kube, job, settings))} take pods of this job"
+        return f"{len(require_node(kube, job, settings))} take pods of this job"
     tainted = {str(node["metadata"]["name"]): kept_away({}, node) for node in open_ if kept_away({}, node)}
     free = f"{len(open_) - len(tainted)} take pods"
     return f"{free}; with a toleration also others: {by_reason(tainted.items())}" if tainted else free
