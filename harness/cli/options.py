@@ -35,7 +35,9 @@ Pod = Annotated[
 Env = Annotated[
     list[str] | None,
     typer.Option(
-        "--env", metavar="NAME[=VALUE]", help="a variable of the ranks; without VALUE, as it is here"
+        "--env",
+        metavar="NAME[=VALUE]",
+        help="set a variable in the ranks; without VALUE, copy it from this environment",
     ),
 ]
 KEEP_RUNS = "bundles of launches that passed: all, failed (none of them), last:N (all)"

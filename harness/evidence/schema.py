@@ -229,7 +229,7 @@ class DryRun(Record):
 
 
 class DeviceHolder(Record):
-    """A pod of somebody else that holds devices of a node, while a pod of the launch waits for such ones."""
+    """A foreign pod that holds devices of a node while a pod of the launch waits for the same resource."""
 
     at: str
     node: str

@@ -104,7 +104,7 @@ def drawn(seed: int, number: int, generated: bool = False) -> Fault:
     name = f"{PREFIX}{seed}-{number:03}"
     if generated:
         does = worker(seed, number, PROGRAM_CALLS, PROGRAM_PAUSE)
-        # After os.exec a rank still writes into a pipe of the client that nobody reads, and may end there.
+        # After os.exec, stdout is still the client's pipe, which nobody reads. A write may end the rank.
         late = (does.early or does.second == "exec") and moment == LAST_MOMENT
         return with_program(
             combined(name, what, verb, "training" if late else moment, "steady", rank, victim), does

@@ -122,7 +122,7 @@ def accepted(case: Case) -> Finding:
         where = f"{counted(len(image), 'pod')} said so, and no node is judged"
         # It was so before any test began, so it comes before the exit codes that follow from it.
         start = REGISTRY["image"].at
-        return found("acceptance", "image.no_cuda", check.text, why=[where], evidence=[ref], phase=start)
+        return found("acceptance", NO_CUDA, check.text, why=[where], evidence=[ref], phase=start)
     if bad := [each for each in all_ if each[2].verdict == "FAIL"]:
         return _failed(case, bad)
     doubts = list(_doubts(case, there))
@@ -161,7 +161,7 @@ def _failed(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> Findi
     if case.launch.acceptance == "ddp":
         told = list(dict.fromkeys(check.text for _, _, check in same))
     if shared:
-        told = [f"{shared[1]}: look at what they share, as the image, the driver or the request", *told]
+        told = [f"{shared[1]}: look at what they share, such as the image, the driver or the request", *told]
     refs = list(dict.fromkeys(ref for _, ref, _ in same))
     times = [at for one, _, _ in same if (at := seconds(one.at)) is not None]
     return found(

@@ -114,7 +114,9 @@ class Asked:
         if self.data is not None and (self.storage_class or self.claims_namespace):
             raise UsageError("--data is for kind: put the texts into datasets-pvc of the cluster yourself")
         if self.data is not None and self.synthetic:
-            raise UsageError("--data brings texts, and --synthetic makes them: one is expected")
+            raise UsageError(
+                "--data and --synthetic exclude each other: one copies your texts, the other generates texts"
+            )
 
     def _understood(self) -> None:
         """Refuse what the trainer would refuse in every pod, again and again. Raises UsageError."""

@@ -1,6 +1,6 @@
 """A training whose manifests `harness train --print-manifests` printed, launched by `harness run`.
 
-Whoever printed them may have edited them. What the launch needs to know is read from the objects themselves:
+The user may have edited them, so the launch reads from the objects themselves what it needs:
 the run's folder from the command, the claims from the volumes, and their namespace from the metadata.
 """
 
@@ -61,7 +61,7 @@ class PrintedTraining(Training):
         return tuple(one for one in self.mounts if one.claim not in there)
 
     def check(self, settings: Settings) -> None:
-        """Refuse claims that nobody can provide. Raises UsageError."""
+        """Refuse claims that are neither in the file nor in a named namespace. Raises UsageError."""
         super(Training, self).check(settings)  # type: ignore[misc] # of PlainWorkload
         check_tracking(self.envs)  # type: ignore[attr-defined] # of PlainWorkload
         names = sorted({one.claim for one in self._lacking})
@@ -129,7 +129,7 @@ def of_documents(document: Object, beside: Sequence[Object], source: str) -> Pla
     stateful = document["kind"] == "StatefulSet"
     made = PrintedStatefulSet if stateful else PrintedJob
     own = tuple(each for each in beside if each["metadata"]["name"] != ETCD)
-    plain = made(document, own, source)  # whose mistakes are told first
+    plain = made(document, own, source)  # reports mistakes of the objects before those of the training
     namespace = document["metadata"].get("namespace")
     words = _words(document["spec"]["template"]["spec"]["containers"][0])
     asked = Asked(
