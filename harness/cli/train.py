@@ -17,6 +17,14 @@ def train(
     ] = None,
     kind: Annotated[str, typer.Option(help="statefulset, or job: an Indexed Job")] = "statefulset",
     replicas: Annotated[int, typer.Option(min=1, max=4096, help="pods, one node of torchrun each")] = 4,
+    max_replicas: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=4096,
+            help="let `kubectl scale` change the number of pods, up to this one, while they train",
+        ),
+    ] = None,
     processes: Annotated[
         int | None, typer.Option(min=1, max=64, help="ranks of each pod (1; its GPUs)")
     ] = None,
@@ -114,6 +122,7 @@ def train(
     asked = Asked(
         kind=_one_of("--kind", kind, "statefulset", "job"),
         replicas=replicas,
+        max_replicas=max_replicas,
         processes=processes or gpus or 1,
         gpus=gpus,
         memory=memory,

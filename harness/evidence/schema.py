@@ -93,6 +93,8 @@ class Launch(Record):
     """Acceptance tests ran in each pod, and nothing was logged with Pluto."""
     training: bool = False
     """The ranks are those of a trainer whose checkpoints are audited (harness/workers/training/audit.py)."""
+    max_nodes: int | None = None
+    """Of a training: most nodes that its StatefulSet may be scaled to. None: the number of nodes is fixed."""
     reach: float | None = None
     """Of a training: how far the loss may end above the known entropy of its texts, as a fraction."""
     same_as: str | None = None
@@ -112,6 +114,9 @@ class Expected(Record):
     num_nodes: int = Field(le=MAX_RANKS)
     ranks: int = Field(le=MAX_RANKS)
     """World size: num_nodes × processes per node. Judges look at each rank, so a bundle has no more."""
+    most_ranks: int | None = Field(default=None, le=MAX_RANKS)
+    """The most ranks that were expected at a time, where the number of nodes is not fixed. `num_nodes` and
+    `ranks` are then those at the end of the wait. None: `ranks`."""
     ranks_given: bool = True
     """Whether the file says how many. Otherwise the job computes it, and the recorded world counts."""
     run_id: str

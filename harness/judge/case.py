@@ -63,6 +63,8 @@ class Case:
         A pod that waits behind Kueue's gate is not admitted, and counts as one that has not come.
         """
         pods = {index: pod for index, pod in self.bundle.pods().items() if not gated(pod.last)}
+        if self.launch.max_nodes is not None:  # Pods of more replicas than there are now are not missed.
+            pods = {index: pod for index, pod in pods.items() if index < self.expected.num_nodes}
         if self.launch.held:
             until = self.interrupted_at
             return {
@@ -204,7 +206,8 @@ class Case:
         An object whose controller restarts what ends says neither. For it, the ends of the ranks count.
         """
         if self.launch.held:
-            return held.terminal(self.bundle, self.expected.num_nodes, self.interrupted_at)
+            most = self.expected.num_nodes if self.launch.max_nodes is not None else None
+            return held.terminal(self.bundle, self.expected.num_nodes, self.interrupted_at, most)
         for seen in reversed(self.jobsets):
             for kind, word in (("Completed", "Completed"), ("Complete", "Completed"), ("Failed", "Failed")):
                 if mapping(seen.object, "status").get("terminalState") == kind:

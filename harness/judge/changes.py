@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState, changed_by, items, mapping
-from harness.judge import deletion
+from harness.judge import deletion, elastic
 from harness.judge.case import Case
 from harness.judge.change import STATUS, SYSTEM_PODS, Change, title, when
 from harness.judge.finding import LATE
@@ -85,6 +85,8 @@ def _written(case: Case) -> Iterator[Change]:
                         [*fields, *(f"without {part}" for part in removed if kind in _OF_THE_JOB)]
                     )
                     text = f"{title(after)} was edited by {', '.join(who)} ({what})"
+                    if fields == ("spec.replicas",) and (scaled_ := elastic.scaling(before, after)):
+                        text = f"{title(after)} was {scaled_}"
                     at = when(after)
                     yield Change(at, "edited", kind, after.name, text, after.ref, fields, removed=removed)
 
@@ -170,6 +172,8 @@ def _deleted(case: Case) -> Iterator[Change]:
         if kind == "jobset" and state.uid == case.launch.uid and deletion.by_torchrun_controller(case):
             continue
         if kind in {"pod", "job"} and not _by_somebody(case, kind, state):
+            continue
+        if kind == "pod" and elastic.scaled_away(case, state):
             continue
         text = f"{title(state)} was deleted"
         yield Change(when(state), "deleted", kind, state.name, text, state.ref)

@@ -9,7 +9,7 @@ from functools import cached_property
 from harness.core.checks import CheckId
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Manifest
-from harness.judge import agreement, ends, keys, points, restarts, rewrites, truth
+from harness.judge import agreement, elastic, ends, keys, points, restarts, rewrites, truth
 from harness.judge.admission import refused
 from harness.judge.attachment import Attached
 from harness.judge.case import Case
@@ -62,7 +62,8 @@ class Facts:
 
     @cached_property
     def agreement(self) -> agreement.Agreement:
-        return agreement.compare(self.case, [truth.read(self.case, rank) for rank in self.case.ranks])
+        read = [truth.read(self.case, rank) for rank in elastic.ranks(self.case)]
+        return agreement.compare(self.case, elastic.with_superseded(self.case, read))
 
     @cached_property
     def attached(self) -> Attached:

@@ -17,12 +17,16 @@ from harness.evidence.schema import ContainerExit, Launch
 from harness.judge.finding import LATE
 
 
-def terminal(bundle: Bundle, nodes: int, until: float | None) -> Literal["Completed", "Failed"] | None:
+def terminal(
+    bundle: Bundle, nodes: int, until: float | None, most: int | None = None
+) -> Literal["Completed", "Failed"] | None:
     """Completed: the command of every node ended with 0. Failed: one ended with something else.
 
-    `until`: the time of a user's interruption, after which the harness itself ends the commands.
+    `until`: the time of a user's interruption, after which the harness itself ends the commands. `most`:
+    nodes from this number on were scaled away, and do not count.
     """
-    ended = {index: _exit(bundle, pod, until) for index, pod in bundle.pods().items()}
+    pods = {index: pod for index, pod in bundle.pods().items() if most is None or index < most}
+    ended = {index: _exit(bundle, pod, until) for index, pod in pods.items()}
     codes = [found[1].exit_code for found in ended.values() if found is not None]
     if any(codes):
         return "Failed"

@@ -184,6 +184,8 @@ def _compare_rows(
             result.arrived[truth.rank] += step in series
             continue
         if step not in series:
+            if step in truth.superseded.get(metric, ()):
+                continue
             result.lost.setdefault((truth.rank, metric), []).append(step)
             continue
         result.arrived[truth.rank] += 1

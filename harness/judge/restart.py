@@ -17,6 +17,8 @@ class Restart:
     evidence: list[str] = field(default_factory=list)
     by_script: bool = False
     """Whether the run script started the ranks again, and not torchrun or Kubernetes."""
+    resized: bool = False
+    """Whether torchrun formed a world of another size, which does not count as one of the job's restarts."""
 
 
 def clock(at: float) -> str:

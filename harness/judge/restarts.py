@@ -69,14 +69,19 @@ def _limit(case: Case) -> int | None:
 
 def _counted(restarts: list[Restart], told: list[str], limit: int) -> Finding:
     """Judge restarts of a job that may be restarted so often, by whoever does it."""
-    times = Counter(rank for one in restarts for rank in set(one.ranks))
-    most = max(times.values())
+    times = Counter(rank for one in restarts if not one.resized for rank in set(one.ranks))
+    most = max(times.values(), default=0)
     ranks = sorted(rank for rank, count in times.items() if count == most)
     refs = [ref for one in restarts for ref in one.evidence]
     each = f"{names(ranks)} ran again {counted(most, 'time')}"
     if most <= limit:
-        text = f"{names(sorted(times))} ran again; at most {counted(most, 'time')}, and {limit} are allowed"
-        return passed("restarts", text, refs, details=told)
+        resized = sum(one.resized for one in restarts)
+        parts = [f"a world of another size was formed {counted(resized, 'time')}"] if resized else []
+        if most:
+            parts += [
+                f"{names(sorted(times))} ran again; at most {counted(most, 'time')}, and {limit} are allowed"
+            ]
+        return passed("restarts", "; ".join(parts), refs, details=told)
     text = f"{each}, and {limit} are allowed"
     return found(
         "restarts",

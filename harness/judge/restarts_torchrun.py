@@ -9,11 +9,15 @@ from itertools import pairwise
 
 from harness.core.clock import seconds
 from harness.evidence.truth_records import TruthStart
+from harness.judge import elastic
 from harness.judge.attempt import Attempt
 from harness.judge.case import Case, names
+from harness.judge.finding import counted
 from harness.judge.restart import Restart, clock
 from harness.judge.truth import Truth
 
+ONE_START = 30.0
+"""Seconds within which the ranks of one world start."""
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 """The line in which torchrun's agent logs how one of its ranks ended."""
 
@@ -26,7 +30,10 @@ def by_torchrun(case: Case, truths: list[Truth], others: list[Restart]) -> Itera
     """
     agents = _agents(case)
     became = _became_another(case)
-    lives = [life for truth in truths for life in _lives(truth, agents, became)]
+    all_ = [life for truth in truths for life in _lives(truth, agents, became)]
+    elastic_ = case.launch.max_nodes is not None
+    yield from _resized(case, [life for life in all_ if elastic_ and life.world is not None])
+    lives = [life for life in all_ if not elastic_ or life.world is None]
     counted = {life.number for life in lives if isinstance(life.number, int)}
     by_time: dict[int | str | None, list[_Life]] = {}
     for life in lives:
@@ -47,6 +54,20 @@ def by_torchrun(case: Case, truths: list[Truth], others: list[Restart]) -> Itera
         yield Restart(at, ranks, text, allowed, [f"truth/{rank}.jsonl" for rank in ranks], by_script)
     if not (counted or others):
         yield from _unproven([life for life in lives if life.number is None and not life.after_an_end])
+
+
+def _resized(case: Case, lives: list[_Life]) -> Iterator[Restart]:
+    """Yield one restart for each world of another size that torchrun formed."""
+    for before, life in pairwise([None, *sorted(lives, key=lambda life: life.at)]):
+        assert life is not None
+        if before is not None and before.world == life.world and life.at - before.at < ONE_START:
+            continue
+        entries = [one for one in lives if one.world == life.world and abs(one.at - life.at) < ONE_START]
+        ranks = sorted({one.rank for one in entries})
+        text = f"torchrun formed a world of {counted(life.world or 0, 'rank')} at {clock(life.at)}"
+        text += elastic.why_formed(case, life.at)
+        refs = [f"truth/{rank}.jsonl" for rank in ranks]
+        yield Restart(life.at, ranks, text, True, refs, resized=True)
 
 
 def _agents(case: Case) -> dict[tuple[str, int], str]:
@@ -103,6 +124,8 @@ class _Life:
     pod: str
     number: int | str | None
     limit: int | None
+    world: int | None
+    """The number of ranks, where it differs from that of the process before."""
     after_an_end: bool
     """Whether the process before it had ended in order, or became this one, and torchrun's count stayed."""
     by_exec: bool = False
@@ -142,7 +165,8 @@ def _life(
     finished = became.get(place) if first is not None and (first.pod, first.pid) == place else None
     ended = number is None and before is not None and (before.end is not None or bool(finished))
     at, pod = start.time_ms / 1000, start.pod or ""
-    return _Life(rank, at, pod, number, start.max_restarts, ended, by_exec=finished is False)
+    world = start.world if first is not None and first.world != start.world else None
+    return _Life(rank, at, pod, number, start.max_restarts, world, ended, by_exec=finished is False)
 
 
 def _same_life(before: Attempt, after: Attempt) -> bool:

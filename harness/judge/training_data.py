@@ -9,13 +9,13 @@ from harness.core.causes import CauseId
 from harness.evidence.training_records import AUDIT
 from harness.evidence.truth_records import TruthRow, TruthStart
 from harness.judge.case import names
+from harness.judge.elastic import RANKS
 from harness.judge.facts import Facts
 from harness.judge.finding import Finding, counted, found, passed, unknown
 from harness.judge.rows import NONE
 from harness.judge.series import Series
 from harness.workers.training import order
 
-RANKS = "train/ranks"
 MOSTLY = 0.75
 """Share of its steps in which a rank with another seed deviates at least: some may be the same by chance."""
 LOOKED = 3
@@ -76,7 +76,7 @@ def data(facts: Facts) -> Finding:
             for s, world in worlds.items()
             if rank < world and seen[s][rank] != of.expected(s, rank, int(world))
         ]
-        for rank in facts.case.ranks
+        for rank in range(len(facts.truths))
     }
     deviates = {rank: steps for rank, steps in deviates.items() if steps}
     epochs = [e for e in range(first // of.per_epoch, last // of.per_epoch + 1) if _whole(of, e, first, last)]
@@ -96,7 +96,7 @@ def resume(facts: Facts) -> Finding:
         and facts.bundle.training_audit.options.get("device") == "cuda"
     )
     twice, differs = 0, []
-    for rank in facts.case.ranks:
+    for rank in range(len(facts.truths)):
         for metric, step, values in _made_twice(facts, rank):
             twice += 1
             if len(set(map(repr, values))) > 1:
@@ -201,16 +201,19 @@ def _as_many(what: Taken | None, expected: Taken) -> bool:
 def _made_twice(facts: Facts, rank: int) -> Iterator[tuple[str, int, list[float]]]:
     """Yield metric, step and values of what several attempts of a rank logged with equally many ranks."""
     attempts: list[dict[tuple[str, int], float]] = [{}]
+    sizes: list[int | None] = [None]
     for _, line in facts.bundle.truth(rank):
         if isinstance(line, TruthStart):
             attempts.append({})
+            sizes.append(line.world)
         elif isinstance(line, TruthRow):
             attempts[-1][line.metric, line.step] = line.value
     rows: dict[tuple[str, int], list[float]] = {}
-    for attempt in attempts:
+    worlds: dict[tuple[str, int], set[int | None]] = {}
+    for attempt, size in zip(attempts, sizes, strict=True):
         for key, value in attempt.items():
             rows.setdefault(key, []).append(value)
-    worlds = {step: values for (metric, step), values in rows.items() if metric == RANKS}
+            worlds.setdefault(key, set()).add(size)
     for (metric, step), values in rows.items():
-        if len(values) > 1 and len(set(worlds.get(step, [0.0]))) == 1:
+        if len(values) > 1 and len(worlds[metric, step]) == 1:
             yield metric, step, values

@@ -39,6 +39,8 @@ class Asked:
 
     kind: Literal["statefulset", "job"] = "statefulset"
     replicas: int = 4
+    max_replicas: int | None = None
+    """Most pods that the StatefulSet may be scaled to while it trains. None: the number of nodes is fixed."""
     processes: int = 1
     """Ranks of each pod."""
     gpus: int | None = None
@@ -90,6 +92,7 @@ class Asked:
                     f"--rdzv-endpoint: HOST:PORT of an etcd is expected, with --rdzv etcd; seen "
                     f"{self.rdzv_endpoint!r} with --rdzv {self.rdzv}"
                 )
+        self._check_range()
         if self.memory is not None and not _positive(self.memory):
             raise UsageError(f"--memory: a quantity such as 8Gi is expected; seen {self.memory!r}")
         taken = sorted({option.partition("=")[0] for option in self.options} & {"--run", *_OWN})
@@ -116,6 +119,22 @@ class Asked:
         if self.data is not None and self.synthetic:
             raise UsageError(
                 "--data and --synthetic exclude each other: one copies your texts, the other generates texts"
+            )
+
+    def _check_range(self) -> None:
+        """Raise UsageError where the number of nodes cannot be a range."""
+        most = self.max_replicas
+        if most is None:
+            return
+        if self.kind != "statefulset":
+            raise UsageError("--max-replicas applies only to --kind statefulset: a Job is not scaled")
+        if self.smoke:
+            raise UsageError("--max-replicas needs checkpoints to go on from, and the smoke test writes none")
+        if self.same_as is not None:
+            raise UsageError("--same-as compares every bit, which another number of ranks does not keep")
+        if most < self.replicas:
+            raise UsageError(
+                f"--max-replicas: {self.replicas} or more are expected, as --replicas says; found {most}"
             )
 
     def _understood(self) -> None:
@@ -187,7 +206,7 @@ class Asked:
         first = "train-llm-0.train-rdzv"
         nccl = {"NCCL_DEBUG": "WARN", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"} if self.gpus else {}
         return {
-            "NNODES": f"{self.replicas}",
+            "NNODES": f"{self.replicas}" if self.max_replicas is None else f"1:{self.max_replicas}",
             "NPROC_PER_NODE": f"{self.processes}",
             "MASTER_ADDR": first,
             "MASTER_PORT": f"{PORT}",

@@ -117,4 +117,6 @@ def _of_training(workload: Workload) -> dict[str, Any]:
     if not isinstance(workload, Training) or workload.asked.smoke:
         return {}
     same, weights = workload.asked.same_as or (None, None)
-    return {"training": True, "reach": workload.asked.reach, "same_as": same, "same_as_weights": weights}
+    asked = workload.asked
+    found = {"training": True, "reach": asked.reach, "same_as": same, "same_as_weights": weights}
+    return found | {"max_nodes": asked.max_replicas}

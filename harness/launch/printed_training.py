@@ -135,6 +135,7 @@ def of_documents(document: Object, beside: Sequence[Object], source: str) -> Pla
     asked = Asked(
         kind="statefulset" if stateful else "job",
         replicas=plain.members(None),  # type: ignore[arg-type] # it asks no cluster
+        max_replicas=_most(plain.envs.get("NNODES", ""), plain.members(None), source) if stateful else None,  # type: ignore[arg-type]
         rdzv="c10d" if len(own) == len(beside) else "etcd",
         run=next((value for name, value in pairwise(words) if name in _RUN), plain.envs.get("RUN_ID", "run")),
         smoke="training.train" in words,
@@ -142,6 +143,19 @@ def of_documents(document: Object, beside: Sequence[Object], source: str) -> Pla
         secrets=tuple(_secrets(document["spec"]["template"]["spec"], namespace)),
     )
     return made(document, own, source, asked)
+
+
+def _most(nodes: str, replicas: int, source: str) -> int | None:
+    """Return the most nodes that NNODES allows, or None where it is one number. Raises UsageError."""
+    least, _, most = nodes.partition(":")
+    if not most:
+        return None
+    if not (least.isdecimal() and most.isdecimal() and int(least) <= replicas <= int(most)):
+        raise UsageError(
+            f"{source}: NNODES: a number or a range MIN:MAX around the {replicas} replicas is expected; "
+            f"found {nodes!r}"
+        )
+    return int(most)
 
 
 def _words(container: Object) -> list[str]:

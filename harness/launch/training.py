@@ -11,7 +11,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
@@ -40,6 +40,8 @@ from harness.workers.training import mlflow_client
 GPU = "nvidia.com/gpu"
 HOST = "kubernetes.io/hostname"
 ETCD = "train-etcd"
+MOST_REPLICAS = 64
+"""The most nodes of a printed StatefulSet that says no other number."""
 _FILES = Path(__file__).parent / "files"
 
 
@@ -225,8 +227,11 @@ def manifests(asked: Asked, of_pods: PodOptions | None = None, pull_secret: str 
     """Return the objects as YAML for `kubectl apply -f -`: the guide's own commands work on them.
 
     They contain the claims of a storage class. Other claims, Secrets and `pull_secret` are those of the
-    namespace. A pod of a StatefulSet that is done stays until it is deleted.
+    namespace. A pod of a StatefulSet that is done stays until it is deleted. `kubectl scale` changes the
+    number of its nodes: NNODES is a range, up to MOST_REPLICAS without `Asked.max_replicas`.
     """
+    if asked.kind == "statefulset" and not asked.smoke and asked.max_replicas is None:
+        asked = replace(asked, max_replicas=max(MOST_REPLICAS, asked.replicas))
     made = (of_pods or PodOptions()).applied(workload(asked))
     check_tracking(made.envs)
     document, comment = by_reference(copy.deepcopy(made.document), made)

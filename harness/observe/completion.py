@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from harness.core.kubernetes import Object, condition
 from harness.evidence import messages, refusals
 from harness.evidence.fitting import never_fits
+from harness.evidence.members import POD_INDEX
 from harness.evidence.objects import mapping
 from harness.evidence.process_records import (
     AgentResult,
@@ -70,6 +71,8 @@ class CompletionDetector(Seen):
     kind: str = "JobSet"
     held: bool = False
     """Whether containers stay when their command has ended. Their ends then come through `exited`."""
+    scalable: bool = False
+    """Whether the number of pods may change while they run."""
     members: int = 0
     """How many pods must come."""
     container: str = ""
@@ -87,6 +90,8 @@ class CompletionDetector(Seen):
 
     def reason(self) -> str | None:
         """Return in one sentence why nothing more will come, or None."""
+        if self.scalable:
+            self.scaled()
         return (
             self._finished()
             or self._image()
@@ -100,6 +105,14 @@ class CompletionDetector(Seen):
             or self._helpers()
             or self._idle()
         )
+
+    def scaled(self) -> None:
+        """Take the number of pods that must come from the launched object, which somebody may have scaled.
+
+        Scaled to 0, it still needs the pods that it had.
+        """
+        for item in self.all(self.launched):
+            self.members = int((item.get("spec") or {}).get("replicas") or 0) or self.members
 
     def recorded(self, event: ProcessLine) -> None:
         """Take what a process recorded of itself: a failure, or a start that makes up for one."""
@@ -185,13 +198,19 @@ class CompletionDetector(Seen):
 
         After a command that failed, the others get some time to end as well.
         """
-        if 0 < self.members <= len(self.exits):
+        staying = [pod for pod in self.all("pod") if not self._scaled_away(pod)]
+        if 0 < self.members <= sum(pod["metadata"]["uid"] in self.exits for pod in staying):
             return "the command of every rank has ended"
-        for pod in self.all("pod"):
+        for pod in staying:
             code = self.exits.get(pod["metadata"]["uid"], 0)
             if self._lasts(pod, "pods", code != 0):
                 return f"the command in {pod['metadata']['name']} ended with exit code {code}"
         return None
+
+    def _scaled_away(self, pod: Object) -> bool:
+        """Return whether the StatefulSet's controller deletes a pod because there are to be fewer."""
+        index = str((pod["metadata"].get("labels") or {}).get(POD_INDEX, ""))
+        return self.scalable and index.isdecimal() and int(index) >= self.members
 
     def _image(self) -> str | None:
         for pod in self.all("pod"):

@@ -77,6 +77,7 @@ class LaunchObserver:
             launched=FILES[launch.kind],
             kind=launch.kind,
             held=launch.held,
+            scalable=launch.max_nodes is not None,
             members=expected.num_nodes if expected else 0,
             admission_seconds=budget.admission,
             container=launch.container,
@@ -130,6 +131,7 @@ class LaunchObserver:
         deadline, late = Deadline.after(self._wait), Deadline.after(self._late)
         seen, again = "", Deadline.after(0)
         while (reason := self._over()) is None:
+            self._take_size(progress)
             if self._writer.full is not None:
                 raise self._writer.full
             silent = self._heartbeat.silent
@@ -155,10 +157,23 @@ class LaunchObserver:
             self.completion.wait(min(1.0, deadline.left))
             if self.completion.many():  # Each look takes them all, and each pod's change would be looked at.
                 time.sleep(PAUSE_SECONDS)
+        self._take_size(progress)
         if not self._rendezvous.reason():  # It has looked by itself.
             self._look_inside()
         self._ask_why(at_end=True)
         progress(f"over: {reason}")
+
+    def _take_size(self, progress: Progress) -> None:
+        """Record how many nodes are expected, where the launched object was scaled."""
+        expected, members = self._writer.current.expected, self.completion.members
+        if not self.completion.scalable or expected is None or members == expected.num_nodes:
+            return
+        each = expected.ranks // expected.num_nodes
+        most = max(expected.most_ranks or expected.ranks, members * each)
+        changed = {"num_nodes": members, "ranks": members * each, "most_ranks": most}
+        self._writer.update(expected=expected.model_copy(update=changed))
+        replicas = f"from {expected.num_nodes} to {members} replicas"
+        progress(f"scaled {replicas}: {members * each} ranks are expected")
 
     def _ask_why(self, at_end: bool) -> None:
         """Record what the API server says of a controller's step that does not come: once while the launch

@@ -5,6 +5,9 @@
 #
 # torchrun itself restarts ranks. What it does not survive is the loss of its rendezvous, which node 0 holds: then every
 # node comes here, and all meet again. NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT, RUN_ID and RESTARTS are set.
+#
+# NNODES may be a range, MIN:MAX. Then the nodes that are there train: torchrun restarts the ranks when a node joins or
+# leaves, for example after `kubectl scale`, and they resume from the last checkpoint.
 set -u
 # As process 1 a shell does not hear SIGTERM without a trap: all of it is under one, also what waits.
 pid='' watcher=''
@@ -64,7 +67,11 @@ fi
 : "${RDZV_BACKEND:=c10d}"
 : "${RDZV_ENDPOINT:=$MASTER_ADDR:$MASTER_PORT}"
 [ "$RDZV_BACKEND" = c10d ] && conf="is_host=$host," || conf=
+# With a range of nodes, torchrun waits this long for more of them once MIN are there. Its default is 30 s.
+case $NNODES in *:*) conf="${conf}last_call_timeout=${TRAINING_LAST_CALL:-10}," ;; esac
 met() { wc -l <"$TRAINING_MET"; }
+# Each line of the file is the size of a world. A world of another size was formed because a node joined or left.
+restarts() { echo $(($(met) - $(uniq "$TRAINING_MET" | wc -l))); }
 # A torchrun that gets SIGTERM twice closes its rendezvous, and etcd keeps that for ever: then all go on in the next one.
 # Which it is, folders on the shared disk say.
 closed="$OUT_DIR/.closed-$RUN_ID-$id"
@@ -112,7 +119,7 @@ while :; do
   fi
   now=$(date +%s)
   [ "$(met)" -gt "$before" ] && since=$now
-  if [ "$(met)" -gt "$RESTARTS" ]; then
+  if [ "$(met)" -gt 0 ] && [ "$(restarts)" -ge "$RESTARTS" ]; then
     say "torchrun ended with $code; the ranks met $(met) times, and $RESTARTS restarts are allowed"
     break
   fi

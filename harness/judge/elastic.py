@@ -1,0 +1,85 @@
+"""A training whose number of nodes changed while it ran: which rows count, and who changed the number.
+
+torchrun forms a world of the nodes that are there. Its ranks resume from the last checkpoint, so they make the
+steps after it again. Rows that ranks of an earlier world logged of these steps do not belong to the result.
+Rank 0 logs in each step how many ranks made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+from harness.evidence.members import POD_INDEX
+from harness.evidence.objects import ObjectState, changed_by, mapping
+from harness.judge.case import Case
+from harness.judge.change import when
+from harness.judge.restart import clock
+from harness.judge.rows import NONE
+from harness.judge.series import Series
+from harness.judge.truth import Truth
+
+RANKS = "train/ranks"
+"""The metric of rank 0 with the number of ranks that made a step (harness/workers/training/trainer.py)."""
+
+
+def ranks(case: Case) -> range:
+    """Return every rank that was expected at some time."""
+    return range(max(case.expected.ranks, case.expected.most_ranks or 0))
+
+
+def with_superseded(case: Case, truths: list[Truth]) -> list[Truth]:
+    """Return what the ranks logged, and which rows of it the run need not hold.
+
+    A row is superseded when a world without its rank made the step again. Ranks are left out that were
+    expected for a time and never came to a world: their pods were deleted before.
+    """
+    if case.launch.max_nodes is None or not truths:
+        return truths
+    sizes = truths[0].rows.get(RANKS, NONE)
+    worlds = max([case.expected.ranks, *map(int, sizes.values())])
+    there = [truth for truth in truths if truth.rank < worlds or truth.attempts]
+    return [_with_superseded(truth, sizes) for truth in there]
+
+
+def _with_superseded(truth: Truth, sizes: Series) -> Truth:
+    again = {step for step, size in sizes.items() if size <= truth.rank}
+    if again and truth.blocks:
+        why = (
+            "it logged more rows than are kept (HARNESS_TRUTH_ROWS), and a world without it made steps again"
+        )
+        return replace(truth, incomplete=truth.incomplete or why)
+    superseded = {metric: again.intersection(series) for metric, series in truth.rows.items()}
+    return replace(truth, superseded={metric: steps for metric, steps in superseded.items() if steps})
+
+
+def scalings(case: Case) -> Iterator[tuple[float, str, ObjectState]]:
+    """Yield each change of the launched object's replicas: when, in words, and the state after it."""
+    for before, after in pairwise(case.jobsets):
+        if (text := scaling(before, after)) is not None:
+            yield when(after), text, after
+
+
+def scaling(before: ObjectState, after: ObjectState) -> str | None:
+    """Return "scaled from 2 to 3 replicas by kubectl", or None where the replicas stayed as they were."""
+    was, now = (mapping(seen.object, "spec").get("replicas") for seen in (before, after))
+    if was == now or not isinstance(was, int) or not isinstance(now, int):
+        return None
+    who = ", ".join(changed_by(before, after)) or "somebody"
+    return f"scaled from {was} to {now} replicas by {who}"
+
+
+def why_formed(case: Case, at: float) -> str:
+    """Return in one clause which change of replicas a new world followed, or "" where there was none."""
+    told = [f"{text} at {clock(when_)}" for when_, text, _ in scalings(case) if when_ <= at]
+    return f", after the {case.launch.kind} was {told[-1]}" if told else ""
+
+
+def scaled_away(case: Case, pod: ObjectState) -> bool:
+    """Return whether a StatefulSet's controller deleted a pod because the StatefulSet was to have fewer."""
+    index = str(mapping(pod.object, "metadata", "labels").get(POD_INDEX, ""))
+    before = [seen for seen in case.jobsets if 0 <= seen.version < pod.version]
+    replicas = mapping(before[-1].object, "spec").get("replicas") if before else None
+    of_kind = case.launch.kind == "StatefulSet"
+    return of_kind and index.isdecimal() and isinstance(replicas, int) and int(index) >= replicas
