@@ -1,8 +1,8 @@
 """A training whose number of nodes changed while it ran: which rows count, and who changed the number.
 
-torchrun forms a world of the nodes that are there. Its ranks resume from the last checkpoint, so they make the
-steps after it again. Rows that ranks of an earlier world logged of these steps do not belong to the result.
-Rank 0 logs in each step how many ranks made it.
+torchrun forms a world of the nodes that are there. Its ranks resume from the last checkpoint, so they make
+the steps after it again. What an earlier world logged of these steps does not belong to the result. In each
+step, rank 0 logs how many ranks made it.
 """
 
 from __future__ import annotations
