@@ -216,8 +216,11 @@ def _first_run(case: Case, pod: Pod) -> float:
 
 
 def _of_our_queue(case: Case, change: Change) -> bool:
-    """Return whether a queue is the job's own LocalQueue, or the ClusterQueue behind it."""
-    if change.verb == "edited" and not _edits_spec(change):
+    """Return whether somebody changed the job's own LocalQueue or the ClusterQueue behind it.
+
+    A queue that was created as the launch began took nothing from the job: what it lacks is the cause.
+    """
+    if change.verb == "created" or (change.verb == "edited" and not _edits_spec(change)):
         return False
     if change.kind == "localqueue":
         return change.name == case.queue

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from harness.evidence.members import POD_INDEX
-from harness.evidence.objects import ObjectState, changed_by, mapping
+from harness.evidence.objects import ObjectState, changed_by, items, mapping
 from harness.judge.case import Case
 from harness.judge.change import when
 from harness.judge.restart import clock
@@ -66,8 +66,11 @@ def scaling(before: ObjectState, after: ObjectState) -> str | None:
     was, now = (mapping(seen.object, "spec").get("replicas") for seen in (before, after))
     if was == now or not isinstance(was, int) or not isinstance(now, int):
         return None
-    who = ", ".join(changed_by(before, after)) or "somebody"
-    return f"scaled from {was} to {now} replicas by {who}"
+    who = changed_by(before, after)
+    if not who:  # A field manager that scaled it once is known without the times at which it did.
+        entries = items(after.object, "metadata", "managedFields")
+        who = sorted({str(each.get("manager")) for each in entries if each.get("subresource") == "scale"})
+    return f"scaled from {was} to {now} replicas by {who[0] if len(who) == 1 else 'somebody'}"
 
 
 def why_formed(case: Case, at: float) -> str:

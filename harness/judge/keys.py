@@ -150,7 +150,8 @@ def _open(truth: Truth | None) -> str:
         return truth.incomplete
     for attempt in truth.attempts:
         account = attempt.account
-        if account is None and attempt.end is None and attempt is not truth.own[-1] and not attempt.is_child:
+        last = attempt is truth.own[-1] and not truth.left
+        if account is None and attempt.end is None and not last and not attempt.is_child:
             continue  # It was cut off. Each row was recorded before the call, and what was left out after it.
         if account is None:
             return "its recorder closed no account"

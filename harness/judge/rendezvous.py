@@ -237,10 +237,11 @@ def _size(scene: Scene) -> Told:
 
 def too_many(case: Case) -> Finding | None:
     """Check `rendezvous` when more ranks took part than the job has."""
-    path = f"truth/{case.expected.ranks}.jsonl"
+    ranks_ = max(case.expected.ranks, case.expected.most_ranks or 0)
+    path = f"truth/{ranks_}.jsonl"
     if not case.bundle.has(path):
         return None
-    text = f"more ranks took part than the {case.expected.ranks} of the job"
+    text = f"more ranks took part than the {ranks_} of the job"
     for index, pod in case.pods.items():
         log = case.bundle.log(pod.name, case.launch.container)
         lines = (line.decode(errors="replace") for _, line in case.bundle.lines(log))
@@ -251,4 +252,4 @@ def too_many(case: Case) -> Finding | None:
             return found(
                 "rendezvous", "rendezvous.world_size", text, details=told, ranks=ranks, evidence=refs
             )
-    return found("rendezvous", "rendezvous.world_size", text, ranks=[case.expected.ranks], evidence=[path])
+    return found("rendezvous", "rendezvous.world_size", text, ranks=[ranks_], evidence=[path])

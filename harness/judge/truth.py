@@ -55,6 +55,8 @@ class Truth:
     """What the marks of `rows` stand for."""
     superseded: dict[str, set[int]] = field(default_factory=dict)
     """metric → steps that a world without this rank made again. The run may lack them."""
+    left: bool = False
+    """Whether the world went on without this rank, because its pod was scaled away."""
     incomplete: str = ""
     suffix: str = ""
     """".outside" for what was recorded around the client of a worker that also records by itself."""
@@ -123,7 +125,7 @@ def read(case: Case, rank: int, suffix: str = "") -> Truth:
 
 
 def _read(case: Case, rank: int, suffix: str) -> Truth:
-    truth, mark = Truth(rank, suffix=suffix), 0
+    truth, mark = Truth(rank, suffix=suffix, left=rank not in case.ranks), 0
     has_blocks = any(b'"kind":"block"' in line for _, line in case.bundle.lines(truth.path))
     for number, line in case.bundle.truth_parts(rank, suffix):
         if isinstance(line, TruthStart):
@@ -184,14 +186,14 @@ def _why_incomplete(case: Case, truth: Truth, damage: bool, said: dict[str, obje
         return f"nothing of what it recorded reached the harness{unrecorded.why(case, truth.rank)}"
     reasons = ["its file is damaged"] * damage
     for number, attempt in enumerate(truth.attempts):
-        why = _why_attempt(case, truth, number, attempt, said)
+        why = _why_attempt(truth, number, attempt, said)
         reasons += [f"{_which(truth, number)}{why}"] if why else []
     if not truth.attempts and not reasons:
         return "its end is missing after 0 rows"
     return " and ".join(reasons)
 
 
-def _why_attempt(case: Case, truth: Truth, number: int, attempt: Attempt, said: dict[str, object]) -> str:
+def _why_attempt(truth: Truth, number: int, attempt: Attempt, said: dict[str, object]) -> str:
     if attempt.fault or attempt.gaps:
         return (
             f"the recorder around its client: {attempt.fault}"
@@ -200,7 +202,7 @@ def _why_attempt(case: Case, truth: Truth, number: int, attempt: Attempt, said: 
         )
     last = attempt is truth.own[-1]
     if attempt.end is None:
-        return _without_end(case, truth, number, attempt)
+        return _without_end(truth, number, attempt)
     if attempt.count != attempt.end.count:
         return f"it recorded {attempt.end.count} rows, {attempt.count} are here"
     if not attempt.fits:
@@ -212,12 +214,12 @@ def _why_attempt(case: Case, truth: Truth, number: int, attempt: Attempt, said: 
     return ""
 
 
-def _without_end(case: Case, truth: Truth, number: int, attempt: Attempt) -> str:
+def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
     """Return why rows of an attempt without an end may be unknown, or ""."""
     last = attempt is truth.own[-1]
     if not last and not attempt.is_child:
         return _cut(truth, number, attempt)
-    if last and truth.rank not in case.ranks and not (attempt.dense or attempt.blocks):
+    if last and truth.left and not (attempt.dense or attempt.blocks):
         return ""  # The world went on without this rank. Its steps are compared with those of rank 0.
     if attempt is not truth.own[-1] and attempt.accounted == attempt.count:
         return ""  # A pool killed the child, after it had finished its runs.

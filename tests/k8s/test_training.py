@@ -223,9 +223,21 @@ def test_a_scaled_training_is_said(train: Train, replicas: int) -> None:
     """Contract: `kubectl scale` of a running one is in the verdict, whether the job survives it or not."""
     outcome = train(f"scale:{replicas}@named:1")
     said = f"{outcome.verdict.explanation} {[check.explanation for check in outcome.verdict.checks]}"
-    assert "StatefulSet train-llm was edited by kubectl (spec.replicas)" in said
+    assert f"StatefulSet train-llm was scaled from {NODES} to {replicas} replicas by kubectl" in said
     if replicas < NODES:
         assert outcome.verdict.verdict == "FAIL"
+
+
+@pytest.mark.nightly
+def test_a_world_forms_again_when_its_statefulset_is_scaled(train: Train) -> None:
+    """Contract: more pods join and fewer go on, each sequence is taken once, and the verdict says who scaled."""
+    steps = ("--max-steps", "1200", "--save-every", "10", "--log-every", "1")
+    outcome = train("scale:3@step:20", "scale:1@met:3", replicas=2, max_replicas=3, options=(*MODEL, *steps))
+    checks = passed(outcome)
+    for was, now in ((2, 3), (3, 1)):
+        assert f"scaled from {was} to {now} replicas by kubectl" in checks["restarts"]
+    assert "formed a world of 3 ranks" in checks["restarts"]
+    assert "taken exactly once" in checks["training-data"]
 
 
 def test_the_smoke_test(train: Train) -> None:

@@ -166,7 +166,7 @@ def test_who_scales_a_deployment_is_not_recorded(judged: Judged) -> None:
     for when, replicas in ((1, 2), (9, 0)):
         written = by("kubeadm", -99)
         job.see("dns", when, thing("Deployment", "coredns", {"replicas": replicas}, managedFields=written))
-    assert "Deployment coredns was edited by somebody (spec.replicas)" in told(judged(job)).explanation
+    assert "Deployment coredns was scaled from 2 to 0 replicas by somebody" in told(judged(job)).explanation
 
 
 def waiting(job: bundles.Job, spec: dict[str, Any]) -> None:
@@ -244,6 +244,21 @@ def test_the_queue_is_edited_before_the_job_is_admitted(judged: Judged, manager:
             "ClusterQueue cluster-queue was edited by kubectl-patch (spec.resourceGroups)"
             in verdict.explanation
         )
+
+
+def test_a_queue_that_was_created_as_the_launch_began_changed_nothing(judged: Judged) -> None:
+    """Contract: what the queue lacks is the cause, and not that somebody created it for the job."""
+    job = bundles.healthy()
+    never_ends(job)
+    job.drop("workload")
+    job.drop("pod")
+    job.drop("jobset", 1)
+    job.workload(3, [cond("QuotaReserved", "False", "Pending", "LocalQueue x is inactive", 3)])
+    made = by("kubectl-client-side-apply", 0.1)
+    local = inside("LocalQueue", bundles.QUEUE, {"clusterQueue": "cluster-queue"}, managedFields=made)
+    local["metadata"]["creationTimestamp"] = bundles.at(0.1)
+    job.see("localqueue", 0.1, local, "ADDED")
+    assert judged(job).cause != "queue.changed"
 
 
 def test_a_job_is_edited_and_fails(judged: Judged) -> None:
