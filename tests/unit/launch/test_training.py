@@ -47,6 +47,18 @@ def test_the_number_of_nodes_is_one_number(kind: Any, replicas: int, processes: 
     )
 
 
+def test_the_number_of_nodes_is_a_range_where_the_pods_may_be_scaled() -> None:
+    """Contract: a launch's as asked for; a printed StatefulSet's by default, and a printed Job's never."""
+    env = {one["name"]: one.get("value") for one in container(training.workload(Asked(max_replicas=6)))["env"]}
+    assert env["NNODES"] == "1:6"
+    for asked, nodes in ((Asked(), "1:64"), (Asked(replicas=80), "1:80"), (Asked(max_replicas=6), "1:6")):
+        assert f"name: NNODES\n          value: '{nodes}'" in training.manifests(asked) or (
+            f"name: NNODES\n          value: {nodes}" in training.manifests(asked)
+        )
+    for asked in (Asked(kind="job"), Asked(smoke=True)):
+        assert "value: '4'" in training.manifests(asked)
+
+
 def test_a_stateful_set_is_as_the_guide_has_it() -> None:
     """Contract: names, port, Parallel, publishNotReadyAddresses, the pod's index, the three claims."""
     made = training.workload(Asked())
@@ -156,6 +168,10 @@ def test_memory_limits_a_pod() -> None:
         ({"memory": "0"}, "--memory: a quantity such as 8Gi"),
         ({"rdzv": "etcd", "rdzv_endpoint": "etcd"}, "HOST:PORT of an etcd is expected"),
         ({"rdzv_endpoint": "etcd:2379"}, "with --rdzv c10d"),
+        ({"max_replicas": 3}, "4 or more are expected, as --replicas says; found 3"),
+        ({"max_replicas": 8, "kind": "job"}, "applies only to --kind statefulset"),
+        ({"max_replicas": 8, "smoke": True}, "the smoke test writes none"),
+        ({"max_replicas": 8, "same_as": ("x", "y")}, "--same-as compares every bit"),
     ],
 )
 def test_what_makes_no_sense_is_refused(asked: dict[str, Any], message: str) -> None:
