@@ -147,8 +147,8 @@ def of_documents(document: Object, beside: Sequence[Object], source: str) -> Pla
 
 def _most(nodes: str, replicas: int, source: str) -> int | None:
     """Return the most nodes that NNODES allows, or None where it is one number. Raises UsageError."""
-    least, _, most = nodes.partition(":")
-    if not most:
+    least, between, most = nodes.partition(":")
+    if not between:
         return None
     if not (least.isdecimal() and most.isdecimal() and int(least) <= replicas <= int(most)):
         raise UsageError(

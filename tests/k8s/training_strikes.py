@@ -62,7 +62,7 @@ class Strike:
     number of pods.
 
     When: "named:K" (the K-th checkpoint got its name), "writing:K" (the K-th is being written), "met" (all
-    have met), "met:N" (a world of N ranks has), "step:N" (rank 0 printed it).
+    have met), "met:N" (a world of N ranks made steps), "step:N" (rank 0 printed it).
     """
 
     what: str
@@ -120,7 +120,9 @@ class Striker:
         words = [self._settings.kubectl_bin, "--kubeconfig", str(self._cluster.cluster.kubeconfig)]
         said = processes.run([*words, "-n", namespace, "logs", "train-llm-0"], timeout=30, check=False).stdout
         if kind == "met":
-            return f" met {number}" in said and "ranks on cpu" in said
+            if number:
+                return "[TRAIN] step" in said.partition(f"met {number} ranks on cpu")[2]
+            return "ranks on cpu" in said
         return any(int(step) >= int(number) for step in re.findall(r"\[TRAIN\] step (\d+)/", said))
 
     def _folder(self, namespace: str) -> Path:

@@ -53,6 +53,29 @@ def test_an_edited_manifest_is_a_training_as_it_was_edited(tmp_path: Path, kind:
     ]
 
 
+@pytest.mark.parametrize(("nodes", "found"), [("1:64", 64), ("2:2", 2), ("2", None), ("4", None)])
+def test_nnodes_says_whether_the_pods_may_be_scaled(tmp_path: Path, nodes: str, found: int | None) -> None:
+    """Contract: a range is what a launch may be scaled to, and one number is fixed."""
+    made = loaded(printed(Asked(replicas=2), tmp_path, _nnodes(nodes)))
+    assert made.asked.max_replicas == found
+
+
+@pytest.mark.parametrize("nodes", ["3:64", "1:", "1:1", "a:b", "1:2:3"])
+def test_a_range_without_the_replicas_is_refused(tmp_path: Path, nodes: str) -> None:
+    with pytest.raises(UsageError, match=f"NNODES: .*around the 2 replicas is expected; found '{nodes}'"):
+        loaded(printed(Asked(replicas=2), tmp_path, _nnodes(nodes)))
+
+
+def _nnodes(value: str) -> Any:
+    """Return what sets NNODES of a printed StatefulSet."""
+
+    def edit(documents: list[dict[str, Any]]) -> None:
+        (container,) = documents[-1]["spec"]["template"]["spec"]["containers"]
+        next(each for each in container["env"] if each["name"] == "NNODES")["value"] = value
+
+    return edit
+
+
 def test_the_claims_of_a_storage_class_are_printed_and_taken_back(tmp_path: Path) -> None:
     made = loaded(printed(Asked(storage_class="nfs"), tmp_path))
     beside = made.beside  # type: ignore[attr-defined] # of PlainWorkload

@@ -49,7 +49,9 @@ def test_the_number_of_nodes_is_one_number(kind: Any, replicas: int, processes: 
 
 def test_the_number_of_nodes_is_a_range_where_the_pods_may_be_scaled() -> None:
     """Contract: a launch's as asked for; a printed StatefulSet's by default, and a printed Job's never."""
-    env = {one["name"]: one.get("value") for one in container(training.workload(Asked(max_replicas=6)))["env"]}
+    env = {
+        one["name"]: one.get("value") for one in container(training.workload(Asked(max_replicas=6)))["env"]
+    }
     assert env["NNODES"] == "1:6"
     for asked, nodes in ((Asked(), "1:64"), (Asked(replicas=80), "1:80"), (Asked(max_replicas=6), "1:6")):
         assert f"name: NNODES\n          value: '{nodes}'" in training.manifests(asked) or (

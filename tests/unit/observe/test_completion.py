@@ -27,10 +27,12 @@ def told(
     status: dict[str, Any],
     name: str = "",
     change: Any = "MODIFIED",
+    labels: dict[str, str] | None = None,
     **spec: Any,
 ) -> str | None:
     name = name or ("jobset-x" if kind == "workload" else "x-0")
-    item = {"metadata": {"name": name, "uid": f"{kind}/{name}"}, "spec": spec, "status": status}
+    metadata = {"name": name, "uid": f"{kind}/{name}", "labels": labels or {}}
+    item = {"metadata": metadata, "spec": spec, "status": status}
     end.observe(kind, Observation(received_at="2026-01-01T00:00:00Z", type=change, object=item))
     return end.reason()
 
@@ -197,6 +199,27 @@ def test_the_gated_pods_of_a_statefulset_wait_for_kueue(end: CompletionDetector)
     admitted = [condition("QuotaReserved", "True"), condition("Admitted", "True")]
     assert told(end, "workload", {"conditions": admitted}, name="statefulset-x-1") is None
     assert told(end, "pod", {"phase": "Running"}) is None
+
+
+def test_pods_that_were_scaled_away_are_not_waited_for(end: CompletionDetector) -> None:
+    """Contract: a scalable StatefulSet needs the commands of as many pods as it has replicas now."""
+    end.launched, end.kind, end.held, end.scalable, end.members = "statefulset", "StatefulSet", True, True, 2
+
+    def scaled(replicas: int) -> None:
+        told(end, "statefulset", {}, name="t", replicas=replicas)
+
+    scaled(4)
+    for index in range(4):
+        labels = {"apps.kubernetes.io/pod-index": f"{index}"}
+        told(end, "pod", {"phase": "Running"}, name=f"t-{index}", labels=labels)
+    for index in (0, 1):
+        end.exited(f"t-{index}", 0)
+    assert (end.reason(), end.members) == (None, 4)
+    end.exited("t-3", 143)
+    scaled(3)
+    assert end.reason() is None, "pod 2 still runs"
+    end.exited("t-2", 0)
+    assert end.reason() == "the command of every rank has ended"
 
 
 def test_a_controller_that_is_down_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
