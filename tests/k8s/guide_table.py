@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 FOLDER = Path(__file__).parent / "guides"
+ROOT = FOLDER.parents[2]
 _PREAMBLE = """# Guides and what their commands do here
 
 Published guides for multinode jobs, command by command and promise by promise, and what each does with the
@@ -63,6 +64,8 @@ class Row(_Table):
             raise ValueError("a row has either the guide's command (written) or its promise")
         if not (self.written or self.typed or self.test):
             raise ValueError("a promise needs the command that shows it (typed) or another test")
+        if self.test and not (ROOT / self.test).exists():
+            raise ValueError(f"{self.test}: a test of this repository is expected")
         return self
 
     @property
@@ -93,6 +96,11 @@ def read(name: str) -> Guide:
 
 def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def typed() -> list[str]:
+    """Return the guides with commands that test_guide_commands.py types."""
+    return [name for name in names() if any(row.command for row in read(name).rows)]
 
 
 def _cell(text: str) -> str:

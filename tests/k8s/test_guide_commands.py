@@ -100,7 +100,7 @@ def shell(
     cluster.cluster.free_disk(namespace, lambda _: None)
 
 
-@pytest.mark.parametrize("name", guide_table.names())
+@pytest.mark.parametrize("name", guide_table.typed())
 def test_commands_of_a_guide(shell: Shell, name: str) -> None:
     """Contract: each command line of the guide does what docs/guides.md says, in the guide's order."""
     guide, failed = guide_table.read(name), []
