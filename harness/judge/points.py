@@ -177,6 +177,9 @@ def _compare_rows(
     if not disputed and rows.same_as(series):
         result.arrived[truth.rank] += len(rows)
         return
+    superseded = truth.superseded.get(metric, set())
+    # Of a superseded step that the rank made twice, the run may have the value of the first time.
+    earlier = superseded & {step for steps in rows.overwrites.values() for step in steps}
     for step, value in rows.items():
         if step in disputed:
             said = {other.rank: other.rows[metric][step] for other in owners if step in other.rows[metric]}
@@ -184,12 +187,12 @@ def _compare_rows(
             result.arrived[truth.rank] += step in series
             continue
         if step not in series:
-            if step in truth.superseded.get(metric, ()):
+            if step in superseded:
                 continue
             result.lost.setdefault((truth.rank, metric), []).append(step)
             continue
         result.arrived[truth.rank] += 1
-        if not same(value, series[step]):
+        if not same(value, series[step]) and step not in earlier:
             result.wrong.append(Wrong(truth.rank, metric, step, value, series[step]))
 
 

@@ -303,8 +303,17 @@ def start(attempt: int, pod: str, world: int) -> TruthStart:
 def scaled_down(tmp_path: Path) -> Callable[..., dict[str, Check]]:
     """Return what judges a world of 2 that went on as a world of 1."""
 
-    def judged(logged: int = KILLED, absent: Callable[[TruthRow], bool] | None = None) -> dict[str, Check]:
-        """`logged`: the first step that rank 1 did not log. `absent`: its rows that the run lacks."""
+    numbers = count()
+
+    def judged(
+        logged: int = KILLED,
+        absent: Callable[[TruthRow], bool] | None = None,
+        seen: dict[tuple[str, int], float] | None = None,
+        before: dict[tuple[str, int], float] | None = None,
+    ) -> dict[str, Check]:
+        """`logged`: the first step that rank 1 did not log. `absent`: its rows that the run lacks. `seen`:
+        other values that the run has. `before`: what an earlier process of rank 1 had logged.
+        """
         job = bundles.healthy()
         assert job.manifest is not None
         assert job.manifest.launch is not None
@@ -320,11 +329,16 @@ def scaled_down(tmp_path: Path) -> Callable[..., dict[str, Check]]:
         job.truth[0] = [start(0, pods[0], 2), *first, start(1, pods[0], 1), *job.truth[0]]
         gone = made(1, 2, range(logged))
         job.truth[1] = [start(0, pods[1], 2), *gone]
+        if before:
+            rows_ = [TruthRow(metric=m, step=s, value=v, time_ms=BEGAN - 5) for (m, s), v in before.items()]
+            job.truth[1] = [start(-1, pods[1], 2), *rows_, *job.truth[1]]
         job.refresh()
         latest = {(row.metric, row.step): row for row in [*first, *again]}
         job.points = [bundles.point(job, 0, row) for row in latest.values()]
-        job.points += [bundles.point(job, 1, row) for row in gone if not (absent and absent(row))]
-        bundle = job.write(tmp_path / "bundle")
+        kept = [row for row in gone if not (absent and absent(row))]
+        other = [r.model_copy(update={"value": (seen or {}).get((r.metric, r.step), r.value)}) for r in kept]
+        job.points += [bundles.point(job, 1, row) for row in other]
+        bundle = job.write(tmp_path / f"bundle{next(numbers)}")
         (bundle.path / AUDIT).write_text(json.dumps(audit()))
         return {check.name: check for check in judge(bundle).checks}
 
@@ -359,3 +373,12 @@ def test_a_world_of_another_size_is_no_restart_of_the_job(scaled_down: Any) -> N
     assert found["restarts"].result == "PASS"
     assert "formed a world of 1 rank" in found["restarts"].explanation
     assert found["collisions"].result == found["training-resume"].result == "PASS"
+
+
+def test_a_superseded_step_may_have_the_value_of_an_earlier_world(scaled_down: Any) -> None:
+    """Contract: where a deleted rank made the step twice, else its value must be the one that it logged."""
+    metric = "rank1/train/loss"
+    assert scaled_down(seen={(metric, 3): 7.5})["values"].cause == "unification.wrong_value"
+    assert scaled_down(seen={(metric, 3): 7.5}, before={(metric, 3): 7.5})["values"].result == "PASS"
+    found = scaled_down(seen={(metric, 1): 7.5}, before={(metric, 1): 7.5})
+    assert found["values"].cause == "unification.wrong_value", "the world after it did not make step 1 again"
