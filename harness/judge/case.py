@@ -103,8 +103,11 @@ class Case:
 
     @property
     def interrupted_at(self) -> float | None:
-        """Return when a signal of the user ended the wait, or None. Then the harness ends the job itself."""
-        return self.waited_until if self.by_signal else None
+        """Return when a signal of the user or the deadline ended the wait, or None.
+
+        After it, the harness itself ends the job.
+        """
+        return self.waited_until if self.by_signal or self.timed_out else None
 
     def _awaited(self, states: list[ObjectState]) -> list[ObjectState]:
         limit = self.stopped_at

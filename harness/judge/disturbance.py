@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
 from harness.evidence.objects import Pod, items, mapping
+from harness.judge import elastic
 from harness.judge.case import Case
 from harness.judge.causes import CAUSES
 from harness.judge.change import STATUS, Change
@@ -139,6 +140,8 @@ def named(case: Case, seen: list[Change]) -> Iterator[Disturbance]:
             text = ", which its controller alone may say: what it does then follows from that"
             explains = _one_of(*_TAKEN_DOWN, *UNEXPLAINED, "rank.missing", "run.deleted", "run.status_wrong")
             yield Disturbance("run.edited", change, explains, all_, text)
+        elif elastic.allows(case, change):
+            continue
         elif change.kind in {"jobset", "job", "statefulset", "daemonset"} and _edits_spec(change):
             explains = _one_of("rank.killed", "rank.pod_deleted", "rank.missing", *UNEXPLAINED)
             yield Disturbance("run.edited", change, explains, all_)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from harness.core.checks import CheckId
+from harness.judge import elastic
 from harness.judge.case import Case
 from harness.judge.change import Change
 from harness.judge.changes import changes
@@ -60,7 +61,11 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
             text = f"{one.change.told}{one.text}"
             return _before(found(CHECK, one.cause, text, why=why, ranks=one.ranks, evidence=refs), first)
     # What a cause of the tracker names is the tracker, and who changed that is told beside it.
-    elsewhere = [change for change in seen if not (cause.startswith("tracker.") and change.kind in _TRACKER)]
+    elsewhere = [
+        change
+        for change in seen
+        if not (cause.startswith("tracker.") and change.kind in _TRACKER) and not elastic.allows(case, change)
+    ]
     if cause in UNEXPLAINED and elsewhere:
         result = Finding(
             CHECK,

@@ -14,7 +14,7 @@ from itertools import pairwise
 from harness.evidence.members import POD_INDEX
 from harness.evidence.objects import ObjectState, changed_by, items, mapping
 from harness.judge.case import Case
-from harness.judge.change import when
+from harness.judge.change import Change, when
 from harness.judge.restart import clock
 from harness.judge.rows import NONE
 from harness.judge.series import Series
@@ -71,6 +71,15 @@ def scaling(before: ObjectState, after: ObjectState) -> str | None:
         entries = items(after.object, "metadata", "managedFields")
         who = sorted({str(each.get("manager")) for each in entries if each.get("subresource") == "scale"})
     return f"scaled from {was} to {now} replicas by {who[0] if len(who) == 1 else 'somebody'}"
+
+
+def allows(case: Case, change: Change) -> bool:
+    """Return whether somebody scaled the launched object within what the launch allows."""
+    most = case.launch.max_nodes
+    if most is None or change.kind != case.launch.kind.lower() or change.fields != ("spec.replicas",):
+        return False
+    sizes = (mapping(seen.object, "spec").get("replicas") for _, _, seen in scalings(case))
+    return all(isinstance(size, int) and 0 < size <= most for size in sizes)
 
 
 def why_formed(case: Case, at: float) -> str:

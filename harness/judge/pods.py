@@ -20,6 +20,10 @@ from harness.workers.truth_frames import EXIT_MARK
 
 LAST_LINES = 400
 """In how many last lines of a log the exit code is looked for: other processes of the pod may write on."""
+STOPPED_LINES = 5000
+"""In how many last lines the last one before the end of the wait is looked for. Ranks that the harness has
+not ended yet write on, and a recorder writes a line for each row.
+"""
 MOMENT = 2.0
 """Seconds between a last line and the end of its container, which Kubernetes gives in whole seconds."""
 OF_THE_TRACKER = ("rank.tracker_unreachable", "tracker.key_rejected")
@@ -261,8 +265,9 @@ def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], list[str]]:
         if end.state in {"running", "waiting"}:
             path = case.bundle.log(case.pods[end.index].name, case.launch.container)
             limit = case.stopped_at or LATE
-            lines = case.bundle.tail(path)
+            lines = case.bundle.tail(path, STOPPED_LINES)
             before = [line for line in lines if (seconds(line[1].partition(" ")[0]) or 0.0) <= limit]
+            before = before[-LAST_LINES:]
             moment = before[-1][1].partition(" ")[0] if before else ""
             last = before[-1][1].partition(" ")[2] if before else "none"
             silent.append((seconds(moment) or 0.0, log_clues.last_line(before)[0] or last, end))

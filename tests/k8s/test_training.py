@@ -231,7 +231,7 @@ def test_a_scaled_training_is_said(train: Train, replicas: int) -> None:
 @pytest.mark.nightly
 def test_a_world_forms_again_when_its_statefulset_is_scaled(train: Train) -> None:
     """Contract: pods join and leave, each sequence is taken once, and the verdict says who scaled."""
-    steps = ("--epochs", "40", "--max-steps", "600", "--save-every", "10", "--log-every", "1")
+    steps = ("--epochs", "40", "--max-steps", "300", "--save-every", "10", "--log-every", "1")
     outcome = train("scale:3@step:20", "scale:1@met:3", replicas=2, max_replicas=3, options=(*MODEL, *steps))
     checks = passed(outcome)
     for was, now in ((2, 3), (3, 1)):
