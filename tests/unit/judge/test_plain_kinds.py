@@ -11,6 +11,7 @@ import pytest
 from bundles import at, cond
 
 from harness.core.deadlines import Budget
+from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Stage, Verdict
 from harness.judge import judge
 
@@ -233,3 +234,25 @@ def test_the_harness_deletes_a_stateful_set_that_a_user_interrupted(tmp_path: Pa
     verdict = judge(bundle)
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.interrupted"), verdict.explanation
     assert not [line for line in verdict.consequences if "deleted" in line or "not_completed" in line]
+
+
+@pytest.mark.parametrize(("ended", "cause"), [(41, "run.timed_out"), (20, "rank.killed")])
+def test_a_command_that_ends_after_the_deadline_was_ended_by_the_harness(
+    tmp_path: Path, ended: float, cause: str
+) -> None:
+    """Contract: only a command that ended before the deadline, at 40 s, accuses its rank."""
+    job = queued("StatefulSet")
+    assert job.manifest.expected is not None
+    expected = job.manifest.expected.model_copy(update={"queue": None})
+    job.manifest = job.manifest.model_copy(update={"expected": expected})
+    launched(job, "StatefulSet", 1, replicas=2)
+    pods(job, 3, {}, "Running", nodeName="e2e-worker")
+    bundles.timed_out(job)
+    bundle = job.write(tmp_path / "bundle")
+    lines = [
+        {"at": at(ended), "pod": f"{NAME}-{index}", "container": bundles.CONTAINER, "exit_code": 137}
+        for index in range(job.nodes)
+    ]
+    (bundle.path / "exits.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    verdict = judge(Bundle.open(bundle.path))
+    assert (verdict.verdict, verdict.cause) == ("FAIL", cause), verdict.explanation
