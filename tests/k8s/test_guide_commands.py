@@ -21,7 +21,7 @@ from harness.context import RunContext
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 
-pytestmark = [pytest.mark.e2e, pytest.mark.guides, pytest.mark.nightly]
+pytestmark = [pytest.mark.e2e, pytest.mark.guides]
 ROOT = Path(__file__).parents[2]
 
 
@@ -100,7 +100,13 @@ def shell(
     cluster.cluster.free_disk(namespace, lambda _: None)
 
 
-@pytest.mark.parametrize("name", guide_table.typed())
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name == "training" else [pytest.mark.nightly])
+        for name in guide_table.typed()
+    ],
+)
 def test_commands_of_a_guide(shell: Shell, name: str) -> None:
     """Contract: each command line of the guide does what docs/guides.md says, in the guide's order."""
     guide, failed = guide_table.read(name), []

@@ -86,6 +86,7 @@ def test_a_killed_rank_changes_nothing(train: Train, undisturbed: Outcome, recor
     assert weights(outcome) == weights(undisturbed)
 
 
+@pytest.mark.nightly
 def test_an_indexed_job_survives_the_loss_of_a_pod(train: Train, undisturbed: Outcome) -> None:
     """Contract: as a StatefulSet does, and the pod that was deleted is named."""
     outcome = train("pod:1@named:2", kind="job")
@@ -240,6 +241,7 @@ def test_a_world_forms_again_when_its_statefulset_is_scaled(train: Train) -> Non
     assert "taken exactly once" in checks["training-data"]
 
 
+@pytest.mark.nightly
 def test_the_smoke_test(train: Train) -> None:
     """Contract: the guide's smoke test runs on the cluster with its own flags, and logs what it learned."""
     outcome = train(smoke=True, replicas=2, options=())
