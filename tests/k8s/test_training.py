@@ -1,6 +1,6 @@
 """Trainings on a real cluster: what is killed comes back by itself, and ends with the same weights.
 
-`make test` runs a StatefulSet and an Indexed Job of four pods that are struck, beside one that is not. The
+`make test` runs a StatefulSet of four pods that is struck, beside one that is not. The
 nightly set strikes at more moments, in all ways.
 """
 
