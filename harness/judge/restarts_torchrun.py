@@ -58,16 +58,17 @@ def by_torchrun(case: Case, truths: list[Truth], others: list[Restart]) -> Itera
 
 def _resized(case: Case, lives: list[_Life]) -> Iterator[Restart]:
     """Yield one restart for each world of another size that torchrun formed."""
-    for before, life in pairwise([None, *sorted(lives, key=lambda life: life.at)]):
-        assert life is not None
-        if before is not None and before.world == life.world and life.at - before.at < ONE_START:
-            continue
-        entries = [one for one in lives if one.world == life.world and abs(one.at - life.at) < ONE_START]
-        ranks = sorted({one.rank for one in entries})
-        text = f"torchrun formed a world of {counted(life.world or 0, 'rank')} at {clock(life.at)}"
-        text += elastic.why_formed(case, life.at)
+    worlds: list[list[_Life]] = []
+    for life in sorted(lives, key=lambda life: life.at):
+        last = worlds[-1][0] if worlds else None
+        if last is None or last.world != life.world or life.at - last.at > ONE_START:
+            worlds.append([])
+        worlds[-1].append(life)
+    for world in worlds:
+        at, ranks = world[0].at, sorted({life.rank for life in world})
+        text = f"torchrun formed a world of {counted(world[0].world or 0, 'rank')} at {clock(at)}"
         refs = [f"truth/{rank}.jsonl" for rank in ranks]
-        yield Restart(life.at, ranks, text, True, refs, resized=True)
+        yield Restart(at, ranks, text + elastic.why_formed(case, at), True, refs, resized=True)
 
 
 def _agents(case: Case) -> dict[tuple[str, int], str]:
