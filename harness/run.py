@@ -206,7 +206,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
         with writer.stage("watches"), observer.blamed():
             observer.listed()
         Thread(target=prepare_to_finish, daemon=True).start()
-        interrupted = False
+        interrupted = ended = False
         try:
             with writer.stage("launch"), observer.blamed():
                 writer.update(launched_at=now())
@@ -215,14 +215,14 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
                 progress(f"launched {launching.namespace}/{name}, Pluto run id {expected.run_id}")
             with writer.stage("observe"):
                 observer.wait_for_completion(progress)
+            ended = True
         except KeyboardInterrupt:
             interrupted = True
             raise
         finally:
             # Ranks that never ran have left no checkpoint, and those of an interrupted launch still write.
             if launch.training and not interrupted and observer.completion.ran() and observer.answered():
-                with writer.stage("audit"):
-                    launching.audit(progress)
+                _look_at_run(launching, ended)
             with writer.stage("collect"), observer.blamed():
                 _collect(launching, observer, progress)
 
@@ -239,6 +239,16 @@ def _submit(launching: Launching, writer: BundleWriter) -> str:
     assert launch is not None
     writer.update(launch=launch.model_copy(update={"object_name": handle.name, "uid": handle.uid}))
     return handle.name
+
+
+def _look_at_run(launching: Launching, ended: bool) -> None:
+    """Audit what a training left on its disk, and send it where --upload says. `ended`: its ranks have."""
+    writer = launching.writer
+    with writer.stage("audit"):
+        launching.audit(launching.surroundings.context.progress)
+    if writer.current.launch is not None and writer.current.launch.upload is not None:
+        with writer.stage("upload"):
+            launching.upload(ended)
 
 
 def _collect(launching: Launching, observer: LaunchObserver, progress: Progress) -> None:

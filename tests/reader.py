@@ -75,6 +75,7 @@ THEIRS = (
 
 _TORCHRUN = "tests/k8s/test_torchrun_cli.py types it with its own names"
 _PROGRAMS = "tests/k8s/test_programs.py runs the same function"
+_STORED = "tests/k8s/test_training_transfer.py launches with the same options"
 ELSEWHERE = {
     "harness up --logs": "tests/k8s/test_konduktor_logs.py starts the same",
     "harness konduktor logs JOB": "tests/k8s/test_known_commands.py types it",
@@ -104,6 +105,8 @@ ELSEWHERE = {
     "harness accept --nodes --kubeconfig F": "test_acceptance.py launches it on CPUs",
     "harness accept --ddp --replicas 64 --gpus-per-pod 8 --kubeconfig F": "it needs 512 GPUs",
     "harness accept --screen --replicas 64 --kubeconfig F": "it needs 64 nodes",
+    "harness train --run llama --upload s3://runs/llama": _STORED,
+    "harness train --run llama --resume-from s3://runs/llama --upload s3://runs/llama -- --epochs 5": _STORED,
     "harness accept --nodes --device cpu": "tests/k8s/test_acceptance.py launches the same",
     "harness accept --ddp --print-manifests --image IMAGE": "unit/launch/test_acceptance.py prints it",
     "harness train": "tests/k8s/test_training.py launches the same with fewer steps",

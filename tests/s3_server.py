@@ -46,7 +46,7 @@ def s3_server(context: RunContext, folder: Path, host: str = "127.0.0.1") -> Ite
     """Serve an empty folder while the block runs."""
     version = pinned("simulation", "versitygw")
     gateway = program(Module("versitygw", PATH, version, {"versitygw": f"{PATH}/cmd/versitygw"}), context)
-    access, secret = "tests", secrets.token_hex(16)
+    access, secret = f"TESTS{secrets.token_hex(8)}", secrets.token_hex(16)
     (folder / "s3").mkdir()
     with (folder / "s3.log").open("wb") as log:
         process = subprocess.Popen(

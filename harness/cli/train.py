@@ -81,6 +81,20 @@ def train(
         Path | None,
         typer.Option(metavar="RUN", help="it must end with the weights of this training"),
     ] = None,
+    upload: Annotated[
+        str | None,
+        typer.Option(
+            metavar="s3://BUCKET/PREFIX",
+            help="send the run there when the training has ended, each file verified; keys are AWS_… of this "
+            "environment or of --secret",
+        ),
+    ] = None,
+    resume_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="s3://BUCKET/PREFIX", help="bring back a run that --upload sent, and go on with it"
+        ),
+    ] = None,
     print_manifests: Annotated[
         bool, typer.Option("--print-manifests", help="print what `kubectl apply -f -` takes, launch nothing")
     ] = False,
@@ -142,6 +156,8 @@ def train(
         secrets=tuple(map(wanted, secret or ())),
         reach=reach,
         same_as=None if same_as is None else training.weights_of(same_as, runs_dir or Path("runs")),
+        upload=upload,
+        resume_from=resume_from,
     )
     settings = load(
         cluster_name=cluster_name,

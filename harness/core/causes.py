@@ -228,6 +228,8 @@ CauseId = Literal[
     "training.data_repeated",
     "training.rank_with_other_seed",
     "training.resume_differs",
+    "training.resume_from_failed",
+    "training.upload_failed",
     "tracker.not_ready",
     "tracker.key_rejected",
     "tracker.disk_full",

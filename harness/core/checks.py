@@ -56,6 +56,7 @@ CheckId = Literal[
     "training-curve",
     "training-data",
     "training-resume",
+    "training-upload",
     "tracker-kept",
     "evidence",
     "disturbances",

@@ -37,7 +37,13 @@ from harness.evidence.tracker_records import (
     TrackerRun,
     TrackerSummary,
 )
-from harness.evidence.training_records import AUDIT, TrainingAudit
+from harness.evidence.training_records import (
+    AUDIT,
+    RESUMED_FROM,
+    UPLOAD,
+    TrainingAudit,
+    TrainingTransfer,
+)
 from harness.evidence.truth_records import TruthColumns, TruthLine, TruthStart
 from harness.evidence.typed_objects import typed
 
@@ -140,6 +146,14 @@ class Bundle:
     @cached_property
     def training_audit(self) -> TrainingAudit | None:
         return self._document(AUDIT, TrainingAudit)
+
+    @cached_property
+    def training_upload(self) -> TrainingTransfer | None:
+        return self._document(UPLOAD, TrainingTransfer)
+
+    @cached_property
+    def training_resumed_from(self) -> TrainingTransfer | None:
+        return self._document(RESUMED_FROM, TrainingTransfer)
 
     @cached_property
     def recorded_verdict(self) -> Verdict | None:

@@ -101,6 +101,10 @@ class Launch(Record):
     """Of a training: the bundle whose weights it must end with."""
     same_as_weights: str | None = None
     """SHA-256 of these weights."""
+    upload: str | None = None
+    """Of a training: the s3://BUCKET/PREFIX that its run must be in at the end."""
+    resume_from: str | None = None
+    """Of a training: the s3://BUCKET/PREFIX whose run it must go on with."""
 
     @property
     def tracked_as(self) -> str | None:

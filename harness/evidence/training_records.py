@@ -1,4 +1,6 @@
-"""training-audit.json: what a training left on its disk, as harness/workers/training/audit.py found it."""
+"""training-*.json: what a training left on its disk (harness/workers/training/audit.py), and what of it was
+sent to S3 storage or brought back (transfer.py).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,10 @@ from typing import Any
 from harness.evidence.record import Record
 
 AUDIT = "training-audit.json"
+UPLOAD = "training-upload.json"
+RESUMED_FROM = "training-resumed-from.json"
+TRANSFER_SECRET = "training-transfer"  # noqa: S105 - its name
+"""The Secret of a launch with the keys for a transfer. The harness deletes it when the transfer has ended."""
 
 
 class TrainedCheckpoint(Record):
@@ -68,3 +74,31 @@ class TrainingAudit(Record):
     entropy: KnownEntropy | None = None
     unchanged: list[str] | None = None
     """Weights that are the same in the first and the last checkpoint. None: there are no two."""
+
+
+class TransferredCheckpoint(Record):
+    """A checkpoint whose files were compared with its manifest, byte by byte."""
+
+    name: str
+    step: int
+    files: int
+    """Its files with the manifest."""
+    bytes: int
+    sent: int = 0
+    """Bytes that this upload sent; the others were there."""
+
+
+class TrainingTransfer(Record):
+    """What was sent to a prefix of a bucket, or brought back from it."""
+
+    error: str | None = None
+    """Why it failed. The bucket or the volume may have a part of it."""
+    version: int = 0
+    url: str = ""
+    run: str = ""
+    checkpoints: list[TransferredCheckpoint] = []
+    """By step."""
+    torn: list[str] = []
+    """What is wrong with checkpoints that were not transferred."""
+    best: str | None = None
+    """The checkpoint that best.txt names. None where it was not transferred."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from harness.core.clock import seconds
 from harness.evidence.objects import ObjectState, changed_by, items, mapping
+from harness.evidence.training_records import TRANSFER_SECRET
 from harness.judge import deletion, elastic
 from harness.judge.case import Case
 from harness.judge.change import STATUS, SYSTEM_PODS, Change, title, when
@@ -170,6 +171,8 @@ def _deleted(case: Case) -> Iterator[Change]:
         if any(first.get(owner, state.version + 1) <= state.version for owner in owners):
             continue
         if kind == "jobset" and state.uid == case.launch.uid and deletion.by_torchrun_controller(case):
+            continue
+        if kind == "secret" and state.name == TRANSFER_SECRET:
             continue
         if kind in {"pod", "job"} and not _by_somebody(case, kind, state):
             continue

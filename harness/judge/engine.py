@@ -35,6 +35,7 @@ from harness.judge import (
     tracker,
     training,
     training_data,
+    training_upload,
     unification,
     user_checks,
     worlds,
@@ -109,6 +110,7 @@ CHECKS: dict[CheckId, Judge] = {
     "training-curve": training.curve,
     "training-data": training_data.data,
     "training-resume": training_data.resume,
+    "training-upload": training_upload.check,
     "tracker-kept": lambda facts: tracker.kept(facts.case, facts.truths, facts.findings),
     "evidence": lambda facts: launching.evidence(facts.case),
     "disturbances": lambda facts: disturbances.judged(facts.case, _in_time(facts)),
@@ -118,7 +120,7 @@ CHECKS: dict[CheckId, Judge] = {
 
 TELLING = (
     *("netcheck", "reports", "acceptance", "completed", "rank-exit", "run-exists", "no-lost-points"),
-    *("training-checkpoints", "training-best", "training-data"),
+    *("training-checkpoints", "training-best", "training-data", "training-upload"),
 )
 """Checks that say why a verdict is PASS."""
 

@@ -131,6 +131,11 @@ class Facts:
         return launch is not None and launch.training
 
     @property
+    def _upload(self) -> bool:
+        launch = self.bundle.manifest.launch if self.bundle.manifest else None
+        return launch is not None and launch.upload is not None
+
+    @property
     def _accounts(self) -> list[str]:
         launch = self.bundle.manifest.launch if self.bundle.manifest else None
         return launch.accounts if launch else []
@@ -149,6 +154,7 @@ class Facts:
             "netcheck": self._netcheck is not None,
             "acceptance": self._acceptance is not None,
             "training": self._training,
+            "upload": self._upload,
             "torchrun": self._torchrun,
             "keys": self.tracked and "keys" in self._accounts,
         }

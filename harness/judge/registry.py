@@ -41,11 +41,11 @@ class Entry:
     passes_with: Need | None = None
     """Without it, the check can fail and cannot pass."""
     applies: Literal[
-        "always", "tracked", "processes", "netcheck", "acceptance", "training", "torchrun", "keys"
+        "always", "tracked", "processes", "netcheck", "acceptance", "training", "upload", "torchrun", "keys"
     ] = "always"
     """To which launches: all, those whose ranks log with Pluto, those whose processes were recorded, those in
-    whose pods netcheck or acceptance tests run, those of a trainer, those of a TorchrunJob, those whose
-    recorder accounts for keys.
+    whose pods netcheck or acceptance tests run, those of a trainer, those with --upload, those of a
+    TorchrunJob, those whose recorder accounts for keys.
 
     For other launches the check is not listed.
     """

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from harness.core.causes import CauseId
-from harness.evidence.training_records import AUDIT
+from harness.evidence.training_records import AUDIT, RESUMED_FROM
 from harness.evidence.truth_records import TruthRow, TruthStart
 from harness.judge.case import names
 from harness.judge.elastic import RANKS
@@ -90,7 +90,12 @@ def data(facts: Facts) -> Finding:
 
 
 def resume(facts: Facts) -> Finding:
-    """Check `training-resume`: a step that was made twice had the same values both times, to the bit."""
+    """Check `training-resume`: a step that was made twice had the same values both times, to the bit.
+
+    With --resume-from, the first step is the one after the checkpoint that was brought back.
+    """
+    if (other := _not_resumed(facts)) is not None:
+        return other
     cuda = (
         facts.bundle.training_audit is not None
         and facts.bundle.training_audit.options.get("device") == "cuda"
@@ -119,6 +124,21 @@ def resume(facts: Facts) -> Finding:
     if not twice:
         return passed("training-resume", "no step was made twice")
     return passed("training-resume", f"{twice} values of steps that were made again are equal to the bit")
+
+
+def _not_resumed(facts: Facts) -> Finding | None:
+    """Return what is wrong with the start of a training that was to go on with a run of S3 storage."""
+    url, brought = facts.case.launch.resume_from, facts.bundle.training_resumed_from
+    if url is None:
+        return None
+    if brought is None or brought.error or not brought.checkpoints:
+        return unknown("training-resume", f"the bundle has no record of what was brought back from {url}")
+    rows, step = facts.truths[0].rows.get(RANKS, NONE), max(one.step for one in brought.checkpoints)
+    if rows and min(rows) != step:
+        text = f"the run from {url} stands at step {step}, and the first step here is {min(rows)}"
+        refs = [RESUMED_FROM, "truth/0.jsonl"]
+        return found("training-resume", "training.resume_from_failed", text, ranks=[0], evidence=refs)
+    return None
 
 
 def _seen(facts: Facts, step: int, world: int) -> dict[int, Taken | None]:

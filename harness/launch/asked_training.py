@@ -14,6 +14,7 @@ from harness.launch import claims
 from harness.launch.names import LOCAL_IMAGE
 from harness.launch.user_secrets import Wanted
 from harness.workers.training import options
+from harness.workers.training.object_store import located
 
 PORT = 29500
 SMOKE = "--epochs 2 --batch 256 --samples 4096 --features 128 --classes 4 --lr 3e-3 --seed 42"
@@ -78,9 +79,14 @@ class Asked:
     """How far above the known entropy of the texts the loss may end, as a fraction. None: any."""
     same_as: tuple[str, str] | None = None
     """A bundle, and the digest of the weights that this training must end with, which are that one's."""
+    upload: str | None = None
+    """s3://BUCKET/PREFIX that the run is sent to when the training has ended."""
+    resume_from: str | None = None
+    """s3://BUCKET/PREFIX of a run that is brought back before the training."""
 
     def __post_init__(self) -> None:
         claims.check(self.volumes, self.storage_class, self.claims_namespace, existing=False)
+        self._transferable()
         for name in ("run", "volumes"):
             value = getattr(self, name)
             if value is not None and (not value or "/" in value or value.startswith(".")):
@@ -137,6 +143,16 @@ class Asked:
                 f"--max-replicas: {self.replicas} or more are expected, as --replicas says; found {most}"
             )
 
+    def _transferable(self) -> None:
+        """Refuse what names no storage, or has nothing to transfer. Raises UsageError."""
+        for option, url in self.transfers():
+            if self.smoke:
+                raise UsageError(f"{option} is about checkpoints, and the smoke test writes none")
+            try:
+                located(url)
+            except ValueError as error:
+                raise UsageError(f"{option}: {error}", hint="the prefix is the folder of one run") from None
+
     def _understood(self) -> None:
         """Refuse what the trainer would refuse in every pod, again and again. Raises UsageError."""
         own = self._own()
@@ -148,6 +164,12 @@ class Asked:
 
     def _parsed(self) -> argparse.Namespace:
         return options.sensible(options.parser(_Refusing), [*self._own(), *self.options])
+
+    def transfers(self) -> list[tuple[Literal["--upload", "--resume-from"], str]]:
+        """Return the options that name S3 storage, with their URLs."""
+        found: list[tuple[Literal["--upload", "--resume-from"], str | None]]
+        found = [("--upload", self.upload), ("--resume-from", self.resume_from)]
+        return [(option, url) for option, url in found if url is not None]
 
     @property
     def hub_model(self) -> str | None:

@@ -116,7 +116,8 @@ def _of_training(workload: Workload) -> dict[str, Any]:
     """Return what a launch says of a training whose checkpoints will be audited."""
     if not isinstance(workload, Training) or workload.asked.smoke:
         return {}
-    same, weights = workload.asked.same_as or (None, None)
     asked = workload.asked
+    same, weights = asked.same_as or (None, None)
     found = {"training": True, "reach": asked.reach, "same_as": same, "same_as_weights": weights}
-    return found | {"max_nodes": asked.max_replicas}
+    transfers = {"upload": asked.upload, "resume_from": asked.resume_from}
+    return found | transfers | {"max_nodes": asked.max_replicas}

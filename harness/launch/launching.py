@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +15,7 @@ from harness.core.kubernetes import NOT_SERVED, Kube
 from harness.core.progress import Progress
 from harness.evidence.schema import Expected
 from harness.evidence.tracker_records import TrackerSummary
+from harness.evidence.training_records import UPLOAD
 from harness.evidence.writer import BundleWriter
 from harness.launch.training import Training
 from harness.launch.training_audit import FILE, audit
@@ -68,6 +70,17 @@ class Launching:
         """Record what a training left on its disk."""
         assert isinstance(self.workload, Training)
         self.writer.text(FILE, audit(self.workload, self.surroundings, progress))
+
+    def upload(self, ended: bool) -> None:
+        """Record what of the run was sent to the storage of --upload. `ended`: whether the ranks have."""
+        assert isinstance(self.workload, Training)
+        document = json.dumps({"error": "the ranks had not ended, so nothing was sent"})
+        if ended:
+            try:
+                document = self.workload.upload(self.surroundings)
+            except (HarnessError, ApiException, NOT_SERVED) as error:
+                document = json.dumps({"error": f"{error}"})
+        self.writer.text(UPLOAD, document)
 
     def collect_tracker(self) -> None:
         """Record what the tracker has of this launch. A tracker that does not answer is recorded too."""

@@ -20,7 +20,9 @@ from harness.context import RecordedContext, RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.lookup import opened
-from harness.launch import claims, hub, user_secrets
+from harness.evidence.objects import mapping
+from harness.evidence.training_records import RESUMED_FROM
+from harness.launch import claims, hub, training_transfer, user_secrets
 from harness.launch.applying import apply
 from harness.launch.asked_training import PORT, Asked
 from harness.launch.indexed_job import IndexedJobWorkload
@@ -28,10 +30,10 @@ from harness.launch.names import RESTARTS, TRAINING
 from harness.launch.plain import PlainWorkload
 from harness.launch.pod_options import PodOptions, by_reference
 from harness.launch.statefulset import StatefulSetWorkload
+from harness.launch.training_pod import Volumes
 from harness.launch.user_secrets import HF_KEY, HF_TOKEN, UserSecret
 from harness.launch.workload import Handle, Record, Surroundings
 from harness.provision.cluster import SharedFolder
-from harness.provision.images import scripts
 from harness.provision.images.etcd import etcd_image
 from harness.provision.source.programs import pinned
 from harness.settings import Settings
@@ -69,6 +71,9 @@ class Training:
             claims.check(asked.volumes, asked.storage_class, asked.claims_namespace, existing)
         if existing and asked.data is not None:
             raise UsageError("--data is for kind: put the texts into datasets-pvc of the cluster yourself")
+        if not asked.secrets:  # otherwise a Secret of the cluster may hold the keys
+            for option, url in asked.transfers():
+                training_transfer.check(option, url, training_transfer.keys_of((), option))
 
     def provide(self, context: RunContext) -> Iterable[str]:
         """Return the image of etcd where the launch brings its own."""
@@ -82,20 +87,23 @@ class Training:
         Raises UsageError.
         """
         super().install(kube, context)  # type: ignore[misc] # of PlainWorkload
-        secrets = self._secrets(kube, context)
-        if (model := self.asked.hub_model) is not None:
+        asked, secrets = self.asked, self._secrets(kube, context)
+        if (model := asked.hub_model) is not None:
             tokens = [value for one in secrets if one.name == HF_TOKEN for value in one.values]
             hub.check(model, next(iter(tokens), None), context.progress)
+        for option, url in asked.transfers():
+            keys = training_transfer.keys_of(secrets, option)
+            _redact(context, training_transfer.credentials(keys))
+            if asked.secrets:
+                training_transfer.check(option, url, keys)
         self._claimed(kube)
-        if self.asked.storage_class and not self.asked.smoke:
-            claims.prove_class(kube, self.asked.storage_class)
+        if asked.storage_class and not asked.smoke:
+            claims.prove_class(kube, asked.storage_class)
 
     def _secrets(self, kube: Kube, context: RunContext) -> list[UserSecret]:
         """Return the user's Secrets, which the redactor knows from here on. Raises UsageError."""
         found = user_secrets.read(kube, self.asked.secrets)
-        if isinstance(context, RecordedContext):
-            for value in (value for one in found for value in one.values):
-                context.writer.redactor.add(value)
+        _redact(context, (value for one in found for value in one.values))
         return found
 
     def _claimed(self, kube: Kube) -> list[claims.Claimed]:
@@ -128,6 +136,45 @@ class Training:
         _, shared = self.volumes(surroundings)
         template = document["spec"]["template"]
         use(template["spec"], shared, template["metadata"]["labels"])
+        if (keys := self._keys_secret(surroundings)) is not None:
+            container = template["spec"]["containers"][0]
+            named = container.get("envFrom") or []
+            container["envFrom"] = [e for e in named if mapping(e, "secretRef").get("name") != keys.name]
+
+    def _keys_secret(self, surroundings: Surroundings) -> UserSecret | None:
+        """Return the Secret that only the transfers get, or None."""
+        if not self.asked.transfers():
+            return None
+        return training_transfer.source_of(self._secrets(surroundings.kube, surroundings.context))
+
+    def of_pods(self, surroundings: Surroundings) -> Volumes:
+        """Return the volumes of the ranks for another pod, and where it may run."""
+        _, shared = self.volumes(surroundings)
+        return Volumes(shared.mounts, shared.one_node, self.pod_spec)  # type: ignore[attr-defined] # of PlainWorkload
+
+    def upload(self, surroundings: Surroundings) -> str:
+        """Send the run to the storage of --upload. Return what was sent, or the error, as a JSON document."""
+        assert self.asked.upload is not None
+        keys = self._transfer_keys("--upload", surroundings)
+        place = (self.of_pods(surroundings), surroundings, surroundings.context.progress)
+        return training_transfer.upload(self.asked.run, self.asked.upload, keys, *place)
+
+    def _transfer_keys(self, option: training_transfer.Option, at: Surroundings) -> training_transfer.Keys:
+        return training_transfer.keys_of(self._secrets(at.kube, at.context), option)
+
+    def _bring_back(self, surroundings: Surroundings, record: Record) -> None:
+        """Bring the run of --resume-from back, once.
+
+        Raises HarnessError, cause training.resume_from_failed.
+        """
+        url, context = self.asked.resume_from, surroundings.context
+        if url is None:
+            return
+        if isinstance(context, RecordedContext) and (context.writer.path / RESUMED_FROM).exists():
+            return  # the launch is submitted again after an error of the API server
+        keys = self._transfer_keys("--resume-from", surroundings)
+        place = (self.of_pods(surroundings), surroundings, context.progress)
+        record(RESUMED_FROM, training_transfer.bring_back(self.asked.run, url, keys, *place))
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
         """Make the volumes, bring the texts, then apply the workload. Raises HarnessError, cause launch.*."""
@@ -144,10 +191,13 @@ class Training:
                     shutil.copy(path, there)
         if self.asked.brings_etcd:
             made += etcd(etcd_image(surroundings.context), surroundings.namespace)
+        keys = self._keys_secret(surroundings)
         for secret in self._secrets(surroundings.kube, surroundings.context):
-            apply(surroundings.kube, secret.copy(surroundings.namespace))
+            if keys is None or secret.name != keys.name:
+                apply(surroundings.kube, secret.copy(surroundings.namespace))
         for document in made:
             apply(surroundings.kube, document)
+        self._bring_back(surroundings, record)
         return super().submit(surroundings, record)  # type: ignore[misc,no-any-return] # of PlainWorkload
 
     def clean(self, surroundings: Surroundings) -> None:
@@ -203,6 +253,13 @@ def etcd(image: str, namespace: str | None = None) -> list[Object]:
     return [service, pod]
 
 
+def _redact(context: RunContext, values: Iterable[str]) -> None:
+    """Have the bundle's redactor replace these values."""
+    if isinstance(context, RecordedContext):
+        for value in values:
+            context.writer.redactor.add(value)
+
+
 def weights_of(run: Path, runs_dir: Path) -> tuple[str, str]:
     """Return a bundle's name, and the digest of the weights that it ended with. Raises UsageError."""
     bundle = opened(run, runs_dir)
@@ -232,6 +289,11 @@ def manifests(asked: Asked, of_pods: PodOptions | None = None, pull_secret: str 
     """
     if asked.kind == "statefulset" and not asked.smoke and asked.max_replicas is None:
         asked = replace(asked, max_replicas=max(MOST_REPLICAS, asked.replicas))
+    for option, _ in asked.transfers():
+        raise UsageError(
+            f"{option} transfers from a pod of the launch, and printed manifests have none: leave it out",
+            hint="`harness train` without --print-manifests takes it",
+        )
     made = (of_pods or PodOptions()).applied(workload(asked))
     check_tracking(made.envs)
     document, comment = by_reference(copy.deepcopy(made.document), made)
@@ -311,8 +373,3 @@ def on_one_node(pod: Object, labels: Object) -> None:
     beside = pod.setdefault("affinity", {}).setdefault("podAffinity", {})
     beside.setdefault("requiredDuringSchedulingIgnoredDuringExecution", []).append(term)
     pod.pop("topologySpreadConstraints", None)
-
-
-def script_volumes(surroundings: Surroundings) -> list[Object]:
-    """Return the volumes of changed scripts of the worker image."""
-    return scripts.volumes(surroundings.scripts) if surroundings.scripts else []

@@ -13,12 +13,13 @@ PACKAGE = "harness.torchrun_sync.pod"
 SHARED = "harness.workers.own_processes"
 RECEIVER = ("frames", "entries", "files", "incoming", "writer", "store", "control", "receiver")
 S3 = ("files", "s3")
+OBJECT_STORE = "harness.workers.training.object_store"
 SUPERVISOR = ("entries", "files", "control", "supervisor")
 _RUN = """
 import sys, types
 def run(sources, arguments):
-    names = "harness harness.workers harness.torchrun_sync harness.torchrun_sync.pod".split()
-    for name in names:
+    names = "harness harness.workers harness.workers.training harness.torchrun_sync harness.torchrun_sync.pod"
+    for name in names.split():
         sys.modules[name] = types.ModuleType(name)
         sys.modules[name].__path__ = []
     for name, source in sources:
@@ -45,8 +46,8 @@ run(json.loads(zlib.decompress(came)), sys.argv[3:])
 )
 
 
-def _packed(modules: Sequence[str]) -> bytes:
-    names = [SHARED, *(f"{PACKAGE}.{name}" for name in modules)]
+def _packed(modules: Sequence[str], shared: str = SHARED) -> bytes:
+    names = [shared, *(f"{PACKAGE}.{name}" for name in modules)]
     sources = [(name, _source(*name.split(".")[1:])) for name in names]
     return zlib.compress(json.dumps(sources).encode(), 9)
 
@@ -77,12 +78,12 @@ def supervised(command: Sequence[str], root: str, control: str, *, start_seconds
 
 def s3_fetch(url: str, root: str, ready: str, seconds: int) -> list[str]:
     """Return the command that brings a workspace from S3 to `root`, and prints the digest of what came."""
-    return [*_carried(S3), url, root, ready, str(seconds)]
+    return [*_carried(S3, OBJECT_STORE), url, root, ready, str(seconds)]
 
 
-def _carried(modules: Sequence[str]) -> list[str]:
+def _carried(modules: Sequence[str], shared: str = SHARED) -> list[str]:
     # No `$` may be in it: Kubernetes makes one of two in a container's command.
-    packed = base64.b64encode(_packed(modules)).decode()
+    packed = base64.b64encode(_packed(modules, shared)).decode()
     text = f"{_RUN}\nimport base64, json, zlib\n"
     text += f"run(json.loads(zlib.decompress(base64.b64decode({packed!r}))), sys.argv[1:])"
     return ["python3", "-c", text]

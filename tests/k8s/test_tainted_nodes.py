@@ -104,7 +104,9 @@ def test_collectives_are_tested_there(there: Settings, tolerating: PodOptions) -
 
 
 def test_a_training_runs_there(harness_settings: Settings, tolerating: PodOptions) -> None:
-    asked = Asked(replicas=2, smoke=True, memory="2Gi")
+    """Contract: ranks and the pod that audits their checkpoints tolerate the taint."""
+    model = ("--width", "32", "--layers", "1", "--context", "64", "--batch", "64", "--micro-batch", "16")
+    asked = Asked(replicas=2, memory="2Gi", options=(*model, "--max-steps", "12"))
     passed(launched(tolerating.applied(training.workload(asked)), harness_settings))
 
 

@@ -7,6 +7,7 @@
         manifest.json                 size and SHA-256 of each file, world size, losses
     OUT/RUN/best                      a link to the one with the lowest validation loss
     OUT/RUN/best.txt                  its name, for copies that lose links, as those of `kubectl cp`
+    OUT/RUN/trackers/id               a random name of the run (trackers.py)
 
 Every rank writes its files into a folder whose name begins with a dot, and flushes them to the disk. Rank 0
 writes the manifest last, and renames the folder. So a folder without a manifest, or whose files are not what
@@ -31,6 +32,8 @@ from typing import Any
 VERSION = 1
 MANIFEST = "manifest.json"
 BEST, BEST_NAME = "best", "best.txt"
+TRACKERS, IDENTITY = "trackers", "id"
+"""In the run's folder: the folder of trackers.py, and in it what names the run in the trackers."""
 KEPT = 2
 """Checkpoints that are kept at least. The newest may turn out to be torn."""
 

@@ -22,9 +22,6 @@ from .mlflow_client import Mlflow
 from .pluto_client import Pluto
 from .sender import Client, Point, Sender
 
-FOLDER, IDENTITY = "trackers", "id"
-"""In the run's folder: what names the run in the trackers, and points that wait for the next attempt."""
-
 
 class Trackers:
     """Logs one rank's values."""
@@ -46,7 +43,7 @@ class Trackers:
         `folder`: of the run, on the disk that all ranks share. `share` returns rank 0's value on every rank.
         `seconds`: the limit for all waits in a row for a tracker that does not answer.
         """
-        self._folder, self._rank, self._say = folder / FOLDER, rank, say
+        self._folder, self._rank, self._say = folder / checkpoint.TRACKERS, rank, say
         identity = share(_identity(self._folder) if rank == 0 else None)
         self._number, self._told = 0, False
         # Before Pluto's client is imported: it takes the process's own stdout.
@@ -171,7 +168,7 @@ def _wanted(say: Callable[[str], None]) -> list[type[Pluto] | type[Mlflow]]:
 def _identity(folder: Path) -> str:
     """Return what names this run in the trackers, the same in every attempt. For rank 0 alone."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / IDENTITY
+    path = folder / checkpoint.IDENTITY
     if not path.is_file():
         partial = path.with_suffix(".partial")
         partial.write_text(secrets.token_hex(8))

@@ -211,6 +211,16 @@ def test_a_secret_that_is_deleted_while_the_ranks_train_does_no_harm(judged: Jud
     assert "Secret pluto was deleted" in told(verdict).explanation
 
 
+def test_the_keys_of_a_transfer_are_deleted_by_the_harness(judged: Judged) -> None:
+    """Contract: what the harness deletes itself is no disturbance."""
+    job = bundles.healthy()
+    job.see("secret", 0.5, inside("Secret", "training-transfer"), "ADDED")
+    job.see("secret", 2, inside("Secret", "training-transfer"), "DELETED")
+    verdict = judged(job)
+    assert verdict.verdict == "PASS"
+    assert "training-transfer" not in told(verdict).explanation
+
+
 def queue(job: bundles.Job, when: float, quota: int, manager: str) -> None:
     local = inside("LocalQueue", bundles.QUEUE, {"clusterQueue": "cluster-queue"})
     job.see("localqueue", 0.1, local, "ADDED")

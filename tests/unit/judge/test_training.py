@@ -13,7 +13,7 @@ import bundles
 import pytest
 
 from harness.evidence.schema import Check
-from harness.evidence.training_records import AUDIT
+from harness.evidence.training_records import AUDIT, RESUMED_FROM, UPLOAD
 from harness.evidence.truth_records import TruthRow, TruthStart
 from harness.judge import judge
 from harness.judge.training_data import taken
@@ -86,7 +86,10 @@ def checked(tmp_path: Path) -> Callable[..., dict[str, Check]]:
     numbers = count()
 
     def checked_(
-        truth: dict[int, list[Any]] | None = None, said: dict[str, Any] | None = None, **launch: Any
+        truth: dict[int, list[Any]] | None = None,
+        said: dict[str, Any] | None = None,
+        beside: dict[str, Any] | None = None,
+        **launch: Any,
     ) -> dict[str, Check]:
         job = bundles.healthy()
         assert job.manifest is not None
@@ -103,6 +106,8 @@ def checked(tmp_path: Path) -> Callable[..., dict[str, Check]]:
         bundle = job.write(tmp_path / f"bundle{next(numbers)}")
         if said is not None:
             (bundle.path / AUDIT).write_text(json.dumps(said))
+        for name, document in (beside or {}).items():
+            (bundle.path / name).write_text(json.dumps(document))
         return {check.name: check for check in judge(bundle).checks}
 
     return checked_
@@ -382,3 +387,73 @@ def test_a_superseded_step_may_have_the_value_of_an_earlier_world(scaled_down: A
     assert scaled_down(seen={(metric, 3): 7.5}, before={(metric, 3): 7.5})["values"].result == "PASS"
     found = scaled_down(seen={(metric, 1): 7.5}, before={(metric, 1): 7.5})
     assert found["values"].cause == "unification.wrong_value", "the world after it did not make step 1 again"
+
+
+URL = "s3://runs/llama"
+
+
+def transfer(**changed: Any) -> dict[str, Any]:
+    """Return what the upload of the audited run says."""
+    each = [{"name": f"epoch-{e}", "step": 3 * e, "files": 4, "bytes": 100, "sent": 100} for e in (1, 2)]
+    whole = {"version": 1, "url": URL, "run": "train", "checkpoints": each, "torn": [], "best": "epoch-2"}
+    return whole | changed
+
+
+def test_an_upload_that_has_the_run_passes(checked: Any) -> None:
+    """Contract: the check names what was verified where, and only launches with --upload have it."""
+    found = checked(said=audit(), beside={UPLOAD: transfer()}, upload=URL)["training-upload"]
+    assert found.result == "PASS"
+    assert (
+        f"2 checkpoints at {URL}, read back and equal to the manifests: epoch-1, epoch-2" in found.explanation
+    )
+    assert "200 bytes, 200 of them sent now" in found.explanation
+    assert "training-upload" not in checked(said=audit())
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"error": "there is no bucket"}, "there is no bucket"),
+        ({"checkpoints": transfer()["checkpoints"][:1]}, "epoch-2 was not sent"),
+        ({"torn": ["epoch-3: model is missing"]}, "epoch-3: model is missing, and was not sent"),
+        ({"best": None}, "`best` is epoch-2 on the volume, and None was sent"),
+        ({"url": "s3://other/b"}, "'train' was sent to s3://other/b"),
+        ({"run": "another"}, "'another' was sent"),
+    ],
+)
+def test_a_failed_upload_is_its_own_cause(checked: Any, changed: dict[str, Any], says: str) -> None:
+    """Contract: it is no PASS, and what was proved of the training stays proved."""
+    found = checked(said=audit(), beside={UPLOAD: transfer(**changed)}, upload=URL)
+    upload = found.pop("training-upload")
+    assert (upload.result, upload.cause) == ("FAIL", "training.upload_failed")
+    assert says in upload.explanation
+    assert "What the other checks found of the training stands" in upload.explanation
+    assert {check.result for name, check in found.items() if name.startswith("training-")} == {"PASS"}
+
+
+def test_an_upload_that_nothing_is_known_of_is_no_pass(checked: Any) -> None:
+    assert checked(said=audit(), upload=URL)["training-upload"].result == "UNKNOWN"
+    without = checked(beside={UPLOAD: transfer()}, upload=URL)["training-upload"]
+    assert without.result == "UNKNOWN"
+
+
+@pytest.mark.parametrize(
+    ("brought", "result", "cause"),
+    [
+        (transfer(checkpoints=[{"name": "epoch-1", "step": 3, "files": 4, "bytes": 1}]), "PASS", None),
+        (transfer(), "FAIL", "training.resume_from_failed"),
+        (None, "UNKNOWN", None),
+        ({"error": "it was cut"}, "UNKNOWN", None),
+    ],
+)
+def test_a_training_goes_on_where_the_run_stands_that_was_brought_back(
+    checked: Any, brought: dict[str, Any] | None, result: str, cause: str | None
+) -> None:
+    """Contract: a training that began anew beside what was brought back is no PASS."""
+    truth = {
+        rank: rows(rank, lambda step, rank=rank: mine(step, rank), LOSSES, range(3, STEPS))
+        for rank in range(RANKS)
+    }
+    beside = {} if brought is None else {RESUMED_FROM: brought}
+    found = checked(truth, audit(), beside, resume_from=URL)["training-resume"]
+    assert (found.result, found.cause) == (result, cause)

@@ -1,0 +1,185 @@
+"""One pod beside the ranks of a training, with their volumes, that runs a program and prints its result.
+
+It has no label of the launch and is none of its ranks. It runs where they may: with their tolerations, node
+selector, node affinity and security context.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
+from urllib3.exceptions import HTTPError
+
+from harness.core.errors import HarnessError, WaitError
+from harness.core.kubernetes import Kube, Object
+from harness.core.progress import Progress
+from harness.core.retries import reason_of
+from harness.evidence.objects import items, mapping
+from harness.launch import claims
+from harness.launch.names import NONCE_LABEL
+from harness.launch.workload import Surroundings
+from harness.provision.images import scripts
+
+SERVED_SECONDS = 60.0
+PROGRESS_SECONDS = 10.0
+PLACED = ("tolerations", "nodeSelector", "securityContext", "priorityClassName", "imagePullSecrets")
+"""Fields of the ranks' pods that the pod takes over as they are."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the pod runs."""
+
+    name: str
+    """Of the pod and its container."""
+    words: Sequence[str]
+    does: str
+    """What is awaited, for messages: "the audit of the checkpoints"."""
+    start_seconds: float
+    """Time until its container runs: a node is found, the image is there."""
+    seconds: float
+    """Time that it may run."""
+    writes: bool = False
+    """Whether it writes to the outputs. Otherwise every volume is mounted read-only."""
+    secret: str | None = None
+    """A Secret of the launch's namespace whose keys become its variables."""
+
+
+@dataclass(frozen=True)
+class Volumes:
+    """The volumes of the ranks, and where their pods may run."""
+
+    mounts: Sequence[claims.Mount]
+    one_node: bool
+    """Whether all pods must run on one node."""
+    ranks: Object
+    """The spec of the ranks' pods."""
+
+
+def printed(program: Program, volumes: Volumes, surroundings: Surroundings, progress: Progress) -> str:
+    """Run the program to its end. Return the JSON document that it printed last, or {"error": …}."""
+    kube, namespace = surroundings.kube, surroundings.namespace
+    try:
+        _made(kube, pod(program, volumes, surroundings))
+        phase = _ended(kube, namespace, program, progress)
+        text = _log(kube, namespace, program)
+    except (ApiException, HTTPError) as error:
+        return _failed(reason_of(error))
+    except HarnessError as error:
+        return _failed(f"{error}")
+    document = next((line for line in reversed(text.splitlines()) if line.startswith("{")), "")
+    try:
+        json.loads(document)
+    except ValueError:
+        return _failed(f"its pod has {phase.lower()} and printed {text.strip()[-300:]!r}")
+    return document + "\n"
+
+
+def pod(program: Program, volumes: Volumes, surroundings: Surroundings) -> Object:
+    """Return the pod."""
+    used = [one if program.writes else replace(one, read_only=True) for one in volumes.mounts]
+    own = (items(volumes.ranks, "containers") or [{}])[0].get("securityContext")
+    container = {
+        "name": program.name.rpartition("-")[2],
+        "image": surroundings.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": list(program.words),
+        "workingDir": "/workspace",
+        "volumeMounts": [*claims.mounts(used), *surroundings.scripts],
+        **({"securityContext": own} if own else {}),
+        **({"envFrom": [{"secretRef": {"name": program.secret}}]} if program.secret else {}),
+    }
+    script_volumes = scripts.volumes(surroundings.scripts) if surroundings.scripts else []
+    spec: Object = {
+        **{name: volumes.ranks[name] for name in PLACED if volumes.ranks.get(name)},
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": int(program.start_seconds + program.seconds),
+        "containers": [container],
+        "volumes": [*claims.pod_volumes(used), *script_volumes],
+    }
+    affinity = _beside(surroundings) if volumes.one_node else {}
+    if not affinity and (theirs := mapping(volumes.ranks, "affinity", "nodeAffinity")):
+        affinity = {"nodeAffinity": theirs}
+    if affinity:
+        spec["affinity"] = affinity
+    if surroundings.pull_secret is not None:
+        ours = [{"name": surroundings.pull_secret}]
+        spec["imagePullSecrets"] = [*(e for e in spec.get("imagePullSecrets") or [] if e not in ours), *ours]
+    metadata = {"name": program.name, "namespace": surroundings.namespace}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+@retry(
+    retry=retry_if_exception(lambda error: isinstance(error, ApiException) and error.status in (500, 503)),
+    stop=stop_after_delay(SERVED_SECONDS),
+    wait=wait_fixed(1),
+    reraise=True,
+)
+def _made(kube: Kube, document: Object) -> None:
+    """Create the pod. What struck the training may have struck a webhook of pods too, which then restarts."""
+    kube.apply(document)
+
+
+def _beside(surroundings: Surroundings) -> Object:
+    """Return the affinity to the node that the ranks ran on: it has the volume. Pods that ended count too."""
+    selector = f"{NONCE_LABEL}={surroundings.nonce}"
+    pods = surroundings.kube.objects("v1", "Pod", surroundings.namespace, selector=selector)
+    names = sorted({pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")})
+    match = {"key": "metadata.name", "operator": "In", "values": names[:1]}
+    required = {"nodeSelectorTerms": [{"matchFields": [match]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}} if names else {}
+
+
+def _ended(kube: Kube, namespace: str, program: Program, progress: Progress) -> str:
+    """Wait for the end of the pod, and report the last line that it printed. Return its phase.
+
+    Raises WaitError.
+    """
+
+    def missing(pods: dict[str, Object], *phases: str) -> str | None:
+        found = pods.get(program.name) or {}
+        phase = mapping(found, "status").get("phase", "not there")
+        return None if phase in phases else f"pod {program.name} is {phase}{_why(found)}"
+
+    def wait(seconds: float, *phases: str) -> None:
+        which = {"seconds": seconds, "namespace": namespace}
+        kube.wait(program.does, "v1", "Pod", lambda pods: missing(pods, *phases), **which)  # type: ignore[arg-type]
+
+    wait(program.start_seconds, "Running", "Succeeded", "Failed")
+    last, waited = "", 0.0
+    while True:
+        try:
+            wait(PROGRESS_SECONDS, "Succeeded", "Failed")
+            break
+        except WaitError as error:
+            waited += PROGRESS_SECONDS
+            if waited > program.seconds:
+                raise WaitError(program.does, error.last_seen, waited) from None
+        lines = _log(kube, namespace, program, tail=1).splitlines()
+        if lines and lines[-1] != last:
+            last = lines[-1]
+            progress(last)
+    found = kube.get("v1", "Pod", program.name, namespace) or {}
+    return str(mapping(found, "status").get("phase", "gone"))
+
+
+def _why(pod: Object) -> str:
+    """Return why a pod does not start, as Kubernetes reports it."""
+    waiting = [mapping(one, "state", "waiting") for one in items(pod, "status", "containerStatuses")]
+    conditions = [one for one in items(pod, "status", "conditions") if one.get("status") == "False"]
+    texts = [one.get("message") or one.get("reason") for one in (*waiting, *conditions)]
+    return "".join(f" ({text})" for text in texts[:1] if text)
+
+
+def _log(kube: Kube, namespace: str, program: Program, tail: int | None = None) -> str:
+    more = {"tail_lines": tail} if tail else {}
+    return str(client.CoreV1Api(kube.dynamic.client).read_namespaced_pod_log(program.name, namespace, **more))
+
+
+def _failed(why: str) -> str:
+    return json.dumps({"error": why}) + "\n"

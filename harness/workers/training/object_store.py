@@ -1,0 +1,298 @@
+"""Objects of one S3 bucket, by the standard library alone.
+
+An image of a job has Python and no S3 client, so requests are signed here (AWS Signature Version 4, as
+docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html says). The environment is that of AWS's
+own tools: VARIABLES. Writes are conditional (`If-None-Match: *`) unless an object may be replaced.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+from xml.etree import ElementTree
+
+KEY_ID, SECRET_KEY, SESSION_TOKEN = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"
+PLACE = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+VARIABLES = (KEY_ID, SECRET_KEY, SESSION_TOKEN, *PLACE)
+TRIES = 4
+REQUEST_SECONDS = 60
+PIECE = 1 << 20
+PART = 16 << 20
+"""Bytes of a part of a large object, at least: S3 takes 10,000 parts, and a request holds one in memory."""
+MAX_PARTS, AT_ONCE = 10_000, 4
+EMPTY = hashlib.sha256(b"").hexdigest()
+_AGAIN = (408, 409, 429)
+"""Status codes of the 4xx range after which a request is repeated: timeout, conflicting writes, too many."""
+
+
+class Failed(Exception):
+    """A request failed. The text has what was expected and what was found, and never a key."""
+
+    def __init__(self, text: str, status: int = 0, code: str = "") -> None:
+        super().__init__(text)
+        self.status, self.code = status, code
+        """HTTP status and S3's error code, 0 and "" where no response came."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """An object of a bucket, as it was listed. `size` in bytes."""
+
+    key: str
+    etag: str
+    size: int
+
+
+def located(url: str) -> tuple[str, str]:
+    """Return bucket and prefix of `s3://BUCKET/PREFIX`; the prefix has no slash at its end.
+
+    Raises ValueError.
+    """
+    scheme, _, rest = url.partition("://")
+    bucket, _, prefix = rest.partition("/")
+    parts = prefix.rstrip("/").split("/")
+    if scheme != "s3" or not bucket or any(part in ("", ".", "..") for part in parts):
+        raise ValueError(f"s3://BUCKET/PREFIX is expected; found {url!r}")
+    return bucket, "/".join(parts)
+
+
+class Bucket:
+    """One bucket, used with the keys of an environment, or without any."""
+
+    def __init__(self, name: str, environment: Mapping[str, str], tries: int = TRIES) -> None:
+        self.name, self.environment, self.tries = name, environment, tries
+        self.region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
+        given = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+        self.endpoint = (given or f"https://s3.{self.region}.amazonaws.com").rstrip("/")
+
+    # -- reading -----------------------------------------------------------------------------------------
+    def items(self, prefix: str, most: int | None = None) -> Iterator[Item]:
+        """Yield the objects whose keys begin with `prefix`. `most` is a limit for one page, which ends it."""
+        query = {"list-type": "2", "prefix": prefix, **({"max-keys": str(most)} if most else {})}
+        while True:
+            with self.request("GET", "", query) as answer:
+                page = ElementTree.fromstring(answer.read())  # noqa: S314 - no entities since expat 2.4
+            for found in page.iterfind("{*}Contents"):
+                text = {part.tag.rpartition("}")[2]: part.text or "" for part in found}
+                yield Item(text["Key"], text["ETag"], int(text["Size"]))
+            token = page.findtext("{*}NextContinuationToken")
+            if not token or most:
+                return
+            query = {**query, "continuation-token": token}
+
+    def read(self, key: str, limit: int) -> bytes:
+        """Return a small object. Raises Failed, also for one of more than `limit` bytes."""
+        pieces: list[bytes] = []
+        size, _ = self.stream(key, pieces.append, pieces.clear, limit)
+        assert size <= limit
+        return b"".join(pieces)
+
+    def digest(self, key: str) -> tuple[int, str]:
+        """Read an object to its end. Return its size in bytes and its SHA-256."""
+        return self.stream(key, lambda _: None, lambda: None)
+
+    def stream(
+        self,
+        key: str,
+        take: Callable[[bytes], object],
+        restart: Callable[[], object],
+        limit: int | None = None,
+    ) -> tuple[int, str]:
+        """Hand an object to `take`, piece by piece. Return its size in bytes and its SHA-256.
+
+        After a connection that broke, `restart` is called and the object is read again from its begin.
+        """
+        for left in reversed(range(self.tries)):
+            found, size = hashlib.sha256(), 0
+            restart()
+            try:
+                with self.request("GET", key) as answer:
+                    wanted = answer.headers.get("Content-Length")
+                    if limit is not None and int(wanted or 0) > limit:
+                        raise Failed(f"{self.url(key)} has {wanted} bytes; {limit} at most are expected")
+                    while piece := answer.read(PIECE):
+                        found.update(piece)
+                        size += len(piece)
+                        take(piece)
+                if wanted is None or size == int(wanted):
+                    return size, found.hexdigest()
+                broken: object = f"it ended after {size} of {wanted} bytes"
+            except (OSError, http.client.HTTPException) as error:
+                broken = error
+            if not left:
+                raise Failed(f"{self.url(key)} could not be read: {broken}")
+            self._pause(left)
+        raise AssertionError("the last try returns or raises")
+
+    # -- writing -----------------------------------------------------------------------------------------
+    def put(self, key: str, body: bytes, *, replace: bool = False) -> None:
+        """Write a small object. Raises Failed with status 412 where the key exists and `replace` is false."""
+        self.request("PUT", key, body=body, headers=_condition(replace)).close()
+
+    def put_file(self, key: str, path: str, size: int) -> None:
+        """Write a file of `size` bytes as a new object, in parts where it is large.
+
+        Raises Failed, with status 412 where the key exists.
+        """
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            if size <= PART:
+                self.put(key, _slice(descriptor, 0, size, path))
+            else:
+                self._put_parts(key, descriptor, path, size)
+        finally:
+            os.close(descriptor)
+
+    def _put_parts(self, key: str, descriptor: int, path: str, size: int) -> None:
+        each = max(PART, -(-size // MAX_PARTS))
+        upload = self._begin(key)
+
+        def send(number: int) -> str:
+            first = (number - 1) * each
+            body = _slice(descriptor, first, min(each, size - first), path)
+            query = {"partNumber": str(number), "uploadId": upload}
+            with self.request("PUT", key, query, body=body) as answer:
+                return str(answer.headers["ETag"])
+
+        pool = ThreadPoolExecutor(AT_ONCE)
+        try:
+            etags = list(pool.map(send, range(1, -(-size // each) + 1)))
+            self._complete(key, upload, etags)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            self._abort(key, upload)
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _begin(self, key: str) -> str:
+        with self.request("POST", key, {"uploads": ""}, body=b"") as answer:
+            page = ElementTree.fromstring(answer.read())  # noqa: S314
+        return f"{page.findtext('{*}UploadId')}"
+
+    def _complete(self, key: str, upload: str, etags: list[str]) -> None:
+        parts = "".join(
+            f"<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>"
+            for number, etag in enumerate(etags, 1)
+        )
+        body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
+        query = {"uploadId": upload}
+        with self.request("POST", key, query, body=body, headers=_condition(replace=False)) as answer:
+            text = answer.read()
+        if code := _code(text):  # S3 answers with 200 before it knows
+            raise Failed(f"{self.url(key)} could not be put together of its parts: {code}", 200, code)
+
+    def _abort(self, key: str, upload: str) -> None:
+        with suppress(Failed):
+            self.request("DELETE", key, {"uploadId": upload}).close()
+
+    def prove_writable(self, key: str) -> None:
+        """Begin a multipart upload of this key and abort it: no object is made. Raises Failed."""
+        self._abort(key, self._begin(key))
+
+    # -- requests ----------------------------------------------------------------------------------------
+    def url(self, key: str) -> str:
+        """Return how messages name an object."""
+        return f"s3://{self.name}/{key}"
+
+    def request(
+        self,
+        method: str,
+        key: str,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Return an open response. A request that fails for a moment is repeated. Raises Failed."""
+        path = quote(f"/{self.name}/{key}" if key else f"/{self.name}", safe="/-_.~")
+        given = query or {}
+        asked = "&".join(f"{quote(name, safe='')}={quote(given[name], safe='')}" for name in sorted(given))
+        url = f"{self.endpoint}{path}" + (f"?{asked}" if asked else "")
+        for left in reversed(range(self.tries)):
+            try:
+                # urlsplit raises ValueError for an endpoint that is no URL
+                signed = self._signed(method, urlsplit(url).path, asked, body or b"")
+                kind = {} if body is None else {"content-type": "application/octet-stream"}
+                request = urllib.request.Request(  # noqa: S310
+                    url, data=body, headers={**signed, **kind, **(headers or {})}, method=method
+                )
+                return urllib.request.urlopen(request, timeout=REQUEST_SECONDS)  # noqa: S310
+            except urllib.error.HTTPError as error:
+                code = ""
+                with suppress(OSError, http.client.HTTPException):
+                    code = _code(error.read())
+                passes = error.code >= 500 or error.code in _AGAIN or code == "RequestTimeout"
+                if not left or not passes:
+                    raise Failed(f"{method} {url}: HTTP {error.code} {code}", error.code, code) from None
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                if not left or isinstance(error, ValueError):
+                    raise Failed(f"{method} {url}: {error}") from None
+            self._pause(left)
+        raise AssertionError("the last try returns or raises")
+
+    def _pause(self, left: int) -> None:
+        time.sleep(2.0 ** (self.tries - left - 1))
+
+    def _signed(self, method: str, path: str, query: str, body: bytes) -> dict[str, str]:
+        key, secret = self.environment.get(KEY_ID), self.environment.get(SECRET_KEY)
+        if not key or not secret:
+            return {}  # a public bucket
+        now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        token = self.environment.get(SESSION_TOKEN)
+        content = hashlib.sha256(body).hexdigest() if body else EMPTY
+        headers = {
+            "host": urlsplit(self.endpoint).netloc,
+            "x-amz-content-sha256": content,
+            "x-amz-date": now,
+            **({"x-amz-security-token": token} if token else {}),
+        }
+        names = ";".join(headers)
+        lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
+        canonical = f"{method}\n{path}\n{query}\n{lines}\n{names}\n{content}"
+        scope = f"{now[:8]}/{self.region}/s3/aws4_request"
+        digest = hashlib.sha256(canonical.encode()).hexdigest()
+        text = f"AWS4-HMAC-SHA256\n{now}\n{scope}\n{digest}"
+        signing = f"AWS4{secret}".encode()
+        for part in scope.split("/"):
+            signing = hmac.new(signing, part.encode(), hashlib.sha256).digest()
+        signature = hmac.new(signing, text.encode(), hashlib.sha256).hexdigest()
+        credential = f"AWS4-HMAC-SHA256 Credential={key}/{scope},SignedHeaders={names},Signature={signature}"
+        return {**headers, "authorization": credential}
+
+
+def _condition(replace: bool) -> dict[str, str]:
+    return {} if replace else {"if-none-match": "*"}
+
+
+def _slice(descriptor: int, first: int, size: int, path: str) -> bytes:
+    """Return bytes of a file. Raises Failed where it is shorter than it was."""
+    pieces, left = [], size
+    while left:
+        piece = os.pread(descriptor, left, first + size - left)
+        if not piece:
+            raise Failed(f"{path} became shorter while it was read")
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
+
+
+def _code(body: bytes) -> str:
+    """Return S3's error code of a response's body, "" where it is no error."""
+    try:
+        found = ElementTree.fromstring(body)  # noqa: S314
+    except ElementTree.ParseError:
+        return ""
+    if found.tag.rpartition("}")[2] != "Error":
+        return ""
+    return f"{found.findtext('{*}Code') or found.findtext('Code') or ''}"

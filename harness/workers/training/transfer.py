@@ -1,0 +1,359 @@
+"""Send a run to S3 storage, or bring one back, each file verified. Prints one JSON document at its end.
+
+    python -m training.transfer up   --run-dir OUT/RUN --url s3://BUCKET/PREFIX
+    python -m training.transfer down --run-dir OUT/RUN --url s3://BUCKET/PREFIX
+
+The prefix holds what OUT/RUN holds: checkpoints (checkpoint.py), best.txt for the link `best`, trackers/id.
+
+up: The files of a checkpoint come first, and each is read back from the bucket and compared with size and
+SHA-256 in the manifest. The manifest comes last. So a manifest in the bucket means that its checkpoint is
+whole. What is there already with the right bytes is not sent again. An object with other bytes is never
+replaced, except best.txt of the same run, which trackers/id tells. Nothing is deleted, and nothing is written
+to the disk.
+
+down: The two newest checkpoints that are whole, and the best one, into a folder beside OUT/RUN that is
+renamed when everything in it was verified. An OUT/RUN that exists is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from . import checkpoint
+from .checkpoint import BEST_NAME, IDENTITY, MANIFEST, TRACKERS, Manifest, Torn
+from .object_store import Bucket, Failed, Item, located
+
+VERSION = 1
+OWNER = f"{TRACKERS}/{IDENTITY}"
+"""The random name of the run. Its object tells to which run a prefix belongs."""
+MANIFEST_BYTES, SMALL_BYTES = 64 << 20, 4096
+"""Largest size of a manifest, and of best.txt and trackers/id."""
+Found = dict[str, Any]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Local:
+    """One file to send: its key below the prefix, and what its object must be."""
+
+    name: str
+    path: Path
+    size: int
+    sha256: str
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Transfer, print the document, and return the exit code: 1 where it has an error."""
+    made = argparse.ArgumentParser("python -m training.transfer")
+    made.add_argument("direction", choices=("up", "down"))
+    made.add_argument("--run-dir", type=Path, required=True)
+    made.add_argument("--url", required=True)
+    given = made.parse_args(arguments)
+    signal.signal(signal.SIGTERM, _ended)  # as process 1 it would hear nothing, and clean nothing
+    does = upload if given.direction == "up" else download
+    found: Found = {"version": VERSION, "url": given.url, "run": given.run_dir.name}
+    try:
+        found |= does(given.run_dir, given.url, os.environ, _say)
+    except (Failed, Torn, OSError, ValueError) as error:
+        found |= {"error": f"{error}"[:1000]}
+    print(json.dumps(found), flush=True)
+    return 1 if "error" in found else 0
+
+
+def _ended(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _say(text: str) -> None:
+    print(f"[TRANSFER] {text}", flush=True)
+
+
+# -- up --------------------------------------------------------------------------------------------------
+def upload(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Found:
+    """Send a run. Return what the bucket has of it, verified. Raises Failed; what was sent stays."""
+    target = Target(*located(url), environment)
+    folders, torn = whole_on_disk(run)
+    if not folders:
+        raise Failed(f"{run} has no whole checkpoint to send" + f": {'; '.join(torn)}" * bool(torn))
+    plans = [(folder.name, _files(folder, manifest), manifest) for folder, manifest in folders]
+    owner = _small(run, OWNER)
+    best = _best(run, {folder.name for folder, _ in folders})
+    ours = target.belongs_to(owner)
+    for name, files, _ in plans:
+        say(f"looking at what {target.at(name)} has")
+        target.compare(files)
+    if best and not ours:
+        target.compare([best])
+    if owner:
+        target.send(owner)
+    told = []
+    for name, files, manifest in plans:
+        sent = sum(target.send(each) for each in files)
+        size = sum(each.size for each in files)
+        say(f"{name}: {len(files)} files, {size} bytes verified, {sent} of them sent now")
+        told.append({"name": name, "step": manifest.step, "files": len(files), "bytes": size, "sent": sent})
+    if best:
+        target.send(best, replace=ours)
+    return {"checkpoints": told, "torn": torn, "best": best and best.path.read_text().strip()}
+
+
+def whole_on_disk(run: Path) -> tuple[list[tuple[Path, Manifest]], list[str]]:
+    """Return the whole checkpoints of a run, oldest first, and what is wrong with the others."""
+    found, torn = [], []
+    for folder in sorted(checkpoint.all_of(run), key=lambda one: one.name.rpartition("-")[2]):
+        try:
+            found.append((folder, checkpoint.verified(folder)))
+        except Torn as error:
+            torn.append(f"{error}")
+    return found, torn
+
+
+def _files(folder: Path, manifest: Manifest) -> list[Local]:
+    """Return the files of a whole checkpoint in the order in which they are sent: the manifest last."""
+    found = [
+        Local(f"{folder.name}/{name}", folder / name, int(told["size"]), str(told["sha256"]))
+        for name, told in sorted(manifest.files.items())
+    ]
+    return [*found, _local(f"{folder.name}/{MANIFEST}", folder / MANIFEST)]
+
+
+def _local(name: str, path: Path) -> Local:
+    return Local(name, path, path.stat().st_size, checkpoint.digest(path))
+
+
+def _small(run: Path, name: str) -> Local | None:
+    return _local(name, run / name) if (run / name).is_file() else None
+
+
+def _best(run: Path, sent: set[str]) -> Local | None:
+    """Return best.txt where it names a checkpoint that is sent and the link agrees."""
+    best, link = _small(run, BEST_NAME), checkpoint.best(run)
+    if best is None or best.path.read_text().strip() not in sent:
+        return None
+    return best if link is None or link.name == best.path.read_text().strip() else None
+
+
+class Target:
+    """The prefix of a bucket that a run is sent to."""
+
+    def __init__(self, bucket: str, prefix: str, environment: Mapping[str, str]) -> None:
+        self._bucket, self._prefix = Bucket(bucket, environment), prefix
+        self._there = {item.key: item for item in self._bucket.items(f"{prefix}/")}
+        self._verified: set[str] = set()
+
+    def at(self, name: str) -> str:
+        """Return how messages name an object."""
+        return self._bucket.url(self._key(name))
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{name}"
+
+    def belongs_to(self, owner: Local | None) -> bool:
+        """Return whether the prefix holds this run, which wrote it before. Raises Failed for another run."""
+        if self._key(OWNER) not in self._there:
+            return False
+        theirs = self._bucket.read(self._key(OWNER), SMALL_BYTES)
+        if owner is None or hashlib.sha256(theirs).hexdigest() != owner.sha256:
+            raise Failed(
+                f"s3://{self._bucket.name}/{self._prefix} holds another run (trackers/id is "
+                f"{theirs.decode(errors='replace')[:40]!r}), which is not replaced: name another prefix"
+            )
+        return True
+
+    def compare(self, files: list[Local]) -> None:
+        """Look which files the bucket has. Raises Failed where an object has other bytes."""
+        for each in files:
+            there = self._there.get(self._key(each.name))
+            if there is not None:
+                self._verify(each, there)
+
+    def send(self, file: Local, *, replace: bool = False) -> int:
+        """Have a file in the bucket, read back and compared. Return the bytes that were sent."""
+        if file.name in self._verified:
+            return 0
+        key = self._key(file.name)
+        try:
+            if replace:
+                self._bucket.put(key, file.path.read_bytes(), replace=True)
+            else:
+                self._bucket.put_file(key, str(file.path), file.size)
+        except Failed as error:
+            # A response may have been lost after which the object is there: what it holds decides.
+            if error.status != 412 and error.code != "NoSuchUpload":
+                raise
+        self._verify(file, None)
+        return file.size
+
+    def _verify(self, file: Local, listed: Item | None) -> None:
+        """Compare an object with a file. Raises Failed."""
+        size, sha256 = listed.size if listed else file.size, ""
+        if size == file.size:
+            size, sha256 = self._bucket.digest(self._key(file.name))
+        if (size, sha256) != (file.size, file.sha256):
+            other = "other content" if size == file.size else f"{size} bytes there, {file.size} here"
+            end = (
+                "and is not replaced: name another prefix" if listed else "though it was sent: send it again"
+            )
+            raise Failed(f"{self.at(file.name)} is not the file of this run ({other}), {end}")
+        self._verified.add(file.name)
+
+
+# -- down ------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Stored:
+    """A checkpoint of a bucket: its manifest, and the manifest's own bytes."""
+
+    manifest: Manifest
+    text: bytes
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of its files."""
+        return sum(int(told["size"]) for told in self.manifest.files.values())
+
+
+def stored(bucket: Bucket, prefix: str, say: Say) -> Iterator[Stored]:
+    """Yield the checkpoints below a prefix whose objects have the sizes of their manifests, newest first.
+
+    Says of each other one what is wrong with it. Raises Failed.
+    """
+    there = {item.key.removeprefix(f"{prefix}/"): item for item in bucket.items(f"{prefix}/")}
+    names = {name.removesuffix(f"/{MANIFEST}") for name in there if name.endswith(f"/{MANIFEST}")}
+    for name in sorted(names, key=lambda one: one.rpartition("-")[2], reverse=True):
+        try:
+            text = bucket.read(f"{prefix}/{name}/{MANIFEST}", MANIFEST_BYTES)
+            yield Stored(_manifest(name, text, {key: item.size for key, item in there.items()}), text)
+        except Torn as error:
+            say(f"{error}: it is not used")
+
+
+def _manifest(name: str, text: bytes, sizes: Mapping[str, int]) -> Manifest:
+    """Return the manifest of a checkpoint whose objects have the right sizes. Raises Torn."""
+    try:
+        manifest = Manifest(**json.loads(text))
+        told = {f"{file}": int(each["size"]) for file, each in manifest.files.items()}
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise Torn(f"{name}: {MANIFEST} cannot be read: {error}") from error
+    if manifest.version != checkpoint.VERSION or manifest.name != name:
+        raise Torn(f"{name}: its {MANIFEST} is of {manifest.name}, version {manifest.version}")
+    for file, size in told.items():
+        if any(part in ("", ".", "..") for part in file.split("/")):
+            raise Torn(f"{name}: {file!r} is no file of a checkpoint")
+        if sizes.get(f"{name}/{file}") != size:
+            raise Torn(f"{name}: {file} has {sizes.get(f'{name}/{file}', 'no')} bytes of {size}")
+    return manifest
+
+
+def download(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Found:
+    """Bring a run back. Return what was brought. Raises Failed; then nothing of it is left."""
+    if os.path.lexists(run):
+        raise Failed(f"{run} is there already, and is never replaced: name another run, or resume that one")
+    bucket_name, prefix = located(url)
+    bucket = Bucket(bucket_name, environment)
+    torn: list[str] = []
+    made = Path(tempfile.mkdtemp(prefix=f".resume-{run.name}-", dir=run.parent))
+    try:
+        made.chmod(0o755)  # mkdtemp's folders are for their owner alone
+        best = _optional(bucket, f"{prefix}/{BEST_NAME}")
+        brought = _brought(bucket, prefix, made, best.decode(errors="replace").strip(), torn, say)
+        for name, text in ((OWNER, _optional(bucket, f"{prefix}/{OWNER}")), (BEST_NAME, best)):
+            if text:
+                checkpoint.write(made / name, partial(_save, text))
+        checkpoint.restore_best(made)
+        for folder in (*made.rglob("*"), made):
+            if folder.is_dir() and not folder.is_symlink():
+                checkpoint.flush(folder)
+        if os.path.lexists(run):
+            raise Failed(f"{run} came to be meanwhile, and is never replaced")
+        made.rename(run)
+        checkpoint.flush(run.parent)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    newest = max(brought, key=lambda one: one.manifest.step)
+    say(f"{run}: {len(brought)} checkpoints, the newest of step {newest.manifest.step}, verified")
+    told = [
+        {
+            "name": one.manifest.name,
+            "step": one.manifest.step,
+            "files": len(one.manifest.files) + 1,
+            "bytes": one.size + len(one.text),
+        }
+        for one in sorted(brought, key=lambda one: one.manifest.step)
+    ]
+    return {"checkpoints": told, "torn": torn, "best": best.decode(errors="replace").strip() or None}
+
+
+def _optional(bucket: Bucket, key: str) -> bytes:
+    """Return a small object, empty where there is none. Raises Failed."""
+    return bucket.read(key, SMALL_BYTES) if any(item.key == key for item in bucket.items(key)) else b""
+
+
+def _brought(bucket: Bucket, prefix: str, into: Path, best: str, torn: list[str], say: Say) -> list[Stored]:
+    """Bring what a run keeps: the newest whole checkpoints, and the best. Raises Failed."""
+    brought: list[Stored] = []
+    kept = 0
+
+    def note(text: str) -> None:
+        torn.append(text.removesuffix(": it is not used"))
+        say(text)
+
+    for one in stored(bucket, prefix, note):
+        name = one.manifest.name
+        if kept >= checkpoint.KEPT and name != best:
+            continue
+        say(f"{bucket.url(f'{prefix}/{name}')}: {one.size} bytes")
+        try:
+            _bring(bucket, f"{prefix}/{name}", one, into / name)
+        except Torn as error:
+            note(f"{error}: it is not used")
+            shutil.rmtree(into / name, ignore_errors=True)
+            continue
+        brought.append(one)
+        kept += 1
+    if not brought:
+        why = f": {'; '.join(torn)}" if torn else ""
+        raise Failed(f"s3://{bucket.name}/{prefix} holds no whole checkpoint{why}")
+    if best and best not in {one.manifest.name for one in brought}:
+        raise Failed(f"{bucket.url(f'{prefix}/{BEST_NAME}')} names {best}, which is not whole there")
+    return brought
+
+
+def _bring(bucket: Bucket, at: str, one: Stored, folder: Path) -> None:
+    """Bring one checkpoint, each file flushed to the disk and compared. Raises Failed, and Torn."""
+    for name, told in one.manifest.files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            size, sha256 = bucket.stream(f"{at}/{name}", file.write, partial(_again, file))
+            file.flush()
+            os.fsync(file.fileno())
+        if (size, sha256) != (told["size"], told["sha256"]):
+            raise Torn(f"{folder.name}: {name} has other bytes than were written")
+    checkpoint.write(folder / MANIFEST, partial(_save, one.text))
+    checkpoint.verified(folder)
+
+
+def _save(text: bytes, path: Path) -> None:
+    path.write_bytes(text)
+
+
+def _again(file: Any) -> None:
+    file.seek(0)
+    file.truncate()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
