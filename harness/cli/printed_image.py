@@ -9,9 +9,9 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from harness.core.errors import HarnessError, UsageError
-from harness.core.kubernetes import Kube
+from harness.core.kubernetes import Kube, Object
+from harness.evidence.node_images import other_tags
 from harness.launch.names import LOCAL_IMAGE
-from harness.provision.images import on_nodes
 from harness.provision.lifecycle import cluster_of
 from harness.settings import Settings
 
@@ -21,9 +21,8 @@ def printed_image(settings: Settings, named: str | None) -> str:
 
     What the nodes have instead is said on stderr. Raises UsageError where the nodes have several.
     """
-    there = _on_nodes(settings)
     wanted = named or settings.worker_image
-    others = on_nodes.other_tags(wanted or LOCAL_IMAGE, there)
+    others = other_tags(wanted or LOCAL_IMAGE, _nodes(settings))
     if wanted:
         if others:
             _say(f"no node reports the image {wanted}; nodes have {', '.join(others)}")
@@ -38,16 +37,16 @@ def printed_image(settings: Settings, named: str | None) -> str:
     return next(iter(others), LOCAL_IMAGE)
 
 
-def _on_nodes(settings: Settings) -> set[str]:
-    """Return the images on the nodes of the cluster that the settings name; none where it is not reached."""
+def _nodes(settings: Settings) -> list[Object]:
+    """Return the nodes of the cluster that the settings name; none where it is not reached."""
     cluster = cluster_of(settings)
     if not Path(cluster.kubeconfig).is_file():
-        return set()
+        return []
     try:
-        return on_nodes.names(Kube(cluster.kubeconfig, cluster.context))
+        return Kube(cluster.kubeconfig, cluster.context).objects("v1", "Node")
     except (HarnessError, ApiException, HTTPError, OSError) as error:
         _say(f"the nodes were not asked for their images: {error}")
-        return set()
+        return []
 
 
 def _say(text: str) -> None:

@@ -21,7 +21,7 @@ _PASSING = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _CORDON = "node.kubernetes.io/unschedulable"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 MAX_NAMES = 6
-"""Nodes that one sentence names."""
+"""Names that one sentence has."""
 
 
 def never_fits(pod: dict[str, Any], nodes: Iterable[dict[str, Any]]) -> str | None:
@@ -52,7 +52,7 @@ def by_reason(found: Iterable[tuple[str, list[str]]]) -> str:
     for name, reasons in found:
         for reason in reasons:
             nodes.setdefault(reason, []).append(name)
-    return "; ".join(f"{_and(names)} {_verb(names, reason)}" for reason, names in nodes.items())
+    return "; ".join(f"{in_words(names)} {_verb(names, reason)}" for reason, names in nodes.items())
 
 
 def requests(pod: dict[str, Any]) -> dict[str, Decimal]:
@@ -100,9 +100,16 @@ def kept_away(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
         if taint.get("effect") == "PreferNoSchedule" or taint.get("key") in (*_PASSING, _CORDON):
             continue
         if not any(_tolerates(toleration, taint) for toleration in tolerations):
-            value = f"={taint['value']}" if taint.get("value") else ""
-            found.append(f"has the taint {taint.get('key')}{value}:{taint.get('effect')}")
+            near = next((each for each in tolerations if each.get("key") == taint.get("key")), None)
+            instead = f" (the pod tolerates {_taint(near)})" if near else ""
+            found.append(f"has the taint {_taint(taint)}{instead}")
     return found
+
+
+def _taint(taint: dict[str, Any]) -> str:
+    """Return a taint, or what a toleration is for, as kubectl writes it: key=value:effect."""
+    value, effect = taint.get("value"), taint.get("effect")
+    return f"{taint.get('key')}{f'={value}' if value else ''}{f':{effect}' if effect else ''}"
 
 
 def _term(term: dict[str, Any], node: dict[str, Any]) -> bool:
@@ -168,9 +175,10 @@ def _amount(name: str, amount: Decimal, *, unit: bool = True) -> str:
     return f"{text} {name}" if unit else text
 
 
-def _and(names: list[str]) -> str:
+def in_words(names: list[str], noun: str = "nodes") -> str:
+    """Return names as one phrase: "a, b and c". More than MAX_NAMES are counted: "…, e and 3 more nodes"."""
     if len(names) > MAX_NAMES:
-        return f"{', '.join(names[: MAX_NAMES - 1])} and {len(names) - MAX_NAMES + 1} more nodes"
+        return f"{', '.join(names[: MAX_NAMES - 1])} and {len(names) - MAX_NAMES + 1} more {noun}"
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 

@@ -69,7 +69,8 @@ def _slim(line: bytes) -> bytes:
     try:
         delivery = json.loads(line)
         status = delivery["object"].get("status") or {}
-        status.pop("images", None)
+        for image in status.get("images") or []:  # the judge names tags
+            image.pop("sizeBytes", None)
         node = status.get("nodeInfo") or {}
         for identity in ("machineID", "systemUUID"):
             node.pop(identity, None)

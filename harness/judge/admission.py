@@ -58,6 +58,12 @@ def queue_and_admission(case: Case) -> list[Finding]:
     return _refused(case, last)
 
 
+_TOLERATE = (
+    "add a toleration for the taint to the pod template (a konduktor job's: HARNESS_KONDUKTOR_CONFIG), or to "
+    "spec.tolerations of the ResourceFlavor for all its jobs"
+)
+
+
 def _refused(case: Case, last: ObjectState) -> list[Finding]:
     """Return both checks for a Workload that was never admitted. The cause is what Kueue says of it."""
     reserved = condition(last, "QuotaReserved")
@@ -81,7 +87,8 @@ def _refused(case: Case, last: ObjectState) -> list[Finding]:
         result = found("queue", cause, text, why=why, evidence=[last.ref])
         return [result, unknown("admission", "see queue")]
     known = passed("queue", f"Kueue knows queue {case.queue}", [last.ref])
-    return [known, found("admission", cause, text, evidence=[last.ref])]
+    advice = _TOLERATE if "untolerated taint" in message else ""
+    return [known, found("admission", cause, text, evidence=[last.ref], advice=advice)]
 
 
 def _inactive(case: Case, message: str) -> list[str]:

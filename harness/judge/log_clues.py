@@ -38,6 +38,11 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"RendezvousTimeoutError|waiting for clients|RendezvousClosedError"
         r"|(TCPStore|[Rr]endezvous|init_process_group|DistStoreError).*[Tt]imed? ?out",
     ),
+    # Of gloo, and of NCCL (src/bootstrap.cc).
+    (
+        "variables.interface",
+        r"Unable to find address for: |GLOO_SOCKET_IFNAME=\S+: |Bootstrap : no socket interface found",
+    ),
     ("variables.master_port", r"[Ee]rror.*(?i:master.?port).*'tcp://[\d.]+:\d+'"),
     ("training.loss_not_finite", r"FloatingPointError: the loss of step"),
     (

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
 from harness.evidence import refusals
-from harness.evidence.objects import Pod, mapping
+from harness.evidence.objects import Pod, items, mapping
 from harness.evidence.refusals import Refusal
 from harness.judge import containers, controllers, log_clues, netcheck, tracker, worlds
 from harness.judge.case import Case, gated, names
@@ -63,14 +64,37 @@ def rank_pods(case: Case) -> Finding:
     if refusal and refusal.webhook_down:
         cause = "controllers.webhook_not_serving"
     why = f": {refusal.message}" if refusal else ""
+    waits = None if refusal or asked else _unready_before(case, missing[0])
     return found(
         "rank-pods",
         cause,
         f"{names(ranks)} never had a pod{why}",
-        why=[asked.text] if asked else [],
+        why=[asked.text] if asked else [_IN_ORDER.format(pod=waits.name)] if waits else [],
         ranks=ranks,
-        evidence=[asked.ref] if asked else refs or ["objects/pod.jsonl"],
+        evidence=[asked.ref] if asked else [waits.last.ref] if waits else refs or ["objects/pod.jsonl"],
+        advice=_PARALLEL if waits else "",
     )
+
+
+_IN_ORDER = (
+    "the StatefulSet creates a pod when all pods before it are Ready (podManagementPolicy OrderedReady), and "
+    "{pod} never was"
+)
+_PARALLEL = "set podManagementPolicy: Parallel, because the ranks wait for each other"
+
+
+def _unready_before(case: Case, index: int) -> Pod | None:
+    """Return a pod that was never Ready, for which the StatefulSet's pod of this index waited, or None."""
+    policy = mapping(case.jobset.object, "spec").get("podManagementPolicy") if case.jobset else "Parallel"
+    if case.launch.kind != "StatefulSet" or policy == "Parallel":
+        return None
+    earlier = (pod for other, pod in sorted(case.pods.items()) if other < index)
+    return next((pod for pod in earlier if not any(_ready(state.object) for state in pod.history)), None)
+
+
+def _ready(pod: dict[str, Any]) -> bool:
+    conditions = items(pod, "status", "conditions")
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
 
 
 def refused(case: Case) -> Finding | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
-from harness.evidence import messages
+from harness.evidence import messages, node_images
 from harness.evidence.fitting import never_fits
 from harness.evidence.objects import ObjectState, Pod, items, mapping
 from harness.evidence.schema import DeviceHolder
@@ -44,11 +44,6 @@ class Blocked:
         said = self.message or "no message"
         which = f"its {self.container}" if self.container else "a container"
         return f"could not start {which} of image {self.image}: {self.reason}: {said}"
-
-    @property
-    def why(self) -> list[str]:
-        always = self.reason in messages.PULL_REASONS and self.pulled_always
-        return ["its pull policy is Always, so an image that the node has is not used"] if always else []
 
 
 def blocked(case: Case, index: int) -> Blocked | None:
@@ -101,18 +96,36 @@ def image(case: Case) -> Finding:
             o for o, why in stuck.items() if (why.cause, why.container) == (first.cause, first.container)
         ]
         others = [f"neither could {names(case.ranks_of(*alike[1:]))}"] if alike[1:] else []
+        there, advice = _on_nodes(case, first, case.pods[index].node)
         return found(
             "image",
             first.cause,
             f"{case.place(index)} {first.text}",
-            why=[*first.why, *others],
+            why=[there, *others],
             ranks=case.ranks_of(*alike),
             evidence=[stuck[other].seen.ref for other in alike],
+            advice=advice,
         )
     waiting = [i for i in range(case.expected.num_nodes) if not case.started(i)]
     if waiting:
         return unknown("image", f"the container of {case.place(waiting[0])} was not seen to start")
     return passed("image", "every rank's container started", [pod.last.ref for pod in case.pods.values()])
+
+
+def _on_nodes(case: Case, why: Blocked, node: str | None) -> tuple[str, str]:
+    """Return what the nodes have of an image that was not pulled, and what to do; "" where nothing is known.
+
+    `node` is the node of the pod.
+    """
+    if why.reason not in messages.PULL_REASONS:
+        return "", ""
+    nodes = [states[-1].object for states in case.bundle.objects("node").values()]
+    if not why.pulled_always:
+        return node_images.instead(why.image, node, nodes)
+    if node not in node_images.holders(nodes).get(node_images.normal(why.image), []):
+        return "its pull policy is Always, so an image that the node has is not used", ""
+    use = "set imagePullPolicy: IfNotPresent, or a tag other than latest: the policy of latest is Always"
+    return f"this image is on {node}, and the pull policy Always does not use it", use
 
 
 def scheduling(case: Case) -> Finding:

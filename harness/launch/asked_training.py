@@ -13,7 +13,7 @@ from harness.core.errors import UsageError
 from harness.launch import claims
 from harness.launch.names import LOCAL_IMAGE
 from harness.launch.user_secrets import Wanted
-from harness.workers.training import options
+from harness.workers.training import options, texts
 from harness.workers.training.object_store import located
 
 PORT = 29500
@@ -115,17 +115,48 @@ class Asked:
         if not self.smoke:
             self._understood()
         if self.data is not None:
-            missing = [name for name in TEXTS if not (self.data / name).is_file()]
-            if missing:
-                raise UsageError(
-                    f"--data {self.data}: {' and '.join(TEXTS)} are expected; {missing[0]} is not there"
-                )
-        if self.data is not None and (self.storage_class or self.claims_namespace):
+            self._data_fits(self.data)
+
+    def _data_fits(self, data: Path) -> None:
+        """Refuse a folder of texts that lacks a file or that this launch would not use. Raises UsageError."""
+        if self.smoke:
+            raise UsageError("--data is not for --smoke: the smoke test makes its own data")
+        if self.storage_class or self.claims_namespace:
             raise UsageError("--data is for kind: put the texts into datasets-pvc of the cluster yourself")
-        if self.data is not None and self.synthetic:
+        if self.synthetic:
             raise UsageError(
                 "--data and --synthetic exclude each other: one copies your texts, the other generates texts"
             )
+        try:
+            missing = [name for name in TEXTS if not (data / name).is_file()]
+            entropy = (data / "source.json").is_file()
+        except OSError as error:
+            raise UsageError(f"--data {data} cannot be read: {error.strerror}") from None
+        if missing:
+            raise UsageError(f"--data {data}: {' and '.join(TEXTS)} are expected; {missing[0]} is not there")
+        if self.reach is not None and not entropy:
+            raise UsageError(
+                f"--reach needs texts of a known entropy; --data {data} has no source.json",
+                hint="leave out --reach, or make the texts with `python -m training.source`",
+            )
+
+    def examine_data(self) -> None:
+        """Refuse texts of --data that the trainer would refuse, in its own words. Reads all of them.
+
+        Raises UsageError.
+        """
+        if self.data is None:
+            return
+        given = self._parsed()
+        bytes_ = not (given.model or given.model_local_dir or given.tokenizer_local_dir)
+        for name in TEXTS:
+            path = self.data / name
+            try:
+                texts.examine(path, given.text_field, given.context if bytes_ and name == TEXTS[0] else None)
+            except ValueError as error:
+                raise UsageError(f"--data: {error}") from None
+            except OSError as error:
+                raise UsageError(f"--data: {path} cannot be read: {error.strerror}") from None
 
     def _check_range(self) -> None:
         """Raise UsageError where the number of nodes cannot be a range."""

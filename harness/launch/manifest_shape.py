@@ -1,6 +1,7 @@
 """The types and lengths in a manifest that the harness relies on, checked before it looks at any field.
 
-Everything else in a manifest is the API server's to check.
+Of the pod template, the types of all fields are checked (pod_fields.py). Everything else in a manifest is the
+API server's to check.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from harness.core.bounds import (
     shown,
     text_problem,
 )
+from harness.launch import pod_fields
 
 _Key = Annotated[str, Field(max_length=317)]
 _LabelValue = Annotated[str, Field(max_length=63)]
@@ -97,6 +99,7 @@ def workload_problems(document: Any) -> Iterator[str]:
         pod = ((document.get("spec") or {}).get("template") or {}).get("spec") or {}
         for at, container in enumerate(pod.get("containers") or []):
             yield from _container_problems(f"containers[{at}]", container)
+        yield from pod_fields.problems(pod, "V1PodSpec", "spec.template.spec", newer=True)
 
 
 def _container_problems(field: str, container: dict[str, Any]) -> Iterator[str]:

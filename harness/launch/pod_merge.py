@@ -7,19 +7,17 @@ launch relies on in the template must be there afterwards.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-from kubernetes.client import models
 
 from harness.core import processes
 from harness.core.bounds import listed, shown
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object
 from harness.core.user_yaml import yaml_document
+from harness.launch import pod_fields
 
 EXAMPLE = "metadata and spec of a pod are expected, as in `spec: {tolerations: [{operator: Exists}]}`"
 GPU = "nvidia.com/gpu"
@@ -47,7 +45,13 @@ def check(file: Path, container: str) -> None:
             f"{what}: a Pod of v1 is expected; found {shown(kind)}", hint="give its pod template alone"
         )
     found = {part: document[part] for part in ("metadata", "spec") if document.get(part) is not None}
-    if problems := listed([*_head_problems(found), *_problems(found.get("spec", {}), "V1PodSpec", "spec")]):
+    spec = found.get("spec", {})
+    fields = (
+        {name: value for name, value in spec.items() if name != "template"}
+        if isinstance(spec, dict)
+        else spec
+    )
+    if problems := listed([*_head_problems(found), *pod_fields.problems(fields, "V1PodSpec", "spec")]):
         raise UsageError(f"{what}: {problems}", hint=EXAMPLE)
     if problems := listed(_container_problems(found, container)):
         raise UsageError(
@@ -102,49 +106,6 @@ def _head_problems(patch: Object) -> Iterator[str]:
     spec = patch.get("spec") or {}
     if isinstance(spec, dict) and "template" in spec:
         yield "spec.template: the content of the template alone is expected, its metadata and spec"
-
-
-def _problems(value: Any, kind: str, path: str) -> Iterator[str]:
-    """Yield fields that Kubernetes does not know and values of another type, by the client's own models."""
-    if kind.startswith("List["):
-        if not isinstance(value, list):
-            yield f"{path}: a list is expected; found {shown(value)}"
-            return
-        for at, each in enumerate(value):
-            yield from _problems(each, kind[5:-1], f"{path}[{at}]")
-    elif kind.startswith("Dict["):
-        if not isinstance(value, dict):
-            yield f"{path}: a mapping is expected; found {shown(value)}"
-            return
-        quantities = path.endswith((".requests", ".limits", ".overhead"))
-        for name, each in value.items():
-            wanted = (str, int, float) if quantities else str
-            if each is not None and (not isinstance(each, wanted) or isinstance(each, bool)):
-                yield f"{path}.{name}: a text is expected; found {shown(each)}"
-    elif hasattr(models, kind):
-        yield from _field_problems(value, getattr(models, kind), path)
-    elif kind in _SCALARS and type(value) is not _SCALARS[kind]:
-        seen = "" if path.endswith(".value") else f"; found {shown(value)}"  # it may be a secret
-        yield f"{path}: {_WORDS[kind]} is expected{seen}"
-
-
-_SCALARS: dict[str, Any] = {"str": str, "int": int, "bool": bool}
-_WORDS = {"str": "a text", "int": "a whole number", "bool": "true or false"}
-
-
-def _field_problems(value: Any, model: Any, path: str) -> Iterator[str]:
-    if not isinstance(value, dict):
-        yield f"{path}: a mapping is expected; found {shown(value)}"
-        return
-    kinds = {model.attribute_map[name]: kind for name, kind in model.openapi_types.items()}
-    for name, each in value.items():
-        if name.startswith("$"):  # a directive of the merge, as $patch
-            continue
-        if name not in kinds:
-            near = difflib.get_close_matches(name, kinds, n=1)
-            yield f"{path}.{name} is no field of Kubernetes" + (f"; did you mean {near[0]}?" if near else "")
-        elif each is not None and (path, name) != ("spec", "template"):
-            yield from _problems(each, kinds[name], f"{path}.{name}")
 
 
 def _container_problems(patch: Object, container: str) -> Iterator[str]:

@@ -37,7 +37,8 @@ from harness.provision.cluster import SharedFolder
 from harness.provision.images.etcd import etcd_image
 from harness.provision.source.programs import pinned
 from harness.settings import Settings
-from harness.workers.training import mlflow_client
+from harness.workers.training import gloo, mlflow_client
+from harness.workers.training.gloo import GLOO
 
 GPU = "nvidia.com/gpu"
 HOST = "kubernetes.io/hostname"
@@ -66,6 +67,8 @@ class Training:
         """Refuse what this cluster cannot have. Raises UsageError."""
         super().check(settings)  # type: ignore[misc] # of PlainWorkload
         check_tracking(self.envs)  # type: ignore[attr-defined] # of PlainWorkload
+        if self.asked.gpus is None:
+            check_gloo(self.envs)  # type: ignore[attr-defined] # of PlainWorkload
         asked, existing = self.asked, settings.kubeconfig is not None
         if not asked.smoke:
             claims.check(asked.volumes, asked.storage_class, asked.claims_namespace, existing)
@@ -74,6 +77,7 @@ class Training:
         if not asked.secrets:  # otherwise a Secret of the cluster may hold the keys
             for option, url in asked.transfers():
                 training_transfer.check(option, url, training_transfer.keys_of((), option))
+        asked.examine_data()
 
     def provide(self, context: RunContext) -> Iterable[str]:
         """Return the image of etcd where the launch brings its own."""
@@ -280,6 +284,12 @@ def check_tracking(envs: Mapping[str, str]) -> None:
         raise UsageError(why)
 
 
+def check_gloo(envs: Mapping[str, str]) -> None:
+    """Raise UsageError where a variable cannot name an interface for gloo, with which ranks on CPUs meet."""
+    if (value := envs.get(GLOO)) and (why := gloo.problem(value)):
+        raise UsageError(f"{GLOO}: {why}", hint="leave it out: gloo takes the interface of the pod's address")
+
+
 def manifests(asked: Asked, of_pods: PodOptions | None = None, pull_secret: str | None = None) -> str:
     """Return the objects as YAML for `kubectl apply -f -`: the guide's own commands work on them.
 
@@ -294,8 +304,16 @@ def manifests(asked: Asked, of_pods: PodOptions | None = None, pull_secret: str 
             f"{option} transfers from a pod of the launch, and printed manifests have none: leave it out",
             hint="`harness train` without --print-manifests takes it",
         )
+    for option, folder in (("--data", asked.data), ("--volumes", asked.volumes)):
+        if folder is not None:
+            raise UsageError(
+                f"{option} is for a launch on kind; printed manifests mount claims",
+                hint="put the texts into datasets-pvc, or print with --synthetic",
+            )
     made = (of_pods or PodOptions()).applied(workload(asked))
     check_tracking(made.envs)
+    if asked.gpus is None:
+        check_gloo(made.envs)
     document, comment = by_reference(copy.deepcopy(made.document), made)
     document["metadata"]["annotations"][TRAINING] = "true"
     template, used = document["spec"]["template"], asked.mounts(printed=True)

@@ -94,12 +94,17 @@ def _read(kube: Kube, asked: Wanted, environment: Mapping[str, str]) -> UserSecr
             f"in namespace {namespace} has {', '.join(sorted(data)) or 'no key'}",
             hint=f"`kubectl create secret generic {asked.name} --from-literal` adds a key",
         )
+    if asked.name == HF_TOKEN and not UserSecret(HF_TOKEN, {HF_KEY: data[HF_KEY]}).values[0]:
+        raise UsageError(
+            f"--secret {HF_TOKEN}: a token is expected; the key {HF_KEY} of the Secret in namespace "
+            f"{namespace} is empty"
+        )
     return UserSecret(asked.name, data, str(found.get("type") or "Opaque"))
 
 
 def _of_variable(asked: Wanted, variable: str, environment: Mapping[str, str]) -> UserSecret:
     value = environment.get(variable, "")
-    if not value:
+    if not value.strip():
         raise UsageError(
             f"--secret {asked.name}: the variable {variable} is expected in the environment; it is "
             f"{'empty' if variable in environment else 'not set'}"

@@ -14,11 +14,11 @@ from harness.core.causes import Controller
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
 from harness.evidence.fitting import by_reason, kept_away
+from harness.evidence.node_images import other_tags
 from harness.provision import pod_rules
 from harness.provision.controllers import queues
 from harness.provision.controllers import tracker as embedded
 from harness.provision.controllers.readiness import CONTROLLERS, require_ready
-from harness.provision.images import on_nodes
 from harness.provision.placement import Placed, require_node
 from harness.settings import Settings
 
@@ -201,7 +201,7 @@ def _image(kube: Kube, settings: Settings, job: Asking | None) -> str:
     try:
         wanted = image(job, settings.worker_image)
     except HarnessError as error:
-        if others := on_nodes.other_tags(LOCAL_IMAGE, on_nodes.names(kube)):
+        if others := other_tags(LOCAL_IMAGE, kube.objects("v1", "Node")):
             error.hint = f"nodes have {', '.join(others)}: HARNESS_WORKER_IMAGE names one of them"
         raise
     secret = f", with the Secret {settings.image_pull_secret}" if settings.image_pull_secret else ""

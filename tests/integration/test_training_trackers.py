@@ -312,3 +312,31 @@ def test_mlflow_keeps_the_files_of_a_run_that_ended(mlflow: MlflowServer, traini
     assert files["best/manifest.json"] == '{"step": 20}'
     steps = [line.partition(",")[0] for line in files["validation.csv"].splitlines()]
     assert steps == ["step", "9", "19"]
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_files_that_a_server_keeps_in_a_folder_of_its_own_are_not_written_beside_the_rank(
+    scheme: str, mlflow: MlflowServer, training: Training, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Contract: MLflow's client writes to such a folder on its own disk, where a pod would lose the files."""
+    kept = tmp_path_factory.mktemp("server") / "artifacts"
+    where = {"name": training.folder.name, "artifact_location": f"{scheme}{kept}"}
+    mlflow.ask("experiments/create", where)
+    assert training.start(steps=20, world=1).ended() == [0]
+    assert not kept.exists()
+    assert f"MLflow has not stored the run's files: the server keeps them in {scheme}{kept}" in training.said(
+        0
+    )
+    assert "--artifacts-destination" in training.said(0)
+
+
+def test_files_go_to_a_folder_of_the_shared_disk(mlflow: MlflowServer, training: Training) -> None:
+    """Contract: a folder below the outputs is the same for the server and for all ranks."""
+    kept = training.folder / "mlruns"
+    mlflow.ask("experiments/create", {"name": training.folder.name, "artifact_location": str(kept)})
+    assert training.start(steps=20, world=1).ended() == [0]
+    assert {path.name for path in kept.rglob("*") if path.is_file()} == {
+        "config.json",
+        "manifest.json",
+        "validation.csv",
+    }

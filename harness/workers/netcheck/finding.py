@@ -42,7 +42,7 @@ _ADVICE = {
         "variables.nodes": "Set the number of nodes to a whole number of 1 or more.",
         "variables.nproc_per_node": "Set the processes per node to a whole number of 1 or more.",
         "variables.rank": "Let torchrun set RANK and LOCAL_RANK.",
-        "variables.interface": "Remove the variable: setup_networking finds the interface.",
+        "variables.interface": "Remove the variable, or name the pod's own interface; ^NAME is NCCL's alone.",
     },
     "pods": {
         "peer.never_came": "Look at this pod: is it Pending, pulling its image, or has it ended?",

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from .sender import Point
 
@@ -25,10 +27,10 @@ def problem(uri: str) -> str:
     """Return why ranks on several nodes cannot log to this tracking URI, or "".
 
     mlflow 3 refuses folders ("maintenance mode"), and ranks that share an SQLite file lock each other out.
+    It takes HOST:PORT for a scheme that it does not know.
     """
-    scheme, colon, _ = uri.partition(":")
-    named = (colon and "/" not in scheme) or uri == "databricks"
-    if named and not scheme.startswith(("file", "sqlite")):
+    scheme, named, _ = uri.partition("://")
+    if (named or uri.startswith("databricks")) and not scheme.startswith(("file", "sqlite")):
         return ""
     return (
         f"MLFLOW_TRACKING_URI: the URL of an MLflow server is expected, as http://HOST:5000; found {uri!r}. "
@@ -84,8 +86,19 @@ class Mlflow:
                 raise
         return [], ""
 
-    def artifacts(self, texts: Mapping[str, str]) -> None:
-        """Store texts as files of the run, by name, and a table of all validations. For rank 0 alone."""
+    def artifacts(self, texts: Mapping[str, str], shared: Path) -> None:
+        """Store texts as files of the run, by name, and a table of all validations. For rank 0 alone.
+
+        MLflow's client writes to a folder of the server on its own disk, without an error. Raises ValueError
+        for one that is not below `shared`, the disk of the outputs.
+        """
+        uri = str(self._client.get_run(self._run_id).info.artifact_uri)
+        folder = urlsplit(uri)
+        if folder.scheme in ("", "file") and not Path(unquote(folder.path)).is_relative_to(shared):
+            raise ValueError(
+                f"the server keeps them in {uri}, a folder of its own; start it with "
+                "--artifacts-destination, and name a new experiment"
+            )
         for name, text in {**texts, "validation.csv": self._validations()}.items():
             self._client.log_text(self._run_id, text, name)
 

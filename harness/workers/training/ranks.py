@@ -19,6 +19,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 
+from . import gloo
+
 REFUSED = 2
 """The exit code of a rank whose options or data are wrong, as of argparse: another start ends the same."""
 
@@ -72,7 +74,8 @@ def meet(device: str, meeting: float, timeout: float) -> Ranks:
     """Join the others as torchrun's environment says; without it, be the only rank.
 
     `meeting`: seconds until all have met. `timeout`: seconds that a rank waits in a collective afterwards.
-    Raises RuntimeError where a GPU is asked for and there is none, or an all-reduce is wrong.
+    Raises RuntimeError where a GPU is asked for and there is none, or an all-reduce is wrong. Raises Refused
+    where GLOO_SOCKET_IFNAME names no interface of this pod.
     """
     cuda = torch.cuda.is_available() if device == "auto" else device == "cuda"
     if cuda and not torch.cuda.is_available():
@@ -83,6 +86,8 @@ def meet(device: str, meeting: float, timeout: float) -> Ranks:
         torch.cuda.set_device(at)
     if "RANK" not in os.environ:
         return Ranks(0, 1, at)
+    if not cuda and (why := gloo.missing()):
+        raise Refused(why)
     began = time.monotonic()
     # gloo's connections have no deadline of their own: where one gets lost, all would wait for ever.
     late = threading.Timer(meeting, _give_up, (meeting,))

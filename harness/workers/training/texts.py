@@ -7,6 +7,7 @@ The last one may be shorter. So each token of the stream but the first is predic
 
 from __future__ import annotations
 
+import codecs
 import json
 from array import array
 from collections.abc import Iterator
@@ -78,27 +79,85 @@ class Stream:
         return self.tokens[first : first + self.context + 1].tolist()
 
 
-def read(path: Path, tokenizer: Tokenizer, context: int, field: str = "text") -> Stream:
-    """Read a JSONL file. Raises ValueError that names the line, and OSError."""
+def read(
+    path: Path, tokenizer: Tokenizer, context: int, field: str = "text", *, whole: bool = False
+) -> Stream:
+    """Read a JSONL file, which has a sequence of `context` predictions at least where it must be `whole`.
+
+    Raises ValueError that names the file or the line, and OSError.
+    """
     tokens = array("q")
     for text in documents(path, field):
         tokens.extend([*tokenizer.encode(text), tokenizer.end])
-    if len(tokens) < 2:
-        raise ValueError(f"{path}: at least two tokens are expected; seen {len(tokens)}")
+    _enough(path, len(tokens), context if whole else None)
     return Stream(tokens, context)
+
+
+def examine(path: Path, field: str, context: int | None) -> None:
+    """Raise what `read` raises, with bytes for tokens, and keep no text.
+
+    `context` is that of a file that must be whole. It is None for others, and where tokens are no bytes.
+    """
+    _enough(path, sum(len(text.encode()) + 1 for text in documents(path, field)), context)
+
+
+def _enough(path: Path, tokens: int, context: int | None) -> None:
+    least = 2 if context is None else context + 1
+    if tokens >= least:
+        return
+    reason = "" if context is None else f" (--context {context}, and the one that follows)"
+    empty = "is empty" if not path.stat().st_size else "has no document"
+    found = f"has {tokens}" if tokens else empty
+    raise ValueError(f"{path}: at least {least} tokens are expected{reason}; the file {found}")
 
 
 def documents(path: Path, field: str) -> Iterator[str]:
     """Yield the text of each line. Raises ValueError that names the line."""
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
             try:
-                text = json.loads(line)[field]
-            except (ValueError, KeyError, TypeError) as error:
-                expected = f'an object with "{field}" is expected'
-                raise ValueError(f"{path}:{number}: {expected}; seen {line.strip()[:80]!r}") from error
-            if not isinstance(text, str):
-                raise ValueError(f'{path}:{number}: "{field}" is text; seen {type(text).__name__}')
-            yield text
+                if line.strip():
+                    yield _text(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, field)
+            except ValueError as error:
+                raise ValueError(f"{path}:{number}: {error}") from None
+
+
+def _text(line: bytes, field: str) -> str:
+    """Return the text of a line. Raises ValueError."""
+    try:
+        found = json.loads(line.decode())
+    except (ValueError, RecursionError) as error:
+        expected, found = _expected(line, error), None
+    else:
+        expected = _OBJECT
+    if not isinstance(found, dict):
+        raise ValueError(f"{expected}; found {_shown(line)}")
+    if field not in found:
+        has = f"has {', '.join(map(json.dumps, [*found][:6]))}" if found else "is empty"
+        raise ValueError(f'"{field}" is expected; the object {has}. --text-field names another')
+    text = found[field]
+    if not isinstance(text, str):
+        raise ValueError(f'"{field}" is a string; found {type(text).__name__}')
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = text[error.start].encode("ascii", "backslashreplace").decode()
+        raise ValueError(f'"{field}" has {half}, half of a surrogate pair, which is no text') from None
+    return text
+
+
+_OBJECT = "one JSON object a line is expected"
+
+
+def _expected(line: bytes, error: Exception) -> str:
+    """Return what was expected of a line that cannot be read. A last line without its end may be cut off."""
+    if not line.endswith(b"\n") and line.lstrip().startswith(b"{") and "Extra data" not in str(error):
+        return "the last line is cut off"
+    return "UTF-8 is expected" if isinstance(error, UnicodeDecodeError) else _OBJECT
+
+
+def _shown(line: bytes) -> str:
+    try:
+        return repr(line.decode().strip()[:80])
+    except UnicodeDecodeError:
+        return repr(line.strip()[:40])

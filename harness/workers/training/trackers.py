@@ -96,7 +96,7 @@ class Trackers:
         for sender in self._senders:
             if ok and not unsent and artifacts and self._rank == 0 and isinstance(sender.client, Mlflow):
                 try:
-                    sender.client.artifacts(artifacts)
+                    sender.client.artifacts(artifacts, self._folder.parents[1].absolute())
                 except Exception as error:
                     self._say(f"MLflow has not stored the run's files: {error}")
             try:

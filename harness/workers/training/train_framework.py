@@ -67,13 +67,9 @@ def _given(options: argparse.Namespace) -> tuple[Stream, Stream, nn.Module]:
     """
     try:
         tokenizer = build.tokenizer(options)
-        train, val = (
-            texts.read(options.data_dir / f"{name}.jsonl", tokenizer, options.context, options.text_field)
-            for name in ("train", "val")
-        )
-        if not train.whole:
-            found = f"{options.data_dir}/train.jsonl has {len(train.tokens)} tokens"
-            raise ValueError(f"{found}: fewer than --context {options.context}")
+        folder, field = options.data_dir, options.text_field
+        train = texts.read(folder / "train.jsonl", tokenizer, options.context, field, whole=True)
+        val = texts.read(folder / "val.jsonl", tokenizer, options.context, field)
         torch.manual_seed(options.seed)
         model = build.model(options, tokenizer)
     except (ValueError, PermissionError) as error:

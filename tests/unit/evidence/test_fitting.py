@@ -127,3 +127,26 @@ def test_node_affinity_by_the_rules_of_the_scheduler(terms: list[dict[str, Any]]
 def test_preferred_affinity_keeps_no_pod_away() -> None:
     preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}
     assert kept_away(pod(affinity={"nodeAffinity": preferred}), node("a")) == []
+
+
+@pytest.mark.parametrize(
+    ("toleration", "told"),
+    [
+        (
+            {"key": "team", "value": "mine", "effect": "NoSchedule"},
+            " (the pod tolerates team=mine:NoSchedule)",
+        ),
+        ({"key": "team", "operator": "Exists", "effect": "NoExecute"}, " (the pod tolerates team:NoExecute)"),
+        ({"key": "team", "value": "mine"}, " (the pod tolerates team=mine)"),
+        ({"key": "another", "operator": "Exists"}, ""),
+    ],
+)
+def test_a_toleration_of_the_same_key_for_another_taint_is_told(toleration: Any, told: str) -> None:
+    """Contract: charts tolerate `nvidia.com/gpu=present`, and the nodes of others have `=true`."""
+    taint = "has the taint team=other:NoSchedule"
+    assert kept_away(pod(tolerations=[toleration]), node("a", taints=[TAINT])) == [f"{taint}{told}"]
+
+
+def test_another_toleration_that_fits_counts() -> None:
+    both = [{"key": "team", "value": "mine"}, {"key": "team", "value": "other"}]
+    assert kept_away(pod(tolerations=both), node("a", taints=[TAINT])) == []

@@ -228,6 +228,16 @@ def test_pods_that_no_node_could_take(judged):
     assert "a pod asks for 3 cpu; the most that a node has is 2 (the scheduler: Unsch" in verdict.explanation
 
 
+def test_a_taint_of_a_flavor_asks_for_a_toleration(judged):
+    """Contract: the advice says where a toleration goes, in the job or in the flavor."""
+    job = never_ran(bundles.healthy())
+    message = "couldn't assign flavors to pod set workers: untolerated taint {gpu NoSchedule} in flavor a"
+    job.workload(2, [cond("QuotaReserved", "False", "Pending", message)])
+    verdict = judged(job)
+    assert verdict.cause == "admission.no_flavor"
+    assert any("add a toleration for the taint to the pod template" in step for step in verdict.next)
+
+
 @pytest.mark.parametrize(
     ("message", "reason", "cause"),
     [

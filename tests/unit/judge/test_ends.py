@@ -367,3 +367,26 @@ def test_a_variable_that_a_service_s_name_made_is_told(judged, line, cause):
     assert verdict.cause == cause
     assert "tcp://10.96.37.46" in verdict.explanation
     assert any("enableServiceLinks: false" in step for step in verdict.next)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RuntimeError: [enforce fail at ./gloo/transport/tcp/device.cc:83] ifa != nullptr. Unable to find "
+        "address for: ^lo",
+        "[DDP] rank 0: GLOO_SOCKET_IFNAME=ens5: the pod has no interface 'ens5'. The pod has eth0, lo",
+        "torch.distributed.DistBackendError: NCCL error, unhandled system error: Last error:",
+    ],
+)
+def test_an_interface_that_a_variable_names_and_the_pod_lacks(judged, line):
+    """Contract: gloo takes names alone; the pattern of NCCL that leaves interfaces out is no name to it."""
+    job = failing()
+    lines = [line, "Bootstrap : no socket interface found"] if "NCCL" in line else [line]
+    for rank in range(2):
+        job.truth[rank] = []
+        says(job, rank, lines)
+        job.ended(rank, 12, 1)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "variables.interface", [0])
+    assert lines[-1][-40:] in verdict.explanation
+    assert any("^NAME is NCCL's alone" in step for step in verdict.next)

@@ -256,3 +256,26 @@ def test_a_command_that_ends_after_the_deadline_was_ended_by_the_harness(
     (bundle.path / "exits.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     verdict = judge(Bundle.open(bundle.path))
     assert (verdict.verdict, verdict.cause) == ("FAIL", cause), verdict.explanation
+
+
+@pytest.mark.parametrize(
+    ("policy", "ready"), [("OrderedReady", False), ("Parallel", False), ("OrderedReady", True)]
+)
+def test_a_pod_that_its_stateful_set_creates_after_another(tmp_path: Path, policy: str, ready: bool) -> None:
+    """Contract: the pod that is not Ready is named, with the policy that lets all of them start together."""
+    job = queued("StatefulSet")
+    job.manifest = job.manifest.model_copy(
+        update={"expected": job.manifest.expected.model_copy(update={"queue": None})}
+    )
+    launched(job, "StatefulSet", 1, podManagementPolicy=policy)
+    job.nodes = 1
+    pods(job, 6, {}, "Running")
+    job.objects[-1][1].object["status"]["conditions"] = [cond("Ready", str(ready), "ContainersNotReady")]
+    job.nodes = 2
+    bundles.timed_out(job)
+    verdict, checks = judged(job, tmp_path)
+    assert (verdict.cause, verdict.ranks) == ("rank.missing", [1]), verdict.explanation
+    waits = policy == "OrderedReady" and not ready
+    told = "all pods before it are Ready (podManagementPolicy OrderedReady), and trainer-0 never was"
+    assert (told in checks["rank-pods"].explanation) == waits
+    assert any("podManagementPolicy: Parallel" in step for step in verdict.next) == waits

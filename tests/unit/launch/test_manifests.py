@@ -127,6 +127,22 @@ def test_what_is_applied(path: Path) -> None:
     assert template["spec"]["volumes"] == [{"name": "scripts-0", "configMap": {"name": "scripts"}}]
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("aFieldOfTomorrow", {"any": 1}),
+        ("volumes", [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": 1024}}]),
+        ("overhead", {"cpu": 1, "memory": "1Gi"}),
+        ("nodeSelector", None),
+    ],
+)
+def test_what_the_api_server_takes_is_not_refused(path: str, value: Any) -> None:
+    """Contract: quantities may be numbers, and a newer cluster has fields that the client does not know."""
+    changed = documents(ROOT / "manifests/statefulset.yaml")
+    changed[1]["spec"]["template"]["spec"][path] = value
+    assert of_manifest(changed, "x").kind == "StatefulSet"
+
+
 def test_a_job_ends_before_the_harness_stops_waiting() -> None:
     """Contract: activeDeadlineSeconds is the launch's, or the manifest's own where that is less."""
     path = ROOT / "manifests/indexed-job.yaml"
@@ -198,6 +214,30 @@ def test_a_secret_in_the_manifest_is_not_applied_in_plain_text() -> None:
             "spec/template/metadata/labels",
             {"a": "b" * 64},
             "labels.a: String should have at most",
+        ),
+        (
+            "statefulset",
+            "spec/template/spec/containers/0/env",
+            [{"name": "EPOCHS", "value": 3}],
+            "spec.template.spec.containers[0].env[0].value: a text is expected: put it in quotes",
+        ),
+        (
+            "indexed-job",
+            "spec/template/spec/toleration",
+            [{"operator": "Exists"}],
+            "spec.template.spec.toleration is no field of Kubernetes; did you mean tolerations?",
+        ),
+        (
+            "daemonset",
+            "spec/template/spec/terminationGracePeriodSeconds",
+            "30",
+            "terminationGracePeriodSeconds: a whole number is expected; found '30'",
+        ),
+        (
+            "statefulset",
+            "spec/template/spec/containers/0/readinessProbe",
+            {"exec": ["true"]},
+            "containers[0].readinessProbe.exec: a mapping is expected",
         ),
         ("statefulset", "spec", [], "spec: Input should be"),
         ("statefulset", "spec/template/spec", "x", "spec.template.spec: Input should be"),

@@ -14,7 +14,6 @@ from harness.launch.asked_training import Asked
 from harness.launch.described import launch_of
 from harness.launch.printed_training import PrintedTraining
 from harness.launch.user_secrets import Wanted
-from harness.provision.images import on_nodes
 from harness.settings import load
 
 
@@ -134,27 +133,3 @@ def test_a_printed_training_is_launched_to_be_audited(tmp_path: Path) -> None:
     smoke = loaded(printed(Asked(smoke=True), tmp_path))
     assert (smoke.asked.smoke, smoke.mounts) == (True, ())
     assert not launch_of(smoke, "e2e-1", Context()).training  # type: ignore[arg-type]
-
-
-class Nodes:
-    """A cluster of two nodes, one of which reports no image."""
-
-    def objects(self, *_: str) -> list[dict[str, Any]]:
-        """Return the nodes."""
-        names = ["docker.io/library/worker:1", "docker.io/library/worker:2", "registry:5000/worker:1"]
-        images = [{"names": [name, f"worker@sha256:{64 * 'a'}"]} for name in names]
-        return [{"status": {"images": images}}, {"status": {}}]
-
-
-@pytest.mark.parametrize(
-    ("image", "found"),
-    [
-        ("worker:2", []),
-        ("docker.io/library/worker:2", []),
-        ("worker:3", ["worker:1", "worker:2"]),
-        ("registry:5000/worker:9", ["registry:5000/worker:1"]),
-        ("other:1", []),
-    ],
-)
-def test_other_tags_of_an_image_are_found_on_the_nodes(image: str, found: list[str]) -> None:
-    assert on_nodes.other_tags(image, on_nodes.names(Nodes())) == found  # type: ignore[arg-type]

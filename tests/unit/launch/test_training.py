@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -123,6 +126,9 @@ def test_where_the_nodes_meet(asked: dict[str, Any], backend: str, endpoint: str
         ("http://mlflow:5000", True),
         ("https://user@host/mlflow", True),
         ("databricks", True),
+        ("databricks://profile", True),
+        ("mlflow.team.svc:5000", False),
+        ("localhost:5000", False),
         ("/mnt/filesystem/mlruns", False),
         ("./mlruns", False),
         ("file:///mnt/mlruns", False),
@@ -185,6 +191,102 @@ def test_data_must_be_there(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").touch()
     with pytest.raises(UsageError, match=r"val\.jsonl is not there"):
         Asked(data=tmp_path)
+
+
+GOOD = json.dumps({"text": "a document that is long enough to train on, with all its letters. " * 3}) + "\n"
+
+
+def texts_in(folder: Path, train: str = GOOD, val: str = GOOD) -> Path:
+    """Write the two files of a data set."""
+    (folder / "train.jsonl").write_text(train)
+    (folder / "val.jsonl").write_text(val)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "message"),
+    [
+        ({"train": ""}, (), r"train\.jsonl: at least 129 tokens are expected .*; the file is empty"),
+        ({"val": ""}, (), r"val\.jsonl: at least 2 tokens are expected; the file is empty"),
+        ({"val": GOOD + GOOD[:40]}, (), r"val\.jsonl:2: the last line is cut off; found"),
+        ({"train": GOOD + "no json\n"}, (), r"train\.jsonl:2: one JSON object a line is expected; found"),
+        ({}, ("--text-field", "content"), r'train\.jsonl:1: "content" is expected; the object has "text"'),
+        ({}, ("--context", "4096"), r"at least 4097 tokens are expected \(--context 4096"),
+    ],
+)
+def test_texts_that_the_trainer_would_refuse_are_refused_before_the_launch(
+    files: dict[str, str], options: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    """Contract: the trainer's own words, with the file of this machine."""
+    made = training.workload(Asked(data=texts_in(tmp_path, **files), options=options))
+    with pytest.raises(UsageError, match=message):
+        made.check(load(runs_dir=tmp_path))
+
+
+def test_texts_that_are_good_are_not_refused(tmp_path: Path) -> None:
+    """Contract: with another tokenizer, how many tokens a file has is known only in the pods."""
+    texts_in(tmp_path)
+    training.workload(Asked(data=tmp_path)).check(load(runs_dir=tmp_path))
+    options = ("--context", "4096", "--model-local-dir", "/models/gpt2")
+    training.workload(Asked(data=tmp_path, options=options)).check(load(runs_dir=tmp_path))
+
+
+@pytest.mark.parametrize("closed", ["", "val.jsonl"])
+def test_texts_that_may_not_be_read(closed: str) -> None:
+    with tempfile.TemporaryDirectory() as name:  # those of pytest are closed to other users
+        folder, user = texts_in(Path(name)), os.geteuid()
+        folder.chmod(0o755)
+        (folder / closed).chmod(0)
+        if user == 0:
+            os.seteuid(65534)  # root reads everything
+        try:
+            with pytest.raises(UsageError, match="cannot be read: Permission denied"):
+                Asked(data=folder).examine_data()
+        finally:
+            os.seteuid(user)
+            folder.chmod(0o700)
+
+
+def test_reaching_an_entropy_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    """Contract: without source.json the verdict could only be UNKNOWN, after the whole training."""
+    texts_in(tmp_path)
+    with pytest.raises(UsageError, match=r"--reach needs texts of a known entropy; .* has no source\.json"):
+        Asked(data=tmp_path, reach=0.1)
+    (tmp_path / "source.json").write_text("{}")
+    assert Asked(data=tmp_path, reach=0.1).reach == 0.1
+
+
+@pytest.mark.parametrize(("option", "value"), [("data", "texts"), ("volumes", "kept")])
+def test_manifests_do_not_leave_out_folders_of_kind_silently(option: str, value: str, tmp_path: Path) -> None:
+    given = {"data": texts_in(tmp_path)} if option == "data" else {"volumes": value}
+    with pytest.raises(
+        UsageError, match=f"--{option} is for a launch on kind; printed manifests mount claims"
+    ):
+        training.manifests(Asked(**given))
+
+
+@pytest.mark.parametrize(("gpus", "refused"), [(None, True), (1, False)])
+def test_an_interface_that_gloo_cannot_have_is_refused(
+    gpus: int | None, refused: bool, tmp_path: Path
+) -> None:
+    """Contract: before a launch and before anything is printed. Ranks on GPUs meet by NCCL."""
+    variable, asked = PodOptions(env={"GLOO_SOCKET_IFNAME": "^lo,docker"}), Asked(gpus=gpus)
+    made = variable.applied(training.workload(asked))
+    if not refused:
+        made.check(load(runs_dir=tmp_path))
+        assert "^lo,docker" in training.manifests(asked, variable)
+        return
+    for refusing in (
+        lambda: made.check(load(runs_dir=tmp_path)),
+        lambda: training.manifests(asked, variable),
+    ):
+        with pytest.raises(UsageError, match=r"GLOO_SOCKET_IFNAME: .* found '\^lo', which NCCL understands"):
+            refusing()
+
+
+def test_data_of_a_smoke_test_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--data is not for --smoke"):
+        Asked(data=texts_in(tmp_path), smoke=True)
 
 
 def test_a_cluster_of_ones_own_needs_volumes(tmp_path: Path) -> None:

@@ -77,13 +77,16 @@ def test_a_secret_is_made_of_a_variable(tmp_path: Path) -> None:
         ("team/hf-token", "namespace team has no Secret"),
         ("hf-token=HF_TOKEN", "the variable HF_TOKEN is expected in the environment; it is not set"),
         ("hf-token=EMPTY", "it is empty"),
+        ("hf-token=BLANK", "it is empty"),
+        ("blank/hf-token", f"the key {HF_KEY} of the Secret in namespace blank is empty"),
         ("other/hf-token", f"the key {HF_KEY} is expected; the Secret in namespace other has token"),
     ],
 )
 def test_what_is_missing_is_named(tmp_path: Path, text: str, message: str) -> None:
-    cluster = Cluster(tmp_path, {"team/wandb": {}, "other/hf-token": {"token": TOKEN}})
+    secrets = {"team/wandb": {}, "other/hf-token": {"token": TOKEN}, "blank/hf-token": {HF_KEY: "\n"}}
+    cluster = Cluster(tmp_path, secrets)
     with pytest.raises(UsageError, match=message):
-        cluster.read(text, EMPTY="")
+        cluster.read(text, EMPTY="", BLANK=" \n")
 
 
 @pytest.mark.parametrize("text", ["hf-token=hf_aValueByMistake", "a/b=C", "A_B", "", "a b"])

@@ -1,6 +1,8 @@
 """From JSONL to sequences: every token but the first is predicted exactly once."""
 
+import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -32,14 +34,74 @@ def test_documents_end_with_a_mark(tmp_path: Path) -> None:
     assert stream.tokens.tolist() == [97, 98, 256, *"é".encode(), 256]
 
 
-@pytest.mark.parametrize("line", ["no json", "[1]", '{"other": "x"}', '{"text": 5}', "7"])
-def test_a_bad_line_is_named(line: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("no json", "one JSON object a line is expected; found 'no json'"),
+        ("[1]", "one JSON object a line is expected; found '[1]'"),
+        ("7", "one JSON object a line is expected; found '7'"),
+        ("[" * 100_000, "one JSON object a line is expected; found '[[["),
+        ('{"other": "x", "id": 1}', '"text" is expected; the object has "other", "id". --text-field names'),
+        ("{}", '"text" is expected; the object is empty'),
+        ('{"text": 5}', '"text" is a string; found int'),
+        ('{"text": "half \\ud83d"}', '"text" has \\ud83d, half of a surrogate pair, which is no text'),
+    ],
+)
+def test_a_bad_line_is_named(line: str, message: str, tmp_path: Path) -> None:
     """Contract: file, number and what was seen; nothing is left out in silence."""
-    path = written(tmp_path / "a.jsonl", '{"text": "fine"}', line)
-    with pytest.raises(ValueError, match=r"a\.jsonl:2: "):
+    path = written(tmp_path / "a.jsonl", '{"text": "fine"}', line, '{"text": "fine"}')
+    with pytest.raises(ValueError, match=re.escape(f"{path}:2: {message}")):
         texts.read(path, Bytes(), 8)
 
 
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="two tokens"):
-        texts.read(written(tmp_path / "a.jsonl"), Bytes(), 8)
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "at least 2 tokens are expected; the file is empty"),
+        (b"\n \n", "at least 2 tokens are expected; the file has no document"),
+        (b'{"text": ""}\n', "at least 2 tokens are expected; the file has 1"),
+        (b'{"text": "a"}\n{"text": "b', ':2: the last line is cut off; found \'{"text": "b\''),
+        (b'{"text": "a"}\n{"text": "\xc3', ":2: the last line is cut off; found"),
+        (b'{"text": "a"} {"text": "b"}', ':1: one JSON object a line is expected; found \'{"text": "a"} {'),
+        (b"plain text", ":1: one JSON object a line is expected; found 'plain text'"),
+        (b'{"text": "caf\xe9"}\n', ":1: UTF-8 is expected; found"),
+        ("{}".encode("utf-16"), ":1: UTF-8 is expected; found"),
+        (gzip.compress(b'{"text": "a"}'), ":1: UTF-8 is expected; found"),
+    ],
+)
+def test_a_file_that_is_empty_cut_or_of_another_encoding_is_refused(
+    content: bytes, message: str, tmp_path: Path
+) -> None:
+    """Contract: the trainer and the check before a launch refuse it with the same words."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(
+        ValueError, match=re.escape(f"{path}{'' if message[0] == ':' else ': '}{message}")
+    ) as of_trainer:
+        texts.read(path, Bytes(), 8)
+    with pytest.raises(ValueError, match=re.escape(str(of_trainer.value))):
+        texts.examine(path, "text", None)
+
+
+def test_a_file_of_another_system_is_read(tmp_path: Path) -> None:
+    """Contract: a byte order mark, CRLF, empty lines and a last line without its end are no errors."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"text": "ab"}\r\n\r\n{"text": "c"}')
+    assert texts.read(path, Bytes(), 8).tokens.tolist() == [97, 98, 256, 99, 256]
+    texts.examine(path, "text", None)
+
+
+@pytest.mark.parametrize(("letters", "whole"), [(7, False), (8, True), (9, True)])
+def test_a_file_to_train_on_has_one_sequence_at_least(letters: int, whole: bool, tmp_path: Path) -> None:
+    path = written(tmp_path / "train.jsonl", json.dumps({"text": "a" * letters}))
+    if whole:
+        assert texts.read(path, Bytes(), 8, whole=True).whole
+        texts.examine(path, "text", 8)
+        return
+    message = "at least 9 tokens are expected (--context 8, and the one that follows); the file has 8"
+    for refusing in (
+        lambda: texts.read(path, Bytes(), 8, whole=True),
+        lambda: texts.examine(path, "text", 8),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            refusing()
