@@ -304,10 +304,10 @@ def manifests(asked: Asked, of_pods: PodOptions | None = None, pull_secret: str 
             f"{option} transfers from a pod of the launch, and printed manifests have none: leave it out",
             hint="`harness train` without --print-manifests takes it",
         )
-    for option, folder in (("--data", asked.data), ("--volumes", asked.volumes)):
+    for on_kind, folder in (("--data", asked.data), ("--volumes", asked.volumes)):
         if folder is not None:
             raise UsageError(
-                f"{option} is for a launch on kind; printed manifests mount claims",
+                f"{on_kind} is for a launch on kind; printed manifests mount claims",
                 hint="put the texts into datasets-pvc, or print with --synthetic",
             )
     made = (of_pods or PodOptions()).applied(workload(asked))
