@@ -118,8 +118,12 @@ def run(where: Place, drawn: Program) -> Outcome:
 
 
 def session(where: Place, drawn: Iterable[Program], seconds: float, parallel: int) -> Iterator[Outcome]:
-    """Yield the outcome of each program in order. No program starts after `seconds`."""
+    """Yield the outcome of each program in order. No program starts after `seconds`, or after an error.
+
+    A program that this machine could not run to its end is run once more. Raises HarnessError the second time.
+    """
     deadline, numbered, lock = time.monotonic() + seconds, iter(drawn), threading.Lock()
+    stopped = threading.Event()
     done: dict[int, Outcome | Exception] = {}
     changed = threading.Condition(lock)
     running = parallel
@@ -128,16 +132,17 @@ def session(where: Place, drawn: Iterable[Program], seconds: float, parallel: in
     def work() -> None:
         nonlocal handed, running
         try:
-            while time.monotonic() < deadline:
+            while time.monotonic() < deadline and not stopped.is_set():
                 with lock:
                     one = next(numbered, None)
                     at, handed = handed, handed + (one is not None)
                 if one is None:
                     return
                 try:
-                    result: Outcome | Exception = run(where, one)
+                    result: Outcome | Exception = _run_twice(where, one)
                 except Exception as error:
                     result = error
+                    stopped.set()
                 with changed:
                     done[at] = result
                     changed.notify_all()
@@ -149,15 +154,26 @@ def session(where: Place, drawn: Iterable[Program], seconds: float, parallel: in
     with ThreadPoolExecutor(parallel) as pool:
         for _ in range(parallel):
             pool.submit(work)
-        for at in count():
-            with changed:
-                changed.wait_for(lambda at=at: at in done or not running)  # type: ignore[misc]
-                result = done.pop(at, None)
-            if result is None:
-                return
-            if isinstance(result, Exception):
-                raise result
-            yield result
+        try:
+            for at in count():
+                with changed:
+                    changed.wait_for(lambda at=at: at in done or not running)  # type: ignore[misc]
+                    result = done.pop(at, None)
+                if result is None:
+                    return
+                if isinstance(result, Exception):
+                    raise result
+                yield result
+        finally:
+            stopped.set()
+
+
+def _run_twice(where: Place, drawn: Program) -> Outcome:
+    """Run a program, and once more where Docker did not answer in time."""
+    try:
+        return run(where, drawn)
+    except HarnessError:
+        return run(where, drawn)
 
 
 def programs(

@@ -7,13 +7,15 @@ import json
 import subprocess
 import sys
 import types
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.core.errors import HarnessError
 from harness.evidence.schema import Check, Verdict
 from harness.faults import program_pods, program_run
 from harness.faults.program import grammar, program
@@ -246,3 +248,25 @@ def test_the_tracker_of_a_session_ends_with_the_harness_that_started_it(tmp_path
             assert server.wait(60) == 2
         finally:
             server.kill()
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_program_that_could_not_run_ends_the_session_the_second_time(
+    monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """Contract: no program starts after the error, though there is time left for many."""
+    errors = [HarnessError("docker run: no answer in 120 s")] * failures
+
+    def run(_: Any, drawn: int) -> Outcome:
+        if drawn == 3 and errors:
+            raise errors.pop()
+        return Outcome(seed=1, number=drawn, word="right", about="", got="PASS", right="", seconds=0.0)
+
+    monkeypatch.setattr(program_run, "run", run)
+    session = program_run.session(cast(Any, None), cast(Any, count()), seconds=1e9, parallel=2)
+    if failures == 1:
+        assert [next(session).number for _ in range(50)] == list(range(50))
+        session.close()
+    else:
+        with pytest.raises(HarnessError, match="no answer"):
+            list(session)
