@@ -118,9 +118,9 @@ def run(where: Place, drawn: Program) -> Outcome:
 
 
 def session(where: Place, drawn: Iterable[Program], seconds: float, parallel: int) -> Iterator[Outcome]:
-    """Yield the outcome of each program in order. No program starts after `seconds`, or after an error.
+    """Yield the outcome of each program in order. No program starts after `seconds` or an error.
 
-    A program that this machine could not run to its end is run once more. Raises HarnessError the second time.
+    A program that this machine could not run to its end is run twice. Raises HarnessError the second time.
     """
     deadline, numbered, lock = time.monotonic() + seconds, iter(drawn), threading.Lock()
     stopped = threading.Event()

@@ -19,17 +19,18 @@ from typing import ClassVar
 
 import yaml
 
-from harness.context import RunContext
+from harness.context import RecordedContext, RunContext
 from harness.core.bounds import listed
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence import kinds
 from harness.evidence.redaction import secret_variable, secrets_in
 from harness.evidence.schema import Purpose
-from harness.launch import inits, netcheck, recorder, script_ranks
+from harness.launch import inits, netcheck, pod_references, recorder, script_ranks
 from harness.launch.applying import apply
 from harness.launch.names import LOCAL_IMAGE, NONCE_LABEL, QUEUE_LABEL
 from harness.launch.plain_mistakes import mistakes_in
+from harness.launch.user_secrets import UserSecret
 from harness.launch.workload import Handle, Record, Surroundings
 from harness.provision.images import scripts
 from harness.settings import Settings
@@ -215,8 +216,21 @@ class PlainWorkload(ABC):
         del context
         return ()
 
-    def install(self, kube: Kube, context: RunContext) -> None:  # noqa: B027 - not every kind needs it
-        """Install nothing: Kubernetes itself knows the kind."""
+    def install(self, kube: Kube, context: RunContext) -> None:
+        """Install nothing. Refuse what the pods name and the cluster does not have. Raises UsageError."""
+        pod_references.check(kube, self.template["spec"], self.beside)
+        self._pull_secrets(kube, context)
+
+    def _pull_secrets(self, kube: Kube, context: RunContext) -> list[UserSecret]:
+        """Return the user's Secrets that the pods pull their images with, which the redactor then knows."""
+        ours = (context.settings.image_pull_secret or "").rpartition("/")[2] or None
+        namespace = self.document["metadata"].get("namespace")
+        pod = self.template["spec"]
+        found = pod_references.pull_secrets(kube, pod, self.beside, namespace, ours)
+        if isinstance(context, RecordedContext):
+            for value in (value for one in found for value in one.values):
+                context.writer.redactor.add(value)
+        return found
 
     # -- what a launch does -------------------------------------------------------------------------------
     def render(self, surroundings: Surroundings) -> list[Object]:
@@ -282,6 +296,8 @@ class PlainWorkload(ABC):
         """Apply the manifest and read the workload back. Raises HarnessError, cause launch.rejected."""
         documents = self.render(surroundings)
         record("launch/manifest.yaml", yaml.safe_dump_all(documents, sort_keys=False))
+        for secret in self._pull_secrets(surroundings.kube, surroundings.context):
+            apply(surroundings.kube, secret.copy(surroundings.namespace))
         for document in documents:
             made = apply(surroundings.kube, document)
         metadata = made["metadata"]

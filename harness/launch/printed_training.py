@@ -168,10 +168,9 @@ def _words(container: Object) -> list[str]:
 
 
 def _secrets(pod: Object, namespace: str | None) -> list[Wanted]:
-    """Return the Secrets that the pods cannot start without: by variables, and to pull their image."""
+    """Return the Secrets whose keys are variables that the pods cannot start without."""
     container = items(pod, "containers")[0]
     names = [mapping(each, "secretRef") for each in items(container, "envFrom")]
     names += [mapping(each, "valueFrom", "secretKeyRef") for each in items(container, "env")]
-    names += items(pod, "imagePullSecrets")
     needed = {str(each["name"]) for each in names if each.get("name") and not each.get("optional")}
     return [Wanted(name, namespace) for name in sorted(needed, key=lambda name: (name != HF_TOKEN, name))]

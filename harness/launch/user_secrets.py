@@ -67,13 +67,19 @@ def wanted(text: str) -> Wanted:
 
 
 def read(
-    kube: Kube, asked: Iterable[Wanted], environment: Mapping[str, str] = os.environ
+    kube: Kube,
+    asked: Iterable[Wanted],
+    environment: Mapping[str, str] = os.environ,
+    option: str = "--secret",
 ) -> list[UserSecret]:
-    """Return the Secrets. Raises UsageError where one does not exist, or lacks the key that is used."""
-    return [_read(kube, one, environment) for one in asked]
+    """Return the Secrets. Raises UsageError where one does not exist, or lacks the key that is used.
+
+    `option`: what names them, for the error.
+    """
+    return [_read(kube, one, environment, option) for one in asked]
 
 
-def _read(kube: Kube, asked: Wanted, environment: Mapping[str, str]) -> UserSecret:
+def _read(kube: Kube, asked: Wanted, environment: Mapping[str, str], option: str) -> UserSecret:
     if asked.variable is not None:
         return _of_variable(asked, asked.variable, environment)
     namespace = asked.namespace or namespace_of(kube.kubeconfig, kube.context)
@@ -83,8 +89,10 @@ def _read(kube: Kube, asked: Wanted, environment: Mapping[str, str]) -> UserSecr
         if asked.name == HF_TOKEN and asked.namespace is None and variable is not None:
             return _of_variable(asked, variable, environment)
         raise UsageError(
-            f"--secret {asked.name}: namespace {namespace} has no Secret of this name",
-            hint=f"--secret NAMESPACE/{asked.name}, or --secret {asked.name}=VARIABLE",
+            f"{option} {asked.name}: namespace {namespace} has no Secret of this name",
+            hint=f"--secret NAMESPACE/{asked.name}, or --secret {asked.name}=VARIABLE"
+            if option == "--secret"
+            else "it is read in the namespace of the kubeconfig; HARNESS_IMAGE_PULL_SECRET names any other",
         )
     data = {str(key): str(value) for key, value in (found.get("data") or {}).items()}
     missing = [HF_KEY] if asked.name == HF_TOKEN and HF_KEY not in data else []

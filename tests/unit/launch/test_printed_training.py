@@ -102,7 +102,7 @@ def test_the_namespace_of_claims_is_that_of_every_object(tmp_path: Path) -> None
     assert {each["metadata"]["namespace"] for each in yaml.safe_load_all(path.read_text())} == {"team"}
     made = loaded(path)
     assert made.asked.claims_namespace == "team"
-    assert made.asked.secrets == (Wanted("registry", "team"), Wanted("wandb", "team"))
+    assert made.asked.secrets == (Wanted("wandb", "team"),)
 
 
 def test_claims_that_nobody_provides_are_refused(tmp_path: Path) -> None:
