@@ -113,7 +113,7 @@ class Exchange:
         calls: dict[str, Callable[[], object]] = {
             "all_reduce": lambda: dist.all_reduce(self.got),
             "broadcast": lambda: dist.broadcast(self.got, self.root),
-            "all_gather": lambda: dist.all_gather_into_tensor(self.got, self.sent),
+            "all_gather": self._all_gather,
             "reduce_scatter": self._reduce_scatter,
             "all_to_all": lambda: dist.all_to_all_single(self.got, self.sent),
             "send_recv": self._ring,
@@ -148,18 +148,30 @@ class Exchange:
             for place in parts(self.got)
         )
 
+    def _has(self, run: Callable[[], object]) -> bool:
+        """Run a collective. Return False where the backend does not have it, as gloo of some versions."""
+        if self.built:
+            return False
+        try:
+            run()
+        except (RuntimeError, NotImplementedError) as error:
+            if "support" not in str(error) and "implement" not in str(error):
+                raise
+            self.built = True
+        return not self.built
+
+    def _all_gather(self) -> None:
+        import torch.distributed as dist
+
+        if not self._has(lambda: dist.all_gather_into_tensor(self.got, self.sent)):
+            dist.all_gather(list(self.got.chunk(self.ranks)), self.sent)
+
     def _reduce_scatter(self) -> None:
         import torch
         import torch.distributed as dist
 
-        if not self.built:
-            try:
-                dist.reduce_scatter_tensor(self.got, self.sent)
-                return
-            except (RuntimeError, NotImplementedError) as error:
-                if "support" not in str(error) and "implement" not in str(error):
-                    raise
-                self.built = True  # gloo of some versions has none
+        if self._has(lambda: dist.reduce_scatter_tensor(self.got, self.sent)):
+            return
         shares = torch.empty_like(self.sent)
         dist.all_to_all_single(shares, self.sent)
         self.got.copy_(shares.view(self.ranks, self.each).sum(0))

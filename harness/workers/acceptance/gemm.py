@@ -108,6 +108,13 @@ def _factors(precision: Precision, m: int, n: int, k: int, device: Device) -> tu
         if precision.name == "tf32":
             whole = (whole.view(torch.int32) & TF32_MASK).view(torch.float32)
         made.append(whole.to(getattr(torch, precision.dtype)))
+    if device.kind == "cpu":
+        try:
+            torch.mm(made[0][:1], made[1])
+        except RuntimeError as error:
+            if "not implemented" not in str(error):
+                raise
+            raise lacks(f"product of {precision.name} on CPUs", "2.6") from None
     return made[0], made[1]
 
 

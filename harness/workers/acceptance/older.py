@@ -23,6 +23,16 @@ def lacks(what: str, version: str) -> LackingError:
     return LackingError(f"PyTorch {torch.__version__} has no {what}: PyTorch {version} and later have it")
 
 
+def store_without_libuv() -> dict[str, bool]:
+    """Return the option of a TCPStore that keeps it off libuv, where this PyTorch has the option.
+
+    Before PyTorch 2.2 no store uses libuv.
+    """
+    from torch.distributed import TCPStore
+
+    return {"use_libuv": False} if "use_libuv" in (TCPStore.__init__.__doc__ or "") else {}
+
+
 def paired(one: Sequence[A], other: Sequence[B]) -> Iterator[tuple[A, B]]:
     """Return pairs of two sequences of the same length. Raises ValueError for two different lengths."""
     if len(one) != len(other):

@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from .older import store_without_libuv
+
 BEAT_SECONDS = 0.5
 GONE_SECONDS = 3.0
 """Seconds without a beat after which a rank is gone."""
@@ -131,20 +133,29 @@ class Watch:
         found = {}
         for rank in range(self._ranks):
             key = f"accept/at/{rank}"
-            if self._store.check([key]):
+            if self._is_set(key):
                 found[rank] = Position(**json.loads(self._store.get(key)))
         return found
 
+    def _set(self, key: str, said: Any) -> None:
+        """Set a key of the store, and count that it was set."""
+        self._store.set(key, json.dumps(said))
+        self._store.add(f"{key}/times", 1)
+
+    def _is_set(self, key: str) -> bool:
+        """Return whether `_set` was called for a key. `check` of a store came with PyTorch 2.3."""
+        return int(self._store.add(f"{key}/times", 0)) > 0
+
     def tell(self, name: str, said: Any) -> None:
         """Leave something for the others to read."""
-        self._store.set(f"accept/{name}", json.dumps(said))
+        self._set(f"accept/{name}", said)
 
     def told(self, name: str, seconds: float) -> Any:
         """Return what somebody left, or None when it did not come in time."""
         until, key = time.monotonic() + seconds, f"accept/{name}"
         while time.monotonic() < until:
             with suppress(RuntimeError):
-                if self._store.check([key]):
+                if self._is_set(key):
                     return json.loads(self._store.get(key))
             time.sleep(0.05)
         return None
@@ -156,7 +167,7 @@ class Watch:
             here = self._position
             said = asdict(replace(here, beat=beats, where=self._where()))
             with suppress(RuntimeError):  # Without the store nobody reads it. The hang is seen all the same.
-                self._store.set(f"accept/at/{self._rank}", json.dumps(said))
+                self._set(f"accept/at/{self._rank}", said)
             if time.monotonic() - self._moved > self._seconds:
                 threading.Thread(target=self._hung, name="hung", daemon=True).start()
                 self._moved = float("inf")
@@ -174,5 +185,5 @@ def _client() -> Any:
 
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     return dist.TCPStore(
-        host, port, None, False, timedelta(seconds=30), wait_for_workers=False, use_libuv=False
+        host, port, None, False, timedelta(seconds=30), wait_for_workers=False, **store_without_libuv()
     )

@@ -17,6 +17,8 @@ from datetime import timedelta
 from statistics import median
 from typing import Any
 
+from .older import store_without_libuv
+
 PERIOD = 251
 """Length of the pattern in the data. A prime, so that it fits no buffer: data in the wrong place is seen."""
 
@@ -37,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         first,
         timeout,
         wait_for_workers=False,
-        use_libuv=False,
+        **store_without_libuv(),
     )
     if first:
         _say({"port": store.port})
