@@ -30,8 +30,8 @@ def by_torchrun(case: Case, truths: list[Truth], others: list[Restart]) -> Itera
     """
     agents = _agents(case)
     became = _became_another(case)
-    all_ = [life for truth in truths for life in _lives(truth, agents, became)]
     elastic_ = case.launch.max_nodes is not None
+    all_ = [life for truth in truths for life in _lives(truth, agents, became, elastic_)]
     yield from _resized(case, [life for life in all_ if elastic_ and life.world is not None])
     lives = [life for life in all_ if not elastic_ or life.world is None]
     counted = {life.number for life in lives if isinstance(life.number, int)}
@@ -134,11 +134,11 @@ class _Life:
 
 
 def _lives(
-    truth: Truth, agents: dict[tuple[str, int], str], became: dict[tuple[str, int], bool]
+    truth: Truth, agents: dict[tuple[str, int], str], became: dict[tuple[str, int], bool], resizable: bool
 ) -> Iterator[_Life]:
     before: Attempt | None = None
     for after in truth.own:
-        life = _life(truth.rank, before, after, agents, became)
+        life = _life(truth.rank, before, after, agents, became, resizable)
         if life is not None:
             yield life
         before = after
@@ -150,8 +150,12 @@ def _life(
     after: Attempt,
     agents: dict[tuple[str, int], str],
     became: dict[tuple[str, int], bool],
+    resizable: bool,
 ) -> _Life | None:
-    """Return a process that came after another one of its rank, or after lives that recorded nothing."""
+    """Return a process that came after another one of its rank, or after lives that recorded nothing.
+
+    `resizable`: a world of another size may give the rank to another pod.
+    """
     start, first = after.start, before.start if before else None
     if start is None or start.restart is None:
         return None
@@ -160,13 +164,14 @@ def _life(
     number: int | str | None = None if stayed or not start.restart else start.restart
     if first is not None and in_the_pod and (another := _another(agents, first, start)) is not None:
         number = another
-    if number is None and (before is None or not in_the_pod or _overlap(before, after)):
+    world = start.world if first is not None and first.world != start.world else None
+    moved = not in_the_pod and not (resizable and world is not None)
+    if number is None and (before is None or moved or _overlap(before, after)):
         return None
     place = (start.pod or "", start.pid or 0)
     finished = became.get(place) if first is not None and (first.pod, first.pid) == place else None
     ended = number is None and before is not None and (before.end is not None or bool(finished))
     at, pod = start.time_ms / 1000, start.pod or ""
-    world = start.world if first is not None and first.world != start.world else None
     return _Life(rank, at, pod, number, start.max_restarts, world, ended, by_exec=finished is False)
 
 

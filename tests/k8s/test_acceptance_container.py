@@ -37,7 +37,7 @@ torch.mm = mm
 SLOW = """
 import time
 right = torch.mm
-torch.mm = lambda *a, **k: (time.sleep(0.2), right(*a, **k))[1]
+torch.mm = lambda *a, **k: (time.sleep(0.45), right(*a, **k))[1]
 """
 UNSTEADY = """
 import os

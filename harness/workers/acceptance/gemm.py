@@ -108,13 +108,6 @@ def _factors(precision: Precision, m: int, n: int, k: int, device: Device) -> tu
         if precision.name == "tf32":
             whole = (whole.view(torch.int32) & TF32_MASK).view(torch.float32)
         made.append(whole.to(getattr(torch, precision.dtype)))
-    if device.kind == "cpu":
-        try:
-            torch.mm(made[0][:1], made[1])
-        except RuntimeError as error:
-            if "not implemented" not in str(error):
-                raise
-            raise lacks(f"product of {precision.name} on CPUs", "2.6") from None
     return made[0], made[1]
 
 
@@ -122,7 +115,16 @@ def _product(precision: Precision, a: Any, b: Any) -> Callable[[], Any]:
     """Return what multiplies the two."""
     if precision.name != "fp8":
         out = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
-        return lambda: torch.mm(a, b, out=out)
+
+        def product() -> Any:
+            try:
+                return torch.mm(a, b, out=out)
+            except RuntimeError as error:
+                if "not implemented" not in str(error):
+                    raise
+                raise lacks(f"product of {precision.name} on CPUs", "2.6") from None
+
+        return product
     one = torch.ones((), device=a.device)
     columns = b.t().contiguous().t()  # cuBLAS wants the second factor by columns
     options = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": True}
