@@ -17,6 +17,7 @@ from harness.judge.case import Case
 
 _TRIES_AGAIN = re.compile(r"\b(until|while|break)\b|\|\|")
 _RESUMES = re.compile(r"^-+\S*(resum|restor|restart|continu|checkpoint|ckpt)", re.IGNORECASE)
+_MEETING = re.compile(r"--?(rdzv[-_]id|master[-_]port)(?P<value>=.*)?$", re.DOTALL)
 MAX_ADDED = 2
 """Arguments by which a second try may differ: `--resume PATH`."""
 
@@ -73,7 +74,21 @@ def _again(before: ProcessRecord, after: ProcessRecord) -> bool:
     """Return whether a process runs the command of one that had ended, or resumes it."""
     if not before.argv or before.env("RANK") != after.env("RANK") or before.last_ms > after.began:
         return False
-    return before.argv == after.argv or _resumes(before.argv, after.argv)
+    first, then = _without_meeting(before.argv), _without_meeting(after.argv)
+    return first == then or _resumes(first, then)
+
+
+def _without_meeting(argv: list[str]) -> list[str]:
+    """Return a command line without where its ranks meet: a rendezvous that was closed needs another id."""
+    found: list[str] = []
+    words = iter(argv)
+    for word in words:
+        option = _MEETING.match(word)
+        if option is None:
+            found.append(word)
+        elif not option["value"]:
+            next(words, None)
+    return found
 
 
 def _resumes(before: list[str], after: list[str]) -> bool:

@@ -47,9 +47,17 @@ class PodEvents:
         if group:
             self.add("group", pid, rank=rank, world=world)
 
-    def torchrun(self, rank: int, *, group: bool = True, how: str = "exit", open_: int = 0) -> None:
+    def torchrun(
+        self,
+        rank: int,
+        *,
+        group: bool = True,
+        how: str = "exit",
+        open_: int = 0,
+        options: tuple[str, ...] = ("--nnodes=2",),
+    ) -> None:
         """Record a torchrun that met another one, and its only rank of a world of two, which ended with 0."""
-        self.agent(7, "--nnodes=2")
+        self.agent(7, *options)
         self.workers(7, [(20, 0, rank, 2)])
         self.rank(20, rank, 2, group=group)
         self.end(20, how=how, open_=open_)

@@ -459,6 +459,27 @@ def test_a_torchrun_that_is_tried_again_before_it_started_a_rank_hides_nothing(j
     assert judged(with_script(job, "until torchrun train.py; do sleep 1; done")).verdict == "PASS"
 
 
+@pytest.mark.parametrize(
+    ("options", "again", "cause"),
+    [
+        (["--rdzv-id=a-0"], ["--rdzv-id=a-1"], None),
+        (["--rdzv_id", "a", "--master_port", "1"], ["--rdzv_id", "b", "--master_port", "2"], None),
+        (["--rdzv-id=a"], ["--rdzv-id=a", "--tee=3"], "rank.exit_code_masked"),
+    ],
+)
+def test_a_retry_may_meet_elsewhere(judged, options, again, cause):
+    """Contract: after a closed rendezvous a torchrun needs another id, and is still the same command."""
+    job = recorded(bundles.healthy())
+    for index in range(job.nodes):
+        pod = PodEvents(job, index)
+        pod.agent(5, "--nnodes=2", *options)
+        pod.result(5, "raised", "RendezvousClosedError")
+        pod.end(5, 1, "exception")
+        pod.torchrun(index, options=("--nnodes=2", *again))
+    script = with_script(job, "while :; do torchrun train.py && break; done")
+    assert judged(script).cause == cause
+
+
 def test_a_restart_that_is_masked_names_the_rank_that_failed_and_not_its_peer(judged):
     """The last start failed only because the first agent was gone already."""
     job = recorded(bundles.healthy())
