@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from harness.evidence.objects import COMPLETION_INDEX, JOBSET_NAME, ObjectState, Pod, items, mapping
 from harness.evidence.schema import Launch
 
 POD_INDEX = "apps.kubernetes.io/pod-index"
 States = list[ObjectState]
+
+
+def pod_index(pod: dict[str, Any]) -> int | None:
+    """Return the index of a StatefulSet's pod by its label, or None."""
+    text = str(mapping(pod, "metadata", "labels").get(POD_INDEX, ""))
+    return int(text) if text.isdecimal() else None
 
 
 def members(launch: Launch, pods: Iterable[States]) -> dict[int, list[Pod]]:

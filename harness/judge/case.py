@@ -62,9 +62,7 @@ class Case:
 
         A pod that waits behind Kueue's gate is not admitted, and counts as one that has not come.
         """
-        pods = {index: pod for index, pod in self.bundle.pods().items() if not gated(pod.last)}
-        if self.launch.max_nodes is not None:  # Pods of more replicas than there are now are not missed.
-            pods = {index: pod for index, pod in pods.items() if index < self.expected.num_nodes}
+        pods = {index: pod for index, pod in self._not_scaled_away.items() if not gated(pod.last)}
         if self.launch.held:
             until = self.interrupted_at
             return {
@@ -74,6 +72,14 @@ class Case:
             index: replace(pod, history=tuple(self._awaited(list(pod.history))))
             for index, pod in pods.items()
         }
+
+    @cached_property
+    def _not_scaled_away(self) -> dict[int, Pod]:
+        """Map each node index to its last pod, without those of more replicas than there are at the end."""
+        pods = self.bundle.pods()
+        if self.launch.max_nodes is None:
+            return pods
+        return {index: pod for index, pod in pods.items() if index < self.expected.num_nodes}
 
     @cached_property
     def pod_attempts(self) -> dict[int, list[Pod]]:
@@ -140,6 +146,11 @@ class Case:
     def ranks(self) -> range:
         """Return every rank that was expected."""
         return range(self.expected.ranks)
+
+    @property
+    def ranks_ever(self) -> range:
+        """Return every rank that was expected at some time. Those past `ranks` were scaled away."""
+        return range(max(self.expected.ranks, self.expected.most_ranks or 0))
 
     def ranks_of(self, *indexes: int) -> list[int]:
         """Return the ranks of nodes: those that their processes had, or else those of the nodes' order."""
@@ -209,8 +220,8 @@ class Case:
         An object whose controller restarts what ends says neither. For it, the ends of the ranks count.
         """
         if self.launch.held:
-            most = self.expected.num_nodes if self.launch.max_nodes is not None else None
-            return held.terminal(self.bundle, self.expected.num_nodes, self.interrupted_at, most)
+            pods = self._not_scaled_away.values()
+            return held.terminal(self.bundle, pods, self.expected.num_nodes, self.interrupted_at)
         for seen in reversed(self.jobsets):
             for kind, word in (("Completed", "Completed"), ("Complete", "Completed"), ("Failed", "Failed")):
                 if mapping(seen.object, "status").get("terminalState") == kind:

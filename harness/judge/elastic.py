@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
-from harness.evidence.members import POD_INDEX
+from harness.evidence.members import pod_index
 from harness.evidence.objects import ObjectState, changed_by, items, mapping
 from harness.judge.case import Case
 from harness.judge.change import Change, when
@@ -22,11 +22,6 @@ from harness.judge.truth import Truth
 
 RANKS = "train/ranks"
 """The metric of rank 0 with the number of ranks that made a step (harness/workers/training/trainer.py)."""
-
-
-def ranks(case: Case) -> range:
-    """Return every rank that was expected at some time."""
-    return range(max(case.expected.ranks, case.expected.most_ranks or 0))
 
 
 def with_superseded(case: Case, truths: list[Truth]) -> list[Truth]:
@@ -74,9 +69,10 @@ def scaling(before: ObjectState, after: ObjectState) -> str | None:
 
 
 def allows(case: Case, change: Change) -> bool:
-    """Return whether somebody scaled the launched object within what the launch allows."""
+    """Return whether a change scaled the launched object to a size that the launch allows."""
     most = case.launch.max_nodes
-    if most is None or change.kind != case.launch.kind.lower() or change.fields != ("spec.replicas",):
+    launched = change.kind == case.launch.kind.lower() and change.name == case.launch.object_name
+    if most is None or not launched or change.fields != ("spec.replicas",):
         return False
     sizes = (mapping(seen.object, "spec").get("replicas") for _, _, seen in scalings(case))
     return all(isinstance(size, int) and 0 < size <= most for size in sizes)
@@ -84,14 +80,16 @@ def allows(case: Case, change: Change) -> bool:
 
 def why_formed(case: Case, at: float) -> str:
     """Return in one clause which change of replicas a new world followed, or "" where there was none."""
-    told = [f"{text} at {clock(when_)}" for when_, text, _ in scalings(case) if when_ <= at]
-    return f", after the {case.launch.kind} was {told[-1]}" if told else ""
+    before = [f"{text} at {clock(when_)}" for when_, text, _ in scalings(case) if when_ <= at]
+    return f", after the {case.launch.kind} was {before[-1]}" if before else ""
 
 
 def scaled_away(case: Case, pod: ObjectState) -> bool:
-    """Return whether a StatefulSet's controller deleted a pod because the StatefulSet was to have fewer."""
-    index = str(mapping(pod.object, "metadata", "labels").get(POD_INDEX, ""))
+    """Return whether the StatefulSet's controller deleted a pod because the StatefulSet was to have fewer."""
+    owners = items(pod.object, "metadata", "ownerReferences")
+    if case.launch.kind != "StatefulSet" or all(owner.get("uid") != case.launch.uid for owner in owners):
+        return False
     before = [seen for seen in case.jobsets if 0 <= seen.version < pod.version]
     replicas = mapping(before[-1].object, "spec").get("replicas") if before else None
-    of_kind = case.launch.kind == "StatefulSet"
-    return of_kind and index.isdecimal() and isinstance(replicas, int) and int(index) >= replicas
+    index = pod_index(pod.object)
+    return index is not None and isinstance(replicas, int) and index >= replicas

@@ -62,7 +62,7 @@ class Facts:
 
     @cached_property
     def agreement(self) -> agreement.Agreement:
-        read = [truth.read(self.case, rank) for rank in elastic.ranks(self.case)]
+        read = [truth.read(self.case, rank) for rank in self.case.ranks_ever]
         return agreement.compare(self.case, elastic.with_superseded(self.case, read))
 
     @cached_property

@@ -7,6 +7,7 @@ What comes after it, the harness's own deletion of the pod, says nothing of the 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -18,16 +19,15 @@ from harness.judge.finding import LATE
 
 
 def terminal(
-    bundle: Bundle, nodes: int, until: float | None, most: int | None = None
+    bundle: Bundle, pods: Iterable[Pod], nodes: int, until: float | None
 ) -> Literal["Completed", "Failed"] | None:
     """Completed: the command of every node ended with 0. Failed: one ended with something else.
 
-    `until`: the time of a user's interruption, after which the harness itself ends the commands. `most`:
-    nodes from this number on were scaled away, and do not count.
+    `pods`: the last pod of each node. `until`: the time at which the deadline or a user's interruption ended
+    the wait. After it, the harness itself ends the commands.
     """
-    pods = {index: pod for index, pod in bundle.pods().items() if most is None or index < most}
-    ended = {index: _exit(bundle, pod, until) for index, pod in pods.items()}
-    codes = [found[1].exit_code for found in ended.values() if found is not None]
+    ended = [_exit(bundle, pod, until) for pod in pods]
+    codes = [found[1].exit_code for found in ended if found is not None]
     if any(codes):
         return "Failed"
     return "Completed" if len(codes) == nodes else None

@@ -237,7 +237,7 @@ def _size(scene: Scene) -> Told:
 
 def too_many(case: Case) -> Finding | None:
     """Check `rendezvous` when more ranks took part than the job has."""
-    ranks_ = max(case.expected.ranks, case.expected.most_ranks or 0)
+    ranks_ = len(case.ranks_ever)
     path = f"truth/{ranks_}.jsonl"
     if not case.bundle.has(path):
         return None

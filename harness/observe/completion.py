@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from harness.core.kubernetes import Object, condition
 from harness.evidence import messages, refusals
 from harness.evidence.fitting import never_fits
-from harness.evidence.members import POD_INDEX
+from harness.evidence.members import pod_index
 from harness.evidence.objects import mapping
 from harness.evidence.process_records import (
     AgentResult,
@@ -209,8 +209,8 @@ class CompletionDetector(Seen):
 
     def _scaled_away(self, pod: Object) -> bool:
         """Return whether the StatefulSet's controller deletes a pod because there are to be fewer."""
-        index = str((pod["metadata"].get("labels") or {}).get(POD_INDEX, ""))
-        return self.scalable and index.isdecimal() and int(index) >= self.members
+        index = pod_index(pod)
+        return self.scalable and index is not None and index >= self.members
 
     def _image(self) -> str | None:
         for pod in self.all("pod"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from bundles import at, cond
 from harness.core.deadlines import Budget
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Stage, Verdict
-from harness.judge import judge
+from harness.judge import elastic, judge
+from harness.judge.change import Change
+from harness.judge.facts import Facts
 
 NAME = "trainer"
 GATE = [{"name": "kueue.x-k8s.io/admission"}]
@@ -279,3 +282,32 @@ def test_a_pod_that_its_stateful_set_creates_after_another(tmp_path: Path, polic
     told = "all pods before it are Ready (podManagementPolicy OrderedReady), and trainer-0 never was"
     assert (told in checks["rank-pods"].explanation) == waits
     assert any("podManagementPolicy: Parallel" in step for step in verdict.next) == waits
+
+
+@pytest.mark.parametrize(("owner", "named"), [(bundles.UID, False), ("another-statefulset", True)])
+def test_only_pods_of_the_scaled_statefulset_are_scaled_away(tmp_path: Path, owner: str, named: bool) -> None:
+    """Contract: a pod that another StatefulSet owns is named as deleted, whatever its index."""
+    job = queued("StatefulSet")
+    launched(job, "StatefulSet", 1, replicas=2)
+    pods(job, 3, {}, "Running")
+    launched(job, "StatefulSet", 5, replicas=1)
+    gone = copy.deepcopy(job.objects[-2][1].object)
+    gone["metadata"] |= {"ownerReferences": [{"uid": owner}], "name": "x-1", "uid": "x-1"}
+    job.see("pod", 6, gone, "ADDED")
+    job.see("pod", 7, gone, "DELETED")
+    case = Facts(job.write(tmp_path / "bundle")).case
+    last = case.bundle.objects("pod")["x-1"][-1]
+    assert elastic.scaled_away(case, last) is not named
+
+
+def test_scaling_another_statefulset_is_not_what_the_launch_allows(tmp_path: Path) -> None:
+    job = queued("StatefulSet")
+    assert job.manifest.launch is not None
+    launch = job.manifest.launch.model_copy(update={"max_nodes": 4})
+    job.manifest = job.manifest.model_copy(update={"launch": launch})
+    launched(job, "StatefulSet", 1, replicas=2)
+    case = Facts(job.write(tmp_path / "bundle")).case
+    scaled = {
+        name: Change(5, "edited", "statefulset", name, "", "", ("spec.replicas",)) for name in (NAME, "x")
+    }
+    assert [elastic.allows(case, scaled[name]) for name in (NAME, "x")] == [True, False]
