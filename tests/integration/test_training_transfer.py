@@ -143,7 +143,7 @@ def test_a_run_is_sent_and_brought_back_byte_for_byte(
     assert (sent["best"], sent["torn"]) == (names[0], [])
     again = transferred(server, "up", run, url)
     assert [one["sent"] for one in again["checkpoints"]] == [0, 0, 0]
-    assert not list(client._list_multipart_uploads(BUCKET).uploads)
+    assert not list(client._list_multipart_uploads(BUCKET, prefix=prefix).uploads)
 
     there = tmp_path / "other" / "resumed"
     there.parent.mkdir()
@@ -363,6 +363,6 @@ def test_storage_that_serves_is_left_as_it_is(
     url = f"s3://{BUCKET}/{prefix}"
     training_transfer.check("--upload", url, server.environment)
     assert not objects(client, prefix)
-    assert not list(client._list_multipart_uploads(BUCKET).uploads)
+    assert not list(client._list_multipart_uploads(BUCKET, prefix=prefix).uploads)
     transferred(server, "up", run, url)
     training_transfer.check("--resume-from", url, server.environment)
