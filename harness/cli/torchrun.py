@@ -49,7 +49,9 @@ def submit(
     folder: Folder = Path(),
     sync: Annotated[bool, typer.Option("--sync/--no-sync", help="bring the code of this folder")] = True,
     watch: Watch = False,
-    detach: Annotated[bool, typer.Option("--detach", help="leave as soon as the code is there")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="leave as soon as the cluster has the code")
+    ] = False,
     namespace: Namespace = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
@@ -64,6 +66,7 @@ def submit(
         raise UsageError("--watch brings code while you stay: leave --detach and --no-sync out")
     from harness.cli.torchrun_attached import Attached
     from harness.cli.torchrun_jobs import environment, name_of
+    from harness.cli.torchrun_kept import Keeper, take
     from harness.torchrun_sync.tree import Walker
 
     spec: dict[str, Any] = {"jobQueue": queue, "command": command, "env": environment(env or [])}
@@ -72,15 +75,17 @@ def submit(
         spec["reliability"] = {"maxRestarts": max_restarts}
     spec |= {field: value for field, value in given.items() if value is not None}
     walker = Walker(folder) if sync else None
-    digest = walker.look().digest if walker else None
+    packed = take(walker, 1) if walker else None
     jobs = _jobs(namespace, kubeconfig, context)
-    made = jobs.create(name or name_of(folder), spec, digest)["metadata"]["name"]
+    job = jobs.create(name or name_of(folder), spec, packed.tree.digest if packed else None)
+    made = job["metadata"]["name"]
     tell = progress(quiet)
     tell(f"TorchrunJob {made} in queue {queue}, namespace {jobs.namespace}")
+    kept = packed is not None and Keeper(jobs, tell).keep(job, packed, 1)
     attached = Attached(jobs, made, walker, tell, watch)
     if not detach:
         return attached.stay()
-    if walker:
+    if walker and not kept:
         attached.bring(SUBMIT_SECONDS)
     print(made)
     return 0
@@ -180,12 +185,13 @@ def resume(
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
 ) -> int:
-    """Queue a suspended job again. New pods without a volume of their own wait for their code."""
+    """Queue a suspended job again. Its pods start with the code that the cluster keeps."""
+    from harness.cli.torchrun_kept import parts_of
     from harness.torchrun_controller import names
 
     job = _jobs(namespace, kubeconfig, context).change(name, suspend=False)
     print(f"{name} is queued again")
-    if names.WORKSPACE_ANNOTATION in (job["metadata"].get("annotations") or {}):
+    if names.WORKSPACE_ANNOTATION in (job["metadata"].get("annotations") or {}) and not parts_of(job):
         print(f"its new pods may wait for their code: harness torchrun sync {name}")
     return 0
 

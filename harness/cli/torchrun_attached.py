@@ -1,6 +1,6 @@
 """Stay with a job until it ends: bring its code, show its logs, and bring new code while somebody edits.
 
-Leaving never changes the job. Pods that are made again while nobody is attached wait for their code.
+Leaving never changes the job. Pods that are made again get the code that the cluster keeps (torchrun_kept).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from harness.cli.torchrun_jobs import Jobs, finished, phase, rank, reason
+from harness.cli.torchrun_kept import Keeper, generation_of, parts_of, take
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Object
 from harness.core.progress import Progress
@@ -47,6 +48,8 @@ class Attached:
     _fleet: Fleet | None = None
     _stamps: dict[str, Stamp | str] | None = None
     _renewed: float = 0.0
+    _kept: int = 0
+    """The generation that the cluster keeps, as far as this process brought it there."""
     _shown: dict[str, threading.Thread] = field(default_factory=dict)
     _phase: str = ""
 
@@ -89,16 +92,22 @@ class Attached:
         self._bring(job, pods)
         return None
 
-    def bring(self, seconds: float) -> Synced:
-        """Bring the code once, into pods that run or wait for it within `seconds`. Raises WaitError."""
+    def bring(self, seconds: float) -> None:
+        """Bring the code once: into pods that run or wait for it within `seconds`, and into the cluster, all
+        there is to do for a job without pods. Raises WaitError.
+        """
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             job = self.jobs.get(self.name)
             if finished(job):
                 raise HarnessError(f"{self.name} has ended: {phase(job)} {reason(job)}")
-            targets = self._targets(job, self.jobs.pods(self.name))
+            pods = self.jobs.pods(self.name)
+            if not pods and self._keep_next(job) and not self.jobs.pods(self.name):
+                return
+            targets = self._targets(job, pods)
             if targets:
-                return self._sync(job, targets)
+                self._sync(job, targets)
+                return
             time.sleep(LOOK_SECONDS)
         raise WaitError(f"the pods of {self.name}", f"{phase(job)}: {reason(job)}", seconds)
 
@@ -120,6 +129,8 @@ class Attached:
             job["metadata"].get("annotations") or {}
         ):
             return
+        if parts_of(job) and not self.watch:
+            return  # its pods have what was submitted; what was written since then was not
         targets = self._targets(job, pods)
         if not targets:
             return
@@ -150,6 +161,24 @@ class Attached:
         except HarnessError as error:
             self.tell(f"a pod does not answer: {error.message}")
 
+    def _keep_next(self, job: Object) -> bool:
+        """Keep the folder's code for the pods that are to come. Return whether the cluster does."""
+        assert self.walker is not None
+        generation = generation_of(job) + 1
+        packed = take(self.walker, generation)
+        return packed.parts is not None and Keeper(self.jobs, self.tell).keep(job, packed, generation)
+
+    def _keep(self, job: Object, done: Synced) -> None:
+        """Keep what the pods run now, for those that come later."""
+        assert self.walker is not None
+        if (self._kept or generation_of(job)) == done.generation:
+            return
+        packed = take(self.walker, done.generation)
+        if packed.tree.digest != done.tree:
+            return  # a file was written since: the next sync comes
+        Keeper(self.jobs, self.tell).keep(job, packed, done.generation)
+        self._kept = done.generation
+
     def _sync(self, job: Object, targets: Sequence[Target]) -> Synced:
         assert self.walker is not None
         if self._fleet is not None:
@@ -166,6 +195,7 @@ class Attached:
             f"code {done.tree[:12]} in {done.pods} pods, generation {done.generation}: {done.files} files, "
             f"{done.sent / 1e6:.1f} MB sent in {time.monotonic() - began:.1f} s; {done.restarted} restarted"
         )
+        self._keep(job, done)
         for path in done.skipped:
             self.tell(f"{path} has no content to send: left out")
         return done

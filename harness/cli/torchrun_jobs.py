@@ -84,7 +84,8 @@ class Jobs:
                 f"there is a TorchrunJob {name} already in namespace {self.namespace}",
                 hint=f"another --name, or `harness torchrun delete {name}`",
             )
-        annotations = {names.WORKSPACE_ANNOTATION: digest} if digest else {}
+        # Empty: the code is on its way. The controller waits with the pods until it is kept.
+        annotations = {names.WORKSPACE_ANNOTATION: digest, names.PARTS_ANNOTATION: ""} if digest else {}
         metadata = {"name": name, "namespace": self.namespace, "annotations": annotations}
         document = {"apiVersion": names.API, "kind": names.JOB_KIND, "metadata": metadata, "spec": spec}
         return self._said(lambda: self.kube.apply(document))
@@ -92,12 +93,19 @@ class Jobs:
     def change(self, name: str, **spec: Any) -> Object:
         """Change fields of a job's spec."""
         self.get(name)
+        return self._patch(name, {"spec": spec})
+
+    def annotate(self, name: str, annotations: dict[str, str]) -> Object:
+        """Change annotations of a job."""
+        return self._patch(name, {"metadata": {"annotations": annotations}})
+
+    def _patch(self, name: str, change: Object) -> Object:
         resource = self.kube.resource(names.API, names.JOB_KIND)
         return self._said(
             lambda: resource.patch(
                 name=name,
                 namespace=self.namespace,
-                body={"spec": spec},
+                body=change,
                 content_type="application/merge-patch+json",
             ).to_dict()
         )

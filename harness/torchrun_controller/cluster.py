@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from harness.core.kubernetes import Kube, Object
 from harness.torchrun_controller import names
 from harness.torchrun_controller.kinds import Kind
-from harness.torchrun_controller.observed import Action, Create, Delete, Finalizers
+from harness.torchrun_controller.observed import Action, Create, Delete, DeleteParts, Finalizers
 
 GONE, CONFLICT = 404, 409
 CHANGES = (GONE, CONFLICT)
@@ -92,6 +92,9 @@ class Cluster:
         match action:
             case Create(document):
                 self._create(document)
+            case DeleteParts(uid):
+                secrets = self.kube.resource("v1", "Secret")
+                secrets.delete(namespace=namespace, label_selector=f"{names.PART_LABEL}={uid}")
             case Delete():
                 self._delete(action, namespace)
             case Finalizers(wanted):

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller import jobset as make
+from harness.torchrun_controller import workspace
 from harness.torchrun_controller.conditions import found, stamp
 from harness.torchrun_controller.ends import Ends
 from harness.torchrun_controller.look import delete, first_error
@@ -102,8 +103,16 @@ class _Job(Ends):
             return self._say("Pending", message)
         self._condition("QueueReady", True, "QueueFound")
         metadata = self.job["metadata"]
+        annotations = metadata.get("annotations") or {}
+        if workspace.parts_of(annotations) is None:
+            message = (
+                "its code is not in the cluster yet: `kubectl torchrun submit` brings it, and when that was "
+                f"cut off `kubectl torchrun sync {metadata['name']}`"
+            )
+            self._condition("WorkspaceReady", False, "Uploading", message)
+            return self._say("Pending", message)
         try:
-            resolved = resolve(metadata["name"], self.spec, metadata.get("annotations") or {}, asked)
+            resolved = resolve(metadata["name"], self.spec, annotations, asked)
             document = make.jobset(self.job, resolved, self._local_queue(asked), kai=self.kai)
         except Refused as refused:
             return self._refuse(refused.reason, str(refused))

@@ -5,10 +5,19 @@ from __future__ import annotations
 from datetime import timedelta
 
 from harness.core.kubernetes import Object, condition
+from harness.torchrun_controller import workspace
 from harness.torchrun_controller.conditions import parsed, stamp
 from harness.torchrun_controller.look import Look, delete
 from harness.torchrun_controller.models import Phase
-from harness.torchrun_controller.observed import Action, Decision, attempt, ending, failure, owned
+from harness.torchrun_controller.observed import (
+    Action,
+    Decision,
+    DeleteParts,
+    attempt,
+    ending,
+    failure,
+    owned,
+)
 
 
 class Ends(Look):
@@ -76,6 +85,10 @@ class Ends(Look):
         if expired:
             left = [claim for claim in self.seen.claims if owned(claim, self.uid)]
             actions += [delete(claim) for claim in left if not ending(claim)]
+            if workspace.parts_of(self.job["metadata"].get("annotations") or {}) and not self._was(
+                "CleanedUp"
+            ):
+                actions.append(DeleteParts(self.uid))
             if jobset is None and not left:
                 self._condition("CleanedUp", True, "TTLExpired", "the JobSet and the workspace are deleted")
         return Decision(self.status, actions, None if expired else expires)

@@ -47,10 +47,12 @@ RULES = [
     _rule("", ["pods"], ["list", "watch"]),
     _rule("", ["persistentvolumeclaims"], [*READ, "create", "delete"]),
     _rule("", ["configmaps"], ["get", "create"]),
+    # Of a job that is cleaned up: those with its label, which keep its code. None is read.
+    _rule("", ["secrets"], ["deletecollection"]),
     _rule("scheduling.k8s.io", ["priorityclasses"], ["list", "watch"]),
     _rule("", ["events"], ["create", "get", "update"]),
 ]
-"""No secrets, no exec, no pods made, no wildcard. Kinds of queues' resource templates: queues.PERMITTED."""
+"""No secret is read, no exec, no pods made, no wildcard. Kinds of resource templates: queues.PERMITTED."""
 KAI_RULES = [
     _rule("scheduling.run.ai", ["queues"], ["get", "create", "delete"]),
     _rule(names.GROUP, ["torchrunqueues"], ["patch"]),

@@ -26,6 +26,17 @@ TEMPLATE_ANNOTATION = f"{GROUP}/template"
 """On a JobSet: the digest of what it was made from."""
 WORKSPACE_ANNOTATION = f"{GROUP}/workspace"
 """On a TorchrunJob: the digest of the workspace that the command line uploads. Its pods wait for it."""
+PARTS_ANNOTATION = f"{GROUP}/workspace-parts"
+"""On a TorchrunJob: how many Secrets keep its code; 0 when none does, empty while they are being made."""
+GENERATION_ANNOTATION = f"{GROUP}/workspace-generation"
+"""On a TorchrunJob: the generation of the code that they keep."""
+PART_LABEL = f"{GROUP}/workspace-of"
+"""On these Secrets: the UID of their job."""
+PART_KEY = "part"
+MAX_PARTS = 8
+"""Secrets of 1 MB for the code of one job: etcd has 2 GiB for all that is in a cluster."""
+SPARE_PARTS = 2
+"""Parts that pods look for besides: the code of a later sync may be larger."""
 FINALIZER = f"{GROUP}/kai-queue"
 """On a TorchrunQueue: its kai-scheduler Queue is cluster-scoped, so no owner reference deletes it."""
 RESERVED = r"PET_\w+|TORCHRUN_\w+|JOB_COMPLETION_INDEX"
@@ -43,6 +54,11 @@ KAI_QUEUE_LABEL = "kai.scheduler/queue"
 def workspace_claim(job: str) -> str:
     """Return the name of a job's workspace claim."""
     return f"{job}-workspace"
+
+
+def workspace_part(job: str, index: int) -> str:
+    """Return the name of a Secret that keeps a part of a job's code."""
+    return f"{job}-workspace-{index}"
 
 
 def host(job: str, rank: int) -> str:

@@ -40,7 +40,14 @@ class Finalizers:
     found: list[str]
 
 
-Action = Create | Delete | Finalizers
+@dataclass(frozen=True)
+class DeleteParts:
+    """Delete the Secrets that keep the code of the job of this UID."""
+
+    uid: str
+
+
+Action = Create | Delete | DeleteParts | Finalizers
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ class Resolved:
     queue_name: str
     queue: QueueSpec
     workspace_digest: str | None
+    workspace_parts: int
     plan: Plan
     image: str
     distributed: Distributed
@@ -62,6 +63,7 @@ def resolve(name: str, spec: JobSpec, annotations: Object, queue: QueueSpec) -> 
         queue_name=spec.queue_name,
         queue=queue,
         workspace_digest=digest,
+        workspace_parts=workspace.parts_of(annotations) or 0,
         plan=plan,
         image=image,
         distributed=distributed,
@@ -129,9 +131,12 @@ def pod(job: Resolved, *, kai: bool) -> Object:
     added = [{"name": volume.name, **volume.source} for volume in job.volumes]
     spec["volumes"] = _named([*(spec.get("volumes") or []), *added, *job.spec.volumes.additional_volumes])
     code = next((volume for volume in job.volumes if volume.name == "workspace"), None)
-    waiting = workspace.container(job.spec.workspace_storage, job.workspace_digest, code, trainer)
+    digest, parts = job.workspace_digest, job.workspace_parts
+    waiting = workspace.container(job.spec.workspace_storage, digest, parts, code, trainer)
     if waiting:
         spec["initContainers"] = [*(spec.get("initContainers") or []), waiting]
+        if digest and parts:
+            spec["volumes"].append(workspace.kept_volume(job.name, parts))
     _schedule(spec, job, kai=kai)
     metadata = job.queue.pod_template.metadata
     labels = {**metadata.labels, **job.spec.labels, **labels_of(job)}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from harness.core.kubernetes import Object
-from harness.torchrun_controller import command, storage
+from harness.torchrun_controller import command, names, storage
 from harness.torchrun_controller.models import WorkspaceStorage
-from harness.torchrun_sync.bundle import s3_fetch
-from harness.torchrun_sync.pods import WAITING
+from harness.torchrun_sync.bundle import kept, s3_fetch
+from harness.torchrun_sync.pods import CONTROL, STORE, WAITING
 
 READY = ".torchrun/ready"
 """In the workspace: the commit or the digest of what is there, written last."""
 WORKSPACE_SECONDS = 600
+KEPT = "workspace-kept"
+KEPT_FOLDER = "/torchrun-kept"
+"""The volume of the Secrets that keep a job's code, and where the container that brings it sees them."""
 
 SHARED = f"""
 if [ "$SHARED" = true ] && [ "$JOB_COMPLETION_INDEX" != 0 ]; then
@@ -53,21 +56,38 @@ S3 = f"""set -e
 "$@" >/tmp/s3
 tee /dev/termination-log </tmp/s3
 """
-WAIT = f"""waited=0
-until [ -f {READY} ] && [ "$(cat {READY})" = "$DIGEST" ]; do
-  if [ $waited -ge {WORKSPACE_SECONDS} ]; then
-    echo "expected workspace $DIGEST within {WORKSPACE_SECONDS} s: seen $(cat {READY} 2>/dev/null)" >&2
-    exit 1
-  fi
-  sleep 1; waited=$((waited + 1))
-done
-"""
+
+
+def parts_of(annotations: Object) -> int | None:
+    """Return how many Secrets keep a job's code; None while the command line is making them."""
+    said = str(annotations.get(names.PARTS_ANNOTATION, "0"))
+    return min(int(said), names.MAX_PARTS) if said.isdecimal() else None
+
+
+def kept_volume(job: str, parts: int) -> Object:
+    """Return the volume of the Secrets that keep a job's code. One that is not there yet stops no pod."""
+    looked_for = min(parts + names.SPARE_PARTS, names.MAX_PARTS)
+    secrets = [
+        {
+            "name": names.workspace_part(job, index),
+            "optional": True,
+            "items": [{"key": names.PART_KEY, "path": str(index)}],
+        }
+        for index in range(looked_for)
+    ]
+    return {"name": KEPT, "projected": {"sources": [{"secret": each} for each in secrets]}}
 
 
 def container(
-    asked: WorkspaceStorage | None, digest: str | None, code: storage.Volume | None, trainer: Object
+    asked: WorkspaceStorage | None,
+    digest: str | None,
+    parts: int,
+    code: storage.Volume | None,
+    trainer: Object,
 ) -> Object | None:
     """Return the init container that brings the code, or waits for the sync; None where it is there already.
+
+    `parts`: how many Secrets keep the code that the command line uploaded.
 
     Its termination message is the commit or digest of what it brought: all pods must have the same.
     """
@@ -82,10 +102,14 @@ def container(
         fetching = s3_fetch(str(asked.url), code.path, READY, WORKSPACE_SECONDS)
         words, values = ["bash", "-c", S3, "s3", *fetching], [shared]
     elif digest:
-        words, values = ["bash", "-c", WAIT], [{"name": "DIGEST", "value": digest}]
+        store = f"{code.path.rstrip('/')}/{STORE}"
+        words, values = kept(KEPT_FOLDER, store, CONTROL, digest, WORKSPACE_SECONDS), []
     else:
         return None
     secret = asked.secret_name if asked else None
+    mounts: list[Object] = [{"name": code.name, "mountPath": code.path}]
+    if digest and parts:
+        mounts.append({"name": KEPT, "mountPath": KEPT_FOLDER, "readOnly": True})
     return {
         "name": WAITING,
         "image": (asked and asked.image) or trainer["image"],
@@ -95,5 +119,5 @@ def container(
         "env": values,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **({"envFrom": [{"secretRef": {"name": secret}}]} if secret else {}),
-        "volumeMounts": [{"name": code.name, "mountPath": code.path}],
+        "volumeMounts": mounts,
     }

@@ -12,6 +12,7 @@ from importlib.resources import files
 PACKAGE = "harness.torchrun_sync.pod"
 SHARED = "harness.workers.own_processes"
 RECEIVER = ("frames", "entries", "files", "incoming", "writer", "store", "control", "receiver")
+KEPT = ("entries", "files", "incoming", "writer", "store", "control", "kept")
 S3 = ("files", "s3")
 OBJECT_STORE = "harness.workers.training.object_store"
 SUPERVISOR = ("entries", "files", "control", "supervisor")
@@ -74,6 +75,14 @@ def supervised(command: Sequence[str], root: str, control: str, *, start_seconds
     `start_seconds`: how long a pod waits for its first tree. The exit code is the command's.
     """
     return [*_carried(SUPERVISOR), root, control, f"{start_seconds:g}", *command]
+
+
+def kept(folder: str, root: str, control: str, ready: str, seconds: float) -> list[str]:
+    """Return the command that waits for a pod's first tree: from the parts in `folder`, or by a sync.
+
+    `ready`: what says that it is there. `seconds`: how long it waits, before it ends with 1.
+    """
+    return [*_carried(KEPT), folder, root, control, ready, f"{seconds:g}"]
 
 
 def s3_fetch(url: str, root: str, ready: str, seconds: int) -> list[str]:

@@ -99,6 +99,9 @@ class Store:
         """Keep other writers out (writer.py)."""
         self._writer.lock(session, seconds)
 
+    def unlock(self) -> None:
+        self._writer.unlock()
+
     # -- a tree that comes -----------------------------------------------------------------------------
     def expect(self, entries: Sequence[Entry]) -> list[tuple[str, int]]:
         """Take the entries of a tree. Return (sha256, bytes of it that are here) for each content to send."""

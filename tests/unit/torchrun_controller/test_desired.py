@@ -11,7 +11,7 @@ from torchrun_objects import job, pod, queue
 from harness.torchrun_controller import names
 from harness.torchrun_controller.desired import desired
 from harness.torchrun_controller.models import JobStatus
-from harness.torchrun_controller.observed import Create, Decision, Delete, Seen
+from harness.torchrun_controller.observed import Create, Decision, Delete, DeleteParts, Seen
 
 Object = dict[str, Any]
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
@@ -214,6 +214,31 @@ def test_ttl_deletes_the_workspace_and_keeps_what_is_not_the_jobs() -> None:
     ]
     decision = look(finished(), claims=claims)
     assert [action.name for action in decision.actions if isinstance(action, Delete)] == ["demo-workspace"]
+
+
+def test_ttl_deletes_the_code_that_the_cluster_keeps() -> None:
+    """Contract: by the job's UID, until the job is cleaned up; a job of which none is kept asks nothing."""
+    kept = {names.WORKSPACE_ANNOTATION: "sha256:1", names.PARTS_ANNOTATION: "2"}
+    ended = finished()
+    with_code = {**ended, "metadata": {**ended["metadata"], "annotations": kept}}
+    decision = look(with_code)
+    assert decision.actions == [DeleteParts("job-uid")]
+    assert look(then(with_code, decision)).actions == []
+    assert look(ended).actions == []
+
+
+@pytest.mark.parametrize("said", ["", "soon", "-1", "1.5"])
+def test_pods_are_not_made_before_their_code(said: str) -> None:
+    """Contract: while the command line brings it, and when that was cut off, the job says so and how to go
+    on; it starts when the code is there.
+    """
+    uploading = {names.WORKSPACE_ANNOTATION: "sha256:1", names.PARTS_ANNOTATION: said}
+    decision = look(job(annotations=uploading))
+    assert (decision.status.phase, decision.actions) == ("Pending", [])
+    assert reason(decision, "WorkspaceReady") == ("False", "Uploading")
+    assert "kubectl torchrun sync demo" in str(decision.status.message)
+    there = job(annotations={**uploading, names.PARTS_ANNOTATION: "1"})
+    assert kinds(look({**there, "status": status_of(decision)})) == ["JobSet"]
 
 
 def test_suspend_after_creation_and_resume() -> None:

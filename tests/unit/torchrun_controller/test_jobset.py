@@ -232,9 +232,28 @@ def test_workspace_of_several_nodes() -> None:
 def test_pods_wait_for_the_workspace_that_is_promised() -> None:
     """Contract: a job whose command line uploads code waits for its digest; another one does not wait."""
     digest = {names.WORKSPACE_ANNOTATION: "sha256:1"}
-    [waiting] = pod_of(made(job(annotations=digest), queue()))["initContainers"]
-    assert waiting["env"] == [{"name": "DIGEST", "value": "sha256:1"}]
+    pod = pod_of(made(job(annotations=digest), queue()))
+    [waiting] = pod["initContainers"]
+    assert "sha256:1" in waiting["command"]
+    assert [mount["name"] for mount in waiting["volumeMounts"]] == ["workspace"]
     assert "initContainers" not in pod_of(made(job(), queue()))
+
+
+@pytest.mark.parametrize(("parts", "looked_for"), [("1", 3), ("4", 6), ("8", 8), ("99999999", 8)])
+def test_pods_look_for_the_code_that_the_cluster_keeps(parts: str, looked_for: int) -> None:
+    """Contract: each part is optional, so that none stops a pod, and the trainer does not see them. There
+    are some more than there is code, because that of a later sync may be larger.
+    """
+    kept = {names.WORKSPACE_ANNOTATION: "sha256:1", names.PARTS_ANNOTATION: parts}
+    pod = pod_of(made(job(annotations=kept), queue()))
+    [volume] = [each for each in pod["volumes"] if each["name"] == "workspace-kept"]
+    secrets = [source["secret"] for source in volume["projected"]["sources"]]
+    assert [each["name"] for each in secrets] == [f"demo-workspace-{index}" for index in range(looked_for)]
+    assert all(each["optional"] for each in secrets)
+    [waiting] = pod["initContainers"]
+    assert "workspace-kept" in {mount["name"] for mount in waiting["volumeMounts"]}
+    [trainer] = pod["containers"]
+    assert "workspace-kept" not in {mount["name"] for mount in trainer["volumeMounts"]}
 
 
 def test_git_is_fetched_at_its_ref() -> None:

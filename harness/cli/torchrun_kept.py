@@ -1,0 +1,145 @@
+"""The code of a job in Secrets of its namespace: its pods get it from there, whether or not a client runs."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+
+from harness.cli.torchrun_jobs import Jobs, answered
+from harness.core.errors import HarnessError, UsageError
+from harness.core.kubernetes import Object
+from harness.core.progress import Progress
+from harness.torchrun_controller import names
+from harness.torchrun_sync.fleet import LOOKS
+from harness.torchrun_sync.packing import pack
+from harness.torchrun_sync.pod.kept import split
+from harness.torchrun_sync.sender import Changed
+from harness.torchrun_sync.tree import Tree, Walker
+
+PART_BYTES = 1_000_000
+"""Of a Secret, which may have 1 MiB in all."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The code of a folder at one moment."""
+
+    tree: Tree
+    parts: tuple[bytes, ...] | None
+    """None where it is more than a cluster is to keep."""
+
+
+def take(walker: Walker, generation: int) -> Packed:
+    """Return the folder's code as parts. Raises HarnessError for a file that always changes."""
+    changed = ""
+    for _ in range(LOOKS):
+        tree = walker.look()
+        try:
+            whole = pack(tree, generation, PART_BYTES * names.MAX_PARTS)
+        except Changed as change:
+            changed = change.path
+            continue
+        return Packed(tree, None if whole is None else tuple(split(whole, PART_BYTES)))
+    raise HarnessError(
+        f"{changed} was written to while it was read, {LOOKS} times",
+        hint="a file that always changes is no code: name it in .torchrunignore",
+    )
+
+
+@dataclass(frozen=True)
+class Keeper:
+    """The Secrets of jobs of one namespace."""
+
+    jobs: Jobs
+    tell: Progress
+
+    def keep(self, job: Object, packed: Packed, generation: int) -> bool:
+        """Make or replace the Secrets, and say so on the job. Return whether the cluster keeps the code.
+
+        Where it cannot, no older code stays there: a pod that comes later waits for a sync instead.
+        """
+        parts, why = packed.parts or (), ""
+        if packed.parts is None:
+            limit = PART_BYTES * names.MAX_PARTS // 1_000_000
+            why = f"it has over {limit} MB, compressed; name data in .torchrunignore, or put it on a claim"
+        try:
+            for index, part in enumerate(parts):
+                self._put(job, index, part)
+        except HarnessError as error:
+            parts = ()
+            why = f"{error.message}; it takes the rights to get, create, patch and delete Secrets"
+        for index in range(len(parts), parts_of(job)):
+            if self._is_ours(job, index):
+                self._delete(job, index)
+        self.jobs.annotate(
+            job["metadata"]["name"],
+            {names.PARTS_ANNOTATION: str(len(parts)), names.GENERATION_ANNOTATION: str(generation)},
+        )
+        if parts:
+            self.tell(
+                f"code {packed.tree.digest[:12]} is kept in the cluster: {packed.tree.size / 1e6:.1f} MB, "
+                f"{sum(map(len, parts)) / 1e6:.1f} MB compressed"
+            )
+        if why:
+            self.tell(f"the code is not kept in the cluster, and pods that come later wait for a sync: {why}")
+        return bool(parts)
+
+    def _put(self, job: Object, index: int, part: bytes) -> None:
+        metadata = job["metadata"]
+        name = names.workspace_part(metadata["name"], index)
+        there = self._find(job, index)
+        whose = _whose(there)
+        if there is not None and whose is None:
+            raise UsageError(f"there is a Secret {name} already, which is of no job: rename it, or the job")
+        if there is not None and whose != metadata["uid"]:  # of a job of this name that was deleted
+            self._delete(job, index)
+        owner = {
+            "apiVersion": names.API,
+            "kind": names.JOB_KIND,
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+        }
+        document = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "type": f"{names.GROUP}/workspace",
+            "metadata": {
+                "name": name,
+                "namespace": self.jobs.namespace,
+                "labels": {names.JOB_LABEL: metadata["name"], names.PART_LABEL: metadata["uid"]},
+                "ownerReferences": [owner],
+            },
+            "data": {names.PART_KEY: base64.b64encode(part).decode()},
+        }
+        answered(lambda: self.jobs.kube.apply(document))
+
+    def _find(self, job: Object, index: int) -> Object | None:
+        name = names.workspace_part(job["metadata"]["name"], index)
+        return answered(lambda: self.jobs.kube.get("v1", "Secret", name, self.jobs.namespace))
+
+    def _is_ours(self, job: Object, index: int) -> bool:
+        try:
+            return _whose(self._find(job, index)) == str(job["metadata"]["uid"])
+        except HarnessError:  # without the right to read it, it was not made either
+            return False
+
+    def _delete(self, job: Object, index: int) -> None:
+        name = names.workspace_part(job["metadata"]["name"], index)
+        answered(lambda: self.jobs.kube.delete("v1", "Secret", name, self.jobs.namespace))
+
+
+def _whose(secret: Object | None) -> str | None:
+    """Return the UID of the job whose code a Secret keeps a part of."""
+    return ((secret or {}).get("metadata", {}).get("labels") or {}).get(names.PART_LABEL)
+
+
+def parts_of(job: Object) -> int:
+    """Return how many Secrets keep the code of a job."""
+    said = (job["metadata"].get("annotations") or {}).get(names.PARTS_ANNOTATION) or "0"
+    return int(said) if said.isdecimal() else 0
+
+
+def generation_of(job: Object) -> int:
+    """Return the generation of the code that the cluster keeps, or kept last; 0 without one."""
+    said = (job["metadata"].get("annotations") or {}).get(names.GENERATION_ANNOTATION) or "0"
+    return int(said) if said.isdecimal() else 0

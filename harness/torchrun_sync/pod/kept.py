@@ -1,0 +1,180 @@
+"""The code of a job as the cluster keeps it, and the program that brings it into a new pod from there.
+
+    part    b"SHA-256 COUNT INDEX\n" and bytes: of the whole, how many parts it has, and which one this is
+    whole   zlib: b"LENGTH\n", a JSON head of LENGTH bytes, then each content once, by SHA-256 in order
+    head    entries, tree, generation
+
+A pod sees the parts as files 0, 1, … in a folder. They may be exchanged while it reads: parts of two wholes
+never make one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from harness.torchrun_sync.pod.control import Control
+from harness.torchrun_sync.pod.entries import Entry, Refused
+from harness.torchrun_sync.pod.store import Store
+
+PIECE = 1 << 20
+LOOK_SECONDS = 0.5
+LOCK_SECONDS = 60.0
+MAX_HEAD = 1 << 28
+"""Bytes of a head, unpacked."""
+
+
+def contents_of(entries: Sequence[Entry]) -> list[tuple[str, int]]:
+    """Return (SHA-256, bytes) of each content, in the order in which a whole has them."""
+    return sorted({entry["sha256"]: entry["size"] for entry in entries if entry["kind"] == "file"}.items())
+
+
+def split(whole: bytes, size: int) -> list[bytes]:
+    """Return the parts of a whole, each with at most `size` bytes of it."""
+    sha, count = hashlib.sha256(whole).hexdigest(), max(1, -(-len(whole) // size))
+    pieces = (whole[index * size : (index + 1) * size] for index in range(count))
+    return [f"{sha} {count} {index}\n".encode() + piece for index, piece in enumerate(pieces)]
+
+
+def joined(folder: str) -> bytes | None:
+    """Return the whole whose parts are in the folder; None while one is missing, or is of another whole."""
+    first = _part(folder, 0)
+    if first is None:
+        return None
+    (sha, count, _), pieces = first[0], [first[1]]
+    for index in range(1, count):
+        part = _part(folder, index)
+        if part is None or part[0] != (sha, count, index):
+            return None
+        pieces.append(part[1])
+    whole = b"".join(pieces)
+    return whole if hashlib.sha256(whole).hexdigest() == sha else None
+
+
+def _part(folder: str, index: int) -> tuple[tuple[str, int, int], bytes] | None:
+    try:
+        with open(os.path.join(folder, str(index)), "rb") as file:
+            head, _, piece = file.read().partition(b"\n")
+        sha, count, of = head.decode("ascii").split()
+        return (sha, int(count), int(of)), piece
+    except (OSError, ValueError):
+        return None
+
+
+class Whole:
+    """A whole that is unpacked as it is read: no more of it is in memory than is asked for."""
+
+    def __init__(self, whole: bytes) -> None:
+        self._unpacking, self._packed, self._here = zlib.decompressobj(), whole, b""
+        line = b""
+        while not line.endswith(b"\n") and len(line) < 20:
+            line += b"".join(self._take(1))
+        length = int(line)
+        if length > MAX_HEAD:
+            raise Refused(f"the head of the kept code has {length} bytes; expected at most {MAX_HEAD}")
+        self.head: dict[str, Any] = json.loads(b"".join(self._take(length)))
+
+    def contents(self) -> Iterator[tuple[str, int, Iterator[bytes]]]:
+        """Yield SHA-256, size and pieces of each content. What is not read of one is passed over."""
+        for sha, size in contents_of(self.head["entries"]):
+            pieces = self._take(size)
+            yield sha, size, pieces
+            for _ in pieces:
+                pass
+
+    def _take(self, count: int) -> Iterator[bytes]:
+        while count:
+            if not self._here:
+                self._here = self._unpacking.decompress(self._packed, PIECE)
+                self._packed = self._unpacking.unconsumed_tail
+                if not self._here and self._unpacking.eof:
+                    raise Refused("the kept code ends before its last content")
+            piece, self._here = self._here[:count], self._here[count:]
+            count -= len(piece)
+            yield piece
+
+
+def restore(store: Store, whole: Whole, ready: str) -> None:
+    """Switch in the tree that is kept. `ready`: what the pod waits for."""
+    head = whole.head
+    need = {sha for sha, _ in store.expect(head["entries"])}
+    for sha, size, pieces in whole.contents():
+        if sha in need:
+            content = store.content(sha, size, 0)
+            for piece in pieces:
+                content.write(piece)
+            content.finish()
+    staged = store.stage()
+    if staged != head["tree"]:
+        raise Refused(f"expected the tree {head['tree'][:12]} of what is kept, and it makes {staged[:12]}")
+    store.switch(head["tree"], head["generation"], ready)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Wait until the code is there: from the folder of the parts, or by a sync.
+
+    FOLDER ROOT CONTROL READY SECONDS. Returns the exit code.
+    """
+    folder, root, control, ready, seconds = arguments
+    store, until, refused = Store(root), time.monotonic() + float(seconds), ""
+    while True:
+        try:
+            if came := _come(store, folder, ready):
+                current = store.current()
+                Control(control).start(current["generation"], current["tree"])
+                print(f"code {current['tree'][:12]}, generation {current['generation']}: {came}", flush=True)
+                return 0
+        except Refused as error:
+            refused = f"; {error}"
+        if time.monotonic() > until:
+            said = f"no code came within {seconds} s{refused}: `kubectl torchrun sync` brings it"
+            print(said, file=sys.stderr)
+            return 1
+        time.sleep(LOOK_SECONDS)
+
+
+def _come(store: Store, folder: str, ready: str) -> str:
+    """Return where the code came from, once it is there. What is kept replaces an older one on a volume."""
+    packed = joined(folder)
+    whole = Whole(packed) if packed is not None else None
+    if whole is not None and _is_newer(store, whole):
+        store.lock(f"kept-{os.getpid()}", LOCK_SECONDS)
+        try:
+            if _is_newer(store, whole):
+                restore(store, whole, ready)
+                return f"{len(whole.head['entries'])} entries, as the cluster keeps it"
+        finally:
+            store.unlock()
+    return "it was there" if _read(os.path.join(store.root, "ready")) == ready and store.current() else ""
+
+
+def _is_newer(store: Store, whole: Whole) -> bool:
+    return int(whole.head["generation"]) > int(store.current().get("generation", 0))
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def packed(head: dict[str, Any], contents: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield a whole: `contents` are the bytes of each content, in the order of contents_of."""
+    text = json.dumps(head).encode()
+    packing = zlib.compressobj(6)
+    yield packing.compress(b"%d\n" % len(text) + text)
+    for piece in contents:
+        yield packing.compress(piece)
+    yield packing.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,179 @@
+"""The code of a job that the cluster keeps, brought into new pods by the program that runs there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sync_processes import Pod, pod, seen
+from test_torchrun_sync import NAMES, TREES, _write, fleet, here
+
+from harness.torchrun_sync import bundle
+from harness.torchrun_sync.packing import pack
+from harness.torchrun_sync.pod.kept import Whole, joined, restore, split
+from harness.torchrun_sync.pod.store import Store
+from harness.torchrun_sync.sender import Changed
+from harness.torchrun_sync.tree import Walker
+
+__all__ = ["here"]
+READY = "what the pods wait for"
+LIMIT = 1 << 30
+
+
+def keep(folder: Path, top: Path, generation: int = 1, size: int = 100_000) -> None:
+    """Put the parts of a folder's code where pods see them."""
+    whole = pack(Walker(top).look(), generation, LIMIT)
+    assert whole is not None
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for index, part in enumerate(split(whole, size)):
+        (folder / str(index)).write_bytes(part)
+
+
+def waiting(folder: Path, to: Pod, seconds: float = 20) -> subprocess.Popen[str]:
+    """Start the program that waits for the code in a pod, as the controller's init container does."""
+    command = bundle.kept(str(folder), str(to.root), str(to.control), READY, seconds)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out + err
+
+
+@pytest.fixture
+def to(tmp_path: Path) -> Pod:
+    return pod(tmp_path / "pod")
+
+
+def test_a_new_pod_has_the_code_without_a_client(here: Path, to: Pod, tmp_path: Path) -> None:
+    """Contract: every file, mode and link comes from the parts; a sync of the same has nothing to do."""
+    keep(tmp_path / "kept", here, generation=7)
+    assert len(os.listdir(tmp_path / "kept")) > 20
+    code, said = ended(waiting(tmp_path / "kept", to))
+    assert code == 0, said
+    assert seen(to.mount) == seen(here)
+    assert Walker(here).look().digest[:12] in said
+    with fleet([to]) as job:
+        done = job.sync(Walker(here))
+    assert (done.files, done.generation, done.restarted) == (0, 7, 0)
+    to.end()
+
+
+def test_parts_that_come_late_and_one_by_one(here: Path, to: Pod, tmp_path: Path) -> None:
+    """Contract: the pod waits until all parts of one whole are there: an older one's are none of it."""
+    old, new, folder = tmp_path / "old", tmp_path / "new", tmp_path / "kept"
+    keep(old, here)
+    (here / "train.py").write_text("print('two')\n")
+    keep(new, here, generation=2)
+    folder.mkdir()
+    process = waiting(folder, to)
+    shutil.copy(old / "0", folder / "0")
+    time.sleep(1)
+    for index in reversed(range(len(os.listdir(new)))):
+        assert process.poll() is None
+        shutil.copy(new / str(index), folder / "made")
+        os.replace(folder / "made", folder / str(index))
+    code, said = ended(process)
+    assert code == 0, said
+    assert seen(to.mount) == seen(here)
+
+
+@pytest.mark.parametrize("damage", ["cut", "bit", "missing", "text"])
+def test_a_part_that_is_not_whole_is_never_unpacked(here: Path, to: Pod, tmp_path: Path, damage: str) -> None:
+    """Contract: nothing of it comes into the pod; the program ends with what to do."""
+    folder = tmp_path / "kept"
+    keep(folder, here)
+    path = folder / "3"
+    part = bytearray(path.read_bytes())
+    if damage == "cut":
+        path.write_bytes(part[:-1])
+    elif damage == "bit":
+        part[len(part) // 2] ^= 1
+        path.write_bytes(part)
+    elif damage == "missing":
+        path.unlink()
+    else:
+        path.write_text("what is this?")
+    code, said = ended(waiting(folder, to, seconds=2))
+    assert code == 1
+    assert "no code came within 2 s" in said
+    assert "kubectl torchrun sync" in said
+    assert os.listdir(to.mount) == [".torchrun"]
+    assert not os.listdir(to.root / "trees")
+
+
+def test_a_sync_comes_while_nothing_is_kept(here: Path, to: Pod, tmp_path: Path) -> None:
+    process = waiting(tmp_path / "none", to)
+    with fleet([to]) as job:
+        job._ready = READY
+        job.sync(Walker(here))
+    code, said = ended(process)
+    assert code == 0, said
+    assert "it was there" in said
+    to.end()
+
+
+def test_a_volume_keeps_what_is_newer(here: Path, to: Pod, tmp_path: Path) -> None:
+    """Contract: a claim's tree stays where what is kept is older, and is replaced where it is newer."""
+    folder = tmp_path / "kept"
+    keep(folder, here, generation=3)
+    assert ended(waiting(folder, to))[0] == 0
+    (here / "train.py").write_text("print('another')\n")
+    before = seen(to.mount)
+    keep(folder, here, generation=2)
+    assert ended(waiting(folder, to))[0] == 0
+    assert seen(to.mount) == before
+    keep(folder, here, generation=4)
+    assert ended(waiting(folder, to))[0] == 0
+    assert seen(to.mount) == seen(here) != before
+
+
+def test_pods_of_one_volume_bring_it_once(here: Path, to: Pod, tmp_path: Path) -> None:
+    """Contract: several that start at once on one volume all end well, and the tree is whole."""
+    keep(tmp_path / "kept", here)
+    processes = [waiting(tmp_path / "kept", to) for _ in range(4)]
+    for code, said in map(ended, processes):
+        assert code == 0, said
+    assert seen(to.mount) == seen(here)
+    assert len([name for name in os.listdir(to.root / "trees") if not name.endswith(".json")]) == 1
+
+
+def test_a_file_that_changes_is_noticed(here: Path) -> None:
+    tree = Walker(here).look()
+    (here / "train.py").write_text("print('now')\n")
+    with pytest.raises(Changed, match=r"train\.py|twin\.py"):
+        pack(tree, 1, LIMIT)
+
+
+def test_more_than_the_limit_is_no_whole(here: Path) -> None:
+    assert pack(Walker(here).look(), 1, 1 << 20) is None
+
+
+@settings(max_examples=30)
+@given(inside=st.dictionaries(NAMES, TREES, max_size=4), size=st.integers(1, 2000))
+def test_any_tree_comes_as_it_is(inside: dict[str, tuple[object, ...]], size: int) -> None:
+    """Contract: whatever a folder holds, and however it is cut into parts, what is restored is the same."""
+    with tempfile.TemporaryDirectory() as folder:
+        top, mount = Path(folder) / "here", Path(folder) / "there"
+        _write(top, inside)
+        tree = Walker(top).look()
+        whole = pack(tree, 1, LIMIT)
+        assert whole is not None
+        parts = Path(folder) / "kept"
+        parts.mkdir()
+        for index, part in enumerate(split(whole, max(size, len(whole) // 50))):
+            (parts / str(index)).write_bytes(part)
+        assert joined(str(parts)) == whole
+        mount.mkdir()
+        store = Store(str(mount / ".torchrun"))
+        restore(store, Whole(whole), READY)
+        assert store.current()["tree"] == tree.digest
+        assert seen(mount) == seen(top)
