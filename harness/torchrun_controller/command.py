@@ -9,12 +9,11 @@ import re
 import shlex
 
 from harness.core.own_processes import OWN_PROCESSES
-from harness.torchrun_controller import names
+from harness.torchrun_controller import etcd, names
 from harness.torchrun_controller.models import Distributed, JobSpec
 from harness.torchrun_controller.nodes import Plan, Refused
 
 PORT = 29500
-ETCD = "etcd.etcd-system.svc.cluster.local:2379"
 RUN_ID = "TORCHRUN_RUN_ID"
 """The UID of the Kubernetes Job: the same in all pods of an attempt, another one after a restart. So an
 attempt never meets what the one before left in etcd."""
@@ -33,6 +32,10 @@ PYTHON = """if ! command -v python >/dev/null && command -v python3 >/dev/null; 
 fi"""
 
 
+OWN_STORE = 'export TORCH_DISABLE_SHARE_RDZV_TCP_STORE="${TORCH_DISABLE_SHARE_RDZV_TCP_STORE:-1}"'
+"""Since 2.4 torchrun's ranks share a store which the node of global rank 0 starts once, and keep its address.
+When that node was lost, the others met anew and asked a store that was gone, without end (torch 2.6,
+DynamicRendezvousHandler.next_rendezvous: _bootstrap_store_info)."""
 EXIT_AT_SIGTERM = "trap 'exit 143' TERM INT"
 """As process 1 a shell does not hear SIGTERM without a trap. It has one from its first command on, so that a
 pod which waits for others ends when it is told to. A command of the setup ends first."""
@@ -97,7 +100,11 @@ def _group(job: str, plan: Plan, distributed: Distributed) -> list[str]:
         ]
     shared += [f'--rdzv-id="${RUN_ID}"', f'--local-addr="${POD_IP}"']
     if backend == "etcd-v2":
-        return [*shared, "--rdzv-backend=etcd-v2", f"--rdzv-endpoint={shlex.quote(endpoint or ETCD)}"]
+        return [
+            *shared,
+            "--rdzv-backend=etcd-v2",
+            f"--rdzv-endpoint={shlex.quote(endpoint or etcd.ENDPOINT)}",
+        ]
     if endpoint:
         return [*shared, "--rdzv-backend=c10d", f"--rdzv-endpoint={shlex.quote(endpoint)}"]
     if plan.nodes == 1:
@@ -144,7 +151,10 @@ def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str
         lines += ["# setupCommand", spec.setup_command.rstrip("\n")]
     if plan.nodes > 1 and not distributed.rdzv_endpoint and distributed.rdzv_backend != "etcd-v2":
         lines += _wait_for(names.host(job, 0), distributed.port or PORT)
+    if distributed.rdzv_backend == "etcd-v2":
+        lines += etcd.check(distributed.rdzv_endpoint or etcd.ENDPOINT)
     lines += [
+        OWN_STORE,
         FORWARD_ELASTIC if plan.elastic else FORWARD,
         FORWARD_SIGTERM,
         f"{torchrun(job, spec, plan, distributed)} &",

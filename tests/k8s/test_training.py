@@ -40,8 +40,8 @@ Train = Callable[..., Outcome]
 def train(cluster: Ready, harness_settings: Settings) -> Train:
     """Return what launches a training and strikes it."""
 
-    def trained(*strikes: str, volumes: str = "", **asked: Any) -> Outcome:
-        settings = harness_settings.model_copy(update={"wait_seconds": WAIT_SECONDS})
+    def trained(*strikes: str, volumes: str = "", wait: float = WAIT_SECONDS, **asked: Any) -> Outcome:
+        settings = harness_settings.model_copy(update={"wait_seconds": wait})
         more = {"replicas": NODES, "options": SMALL, "run": RUN, **asked}
         workload = training.workload(Asked(volumes=volumes or None, **more))
         context = RunContext(settings=settings, progress=lambda text: print(f"  {text}", file=sys.stderr))
@@ -233,7 +233,8 @@ def test_a_scaled_training_is_said(train: Train, replicas: int) -> None:
 def test_a_world_forms_again_when_its_statefulset_is_scaled(train: Train) -> None:
     """Contract: pods join and leave, each sequence is taken once, and the verdict says who scaled."""
     steps = ("--epochs", "40", "--max-steps", "300", "--save-every", "10", "--log-every", "1")
-    outcome = train("scale:3@step:20", "scale:1@met:3", replicas=2, max_replicas=3, options=(*MODEL, *steps))
+    asked = {"replicas": 2, "max_replicas": 3, "options": (*MODEL, *steps), "wait": 3 * WAIT_SECONDS}
+    outcome = train("scale:3@step:20", "scale:1@met:3", **asked)
     checks = passed(outcome)
     for was, now in ((2, 3), (3, 1)):
         assert f"scaled from {was} to {now} replicas by kubectl" in checks["restarts"]

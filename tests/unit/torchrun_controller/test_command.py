@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.torchrun_controller import command
+from harness.torchrun_controller import command, etcd
 from harness.torchrun_controller.models import Distributed, JobSpec, Reliability
 from harness.torchrun_controller.nodes import Plan, Refused
 
@@ -112,8 +112,58 @@ def test_etcd(tmp_path: Path) -> None:
     """Contract: etcd-v2 goes to the endpoint that is given, or to the original's default."""
     given_one = distributed(rdzvBackend="etcd-v2", rdzvEndpoint="etcd.other:2379")
     text = command.script("demo", spec("python train.py"), TWO, given_one)
-    assert "--rdzv-endpoint=etcd.other:2379" in shown(tmp_path, text)
-    assert command.ETCD in command.script("demo", spec("x"), TWO, distributed(rdzvBackend="etcd-v2"))
+    assert "--rdzv-endpoint=etcd.other:2379" in text
+    assert f"--rdzv-endpoint={etcd.ENDPOINT}" in command.script(
+        "demo", spec("x"), TWO, distributed(rdzvBackend="etcd-v2")
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [("raise ImportError", "the package python-etcd"), ("", "expected an etcd at 127.0.0.1:")],
+)
+def test_an_etcd_that_is_of_no_use_is_named_before_torchrun(
+    tmp_path: Path, module: str, says: str, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract: without the package, or without a server, the pod ends at once with the reason, and what to
+    do instead. A module of the user's code with the name of a standard one changes nothing.
+    """
+    monkeypatch.setattr(etcd, "SECONDS", 1)
+    packages, code = tmp_path / "packages", tmp_path / "code"
+    for folder in (packages, code):
+        folder.mkdir()
+    (packages / "etcd.py").write_text(module)
+    (code / "http.py").write_text("raise SystemExit(77)")
+    lines = etcd.check(f"127.0.0.1:{unused_tcp_port}")
+    ended = subprocess.run(
+        ["bash", "-ec", "\n".join(lines)],
+        cwd=code,
+        env={**os.environ, "PYTHONPATH": str(packages)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert says in ended.stderr
+    assert "c10d" in ended.stderr
+
+
+def test_each_meeting_has_a_store_of_its_own(tmp_path: Path) -> None:
+    """Contract: the address of a node that was lost is not asked again; who sets the variable is obeyed."""
+    text = command.script("demo", spec("x"), TWO, distributed())
+    [line] = [line for line in text.splitlines() if "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" in line]
+    said = [
+        subprocess.run(
+            ["bash", "-c", f"{line}\nprintenv TORCH_DISABLE_SHARE_RDZV_TCP_STORE"],
+            env={**os.environ, **given},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for given in ({}, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "0"})
+    ]
+    assert said == ["1", "0"]
 
 
 def test_one_node_is_standalone(tmp_path: Path) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
-from harness.torchrun_controller import manifests
+from harness.torchrun_controller import etcd, manifests
 from harness.torchrun_controller.names import PERMITTED
 
 FOLDER = Path(__file__).parents[3] / "manifests/torchrun-controller"
@@ -18,6 +19,13 @@ def test_files_are_generated() -> None:
         "kustomization.yaml",
         *manifests.kustomization()["resources"],
     }
+
+
+def test_the_etcd_is_generated() -> None:
+    """Contract: the file is what the code says, with the version that the harness builds for its own."""
+    assert (FOLDER.with_name("torchrun-etcd") / "etcd.yaml").read_text() == etcd.text()
+    versions = tomllib.loads((FOLDER.parents[1] / "harness/versions.toml").read_text())
+    assert versions["rendezvous"]["image"] == etcd.IMAGE
 
 
 def test_pod_is_restricted() -> None:
