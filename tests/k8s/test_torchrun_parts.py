@@ -13,23 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from kubernetes.client.exceptions import BadRequestException
-from test_torchrun_controller import MET
+from test_torchrun_controller import MET, documents
 from torchrun_team import CODE, PROGRAM, Controller, Team
 
 from harness.context import RunContext
-from harness.core.kubernetes import Object, condition
+from harness.core.kubernetes import Object
 from harness.fixtures.plugin import progress
 from harness.provision.cluster import Ready
 from harness.provision.images.etcd import etcd_image
 from harness.provision.images.load import load_images
 from harness.settings import Settings
-from harness.torchrun_controller import names
+from harness.torchrun_controller import etcd, names
 from tests.s3_server import s3_server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controller, pytest.mark.nightly, pytest.mark.timeout(1200)]
-ETCD = Path("harness/launch/files/train-etcd.yaml")
 GIT_IMAGE = "harness-tests/git:1"
 ELASTIC = """
 import time
@@ -181,40 +179,84 @@ def test_s3_workspace(
         assert server.secret_key not in refused
 
 
-@pytest.fixture
-def etcd(team: Team, cluster: Ready, context: RunContext) -> str:
-    """An etcd in the namespace: the endpoint."""
+@pytest.fixture(scope="module")
+def etcd_here(cluster: Ready, context: RunContext) -> Iterator[str]:
+    """The etcd of manifests/torchrun-etcd, with an image that was built here: the image."""
     image = etcd_image(context)
     load_images([image], cluster.kind.nodes(), context)
-    documents = yaml.safe_load_all(ETCD.read_text())
-    for document in documents:
-        document["metadata"]["namespace"] = team.namespace
-        for container in document["spec"].get("containers") or []:
-            container["image"] = image
-        team.kube.apply(document)
-    team.kube.wait(
-        "etcd",
-        "v1",
-        "Pod",
-        lambda pods: None if condition(pods["train-etcd"], "Ready").get("status") == "True" else "not Ready",
-        seconds=120,
-        namespace=team.namespace,
-    )
-    return "train-etcd:2379"
+    for document in etcd.documents(image):
+        cluster.kube.apply(document)
+
+    def done(found: dict[str, Object]) -> str | None:
+        return None if (found[etcd.NAME].get("status") or {}).get("readyReplicas") else "no pod is ready"
+
+    cluster.kube.wait("etcd", "apps/v1", "Deployment", done, seconds=180, namespace=etcd.NAMESPACE)
+    yield image
+    cluster.kube.delete("v1", "Namespace", etcd.NAMESPACE)
 
 
-def test_etcd_rendezvous(team: Team, controller: Controller, etcd: str) -> None:
-    """Contract: rdzvBackend etcd-v2 meets at a real etcd, and a restart meets nothing of the last time."""
+def test_the_readme_runs_with_its_rendezvous(team: Team, controller: Controller, etcd_here: str) -> None:
+    """Contract: both jobs of the README run with etcd-v2 and no endpoint, as they are written. Changed are
+    GPUs, image and command, and storage that this cluster has no class for.
+    """
+    by_name = {document["metadata"]["name"]: document for document in documents()}
+    jobs = ("training-job", "vit-training")
+    for name in jobs:
+        asked = by_name[name]["spec"]
+        queue = by_name[asked["jobQueue"]]["spec"]
+        queue["scheduling"].pop("nodeSelector", None)
+        queue["storage"].pop("checkpoints", None)
+        queue["nodeResources"].update(gpus=0, cpus="250m", memory="512Mi")
+        if "priorityClassName" in queue["scheduling"]:
+            priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 5}
+            team.kube.apply({**priority, "metadata": {"name": queue["scheduling"]["priorityClassName"]}})
+        team.queue(asked["jobQueue"], **{**queue, "image": team.image})
+        team.job(name, jobQueue=asked["jobQueue"], distributed={**asked["distributed"], "backend": "gloo"})
+    for name in jobs:
+        ended = team.until(name, "Succeeded", 300)
+        assert team.printed(name) == MET
+        assert f"--rdzv-endpoint={etcd.ENDPOINT}" in ended["status"]["torchrunCommand"]
+
+
+def test_etcd_rendezvous(team: Team, controller: Controller, etcd_here: str) -> None:
+    """Contract: a restart meets nothing of the last time in etcd."""
     team.queue(podTemplate={"spec": {"terminationGracePeriodSeconds": 3}})
-    by_etcd = {"rdzvBackend": "etcd-v2", "rdzvEndpoint": etcd}
-    team.job("by-etcd", distributed=by_etcd)
+    by_etcd = {"rdzvBackend": "etcd-v2", "rdzvEndpoint": etcd.ENDPOINT}
     once = "test -f /tmp/x || [ $JOB_COMPLETION_INDEX = 0 ] || [ $JOBSET_RESTART_ATTEMPT != 0 ] || exit 7"
     team.job("again", distributed=by_etcd, setupCommand=once, reliability={"maxRestarts": 1}, env=ATTEMPT)
-    assert f"--rdzv-endpoint={etcd}" in team.until("by-etcd", "Succeeded", 300)["status"]["torchrunCommand"]
-    assert team.printed("by-etcd") == MET
     ended = team.until("again", "Succeeded", 400)
     assert ended["status"]["restarts"] == 1
     assert team.printed("again") == MET
+
+
+def test_an_etcd_of_no_use_is_named(team: Team, controller: Controller, etcd_here: str) -> None:
+    """Contract: a server without the API v2, none at all, and an image without python-etcd are the message
+    of the job, in place of an exit code after a long wait.
+    """
+    pod = etcd.documents(etcd_here)[2]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    container["args"].remove("--enable-v2")
+    metadata = {"name": "v3", "namespace": team.namespace, "labels": {"app": "v3"}}
+    team.kube.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod})
+    ports = [{"name": "client", "port": etcd.PORT}]
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {**metadata, "labels": {}}}
+    team.kube.apply({**service, "spec": {"selector": {"app": "v3"}, "ports": ports}})
+    team.queue()
+    never = {"reliability": {"restartPolicy": "Never"}}
+    hidden = "mkdir /tmp/no; echo raise ImportError >/tmp/no/etcd.py; export PYTHONPATH=/tmp/no:$PYTHONPATH"
+    for name, endpoint, setup in (
+        ("v3-only", f"v3:{etcd.PORT}", None),
+        ("nobody", f"nobody:{etcd.PORT}", None),
+        ("no-package", None, hidden),
+    ):
+        where = {"rdzvBackend": "etcd-v2", **({"rdzvEndpoint": endpoint} if endpoint else {})}
+        team.job(name, distributed=where, setupCommand=setup, **never)
+    for name, says in (
+        ("v3-only", "--enable-v2"),
+        ("nobody", f"expected an etcd at nobody:{etcd.PORT}"),
+        ("no-package", "python-etcd"),
+    ):
+        assert says in team.until(name, "Failed", 240)["status"]["message"]
 
 
 ATTEMPT = [
@@ -225,7 +267,7 @@ ATTEMPT = [
 ]
 
 
-def test_elastic_job_goes_on_without_a_node(team: Team, controller: Controller, etcd: str) -> None:
+def test_elastic_job_goes_on_without_a_node(team: Team, controller: Controller, etcd_here: str) -> None:
     """Contract: of 1 to 2 nodes one is lost for good: the other's rank meets anew, alone, and it succeeds.
 
     The lost one is node 0, which a c10d rendezvous would not survive. Its pod is made again, and finds no
@@ -250,7 +292,7 @@ def test_elastic_job_goes_on_without_a_node(team: Team, controller: Controller, 
         numNodes=None,
         minNodes=1,
         maxNodes=2,
-        distributed={"rdzvBackend": "etcd-v2", "rdzvEndpoint": etcd},
+        distributed={"rdzvBackend": "etcd-v2", "rdzvEndpoint": etcd.ENDPOINT},
         volumes=volumes,
         reliability={"maxRestarts": 3},
     )
