@@ -21,7 +21,7 @@ from harness.core.kubernetes import Object
 from harness.core.progress import Progress
 from harness.torchrun_controller import names
 from harness.torchrun_sync.fleet import Fleet, Synced
-from harness.torchrun_sync.pods import Target, target
+from harness.torchrun_sync.pods import TRAINER, Target, target
 from harness.torchrun_sync.tree import Stamp, Walker
 
 LOOK_SECONDS = 0.5
@@ -121,6 +121,8 @@ class Attached:
         """Return the containers of all pods, or none as long as one of them is missing."""
         count = (job.get("status") or {}).get("numNodes")
         found = [each for each in map(target, pods) if each]
+        if parts_of(job):  # an init container has what is kept in a moment, and ends
+            found = [each for each in found if each.container == TRAINER]
         return found if count and len(found) == count else []
 
     def _bring(self, job: Object, pods: Sequence[Object]) -> None:
