@@ -1,0 +1,180 @@
+"""An elastic job loses a member, whichever, however and whenever: it trains on, or ends with the cause."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+import pytest
+from kubernetes.client.exceptions import ApiException
+from torchrun_team import CODE, Controller, Team
+
+from harness.core.kubernetes import Object
+from harness.provision.cluster import Ready
+from harness.torchrun_controller import names
+
+pytestmark = [pytest.mark.e2e, pytest.mark.controller, pytest.mark.nightly, pytest.mark.timeout(3600)]
+SECONDS = 420.0
+"""From the strike until the job trains on, or has ended: pods that come back, and a rendezvous of 3 nodes."""
+PROGRAM = """
+import time
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+size = dist.get_world_size()
+print(f"rank {dist.get_rank()} of {size} meets", flush=True)
+for step in range(100000):
+    value = torch.tensor([1.0])
+    dist.all_reduce(value)
+    assert value.item() == size, value
+    if step % 5 == 0:
+        print(f"step {step} of {size}", flush=True)
+    time.sleep(0.2)
+"""
+NODES = 3
+
+
+class Members:
+    """The pods of one elastic job."""
+
+    def __init__(self, team: Team, cluster: Ready, name: str) -> None:
+        self.team, self.cluster, self.name = team, cluster, name
+
+    def pods(self) -> dict[int, Object]:
+        """Return the newest pod of each node rank that has not ended."""
+        alive = [
+            pod
+            for pod in self.team.pods(self.name)
+            if not pod["metadata"].get("deletionTimestamp")
+            and pod["status"].get("phase") in ("Pending", "Running")
+        ]
+        return {
+            _index(pod): pod for pod in sorted(alive, key=lambda pod: pod["metadata"]["creationTimestamp"])
+        }
+
+    def until(self, what: str, holds: Callable[[], bool], seconds: float = SECONDS) -> None:
+        until = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < until, f"never {what}: {self.status()}\n{self.logs()}"
+            time.sleep(1)
+
+    def status(self) -> Object:
+        job = self.team.kube.get(names.API, names.JOB_KIND, self.name, self.team.namespace)
+        return (job or {}).get("status") or {}
+
+    def log(self, pod: Object, since: datetime | None = None) -> str:
+        path = f"/api/v1/namespaces/{self.team.namespace}/pods/{pod['metadata']['name']}/log"
+        query = {"container": names.TRAINER, **({"sinceTime": since.isoformat()} if since else {})}
+        try:
+            return str(self.team.kube.fetch(path, query).read().decode(errors="replace"))
+        except ApiException:
+            return ""
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {_index(pod)}\n{self.log(pod)[-1500:]}" for pod in self.team.pods(self.name))
+
+    def trains(self, count: int, since: datetime | None = None) -> bool:
+        """Return whether so many ranks wrote steps, at last of one world that is as large."""
+        steps = [line for pod in self.pods().values() for line in self.log(pod, since).splitlines()[-1:]]
+        return sum(line.startswith("step ") and line.endswith(f" of {count}") for line in steps) == count
+
+    def strike(self, how: str, pod: Object) -> None:
+        name, namespace = pod["metadata"]["name"], self.team.namespace
+        kubectl = ["kubectl", "--kubeconfig", str(self.team.kube.kubeconfig), "-n", namespace]
+        if how == "delete":
+            words = ["delete", "pod", name, "--grace-period=0", "--force"]
+            subprocess.run([*kubectl, *words], check=True, timeout=60, capture_output=True)
+        elif how == "evict":
+            eviction = {
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"name": name, "namespace": namespace},
+            }
+            pods = self.team.kube.resource("v1", "Pod")
+            pods.subresources["eviction"].create(body=eviction, name=name, namespace=namespace)
+        elif how == "freeze":
+            words = ["exec", name, "-c", names.TRAINER, "--", "bash", "-c", "kill -STOP -1"]
+            subprocess.run([*kubectl, *words], check=False, timeout=60, capture_output=True)
+        else:
+            self._cut(pod)
+
+    def _cut(self, pod: Object) -> None:
+        """Drop all that a pod sends and receives, in its own network namespace."""
+        node = ["docker", "exec", pod["spec"]["nodeName"]]
+        found = ["crictl", "pods", "-q", "--name", pod["metadata"]["name"]]
+        sandbox = subprocess.run([*node, *found], check=True, capture_output=True, text=True).stdout.split()[
+            0
+        ]
+        form = ["-o", "go-template", "--template", "{{.info.pid}}"]
+        pid = subprocess.run(
+            [*node, "crictl", "inspectp", *form, sandbox], check=True, capture_output=True, text=True
+        ).stdout.strip()
+        for chain in ("INPUT", "OUTPUT"):
+            words = ["nsenter", "-t", pid, "-n", "iptables", "-I", chain, "-j", "DROP"]
+            subprocess.run([*node, *words], check=True, timeout=60)
+
+
+@pytest.fixture
+def elastic(team: Team, controller: Controller, cluster: Ready) -> Iterator[Callable[[str], Members]]:
+    """Return elastic(name) → the members of a job of 1 to 3 nodes, with a c10d rendezvous at node 0."""
+    team.queue("elastic", nodeResources={"cpus": "200m", "memory": "512Mi"})
+    data = {"add.py": PROGRAM}
+    metadata = {"name": "elastic", "namespace": team.namespace}
+    team.kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+    volumes = {**CODE, "additionalVolumes": [{"name": "code", "configMap": {"name": "elastic"}}]}
+    made: list[str] = []
+
+    def start(name: str) -> Members:
+        sizes = {"numNodes": None, "minNodes": 1, "maxNodes": NODES}
+        reliability = {"maxRestarts": 5}
+        team.job(name, jobQueue="elastic", volumes=volumes, reliability=reliability, **sizes)
+        made.append(name)
+        return Members(team, cluster, name)
+
+    yield start
+    for name in made:
+        team.kube.delete(names.API, names.JOB_KIND, name, team.namespace)
+
+
+def _index(pod: Object) -> int:
+    return int(pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"])
+
+
+@pytest.mark.parametrize("moment", ["before", "training", "restart"])
+@pytest.mark.parametrize(
+    ("how", "index"), list(itertools.product(["delete", "evict", "freeze", "cut"], range(NODES)))
+)
+def test_a_member_is_lost(
+    elastic: Callable[[str], Members], team: Team, how: str, index: int, moment: str
+) -> None:
+    """Contract: whichever member is lost, and whenever, the job trains on with at least two nodes, or has
+    failed with a message, within SECONDS. In training, with the index, also whatever global rank it had.
+    """
+    members = elastic(f"{how}-{index}-{moment}")
+    members.until("all pods run", lambda: _running(members) == NODES, 180)
+    if moment != "before":
+        members.until("training", lambda: members.trains(NODES), 240)
+    if moment == "restart":
+        other = members.pods()[(index + 1) % NODES]
+        members.strike("delete", other)
+        time.sleep(5)
+    members.strike(how, members.pods()[index])
+    struck = datetime.now(UTC)
+
+    def settled() -> bool:
+        status = members.status()
+        if status.get("phase") == "Failed":
+            assert status.get("message"), status
+            return True
+        return any(members.trains(count, struck) for count in (2, 3))
+
+    members.until(f"settled after {how} of {index} {moment}", settled)
+    print(f"{how} {index} {moment}: {(datetime.now(UTC) - struck).total_seconds():.0f} s", members.status())
+
+
+def _running(members: Members) -> int:
+    return sum(pod["status"].get("phase") == "Running" for pod in members.pods().values())
