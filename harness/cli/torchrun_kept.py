@@ -16,6 +16,7 @@ from harness.torchrun_sync.pod.kept import split
 from harness.torchrun_sync.sender import Changed
 from harness.torchrun_sync.tree import Tree, Walker
 
+SHOWN = 3
 PART_BYTES = 1_000_000
 """Of a Secret, which may have 1 MiB in all."""
 
@@ -61,7 +62,10 @@ class Keeper:
         parts, why = packed.parts or (), ""
         if packed.parts is None:
             limit = PART_BYTES * names.MAX_PARTS // 1_000_000
-            why = f"it has over {limit} MB, compressed; name data in .torchrunignore, or put it on a claim"
+            why = (
+                f"it has over {limit} MB, compressed ({_largest(packed.tree)}); name data in .torchrunignore, "
+                "or put it on a claim"
+            )
         try:
             for index, part in enumerate(parts):
                 self._put(job, index, part)
@@ -126,6 +130,12 @@ class Keeper:
     def _delete(self, job: Object, index: int) -> None:
         name = names.workspace_part(job["metadata"]["name"], index)
         answered(lambda: self.jobs.kube.delete("v1", "Secret", name, self.jobs.namespace))
+
+
+def _largest(tree: Tree) -> str:
+    """Return the largest files of a tree, with their sizes."""
+    files = sorted(tree.by_digest().values(), key=lambda entry: -int(entry["size"]))[:SHOWN]
+    return ", ".join(f"{entry['path']} {entry['size'] / 1e6:.1f} MB" for entry in files)
 
 
 def _whose(secret: Object | None) -> str | None:
