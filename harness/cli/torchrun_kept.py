@@ -63,8 +63,8 @@ class Keeper:
         if packed.parts is None:
             limit = PART_BYTES * names.MAX_PARTS // 1_000_000
             why = (
-                f"it has over {limit} MB, compressed ({_largest(packed.tree)}); name data in .torchrunignore, "
-                "or put it on a claim"
+                f"it has over {limit} MB, compressed ({_largest(packed.tree)}): name data in "
+                ".torchrunignore, or put it on a claim"
             )
         try:
             for index, part in enumerate(parts):
