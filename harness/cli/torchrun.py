@@ -81,7 +81,7 @@ def submit(
     made = job["metadata"]["name"]
     tell = progress(quiet)
     tell(f"TorchrunJob {made} in queue {queue}, namespace {jobs.namespace}")
-    kept = packed is not None and Keeper(jobs, tell).keep(job, packed, 1)
+    kept = bool(walker and packed and Keeper(jobs, tell).keep(job, packed, 1, walker))
     attached = Attached(jobs, made, walker, tell, watch)
     if not detach:
         return attached.stay()

@@ -168,7 +168,7 @@ class Attached:
         assert self.walker is not None
         generation = generation_of(job) + 1
         packed = take(self.walker, generation)
-        return packed.parts is not None and Keeper(self.jobs, self.tell).keep(job, packed, generation)
+        return Keeper(self.jobs, self.tell).keep(job, packed, generation, self.walker)
 
     def _keep(self, job: Object, done: Synced) -> None:
         """Keep what the pods run now, for those that come later."""
@@ -178,7 +178,7 @@ class Attached:
         packed = take(self.walker, done.generation)
         if packed.tree.digest != done.tree:
             return  # a file was written since: the next sync comes
-        Keeper(self.jobs, self.tell).keep(job, packed, done.generation)
+        Keeper(self.jobs, self.tell).keep(job, packed, done.generation, self.walker)
         self._kept = done.generation
 
     def _sync(self, job: Object, targets: Sequence[Target]) -> Synced:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import base64
+import time
 from dataclasses import dataclass
 
 from harness.cli.torchrun_jobs import Jobs, answered
 from harness.core.errors import HarnessError, UsageError
-from harness.core.kubernetes import Object
+from harness.core.kubernetes import Object, condition
 from harness.core.progress import Progress
 from harness.torchrun_controller import names
-from harness.torchrun_sync.fleet import LOOKS
+from harness.torchrun_sync.fleet import LOOKS, Fleet
 from harness.torchrun_sync.packing import pack
 from harness.torchrun_sync.pod.kept import split
+from harness.torchrun_sync.pods import target
 from harness.torchrun_sync.sender import Changed
 from harness.torchrun_sync.tree import Tree, Walker
 
 SHOWN = 3
+LOOK_SECONDS = 0.5
+HOLDER_MADE_SECONDS = 20.0
+"""In which the controller makes the pod that holds the code, of a job that has one."""
+HOLDER_SECONDS = 300.0
+"""In which that pod runs: it has an image to pull, and a claim to be bound."""
 PART_BYTES = 1_000_000
 """Of a Secret, which may have 1 MiB in all."""
 
@@ -54,18 +61,15 @@ class Keeper:
     jobs: Jobs
     tell: Progress
 
-    def keep(self, job: Object, packed: Packed, generation: int) -> bool:
+    def keep(self, job: Object, packed: Packed, generation: int, walker: Walker) -> bool:
         """Make or replace the Secrets, and say so on the job. Return whether the cluster keeps the code.
 
-        Where it cannot, no older code stays there: a pod that comes later waits for a sync instead.
+        What is too large for them goes to the pod that holds the code, where the job has one. Where it cannot
+        be kept, no older code stays there: a pod that comes later waits for a sync instead.
         """
         parts, why = packed.parts or (), ""
         if packed.parts is None:
-            limit = PART_BYTES * names.MAX_PARTS // 1_000_000
-            why = (
-                f"it has over {limit} MB, compressed ({_largest(packed.tree)}): name data in "
-                ".torchrunignore, or put it on a claim"
-            )
+            why = self._hold(job, packed, generation, walker)
         try:
             for index, part in enumerate(parts):
                 self._put(job, index, part)
@@ -84,9 +88,47 @@ class Keeper:
                 f"code {packed.tree.digest[:12]} is kept in the cluster: {packed.tree.size / 1e6:.1f} MB, "
                 f"{sum(map(len, parts)) / 1e6:.1f} MB compressed"
             )
+        elif not why:
+            digest, size = packed.tree.digest[:12], packed.tree.size / 1e6
+            self.tell(f"code {digest} is kept in the cluster, by the pod {_holder(job)}: {size:.1f} MB")
         if why:
             self.tell(f"the code is not kept in the cluster, and pods that come later wait for a sync: {why}")
-        return bool(parts)
+        return not why
+
+    def _hold(self, job: Object, packed: Packed, generation: int, walker: Walker) -> str:
+        """Bring the code into the pod that holds it. Return why it is not there; empty when it is."""
+        limit = PART_BYTES * names.MAX_PARTS // 1_000_000
+        large = f"it has over {limit} MB, compressed ({_largest(packed.tree)})"
+        kube, namespace, name = self.jobs.kube, self.jobs.namespace, _holder(job)
+        began, told = time.monotonic(), False
+        while True:
+            pod = answered(lambda: kube.get("v1", "Pod", name, namespace))
+            into = target(pod) if pod else None
+            if into is not None:
+                break
+            waited = time.monotonic() - began
+            if pod is None and (waited > HOLDER_MADE_SECONDS or self._has_none(job)):
+                return (
+                    f"{large}: name data in .torchrunignore, or put it on a claim; a job of several nodes "
+                    "whose queue sets storage.workspace.enabled has a pod for its code"
+                )
+            if waited > HOLDER_SECONDS:
+                phase = (pod or {}).get("status", {}).get("phase")
+                return f"{large}, and the pod {name} that is to hold it is {phase} after {HOLDER_SECONDS:g} s"
+            if pod is not None and not told:
+                self.tell(f"waiting for the pod {name}, which is to hold the code")
+                told = True
+            time.sleep(LOOK_SECONDS)
+        ready = job["metadata"]["annotations"][names.WORKSPACE_ANNOTATION]
+        with Fleet({name: into.open(kube, namespace)}, tell=self.tell, ready=ready) as fleet:
+            done = fleet.sync(walker, generation=generation)
+        return "" if done.tree == packed.tree.digest else "a file was written to meanwhile: sync again"
+
+    def _has_none(self, job: Object) -> bool:
+        """Return whether the controller has looked at the job, and made no pod that is to hold its code."""
+        now = self.jobs.get(job["metadata"]["name"])
+        reason = condition(now, "WorkspaceReady").get("reason")
+        return bool((now.get("status") or {}).get("jobID")) or reason == names.UPLOADING
 
     def _put(self, job: Object, index: int, part: bytes) -> None:
         metadata = job["metadata"]
@@ -130,6 +172,11 @@ class Keeper:
     def _delete(self, job: Object, index: int) -> None:
         name = names.workspace_part(job["metadata"]["name"], index)
         answered(lambda: self.jobs.kube.delete("v1", "Secret", name, self.jobs.namespace))
+
+
+def _holder(job: Object) -> str:
+    """Return the name of the pod that holds the code of a job."""
+    return f"{names.holder(job['metadata']['name'])}-0"
 
 
 def _largest(tree: Tree) -> str:

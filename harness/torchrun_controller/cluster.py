@@ -93,8 +93,9 @@ class Cluster:
             case Create(document):
                 self._create(document)
             case DeleteParts(uid):
-                secrets = self.kube.resource("v1", "Secret")
-                secrets.delete(namespace=namespace, label_selector=f"{names.PART_LABEL}={uid}")
+                for api, kind in (("v1", "Secret"), ("apps/v1", "StatefulSet")):
+                    parts = self.kube.resource(api, kind)
+                    parts.delete(namespace=namespace, label_selector=f"{names.PART_LABEL}={uid}")
             case Delete():
                 self._delete(action, namespace)
             case Finalizers(wanted):

@@ -12,8 +12,8 @@ from datetime import datetime
 from pydantic import ValidationError
 
 from harness.core.kubernetes import Object, condition
+from harness.torchrun_controller import holder, names, workspace
 from harness.torchrun_controller import jobset as make
-from harness.torchrun_controller import workspace
 from harness.torchrun_controller.conditions import found, stamp
 from harness.torchrun_controller.ends import Ends
 from harness.torchrun_controller.look import delete, first_error
@@ -104,13 +104,6 @@ class _Job(Ends):
         self._condition("QueueReady", True, "QueueFound")
         metadata = self.job["metadata"]
         annotations = metadata.get("annotations") or {}
-        if workspace.parts_of(annotations) is None:
-            message = (
-                "its code is not in the cluster yet: `kubectl torchrun submit` brings it, and when that was "
-                f"cut off `kubectl torchrun sync {metadata['name']}`"
-            )
-            self._condition("WorkspaceReady", False, "Uploading", message)
-            return self._say("Pending", message)
         try:
             resolved = resolve(metadata["name"], self.spec, annotations, asked)
             document = make.jobset(self.job, resolved, self._local_queue(asked), kai=self.kai)
@@ -123,11 +116,22 @@ class _Job(Ends):
             self._condition("QueueReady", False, "PriorityClassNotFound", message)
             return self._say("Pending", message)
         self._describe(resolved)
+        beside = [*make.claims(self.job, resolved), *holder.documents(self.job, resolved)]
         there = {claim["metadata"]["name"] for claim in self.seen.claims}
-        missing = [
-            claim for claim in make.claims(self.job, resolved) if claim["metadata"]["name"] not in there
+        actions: list[Action] = [
+            Create(each)
+            for each in beside
+            if each["kind"] != "PersistentVolumeClaim" or each["metadata"]["name"] not in there
         ]
-        actions: list[Action] = [Create(claim) for claim in missing]
+        if workspace.parts_of(annotations) is None:
+            message = (
+                "its code is not in the cluster yet: `kubectl torchrun submit` brings it, and when that was "
+                f"cut off `kubectl torchrun sync {metadata['name']}`"
+            )
+            to_pod = any(each["kind"] == "StatefulSet" for each in beside)
+            reason = names.UPLOADING_TO_POD if to_pod else names.UPLOADING
+            self._condition("WorkspaceReady", False, reason, message)
+            return self._say("Pending", message, actions)
         return self._say("Pending", "its pods are being made", [*actions, Create(document)])
 
     def _local_queue(self, queue: QueueSpec) -> str | None:

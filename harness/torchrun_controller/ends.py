@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from harness.core.kubernetes import Object, condition
-from harness.torchrun_controller import workspace
+from harness.torchrun_controller import names
 from harness.torchrun_controller.conditions import parsed, stamp
 from harness.torchrun_controller.look import Look, delete
 from harness.torchrun_controller.models import Phase
@@ -81,13 +81,13 @@ class Ends(Look):
         actions: list[Action] = []
         at_work = jobset is not None and self._runs(jobset)
         if jobset is not None and (expired or at_work) and not ending(jobset):
-            actions.append(delete(jobset))
+            # One that completes just now has changed: it stays until the TTL.
+            actions.append(delete(jobset, unchanged=not expired))
         if expired:
             left = [claim for claim in self.seen.claims if owned(claim, self.uid)]
             actions += [delete(claim) for claim in left if not ending(claim)]
-            if workspace.parts_of(self.job["metadata"].get("annotations") or {}) and not self._was(
-                "CleanedUp"
-            ):
+            uploaded = names.WORKSPACE_ANNOTATION in (self.job["metadata"].get("annotations") or {})
+            if uploaded and not self._was("CleanedUp"):
                 actions.append(DeleteParts(self.uid))
             if jobset is None and not left:
                 self._condition("CleanedUp", True, "TTLExpired", "the JobSet and the workspace are deleted")

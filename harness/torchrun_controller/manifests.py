@@ -47,7 +47,9 @@ RULES = [
     _rule("", ["pods"], ["list", "watch"]),
     _rule("", ["persistentvolumeclaims"], [*READ, "create", "delete"]),
     _rule("", ["configmaps"], ["get", "create"]),
-    # Of a job that is cleaned up: those with its label, which keep its code. None is read.
+    # The pod that holds a job's code. What keeps it goes when the job is cleaned up: by label, and unread.
+    _rule("", ["services"], ["create"]),
+    _rule("apps", ["statefulsets"], ["create", "deletecollection"]),
     _rule("", ["secrets"], ["deletecollection"]),
     _rule("scheduling.k8s.io", ["priorityclasses"], ["list", "watch"]),
     _rule("", ["events"], ["create", "get", "update"]),

@@ -35,6 +35,9 @@ PART_LABEL = f"{GROUP}/workspace-of"
 PART_KEY = "part"
 MAX_PARTS = 8
 """Secrets of 1 MB for the code of one job: etcd has 2 GiB for all that is in a cluster."""
+UPLOADING, UPLOADING_TO_POD = "Uploading", "UploadingToPod"
+"""Reasons of the condition WorkspaceReady: a job without and with a pod that holds its code."""
+HOLDER_PORT = 29400
 SPARE_PARTS = 2
 """Parts that pods look for besides: the code of a later sync may be larger."""
 FINALIZER = f"{GROUP}/kai-queue"
@@ -54,6 +57,11 @@ KAI_QUEUE_LABEL = "kai.scheduler/queue"
 def workspace_claim(job: str) -> str:
     """Return the name of a job's workspace claim."""
     return f"{job}-workspace"
+
+
+def holder(job: str) -> str:
+    """Return the name of the StatefulSet and Service of the pod that holds a job's code: `<job>-sync-0`."""
+    return f"{job}-sync"
 
 
 def workspace_part(job: str, index: int) -> str:

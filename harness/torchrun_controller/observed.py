@@ -42,7 +42,7 @@ class Finalizers:
 
 @dataclass(frozen=True)
 class DeleteParts:
-    """Delete the Secrets that keep the code of the job of this UID."""
+    """Delete what keeps the code of the job of this UID: its Secrets, and the pod that holds it."""
 
     uid: str
 

@@ -27,6 +27,11 @@ class Volume:
     ours: bool = False
     """Whether the claim goes with the job."""
 
+    @property
+    def held(self) -> bool:
+        """Whether the claim is that of a pod which holds the code for the others, and these have a folder."""
+        return self.claim is not None and "emptyDir" in self.source
+
 
 def workspace(
     job: str, asked: WorkspaceStorage | None, claim: Claim | None, plan: Plan, wanted: bool
@@ -34,7 +39,8 @@ def workspace(
     """Return the volume of the code, or None for a job without one.
 
     One pod: a claim of its own. Several: that claim if it can be mounted everywhere, else a folder in each
-    pod, because a ReadWriteOnce claim would hold the pods on one node.
+    pod, because a ReadWriteOnce claim would hold the pods on one node. `wanted`: the code is uploaded; then
+    a claim that is asked for is that of the pod which holds it.
     """
     enabled = claim is not None and claim.enabled
     if asked is None and not enabled and not wanted:
@@ -45,7 +51,8 @@ def workspace(
     if existing:
         return Volume("workspace", _claimed(existing), path)
     mode = storage.access_mode or (claim and claim.access_mode)
-    if plan.nodes > 1 and mode != "ReadWriteMany":
+    apart = plan.nodes > 1 and mode != "ReadWriteMany"
+    if apart and not (wanted and enabled):
         return Volume("workspace", {"emptyDir": {}}, path)
     made = claim or Claim()
     sized = Claim(
@@ -54,6 +61,9 @@ def workspace(
         access_mode=mode,
     )
     name = names.workspace_claim(job)
+    if apart:
+        alone = _claim(name, sized, plan, mode or "ReadWriteOnce")
+        return Volume("workspace", {"emptyDir": {}}, path, claim=alone, ours=True)
     return Volume("workspace", _claimed(name), path, claim=_claim(name, sized, plan), ours=True)
 
 
@@ -90,9 +100,10 @@ def _claimed(name: str) -> Object:
     return {"persistentVolumeClaim": {"claimName": name}}
 
 
-def _claim(name: str, claim: Claim, plan: Plan) -> Object:
-    mode = claim.access_mode or ("ReadWriteMany" if plan.nodes > 1 else "ReadWriteOnce")
-    if plan.nodes > 1 and mode in ("ReadWriteOnce", "ReadWriteOncePod"):
+def _claim(name: str, claim: Claim, plan: Plan, alone: str | None = None) -> Object:
+    """Return a claim that the job's pods mount, or, with the access mode `alone`, one other pod."""
+    mode = alone or claim.access_mode or ("ReadWriteMany" if plan.nodes > 1 else "ReadWriteOnce")
+    if alone is None and plan.nodes > 1 and mode in ("ReadWriteOnce", "ReadWriteOncePod"):
         raise Refused(
             "AccessMode",
             f"claim {name} is {mode}, which holds {plan.nodes} pods on one node: expected ReadWriteMany",

@@ -132,7 +132,7 @@ def pod(job: Resolved, *, kai: bool) -> Object:
     spec["volumes"] = _named([*(spec.get("volumes") or []), *added, *job.spec.volumes.additional_volumes])
     code = next((volume for volume in job.volumes if volume.name == "workspace"), None)
     digest, parts = job.workspace_digest, job.workspace_parts
-    waiting = workspace.container(job.spec.workspace_storage, digest, parts, code, trainer)
+    waiting = workspace.container(job.spec.workspace_storage, job.name, digest, parts, code, trainer)
     if waiting:
         spec["initContainers"] = [*(spec.get("initContainers") or []), waiting]
         if digest and parts:

@@ -80,6 +80,7 @@ def kept_volume(job: str, parts: int) -> Object:
 
 def container(
     asked: WorkspaceStorage | None,
+    job: str,
     digest: str | None,
     parts: int,
     code: storage.Volume | None,
@@ -103,7 +104,8 @@ def container(
         words, values = ["bash", "-c", S3, "s3", *fetching], [shared]
     elif digest:
         store = f"{code.path.rstrip('/')}/{STORE}"
-        words, values = kept(KEPT_FOLDER, store, CONTROL, digest, WORKSPACE_SECONDS), []
+        holder = f"{names.holder(job)}-0.{names.holder(job)}:{names.HOLDER_PORT}" if code.held else ""
+        words, values = kept(KEPT_FOLDER, holder, store, CONTROL, digest, WORKSPACE_SECONDS), []
     else:
         return None
     secret = asked.secret_name if asked else None

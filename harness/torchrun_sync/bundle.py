@@ -13,6 +13,7 @@ PACKAGE = "harness.torchrun_sync.pod"
 SHARED = "harness.workers.own_processes"
 RECEIVER = ("frames", "entries", "files", "incoming", "writer", "store", "control", "receiver")
 KEPT = ("entries", "files", "incoming", "writer", "store", "control", "kept")
+HOLDER = (*KEPT, "holder")
 S3 = ("files", "s3")
 OBJECT_STORE = "harness.workers.training.object_store"
 SUPERVISOR = ("entries", "files", "control", "supervisor")
@@ -77,12 +78,18 @@ def supervised(command: Sequence[str], root: str, control: str, *, start_seconds
     return [*_carried(SUPERVISOR), root, control, f"{start_seconds:g}", *command]
 
 
-def kept(folder: str, root: str, control: str, ready: str, seconds: float) -> list[str]:
-    """Return the command that waits for a pod's first tree: from the parts in `folder`, or by a sync.
+def kept(folder: str, holder: str, root: str, control: str, ready: str, seconds: float) -> list[str]:
+    """Return the command that waits for a pod's first tree: from the parts in `folder`, from the pod that
+    holds it (HOST:PORT, or empty), or by a sync.
 
     `ready`: what says that it is there. `seconds`: how long it waits, before it ends with 1.
     """
-    return [*_carried(KEPT), folder, root, control, ready, f"{seconds:g}"]
+    return [*_carried(KEPT), folder, holder, root, control, ready, f"{seconds:g}"]
+
+
+def held(folder: str, root: str, control: str, ready: str, port: int) -> list[str]:
+    """Return the command of the pod that holds a job's code, and serves it at `port`."""
+    return [*_carried(HOLDER), folder, root, control, ready, str(port)]
 
 
 def s3_fetch(url: str, root: str, ready: str, seconds: int) -> list[str]:

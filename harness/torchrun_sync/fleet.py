@@ -71,10 +71,11 @@ class Fleet:
         for sender in self._senders.values():
             sender.close()
 
-    def sync(self, walker: Walker, patience: float = 0) -> Synced:
+    def sync(self, walker: Walker, patience: float = 0, generation: int | None = None) -> Synced:
         """Bring the folder into all pods. Does nothing where it is already.
 
-        `patience`: seconds that a command which fails is to wait for the next sync. Raises HarnessError.
+        `patience`: seconds that a command which fails is to wait for the next sync. `generation`: the one
+        to run, where it is not for these pods to say. Raises HarnessError.
         """
         began = time.monotonic()
         seconds: dict[str, float] = {}
@@ -87,7 +88,7 @@ class Fleet:
         passed("asked")
         tree = self._staged(walker, states)
         passed("staged")
-        generation = _generation(states, tree.digest)
+        generation = generation or _generation(states, tree.digest)
         late = [name for name, state in states.items() if not _runs(state, tree.digest, generation)]
         if late:
             self._switch(tree.digest, generation, late, states, patience)

@@ -11,7 +11,7 @@ from harness.torchrun_sync.channel import Open
 from harness.torchrun_sync.exec_channel import opening
 
 WAITING, TRAINER = "workspace", "trainer"
-"""The container that waits for the code, and the one that runs it."""
+"""The container that waits for the code, or holds it for other pods, and the one that runs it."""
 CONTROL = "/dev/shm/torchrun-sync"  # noqa: S108
 """Of the pod alone, also where the volume is shared; and writable, also where the image is not."""
 STORE = ".torchrun"
@@ -35,7 +35,7 @@ def target(pod: Object) -> Target | None:
     metadata, status = pod["metadata"], pod.get("status") or {}
     if metadata.get("deletionTimestamp") or status.get("phase") in ("Succeeded", "Failed"):
         return None
-    for kind, name in (("initContainers", WAITING), ("containers", TRAINER)):
+    for kind, name in (("initContainers", WAITING), ("containers", TRAINER), ("containers", WAITING)):
         container = next((each for each in pod["spec"].get(kind) or [] if each["name"] == name), None)
         statuses = status.get(f"{kind[:-1]}Statuses") or []
         running = any(each["name"] == name and "running" in each["state"] for each in statuses)

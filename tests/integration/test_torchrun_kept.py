@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -23,7 +26,7 @@ from harness.torchrun_sync.sender import Changed
 from harness.torchrun_sync.tree import Walker
 
 __all__ = ["here"]
-READY = "what the pods wait for"
+READY = "what-the-pods-wait-for"
 LIMIT = 1 << 30
 
 
@@ -37,9 +40,9 @@ def keep(folder: Path, top: Path, generation: int = 1, size: int = 100_000) -> N
         (folder / str(index)).write_bytes(part)
 
 
-def waiting(folder: Path, to: Pod, seconds: float = 20) -> subprocess.Popen[str]:
+def waiting(folder: Path, to: Pod, seconds: float = 20, holder: str = "") -> subprocess.Popen[str]:
     """Start the program that waits for the code in a pod, as the controller's init container does."""
-    command = bundle.kept(str(folder), str(to.root), str(to.control), READY, seconds)
+    command = bundle.kept(str(folder), holder, str(to.root), str(to.control), READY, seconds)
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -117,7 +120,7 @@ def test_a_sync_comes_while_nothing_is_kept(here: Path, to: Pod, tmp_path: Path)
         job.sync(Walker(here))
     code, said = ended(process)
     assert code == 0, said
-    assert "it was there" in said
+    assert "by a sync" in said
     to.end()
 
 
@@ -174,6 +177,39 @@ def test_any_tree_comes_as_it_is(inside: dict[str, tuple[object, ...]], size: in
         assert joined(str(parts)) == whole
         mount.mkdir()
         store = Store(str(mount / ".torchrun"))
-        restore(store, Whole(whole), READY)
+        restore(store, Whole(io.BytesIO(whole).read), READY)
         assert store.current()["tree"] == tree.digest
         assert seen(mount) == seen(top)
+
+
+def test_a_pod_that_holds_it_serves_it(here: Path, to: Pod, tmp_path: Path, unused_tcp_port: int) -> None:
+    """Contract: code of any size is synced into the pod that holds it, and comes whole into those that start
+    later. One that asks before it is there waits; who does not know the digest gets nothing.
+    """
+    holder = pod(tmp_path / "holder")
+    command = bundle.held(
+        str(tmp_path / "none"), str(holder.root), str(holder.control), READY, unused_tcp_port
+    )
+    holding = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        words = bundle.kept(
+            str(tmp_path / "none"), f"127.0.0.1:{unused_tcp_port}", str(to.root), str(to.control), READY, 30
+        )
+        early = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(1)
+        assert early.poll() is None
+        with fleet([holder]) as job:
+            job._ready = READY
+            done = job.sync(Walker(here))
+        code, said = ended(early)
+        assert code == 0, said
+        assert f"code {done.tree[:12]}, generation 1, from 127.0.0.1" in said
+        assert seen(to.mount) == seen(here)
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://127.0.0.1:{unused_tcp_port}/{'0' * 64}")
+    finally:
+        holding.terminate()
+        out, _ = holding.communicate(timeout=30)
+        holder.end()
+    assert holding.returncode == 0
+    assert f"code {done.tree[:12]} sent to 127.0.0.1" in out

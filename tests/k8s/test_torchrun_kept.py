@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import secrets
 import subprocess
 import time
@@ -143,6 +144,38 @@ def test_new_code_without_pods_and_with(team: Team, here: Path) -> None:
     assert (code, "is kept in the cluster" in said) == (0, True), said
     assert start(team, here, "resume", "newer").ends()[0] == 0
     says(team, "newer", "code three", seen)
+
+
+def test_large_code_is_held_by_a_pod(team: Team, here: Path) -> None:
+    """Contract: code that is too large for Secrets is on the claim of a pod, by the names of the guide, and
+    new pods get it from there, also the code of a later sync; with the job's TTL both are gone.
+    """
+    (here / "data.bin").write_bytes(os.urandom(9_000_000))
+    team.queue("large", storage={"workspace": {"enabled": True, "size": "1Gi"}})
+    options = ("--queue", "large", "--nodes", "2", "--name", "large", "--detach", "--max-restarts", "9")
+    code, said = start(team, here, "submit", *options, "python train.py").ends()
+    assert code == 0, said
+    assert "is kept in the cluster, by the pod large-sync-0" in said
+    seen = says(team, "large", "code one", seconds=180)
+    assert parts(team, "large") == []
+    assert team.kube.get("v1", "PersistentVolumeClaim", "large-workspace", team.namespace) is not None
+    log = team.kube.fetch(f"/api/v1/namespaces/{team.namespace}/pods/large-sync-0/log").read().decode()
+    assert log.count(" sent to ") >= 2, log
+
+    pod = team.pods("large")[0]["metadata"]["name"]
+    team.kube.resource("v1", "Pod").delete(name=pod, namespace=team.namespace)
+    seen |= says(team, "large", "code one", seen)
+
+    team.kube.resource("v1", "Pod").delete(name="large-sync-0", namespace=team.namespace)
+    (here / "lib.py").write_text("NAME = 'two'\n")
+    assert start(team, here, "sync", "large").ends()[0] == 0
+    says(team, "large", "code two")
+    pod = team.pods("large")[1]["metadata"]["name"]
+    team.kube.resource("v1", "Pod").delete(name=pod, namespace=team.namespace)
+    says(team, "large", "code two", seen)
+    team.change("large", cancel=True, reliability={"ttlSecondsAfterFinished": 1})
+    team.until_status("large", "cleaned up", lambda job: "CleanedUp" in str(job["status"].get("conditions")))
+    assert team.kube.get("apps/v1", "StatefulSet", "large-sync", team.namespace) is None
 
 
 def test_what_keeps_the_code_goes_with_the_job(team: Team, here: Path) -> None:

@@ -1,22 +1,26 @@
 """The code of a job as the cluster keeps it, and the program that brings it into a new pod from there.
 
+It is in Secrets, which a pod sees as parts in a folder, or, where it is too large for them, in a pod that
+holds it (holder.py), which serves the whole.
+
     part    b"SHA-256 COUNT INDEX\n" and bytes: of the whole, how many parts it has, and which one this is
     whole   zlib: b"LENGTH\n", a JSON head of LENGTH bytes, then each content once, by SHA-256 in order
     head    entries, tree, generation
 
-A pod sees the parts as files 0, 1, … in a folder. They may be exchanged while it reads: parts of two wholes
-never make one.
+Parts may be exchanged while a pod reads them: those of two wholes never make one.
 """
 
 from __future__ import annotations
 
 import hashlib
+import http.client
+import io
 import json
 import os
 import sys
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from harness.torchrun_sync.pod.control import Control
@@ -26,6 +30,8 @@ from harness.torchrun_sync.pod.store import Store
 PIECE = 1 << 20
 LOOK_SECONDS = 0.5
 LOCK_SECONDS = 60.0
+HOLDER_SECONDS = 30.0
+"""Between two answers of the pod that holds the code."""
 MAX_HEAD = 1 << 28
 """Bytes of a head, unpacked."""
 
@@ -68,10 +74,13 @@ def _part(folder: str, index: int) -> tuple[tuple[str, int, int], bytes] | None:
 
 
 class Whole:
-    """A whole that is unpacked as it is read: no more of it is in memory than is asked for."""
+    """A whole that is unpacked as it is read: no more of it is in memory than is asked for.
 
-    def __init__(self, whole: bytes) -> None:
-        self._unpacking, self._packed, self._here = zlib.decompressobj(), whole, b""
+    `read`: returns so many of its bytes, or fewer, or none at its end.
+    """
+
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        self._unpacking, self._read, self._packed, self._here = zlib.decompressobj(), read, b"", b""
         line = b""
         while not line.endswith(b"\n") and len(line) < 20:
             line += b"".join(self._take(1))
@@ -91,9 +100,11 @@ class Whole:
     def _take(self, count: int) -> Iterator[bytes]:
         while count:
             if not self._here:
+                self._packed = self._packed or self._read(PIECE)
+                ended = self._unpacking.eof or not self._packed
                 self._here = self._unpacking.decompress(self._packed, PIECE)
                 self._packed = self._unpacking.unconsumed_tail
-                if not self._here and self._unpacking.eof:
+                if not self._here and ended:
                     raise Refused("the kept code ends before its last content")
             piece, self._here = self._here[:count], self._here[count:]
             count -= len(piece)
@@ -117,20 +128,20 @@ def restore(store: Store, whole: Whole, ready: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Wait until the code is there: from the folder of the parts, or by a sync.
+    """Wait until the code is there: from the folder of the parts, from the pod that holds it, or by a sync.
 
-    FOLDER ROOT CONTROL READY SECONDS. Returns the exit code.
+    FOLDER HOLDER ROOT CONTROL READY SECONDS. HOLDER: HOST:PORT, or empty. Returns the exit code.
     """
-    folder, root, control, ready, seconds = arguments
+    folder, holder, root, control, ready, seconds = arguments
     store, until, refused = Store(root), time.monotonic() + float(seconds), ""
     while True:
         try:
-            if came := _come(store, folder, ready):
+            if came := come(store, folder, ready, holder):
+                print(came, flush=True)
                 current = store.current()
                 Control(control).start(current["generation"], current["tree"])
-                print(f"code {current['tree'][:12]}, generation {current['generation']}: {came}", flush=True)
                 return 0
-        except Refused as error:
+        except (Refused, OSError, http.client.HTTPException, zlib.error) as error:
             refused = f"; {error}"
         if time.monotonic() > until:
             said = f"no code came within {seconds} s{refused}: `kubectl torchrun sync` brings it"
@@ -139,19 +150,44 @@ def main(arguments: Sequence[str]) -> int:
         time.sleep(LOOK_SECONDS)
 
 
-def _come(store: Store, folder: str, ready: str) -> str:
-    """Return where the code came from, once it is there. What is kept replaces an older one on a volume."""
-    packed = joined(folder)
-    whole = Whole(packed) if packed is not None else None
-    if whole is not None and _is_newer(store, whole):
-        store.lock(f"kept-{os.getpid()}", LOCK_SECONDS)
+def come(store: Store, folder: str, ready: str, holder: str = "") -> str:
+    """Return what came and from where, once it is there. What is kept replaces an older one on a volume."""
+    parts = joined(folder)
+    if parts is not None:
+        _take_over(store, Whole(io.BytesIO(parts).read), ready)
+        where = "from Secrets"
+    elif holder and not _is_ready(store, ready):
+        host, _, port = holder.rpartition(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=HOLDER_SECONDS)
         try:
-            if _is_newer(store, whole):
-                restore(store, whole, ready)
-                return f"{len(whole.head['entries'])} entries, as the cluster keeps it"
+            connection.request("GET", f"/{ready}")
+            answer = connection.getresponse()
+            if answer.status == http.client.OK:
+                _take_over(store, Whole(answer.read), ready)
         finally:
-            store.unlock()
-    return "it was there" if _read(os.path.join(store.root, "ready")) == ready and store.current() else ""
+            connection.close()
+        where = f"from {host}"
+    else:
+        where = "by a sync, or on the volume"
+    if not _is_ready(store, ready):
+        return ""
+    current = store.current()
+    return f"code {current['tree'][:12]}, generation {current['generation']}, {where}"
+
+
+def _take_over(store: Store, whole: Whole, ready: str) -> None:
+    if not _is_newer(store, whole):
+        return
+    store.lock(f"kept-{os.getpid()}", LOCK_SECONDS)
+    try:
+        if _is_newer(store, whole):
+            restore(store, whole, ready)
+    finally:
+        store.unlock()
+
+
+def _is_ready(store: Store, ready: str) -> bool:
+    return _read(os.path.join(store.root, "ready")) == ready and bool(store.current())
 
 
 def _is_newer(store: Store, whole: Whole) -> bool:

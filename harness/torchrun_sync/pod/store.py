@@ -164,7 +164,7 @@ class Store:
             if entry["kind"] == "dir":  # at last, and never so that its own files cannot be removed
                 os.chmod(os.path.join(top, entry["path"]), entry["mode"] & 0o777 | 0o700)
         digest = tree_digest(built)
-        write_json(f"{top}.json", {"tree": digest, "generation": 0, "files": files})
+        write_json(f"{top}.json", {"tree": digest, "generation": 0, "files": files, "entries": built})
         self._staged = name
         return digest
 

@@ -227,6 +227,22 @@ def test_ttl_deletes_the_code_that_the_cluster_keeps() -> None:
     assert look(ended).actions == []
 
 
+def test_a_pod_holds_the_code_of_several_nodes() -> None:
+    """Contract: where the queue asks for a workspace, the claim and the pod that holds it are made before
+    the code comes, so that it can come while the job is queued.
+    """
+    asked = queue(storage={"workspace": {"enabled": True, "size": "1Gi"}})
+    uploading = {names.WORKSPACE_ANNOTATION: "sha256:1", names.PARTS_ANNOTATION: ""}
+    decision = look(job(annotations=uploading), queue=asked)
+    assert kinds(decision) == ["PersistentVolumeClaim", "Service", "StatefulSet"]
+    assert reason(decision, "WorkspaceReady") == ("False", "UploadingToPod")
+    there = job(annotations={**uploading, names.PARTS_ANNOTATION: "0"})
+    made = look(then(there, decision), queue=asked)
+    assert kinds(made) == ["PersistentVolumeClaim", "Service", "StatefulSet", "JobSet"]
+    for one in (job(annotations={**uploading, names.PARTS_ANNOTATION: "1"}, numNodes=1), job()):
+        assert "StatefulSet" not in kinds(look(one, queue=asked))
+
+
 @pytest.mark.parametrize("said", ["", "soon", "-1", "1.5"])
 def test_pods_are_not_made_before_their_code(said: str) -> None:
     """Contract: while the command line brings it, and when that was cut off, the job says so and how to go
@@ -310,7 +326,7 @@ def test_cancel() -> None:
     decision = look(one, jobset=jobset())
     assert decision.status.phase == "Cancelled"
     stopped = look(then(one, decision), jobset=jobset())
-    assert stopped.actions == [Delete(names.JOBSET_API, "JobSet", "demo", "js-uid")]
+    assert stopped.actions == [Delete(names.JOBSET_API, "JobSet", "demo", "js-uid", "7")]
     assert look(then(one, stopped)).actions == []
 
 
