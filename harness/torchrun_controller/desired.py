@@ -7,19 +7,22 @@ not be forgotten (that the job is over; that its JobSet is to go), and the actio
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from pydantic import ValidationError
 
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller import jobset as make
-from harness.torchrun_controller.conditions import found, stamp
+from harness.torchrun_controller import probe, stalled
+from harness.torchrun_controller.conditions import found, parsed, stamp
 from harness.torchrun_controller.ends import Ends
 from harness.torchrun_controller.look import delete, first_error
 from harness.torchrun_controller.models import FINISHED, JobSpec, QueueSpec, Workers
 from harness.torchrun_controller.nodes import Refused
 from harness.torchrun_controller.observed import (
     Action,
+    Check,
     Create,
     Decision,
     Seen,
@@ -31,6 +34,8 @@ from harness.torchrun_controller.observed import (
     syncing,
     workspaces,
 )
+from harness.torchrun_controller.queues import template_condition
+from harness.torchrun_controller.rejected import Rejected
 from harness.torchrun_controller.template import Resolved, resolve
 
 
@@ -88,23 +93,28 @@ class _Job(Ends):
             message = f"there is another JobSet {self.job['metadata']['name']}: delete it, or rename the job"
             return self._say("Pending", message)
         if self.seen.queue is None or ending(self.seen.queue):
-            message = f"TorchrunQueue {self.spec.queue_name} is not there: the job starts when it comes"
-            self._condition("QueueReady", False, "QueueNotFound", message)
-            return self._say("Pending", message)
+            return self._wait_for_queue("QueueNotFound", "is not there: the job starts when it comes")
         return self._make(self.seen.queue)
 
     def _make(self, queue: Object) -> Decision:
         try:
             asked = QueueSpec.model_validate(queue["spec"])
         except ValidationError as error:
-            message = f"TorchrunQueue {self.spec.queue_name} is not valid: {first_error(error)}"
-            self._condition("QueueReady", False, "QueueInvalid", message)
-            return self._say("Pending", message)
+            return self._wait_for_queue("QueueInvalid", f"is not valid: {first_error(error)}")
+        checked = template_condition(queue)
+        if checked is None:
+            return self._wait_for_queue("QueueChecking", "is new or has changed, and is being checked")
+        if checked.status != "True":
+            return self._wait_for_queue("QueueInvalid", f"is not ready: {checked.message}")
         self._condition("QueueReady", True, "QueueFound")
+        return self._make_from(asked)
+
+    def _make_from(self, asked: QueueSpec) -> Decision:
         metadata = self.job["metadata"]
         try:
             resolved = resolve(metadata["name"], self.spec, metadata.get("annotations") or {}, asked)
             document = make.jobset(self.job, resolved, self._local_queue(asked), kai=self.kai)
+            claims = make.claims(self.job, resolved)
         except Refused as refused:
             return self._refuse(refused.reason, str(refused))
         priority = resolved.scheduling.priority_class_name
@@ -114,12 +124,28 @@ class _Job(Ends):
             self._condition("QueueReady", False, "PriorityClassNotFound", message)
             return self._say("Pending", message)
         self._describe(resolved)
+        if self.seen.rejected is not None:
+            return self._rejected(self.seen.rejected)
         there = {claim["metadata"]["name"] for claim in self.seen.claims}
-        missing = [
-            claim for claim in make.claims(self.job, resolved) if claim["metadata"]["name"] not in there
-        ]
-        actions: list[Action] = [Create(claim) for claim in missing]
-        return self._say("Pending", "its pods are being made", [*actions, Create(document)])
+        missing = [claim for claim in claims if claim["metadata"]["name"] not in there]
+        pod = probe.of_job(self.job, resolved, kai=self.kai)
+        actions: list[Action] = [Check(pod), *(Create(claim) for claim in missing), Create(document)]
+        before = found(self.old.conditions, "Accepted")
+        if before is not None and before.status == "False":
+            return self._say("Pending", self.old.message, actions)  # the same until something is created
+        return self._say("Pending", "its pods are being made", actions)
+
+    def _rejected(self, rejected: Rejected) -> Decision:
+        """Decide what a refusal by the API server means: the end, or another try as the cluster changes."""
+        if rejected.final:
+            return self._refuse("Rejected", f"{rejected}; change the job, and create it again")
+        self._condition("Accepted", False, rejected.reason, str(rejected))
+        return self._say("Pending", f"{rejected}; the job starts when the API server accepts it")
+
+    def _wait_for_queue(self, reason: str, text: str) -> Decision:
+        message = f"TorchrunQueue {self.spec.queue_name} {text}"
+        self._condition("QueueReady", False, reason, message)
+        return self._say("Pending", message)
 
     def _local_queue(self, queue: QueueSpec) -> str | None:
         return None if self.kai else queue.local_queue or self.spec.queue_name
@@ -133,6 +159,8 @@ class _Job(Ends):
     # -- it is there -------------------------------------------------------------------------------------
     def _watch(self, jobset: Object) -> Decision:
         self.status.job_id = jobset["metadata"]["uid"]
+        if found(self.status.conditions, "Accepted"):
+            self._condition("Accepted", True, "Accepted")
         pods = attempt(self.seen.pods, jobset)
         self._count(pods)
         if jobset["spec"].get("suspend"):
@@ -142,6 +170,9 @@ class _Job(Ends):
             self._condition("Admitted", True, "Admitted")
         if self.status.start_time is None:
             self.status.start_time = stamp(self.now)
+        return self._admitted(pods)
+
+    def _admitted(self, pods: list[Object]) -> Decision:
         brought = workspaces(pods)
         if len(set(brought.values())) > 1:
             each = ", ".join(f"{pod} has {what}" for pod, what in sorted(brought.items()))
@@ -166,8 +197,32 @@ class _Job(Ends):
             return self._say("Syncing", "pods wait for their workspace", wake=self._deadline())
         up = f"{counts.running + counts.succeeded} of {self.status.num_nodes} pods run"
         why, again = hindrance(pods, self.now)
-        wake = min(filter(None, (again, self._deadline())), default=None)
-        return self._say("Pending", f"{up}: {why}" if why else up, wake=wake)
+        if not why or stalled.waits_for_claims(pods) or stalled.without_image(pods):
+            return self._explain(up, why, pods, again)
+        return self._say("Pending", f"{up}: {why}", wake=self._first(again))
+
+    def _explain(self, up: str, why: str, pods: list[Object], again: datetime | None) -> Decision:
+        """Say why pods are late, by what Events report where `why` is not enough."""
+        since = self._late_since()
+        told = self.seen.warnings
+        if told is not None:
+            nodes = self.status.num_nodes or 1
+            secret = stalled.pull_secret(pods, told)
+            event = stalled.explanation(self.seen, pods, nodes, since, self.now) if not secret else ""
+            why = f"{why}; {secret}" if secret else event or why
+        late = self.now >= since + stalled.LATE
+        wake = self._first(again, self.now + stalled.AGAIN if late else since + stalled.LATE)
+        decision = self._say("Pending", f"{up}: {why}" if why else up, wake=wake)
+        return replace(decision, unexplained=late and told is None)
+
+    def _late_since(self) -> datetime:
+        """Return when the pods that are not ready now began: at the admission, or when they were lost."""
+        pods = found(self.status.conditions, "PodsReady")
+        times = [self.status.start_time, pods.last_transition_time if pods else None]
+        return max((parsed(time) for time in times if time), default=self.now)
+
+    def _first(self, *times: datetime | None) -> datetime | None:
+        return min(filter(None, (*times, self._deadline())), default=None)
 
     def _queued(self) -> Decision:
         """Say what Kueue says. It sets the JobSet's suspend, also when it takes admitted pods back."""
@@ -181,7 +236,19 @@ class _Job(Ends):
         reserved = condition(workload, "QuotaReserved")
         message = str(reserved.get("message", "")) or "waits for Kueue to admit it"
         self._condition("Admitted", False, str(reserved.get("reason") or "Pending"), message)
+        if self.seen.workload is None and self.ours is not None:
+            return self._unseen_by_kueue(self.ours, message)
         return self._say("Queued", message)
+
+    def _unseen_by_kueue(self, jobset: Object, message: str) -> Decision:
+        """Say why Kueue has no Workload for the JobSet, by an Event of it."""
+        created = jobset["metadata"].get("creationTimestamp")
+        since = parsed(created) if created else self.now
+        late, told = self.now >= since + stalled.LATE, self.seen.warnings
+        if told is not None:
+            message = stalled.of_jobset(self.seen, since) or message
+        wake = self.now + stalled.AGAIN if late else since + stalled.LATE
+        return replace(self._say("Queued", message, wake=wake), unexplained=late and told is None)
 
 
 def _brought(found: dict[str, str]) -> str:

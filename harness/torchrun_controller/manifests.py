@@ -44,13 +44,15 @@ RULES = [
     _rule("jobset.x-k8s.io", ["jobsets"], [*READ, "create", "delete"]),
     _rule("kueue.x-k8s.io", ["workloads"], ["list", "watch"]),
     _rule("kueue.x-k8s.io", ["localqueues"], ["list", "watch", "create"]),
-    _rule("", ["pods"], ["list", "watch"]),
+    # Created in dry runs alone: the API server checks the pod of a queue or job, and stores nothing.
+    _rule("", ["pods"], ["list", "watch", "create"]),
     _rule("", ["persistentvolumeclaims"], [*READ, "create", "delete"]),
     _rule("", ["configmaps"], ["get", "create"]),
     _rule("scheduling.k8s.io", ["priorityclasses"], ["list", "watch"]),
-    _rule("", ["events"], ["create", "get", "update"]),
+    _rule("storage.k8s.io", ["storageclasses"], ["get"]),
+    _rule("", ["events"], ["create", "get", "update", "list"]),
 ]
-"""No secrets, no exec, no pods made, no wildcard. Kinds of queues' resource templates: queues.PERMITTED."""
+"""No secrets, no exec, no pods stored, no wildcard. Kinds of queues' resource templates: queues.PERMITTED."""
 KAI_RULES = [
     _rule("scheduling.run.ai", ["queues"], ["get", "create", "delete"]),
     _rule(names.GROUP, ["torchrunqueues"], ["patch"]),

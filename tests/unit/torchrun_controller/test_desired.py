@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from torchrun_objects import job, pod, queue
+from torchrun_objects import CREATED, job, jobset, pod, queue
 
 from harness.torchrun_controller import names
 from harness.torchrun_controller.desired import desired
@@ -16,26 +16,6 @@ from harness.torchrun_controller.observed import Create, Decision, Delete, Seen
 Object = dict[str, Any]
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 EARLIER = "2026-11-23T11:00:00Z"
-CREATED = {"jobID": "js-uid", "jobName": "demo", "numNodes": 2, "processesPerNode": 1}
-
-
-def jobset(*, uid: str = "js-uid", suspend: bool = False, restarts: int = 0, **conditions: Object) -> Object:
-    """Return the job's JobSet. Completed={} or Failed={"reason": …} are its conditions."""
-    return {
-        "apiVersion": names.JOBSET_API,
-        "kind": "JobSet",
-        "metadata": {
-            "name": "demo",
-            "uid": uid,
-            "resourceVersion": "7",
-            "ownerReferences": [{"uid": "job-uid", "controller": True}],
-        },
-        "spec": {"suspend": suspend},
-        "status": {
-            "restarts": restarts,
-            "conditions": [{"type": kind, "status": "True", **of} for kind, of in conditions.items()],
-        },
-    }
 
 
 def look(one: Object, now: datetime = NOW, **seen: Any) -> Decision:
