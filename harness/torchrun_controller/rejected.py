@@ -13,8 +13,6 @@ from harness.core.kubernetes import Object
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, TOO_LARGE, INVALID = 400, 401, 403, 413, 422
 TRANSIENT = (0, UNAUTHORIZED, 429, 503, 504)
 """Statuses that say nothing about the object: the request is repeated."""
-FINAL = (BAD_REQUEST, TOO_LARGE, INVALID)
-"""Statuses that the same object gets again, whatever else the cluster has."""
 MAX_SENTENCE = 4000
 _QUOTA = re.compile(r"exceeded quota: ")
 """Of the admission plugin ResourceQuota. Its status has no field that tells it from other refusals."""
@@ -28,8 +26,8 @@ class Rejected(Exception):
         self.kind, self.name = str(document["kind"]), str(document["metadata"]["name"])
         self.reason = str(body.get("reason") or error.reason or "Rejected").replace(" ", "") or "Rejected"
         self.sentence = str(body.get("message") or error.reason or f"HTTP {error.status}")[:MAX_SENTENCE]
-        self.final = error.status in FINAL
-        """Whether the same object would be refused again."""
+        self.final = _final(int(error.status or 0), body)
+        """Whether the same object would be refused again, whatever else the cluster has."""
         super().__init__(f"the API server refuses {self.kind} {self.name}: {self.sentence}")
 
     @property
@@ -41,6 +39,14 @@ class Rejected(Exception):
 def rejected(document: Object, error: ApiException) -> ApiException | Rejected:
     """Return the refusal that an answer stands for, or the error where the request is to be repeated."""
     return error if int(error.status or 0) in TRANSIENT else Rejected(document, error)
+
+
+def _final(status: int, body: dict[str, Any]) -> bool:
+    """Return whether an object itself is wrong. A policy that refuses it answers 422 too, without a field."""
+    if status == INVALID:
+        causes = (body.get("details") or {}).get("causes") or []
+        return bool(causes) and all(cause.get("field") for cause in causes)
+    return status in (BAD_REQUEST, TOO_LARGE)
 
 
 def _body(error: ApiException) -> dict[str, Any]:

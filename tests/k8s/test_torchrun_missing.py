@@ -197,10 +197,49 @@ def test_a_policy_that_refuses_pods(team: Team) -> None:
     team.until("policy", "Succeeded")
 
 
+def test_a_webhook_that_does_not_answer(team: Team) -> None:
+    """Contract: the job says which webhook of its pods cannot be called, and starts without it
+    (kubernetes-sigs/jobset#361).
+    """
+    name = f"{team.namespace}.example.com"
+    webhook = {
+        "name": name,
+        "clientConfig": {"service": {"namespace": team.namespace, "name": "late"}},
+        "rules": [
+            {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+        ],
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": team.namespace}},
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    api, kind = "admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"
+    try:
+        team.kube.apply({"apiVersion": api, "kind": kind, "metadata": {"name": name}, "webhooks": [webhook]})
+        time.sleep(3)  # as above
+        team.job("webhook")
+        team.until_status(
+            "webhook",
+            "the webhook",
+            lambda job: f'failed calling webhook "{name}"' in str((job.get("status") or {}).get("message")),
+            SAID_SECONDS,
+        )
+    finally:
+        team.kube.delete(api, kind, name)
+    team.until("webhook", "Succeeded")
+
+
 def test_a_scheduler_that_is_not_there(team: Team) -> None:
     """Contract: the job names the scheduler that has not reported on its pods."""
     team.job("scheduler", scheduling={"scheduler": "late"})
     until_said(team, "scheduler", "scheduler late has not reported on it", seconds=60)
+
+
+def mounted(source: dict[str, Any]) -> dict[str, Any]:
+    """Return the volumes of a job with one more. The kubelet looks for what a container mounts alone."""
+    return {
+        "additionalVolumes": [*CODE["additionalVolumes"], {"name": "b", **source}],
+        "additionalMounts": [*CODE["additionalMounts"], {"name": "b", "mountPath": "/b"}],
+    }
 
 
 def test_missing_secrets_and_config_maps(team: Team) -> None:
@@ -208,7 +247,6 @@ def test_missing_secrets_and_config_maps(team: Team) -> None:
     team.queue("pulling", podTemplate={"spec": {"imagePullSecrets": [{"name": "late-pull"}]}})
     team.until_queue_ready("pulling")
     key: dict[str, Any] = {"name": "late", "key": "a"}
-    code = CODE["additionalVolumes"]
     jobs: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         "secret-env": (
             {"env": [{"name": "A", "valueFrom": {"secretKeyRef": key}}]},
@@ -219,16 +257,11 @@ def test_missing_secrets_and_config_maps(team: Team) -> None:
             ('configmap "late" not found',),
         ),
         "config-volume": (
-            {"volumes": {**CODE, "additionalVolumes": [*code, {"name": "b", "configMap": {"name": "late"}}]}},
+            {"volumes": mounted({"configMap": {"name": "late"}})},
             ("FailedMount", 'configmap "late" not found'),
         ),
         "secret-volume": (
-            {
-                "volumes": {
-                    **CODE,
-                    "additionalVolumes": [*code, {"name": "b", "secret": {"secretName": "late"}}],
-                }
-            },
+            {"volumes": mounted({"secret": {"secretName": "late"}})},
             ("FailedMount", 'secret "late" not found'),
         ),
         "pull-secret": (

@@ -20,12 +20,14 @@ START = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 QUEUE = Key("queue", "team", "cpu")
 ACCOUNT = 'pods "demo" is forbidden: error looking up service account team/x: serviceaccount "x" not found'
 QUOTA = 'pods "demo" is forbidden: exceeded quota: q, requested: cpu=2, used: cpu=0, limited: cpu=1'
+POLICY = "pods \"demo\" is forbidden: ValidatingAdmissionPolicy 'p' denied request: label it"
 INVALID = 'Pod "demo" is invalid: spec.containers[0].env[0].name: Invalid value: "A=B"'
 
 
-def answer(status: int, reason: str, message: str) -> ApiException:
+def answer(status: int, reason: str, message: str, *causes: Object) -> ApiException:
     error = ApiException(status=status, reason=reason)
-    error.body = json.dumps({"kind": "Status", "reason": reason, "message": message})
+    details = {"causes": list(causes)}
+    error.body = json.dumps({"kind": "Status", "reason": reason, "message": message, "details": details})
     return error
 
 
@@ -76,7 +78,7 @@ class Cluster:
 def test_an_object_that_is_invalid_for_ever_ends_the_job(refused: str, status: int, reason: str) -> None:
     """Contract: the job is Failed with the server's sentence, and nothing was created."""
     cluster = Cluster()
-    cluster.api.refuse = refusing(refused, answer(status, reason, INVALID))
+    cluster.api.refuse = refusing(refused, answer(status, reason, INVALID, {"field": "spec"}))
     cluster.look()
     assert cluster.status()["phase"] == "Failed"
     assert INVALID in cluster.status()["message"]
@@ -90,6 +92,7 @@ def test_an_object_that_is_invalid_for_ever_ends_the_job(refused: str, status: i
     ("status", "reason", "message"),
     [
         (403, "Forbidden", ACCOUNT),
+        (422, "Invalid", POLICY),
         (403, "Forbidden", QUOTA),
         (500, "InternalError", "failed calling webhook"),
     ],
