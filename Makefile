@@ -67,10 +67,11 @@ format: $(MADE) ## rewrite the code as ruff wants it
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-reference: $(MADE) ## write docs/reference, docs/causes.md and docs/guides.md
+reference: $(MADE) ## write docs/reference, docs/causes.md, docs/guides.md and docs/torchrun-wrong-objects.md
 	$(BIN)/python -m harness.reference docs/reference
 	$(BIN)/python -m harness.reference.causes >docs/causes.md
 	$(BIN)/python tests/k8s/guide_table.py >docs/guides.md
+	$(BIN)/python tests/k8s/wrong_objects.py >docs/torchrun-wrong-objects.md
 
 doctor: $(MADE) ## see what the machine lacks, and install it on Debian as root
 	$(BIN)/harness doctor --fix

@@ -9,18 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic.exceptions import DynamicApiError
 from pydantic import BaseModel
+from urllib3.exceptions import HTTPError
 
 from harness.core.kubernetes import Kube, Object
 from harness.torchrun_controller import names
 from harness.torchrun_controller.kinds import Kind
-from harness.torchrun_controller.observed import Action, Create, Delete, DeleteParts, Finalizers
+from harness.torchrun_controller.observed import Action, Check, Create, Delete, DeleteParts, Finalizers
+from harness.torchrun_controller.rejected import rejected
 
 GONE, CONFLICT = 404, 409
+LOG_SECONDS = 5.0
+STRICT = ("fieldValidation", "Strict")
+"""A query parameter: an unknown or duplicate field is refused, not dropped."""
 CHANGES = (GONE, CONFLICT)
+
+
+MAX_EVENTS = 1000
+
+
+def time_of(event: Object) -> str:
+    """Return when an Event was last seen, in whole seconds as Kubernetes writes them."""
+    series = event.get("series") or {}
+    last = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
+    return str(last or event["metadata"].get("creationTimestamp") or "")[:19]
 
 
 @dataclass
@@ -34,25 +50,46 @@ class Cluster:
     # -- read ------------------------------------------------------------------------------------------
     def one(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """Return an object as it is now."""
-        return self.kube.get(kind.api, kind.kind, name, namespace)
+        item = self.kube.get(kind.api, kind.kind, name, namespace)
+        return kind.kept(item) if item is not None else None
 
     def of(self, kind: Kind, namespace: str, value: str) -> list[Object]:
         """Return the objects whose label has this value, as they are now."""
         found = self.kube.objects(kind.api, kind.kind, namespace, f"{kind.label}={value}")
-        return [{"apiVersion": kind.api, "kind": kind.kind, **item} for item in found]
+        return [kind.kept(item) for item in found]
 
     def names(self, kind: Kind) -> frozenset[str]:
         """Return the names of all objects of a kind without namespaces, as they are now."""
         return frozenset(item["metadata"]["name"] for item in self.kube.objects(kind.api, kind.kind))
 
+    def events(self, namespace: str, selector: str) -> list[Object]:
+        """Return the Events of a namespace that a field selector picks, oldest first, at most MAX_EVENTS."""
+        path = f"/api/v1/namespaces/{namespace}/events"
+        query = {"fieldSelector": selector, "limit": str(MAX_EVENTS)}
+        return sorted(self.kube.fetch(path, query).json()["items"], key=time_of)
+
+    def last_line(self, namespace: str, pod: str) -> datetime | None:
+        """Return when a trainer wrote its last line; None where it has not, or the kubelet does not say."""
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
+        query = {"container": names.TRAINER, "tailLines": "1", "timestamps": "true"}
+        try:
+            text = self.kube.fetch(path, query, seconds=LOG_SECONDS).read().decode(errors="replace")
+            return datetime.fromisoformat(f"{text[:19]}+00:00") if text else None
+        except (ApiException, HTTPError, ValueError):
+            return None
+
     # -- write -----------------------------------------------------------------------------------------
-    def write_status(self, found: Object, status: BaseModel, *, acting: bool) -> bool:
+    def write_status(self, found: Object, status: BaseModel | Object, *, acting: bool) -> bool:
         """Write a status that differs from the one in `found`. Return whether `found` is still the newest.
 
         False means that it changed meanwhile: look again. An object that is gone needs no status. Before an
         action (`acting`) the same status is written too: that asks whether `found` is old.
         """
-        document = status.model_dump(by_alias=True, exclude_none=True, mode="json")
+        document = (
+            status
+            if isinstance(status, dict)
+            else status.model_dump(by_alias=True, exclude_none=True, mode="json")
+        )
         if document == (found.get("status") or {}) and not acting:
             return True
         metadata = found["metadata"]
@@ -87,9 +124,14 @@ class Cluster:
             self.wrote(newer)
 
     def do(self, found: Object, action: Action) -> None:
-        """Carry out an action for a job or a queue. One that was done already is no error."""
+        """Carry out an action for a job or a queue. One that was done already is no error.
+
+        Raises Rejected for an object that the API server does not take.
+        """
         namespace = found["metadata"]["namespace"]
         match action:
+            case Check(document):
+                self.check(document)
             case Create(document):
                 self._create(document)
             case DeleteParts(uid):
@@ -101,6 +143,24 @@ class Cluster:
             case Finalizers(wanted):
                 self._finalizers(found, wanted)
 
+    def check(self, document: Object) -> None:
+        """Have the API server check an object that is to be created. Nothing is stored.
+
+        Raises Rejected with its sentence.
+        """
+        try:
+            self.kube.resource(document["apiVersion"], document["kind"]).create(
+                body=document,
+                namespace=document["metadata"].get("namespace"),
+                field_manager=names.FIELD_MANAGER,
+                dry_run="All",
+                query_params=[STRICT],
+                serialize=False,
+            )
+        except (DynamicApiError, ApiException) as error:
+            if error.status != CONFLICT:
+                raise rejected(document, error) from None
+
     def _create(self, document: Object) -> None:
         resource = self.kube.resource(document["apiVersion"], document["kind"])
         try:
@@ -108,10 +168,11 @@ class Cluster:
                 body=document,
                 namespace=document["metadata"].get("namespace"),
                 field_manager=names.FIELD_MANAGER,
+                query_params=[STRICT],
             ).to_dict()
         except (DynamicApiError, ApiException) as error:
             if error.status != CONFLICT:
-                raise
+                raise rejected(document, error) from None
             return
         if document["kind"] == "JobSet":
             self.made.add(answer["metadata"]["uid"])

@@ -45,8 +45,10 @@ def true(conditions: list[Condition], kind: str) -> bool:
 
 
 def with_condition(old: list[Condition], new: Condition, now: datetime) -> list[Condition]:
-    """Return `old` with `new` in place of the condition of its type."""
+    """Return `old` with `new` in place of the condition of its type. The others keep their places."""
     before = found(old, new.type)
     since = before.last_transition_time if before and before.status == new.status else stamp(now)
     changed = new.model_copy(update={"last_transition_time": since})
-    return [*(condition for condition in old if condition.type != new.type), changed]
+    if before is None:
+        return [*old, changed]
+    return [changed if condition.type == new.type else condition for condition in old]

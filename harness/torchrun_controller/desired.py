@@ -7,20 +7,22 @@ not be forgotten (that the job is over; that its JobSet is to go), and the actio
 
 from __future__ import annotations
 
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 from pydantic import ValidationError
 
 from harness.core.kubernetes import Object, condition
-from harness.torchrun_controller import holder, names, workspace
+from harness.torchrun_controller import etcd, holder, names, probe, stalled, workspace
 from harness.torchrun_controller import jobset as make
-from harness.torchrun_controller.conditions import found, stamp
+from harness.torchrun_controller.conditions import found, parsed, stamp
 from harness.torchrun_controller.ends import Ends
 from harness.torchrun_controller.look import delete, first_error
 from harness.torchrun_controller.models import FINISHED, JobSpec, QueueSpec, Workers
 from harness.torchrun_controller.nodes import Refused
 from harness.torchrun_controller.observed import (
     Action,
+    Check,
     Create,
     Decision,
     Seen,
@@ -32,7 +34,13 @@ from harness.torchrun_controller.observed import (
     syncing,
     workspaces,
 )
+from harness.torchrun_controller.queues import template_condition
+from harness.torchrun_controller.rejected import Rejected
+from harness.torchrun_controller.silence import sentence
 from harness.torchrun_controller.template import Resolved, resolve
+
+ETCD_AGAIN = timedelta(seconds=10)
+"""When to look again for a Service that is not watched."""
 
 
 def desired(job: Object, seen: Seen, now: datetime, *, kai: bool = False) -> Decision:
@@ -89,40 +97,43 @@ class _Job(Ends):
             message = f"there is another JobSet {self.job['metadata']['name']}: delete it, or rename the job"
             return self._say("Pending", message)
         if self.seen.queue is None or ending(self.seen.queue):
-            message = f"TorchrunQueue {self.spec.queue_name} is not there: the job starts when it comes"
-            self._condition("QueueReady", False, "QueueNotFound", message)
-            return self._say("Pending", message)
+            return self._wait_for_queue("QueueNotFound", "is not there: the job starts when it comes")
         return self._make(self.seen.queue)
 
     def _make(self, queue: Object) -> Decision:
         try:
             asked = QueueSpec.model_validate(queue["spec"])
         except ValidationError as error:
-            message = f"TorchrunQueue {self.spec.queue_name} is not valid: {first_error(error)}"
-            self._condition("QueueReady", False, "QueueInvalid", message)
-            return self._say("Pending", message)
+            return self._wait_for_queue("QueueInvalid", f"is not valid: {first_error(error)}")
+        checked = template_condition(queue)
+        if checked is None:
+            return self._wait_for_queue("QueueChecking", "is new or has changed, and is being checked")
+        if checked.status != "True":
+            return self._wait_for_queue("QueueInvalid", f"is not ready: {checked.message}")
         self._condition("QueueReady", True, "QueueFound")
+        return self._make_from(asked)
+
+    def _make_from(self, asked: QueueSpec) -> Decision:
         metadata = self.job["metadata"]
         annotations = metadata.get("annotations") or {}
         try:
             resolved = resolve(metadata["name"], self.spec, annotations, asked)
             document = make.jobset(self.job, resolved, self._local_queue(asked), kai=self.kai)
+            claims = make.claims(self.job, resolved)
         except Refused as refused:
             return self._refuse(refused.reason, str(refused))
-        priority = resolved.scheduling.priority_class_name
-        if priority and self.seen.priority_classes is not None and priority not in self.seen.priority_classes:
-            # Without it the API server refuses every pod, and only an event of the Job says so.
-            message = f"PriorityClass {priority} is not there: the job starts when it comes"
-            self._condition("QueueReady", False, "PriorityClassNotFound", message)
-            return self._say("Pending", message)
+        missing = self._missing(resolved)
+        if missing is not None:
+            return missing
         self._describe(resolved)
-        beside = [*make.claims(self.job, resolved), *holder.documents(self.job, resolved)]
+        if self.seen.rejected is not None:
+            return self._rejected(self.seen.rejected)
         there = {claim["metadata"]["name"] for claim in self.seen.claims}
-        actions: list[Action] = [
-            Create(each)
-            for each in beside
-            if each["kind"] != "PersistentVolumeClaim" or each["metadata"]["name"] not in there
+        beside = [
+            *(claim for claim in claims if claim["metadata"]["name"] not in there),
+            *holder.documents(self.job, resolved),
         ]
+        creates: list[Action] = [Create(each) for each in beside]
         if workspace.parts_of(annotations) is None:
             message = (
                 "its code is not in the cluster yet: `kubectl torchrun submit` brings it, and when that was "
@@ -131,8 +142,44 @@ class _Job(Ends):
             to_pod = any(each["kind"] == "StatefulSet" for each in beside)
             reason = names.UPLOADING_TO_POD if to_pod else names.UPLOADING
             self._condition("WorkspaceReady", False, reason, message)
-            return self._say("Pending", message, actions)
-        return self._say("Pending", "its pods are being made", [*actions, Create(document)])
+            return self._say("Pending", message, creates)
+        pod = probe.of_job(self.job, resolved, kai=self.kai)
+        actions: list[Action] = [Check(pod), *creates, Create(document)]
+        before = found(self.old.conditions, "Accepted")
+        if before is not None and before.status == "False":
+            return self._say("Pending", self.old.message, actions)  # the same until something is created
+        return self._say("Pending", "its pods are being made", actions)
+
+    def _missing(self, resolved: Resolved) -> Decision | None:
+        """Wait for what the job needs of the cluster, and the API server does not ask for."""
+        priority = resolved.scheduling.priority_class_name
+        if priority and self.seen.priority_classes is not None and priority not in self.seen.priority_classes:
+            # Without it the API server refuses every pod, and only an event of the Job says so.
+            message = f"PriorityClass {priority} is not there: the job starts when it comes"
+            self._condition("QueueReady", False, "PriorityClassNotFound", message)
+            return self._say("Pending", message)
+        if self.seen.no_etcd:
+            message = (
+                f"rdzvBackend etcd-v2 expects the Service {etcd.NAME} in the namespace {etcd.NAMESPACE}, and "
+                f"it is not there: `{etcd.INSTALL}`, or set rdzvEndpoint, or rdzvBackend: c10d"
+            )
+            self._condition("EtcdReady", False, "ServiceNotFound", message)
+            return self._say("Pending", message, wake=self.now + ETCD_AGAIN)
+        if etcd.ENDPOINT in resolved.torchrun:
+            self._condition("EtcdReady", True, "ServiceFound")
+        return None
+
+    def _rejected(self, rejected: Rejected) -> Decision:
+        """Decide what a refusal by the API server means: the end, or another try as the cluster changes."""
+        if rejected.final:
+            return self._refuse("Rejected", f"{rejected}; change the job, and create it again")
+        self._condition("Accepted", False, rejected.reason, str(rejected))
+        return self._say("Pending", f"{rejected}; the job starts when the API server accepts it")
+
+    def _wait_for_queue(self, reason: str, text: str) -> Decision:
+        message = f"TorchrunQueue {self.spec.queue_name} {text}"
+        self._condition("QueueReady", False, reason, message)
+        return self._say("Pending", message)
 
     def _local_queue(self, queue: QueueSpec) -> str | None:
         return None if self.kai else queue.local_queue or self.spec.queue_name
@@ -146,6 +193,8 @@ class _Job(Ends):
     # -- it is there -------------------------------------------------------------------------------------
     def _watch(self, jobset: Object) -> Decision:
         self.status.job_id = jobset["metadata"]["uid"]
+        if found(self.status.conditions, "Accepted"):
+            self._condition("Accepted", True, "Accepted")
         pods = attempt(self.seen.pods, jobset)
         self._count(pods)
         if jobset["spec"].get("suspend"):
@@ -155,6 +204,9 @@ class _Job(Ends):
             self._condition("Admitted", True, "Admitted")
         if self.status.start_time is None:
             self.status.start_time = stamp(self.now)
+        return self._admitted(pods)
+
+    def _admitted(self, pods: list[Object]) -> Decision:
         brought = workspaces(pods)
         if len(set(brought.values())) > 1:
             each = ", ".join(f"{pod} has {what}" for pod, what in sorted(brought.items()))
@@ -164,23 +216,58 @@ class _Job(Ends):
         if counts.failed:
             why = failure(pods)
             self._condition("PodsReady", False, "RankFailed", why)
-            if counts.running + counts.succeeded < need or self._least() == self.status.num_nodes:
-                return self._say("Pending", f"{why}; the JobSet ends this attempt", wake=self._deadline())
+            elastic = self._least() != self.status.num_nodes
+            if counts.running + counts.succeeded < need or not elastic:
+                then = (
+                    "its pod is made again, and the ranks meet anew"
+                    if elastic
+                    else "the JobSet ends this attempt"
+                )
+                return self._say("Pending", f"{why}; {then}", wake=self._deadline())
         if counts.running + counts.succeeded >= need:
             if found(self.status.conditions, "WorkspaceReady"):
                 self._condition("WorkspaceReady", True, "Synced", _brought(brought))
             ready = counts.ready + counts.succeeded >= need
             self._condition("PodsReady", ready, "PodsReady" if ready else "PodsNotReady")
             # All may have succeeded: it is over when the JobSet says so.
-            return self._say("Running", lingering(pods) or None, wake=self._deadline())
+            return self._running(pods)
         self._condition("PodsReady", False, "PodsNotReady")
         if syncing(pods):
             self._condition("WorkspaceReady", False, "Syncing", "pods wait for their workspace")
             return self._say("Syncing", "pods wait for their workspace", wake=self._deadline())
         up = f"{counts.running + counts.succeeded} of {self.status.num_nodes} pods run"
         why, again = hindrance(pods, self.now)
-        wake = min(filter(None, (again, self._deadline())), default=None)
-        return self._say("Pending", f"{up}: {why}" if why else up, wake=wake)
+        if not why or stalled.waits_for_claims(pods) or stalled.without_image(pods):
+            return self._explain(up, why, pods, again)
+        return self._say("Pending", f"{up}: {why}", wake=self._first(again))
+
+    def _running(self, pods: list[Object]) -> Decision:
+        since, again = self.seen.silent or (None, None)
+        silent = sentence(since, self.status.workers_status or "") if since else None
+        return self._say("Running", lingering(pods) or silent, wake=self._first(again))
+
+    def _explain(self, up: str, why: str, pods: list[Object], again: datetime | None) -> Decision:
+        """Say why pods are late, by what Events report where `why` is not enough."""
+        since = self._late_since()
+        told = self.seen.warnings
+        if told is not None:
+            nodes = self.status.num_nodes or 1
+            secret = stalled.pull_secret(pods, told)
+            event = stalled.explanation(self.seen, pods, nodes, since, self.now) if not secret else ""
+            why = f"{why}; {secret}" if secret else event or why
+        late = self.now >= since + stalled.LATE
+        wake = self._first(again, self.now + stalled.AGAIN if late else since + stalled.LATE)
+        decision = self._say("Pending", f"{up}: {why}" if why else up, wake=wake)
+        return replace(decision, unexplained=late and told is None)
+
+    def _late_since(self) -> datetime:
+        """Return when the pods that are not ready now began: at the admission, or when they were lost."""
+        pods = found(self.status.conditions, "PodsReady")
+        times = [self.status.start_time, pods.last_transition_time if pods else None]
+        return max((parsed(time) for time in times if time), default=self.now)
+
+    def _first(self, *times: datetime | None) -> datetime | None:
+        return min(filter(None, (*times, self._deadline())), default=None)
 
     def _queued(self) -> Decision:
         """Say what Kueue says. It sets the JobSet's suspend, also when it takes admitted pods back."""
@@ -194,7 +281,19 @@ class _Job(Ends):
         reserved = condition(workload, "QuotaReserved")
         message = str(reserved.get("message", "")) or "waits for Kueue to admit it"
         self._condition("Admitted", False, str(reserved.get("reason") or "Pending"), message)
+        if self.seen.workload is None and self.ours is not None:
+            return self._unseen_by_kueue(self.ours, message)
         return self._say("Queued", message)
+
+    def _unseen_by_kueue(self, jobset: Object, message: str) -> Decision:
+        """Say why Kueue has no Workload for the JobSet, by an Event of it."""
+        created = jobset["metadata"].get("creationTimestamp")
+        since = parsed(created) if created else self.now
+        late, told = self.now >= since + stalled.LATE, self.seen.warnings
+        if told is not None:
+            message = stalled.of_jobset(self.seen, since) or message
+        wake = self.now + stalled.AGAIN if late else since + stalled.LATE
+        return replace(self._say("Queued", message, wake=wake), unexplained=late and told is None)
 
 
 def _brought(found: dict[str, str]) -> str:

@@ -76,8 +76,10 @@ def _of_condition(now: Condition, status: JobStatus) -> Event | None:
 def _words(now: Condition, status: JobStatus) -> tuple[str, str, bool] | None:
     """Return reason, message and whether it warns; None for what a user need not hear."""
     match now.type, now.status:
-        case "QueueReady", "False":
+        case "QueueReady", "False" if now.reason != "QueueChecking":
             return now.reason, now.message, True
+        case "Accepted", "False":
+            return "Rejected", now.message, True
         case "Failed", "True":
             return _end(now, status)
         case "PodsReady", "True":
@@ -112,6 +114,11 @@ def _of_attempts(before: JobStatus, status: JobStatus) -> list[Event]:
     return made
 
 
+def of_error(reconciled: Condition, now: datetime) -> Event:
+    """Return the Event of a look that failed."""
+    return Event("ReconcileError", reconciled.message[:LONGEST], int(now.timestamp()), now, warning=True)
+
+
 def of_queue(status: QueueStatus) -> list[Event]:
     """Return the Events of a queue's status."""
     ready = found(status.conditions, "Ready")
@@ -120,6 +127,6 @@ def of_queue(status: QueueStatus) -> list[Event]:
     since = parsed(ready.last_transition_time)
     if ready.status == "True":
         return [Event("Ready", "jobs of this queue can run", int(since.timestamp()), since)]
-    if ready.message in OWN_WORK or ready.message.endswith("is being made"):
+    if ready.message in OWN_WORK or ready.message.endswith(("is being made", "is being checked")):
         return []
     return [Event(ready.reason, ready.message[:LONGEST], int(since.timestamp()), since, warning=True)]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 from harness.core.kubernetes import Object
-from harness.torchrun_controller import names
 
 Json = dict[str, Any]
 
@@ -32,14 +32,27 @@ Free = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 Text = Annotated[str, Field(min_length=1, max_length=65536)]
 Word = Annotated[str, Field(max_length=1024)]
+QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
+MAX_QUANTITY = 64
+
+
+def _quantity(value: str | int) -> str | int:
+    """Return the quantity. Raises ValueError for one that the CRD refuses too."""
+    if len(str(value)) > MAX_QUANTITY or not re.fullmatch(QUANTITY, str(value)):
+        raise ValueError("expected a quantity that is not negative, e.g. 2, 500m or 64Gi")
+    return value
+
+
 Quantity = Annotated[
     str | int,
+    AfterValidator(_quantity),
     WithJsonSchema(
         {
             "anyOf": [{"type": "integer"}, {"type": "string"}],
             "x-kubernetes-int-or-string": True,
-            "pattern": r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$",
-            "maxLength": 64,
+            "minimum": 0,
+            "pattern": QUANTITY,
+            "maxLength": MAX_QUANTITY,
         }
     ),
 ]
@@ -50,40 +63,17 @@ Seconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Anything = Annotated[Object, WithJsonSchema(Free)]
 """An object of Kubernetes, e.g. a pod's spec: the API server checks it when the pod is made."""
 Labels = Annotated[dict[str, str], Field(max_length=256)]
-PodSpec = Annotated[
-    Object,
-    WithJsonSchema(
-        {
-            **Free,
-            "properties": {
-                "containers": {
-                    "type": "array",
-                    "maxItems": 32,
-                    "items": {
-                        **Free,
-                        "required": ["name"],
-                        "properties": {"name": {"type": "string", "maxLength": 63}},
-                    },
-                }
-            },
-            "x-kubernetes-validations": [
-                {
-                    "rule": "!has(self.containers) || size(self.containers) == 0 || "
-                    "self.containers[0].name == 'trainer'",
-                    "message": "the first container must have the name trainer: torchrun runs in it",
-                },
-                {
-                    "rule": "!has(self.containers) || "
-                    "self.containers.filter(c, c.name == 'trainer').size() <= 1",
-                    "message": "only one container can have the name trainer",
-                },
-            ],
-        }
-    ),
-]
-"""A pod's spec, of which the CRD knows that its first container is `trainer`."""
+
+
+def _named(value: Object) -> Object:
+    if not isinstance(value.get("name"), str):
+        raise ValueError("expected a name, which is text")
+    return value
+
+
 Named = Annotated[
     Object,
+    AfterValidator(_named),
     WithJsonSchema(
         {
             **Free,
@@ -93,20 +83,6 @@ Named = Annotated[
     ),
 ]
 """An object of Kubernetes in a list that is keyed by name: a variable, a volume."""
-Permitted = Annotated[
-    Object,
-    WithJsonSchema(
-        {
-            **Free,
-            "required": ["apiVersion", "kind"],
-            "properties": {
-                "apiVersion": {"type": "string", "enum": sorted(set(names.PERMITTED.values()))},
-                "kind": {"type": "string", "enum": sorted(names.PERMITTED)},
-            },
-        }
-    ),
-]
-"""An object of a kind that the controller may make."""
 Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
 
 

@@ -56,10 +56,17 @@ def _conditions(status: Object, kinds: tuple[str, ...]) -> list[Object]:
     ]
 
 
+def _claim(item: Object) -> Object:
+    return {
+        "metadata": _part(item["metadata"], METADATA),
+        "status": _part(item.get("status") or {}, ("phase",)),
+    }
+
+
 def _jobset(item: Object) -> Object:
     status = item.get("status") or {}
     return {
-        "metadata": _part(item["metadata"], METADATA),
+        "metadata": _part(item["metadata"], (*METADATA, "creationTimestamp")),
         "spec": _part(item["spec"], ("suspend",)),
         "status": {
             **_part(status, ("restarts",)),
@@ -69,15 +76,24 @@ def _jobset(item: Object) -> Object:
 
 
 def _pod(item: Object) -> Object:
-    status = item.get("status") or {}
+    status, spec = item.get("status") or {}, item.get("spec") or {}
+    claims = [
+        volume["persistentVolumeClaim"]["claimName"]
+        for volume in spec.get("volumes") or []
+        if "persistentVolumeClaim" in volume
+    ]
     containers = {
         field: [_part(container, ("name", "state", "started")) for container in status.get(field) or []]
         for field in CONTAINERS
     }
-    initial = item.get("spec", {}).get("initContainers") or []
+    initial = spec.get("initContainers") or []
     return {
-        "metadata": _part(item["metadata"], METADATA),
-        "spec": {"initContainers": [_part(container, ("name", "restartPolicy")) for container in initial]},
+        "metadata": _part(item["metadata"], (*METADATA, "creationTimestamp")),
+        "spec": {
+            "initContainers": [_part(container, ("name", "restartPolicy")) for container in initial],
+            **_part(spec, ("schedulerName", "imagePullSecrets")),
+            **({"claims": claims} if claims else {}),
+        },
         "status": {
             **_part(status, ("phase", "reason", "message")),
             "conditions": _conditions(status, ("Ready", "PodScheduled")),
@@ -99,13 +115,17 @@ def _judged(*kinds: str) -> Callable[[Object], Object]:
     return keep
 
 
+def _local_queue(item: Object) -> Object:
+    return {**_judged("Active")(item), "spec": _part(item.get("spec") or {}, ("clusterQueue",))}
+
+
 JOBS = Kind(names.API, names.JOB_KIND, "torchrunjobs", _whole)
 QUEUES = Kind(names.API, names.QUEUE_KIND, "torchrunqueues", _whole)
 JOBSETS = Kind(names.JOBSET_API, "JobSet", "jobsets", _jobset)
 """All of them: one of somebody else's may have a job's name."""
 PODS = Kind("v1", "Pod", "pods", _pod, names.JOBSET_LABEL, names.JOB_LABEL)
 CLAIMS = Kind(
-    "v1", "PersistentVolumeClaim", "persistentvolumeclaims", _judged(), names.JOB_LABEL, names.JOB_LABEL
+    "v1", "PersistentVolumeClaim", "persistentvolumeclaims", _claim, names.JOB_LABEL, names.JOB_LABEL
 )
 WORKLOADS = Kind(
     names.KUEUE_API,
@@ -115,10 +135,12 @@ WORKLOADS = Kind(
     WORKLOAD_LABEL,
     WORKLOAD_LABEL,
 )
-LOCAL_QUEUES = Kind(names.KUEUE_API, "LocalQueue", "localqueues", _judged("Active"))
+LOCAL_QUEUES = Kind(names.KUEUE_API, "LocalQueue", "localqueues", _local_queue)
 PRIORITY_CLASSES = Kind(
     "scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", _judged(), namespaced=False
 )
+SERVICES = Kind("v1", "Service", "services", _judged())
+"""Not watched: the one of etcd is asked for by jobs that want it, when they start."""
 OWN = (JOBS, QUEUES)
 """Listed first: what is made for them is then known at least as late as they are."""
 PARTS = (JOBSETS, PODS, CLAIMS, PRIORITY_CLASSES)

@@ -9,12 +9,24 @@ import time
 from types import TracebackType
 from typing import Any, Literal
 
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from harness.core.retries import reason_of
+
 Format = Literal["text", "json"]
 
 
 def about(kind: str, namespace: str, name: str, uid: str | None = None) -> dict[str, Any]:
     """Return `extra` of a log call: whose line it is. `kind` is job or queue."""
     return {"about": {"namespace": namespace, kind: name, **({"uid": uid} if uid else {})}}
+
+
+def short(error: Exception) -> str:
+    """Return an error in one line: of the API server its own sentence."""
+    if isinstance(error, ApiException | HTTPError):
+        return reason_of(error)
+    return f"{type(error).__name__}: {str(error)[:300]}"
 
 
 class Text(logging.Formatter):

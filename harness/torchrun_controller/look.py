@@ -11,6 +11,9 @@ from harness.torchrun_controller.conditions import Condition, found, parsed, tru
 from harness.torchrun_controller.models import JobSpec, JobStatus, Phase
 from harness.torchrun_controller.observed import Action, Decision, Delete, Seen, counted, owned
 
+MAX_SHOWN = 200
+"""Characters of a wrong value in a message."""
+
 
 class Look:
     """What was seen, and the status that is to be written. `spec` is there once it was read."""
@@ -24,6 +27,8 @@ class Look:
         self.status = self.old.model_copy(
             update={"observed_generation": job["metadata"].get("generation"), "message": None}
         )
+        if found(self.old.conditions, "Reconciled"):
+            self._condition("Reconciled", True, "Reconciled")
         self.ours = seen.jobset if seen.jobset is not None and owned(seen.jobset, self.uid) else None
 
     def _count(self, pods: list[Object]) -> None:
@@ -81,4 +86,6 @@ def delete(item: Object, *, unchanged: bool = False) -> Delete:
 def first_error(error: ValidationError) -> str:
     """Return where a spec is wrong, and how."""
     first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}; seen {first['input']!r}"
+    value = repr(first["input"])
+    shown = value if len(value) <= MAX_SHOWN else f"{value[:MAX_SHOWN]}…"
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}; found {shown}"

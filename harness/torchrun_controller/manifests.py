@@ -44,17 +44,20 @@ RULES = [
     _rule("jobset.x-k8s.io", ["jobsets"], [*READ, "create", "delete"]),
     _rule("kueue.x-k8s.io", ["workloads"], ["list", "watch"]),
     _rule("kueue.x-k8s.io", ["localqueues"], ["list", "watch", "create"]),
-    _rule("", ["pods"], ["list", "watch"]),
+    # Created in dry runs alone: the API server checks the pod of a queue or job, and stores nothing.
+    _rule("", ["pods"], ["list", "watch", "create"]),
+    _rule("", ["pods/log"], ["get"]),  # when a rank wrote its last line (silence.py)
     _rule("", ["persistentvolumeclaims"], [*READ, "create", "delete"]),
     _rule("", ["configmaps"], ["get", "create"]),
     # The pod that holds a job's code. What keeps it goes when the job is cleaned up: by label, and unread.
-    _rule("", ["services"], ["create"]),
+    _rule("", ["services"], ["get", "create"]),
     _rule("apps", ["statefulsets"], ["create", "deletecollection"]),
     _rule("", ["secrets"], ["deletecollection"]),
     _rule("scheduling.k8s.io", ["priorityclasses"], ["list", "watch"]),
-    _rule("", ["events"], ["create", "get", "update"]),
+    _rule("storage.k8s.io", ["storageclasses"], ["get"]),
+    _rule("", ["events"], ["create", "get", "update", "list"]),
 ]
-"""No secret is read, no exec, no pods made, no wildcard. Kinds of resource templates: queues.PERMITTED."""
+"""No Secret is read, no exec, no pods stored, no wildcard. Kinds of resource templates: queues.PERMITTED."""
 KAI_RULES = [
     _rule("scheduling.run.ai", ["queues"], ["get", "create", "delete"]),
     _rule(names.GROUP, ["torchrunqueues"], ["patch"]),

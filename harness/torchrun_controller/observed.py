@@ -9,6 +9,7 @@ from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller import names
 from harness.torchrun_controller.conditions import parsed
 from harness.torchrun_controller.models import JobStatus, QueueStatus, Workers
+from harness.torchrun_controller.rejected import Rejected
 
 RUNS_STEP = timedelta(seconds=30)
 """The step in which a status counts how long an init container has run."""
@@ -17,6 +18,13 @@ RUNS_STEP = timedelta(seconds=30)
 @dataclass(frozen=True)
 class Create:
     """Make an object where there is none of its name."""
+
+    document: Object
+
+
+@dataclass(frozen=True)
+class Check:
+    """Have the API server check an object in a strict dry run. What it refuses ends the actions."""
 
     document: Object
 
@@ -47,7 +55,7 @@ class DeleteParts:
     uid: str
 
 
-Action = Create | Delete | DeleteParts | Finalizers
+Action = Check | Create | Delete | DeleteParts | Finalizers
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,8 @@ class Decision:
     status: JobStatus
     actions: list[Action] = field(default_factory=list)
     wake: datetime | None = None
+    unexplained: bool = False
+    """Whether pods are late and nothing that is watched says why: Events may."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,14 @@ class Seen:
     claims: list[Object] = field(default_factory=list)
     priority_classes: frozenset[str] | None = None
     """None where the controller may not read them."""
+    rejected: Rejected | None = None
+    """What the API server has just refused."""
+    no_etcd: bool = False
+    """Whether the etcd of jobs that name no endpoint was looked for, and is not there."""
+    silent: tuple[datetime | None, datetime] | None = None
+    """Since when no rank has written, or None, and when to look again. None where it was not asked."""
+    warnings: list[Object] | None = None
+    """Events of the namespace, oldest first. None where they were not read."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +103,10 @@ class SeenQueue:
     resources: dict[tuple[str, str], Object] = field(default_factory=dict)
     """(kind, name) → object, of the queue's resource templates."""
     kai_queue: Object | None = None
+    template: str | None = None
+    """What a check of its pod template found: "" when it is accepted, None where it was not checked now."""
+    rejected: Rejected | None = None
+    """What the API server has just refused."""
 
 
 def owned(found: Object, uid: str) -> bool:

@@ -21,6 +21,7 @@ from harness.torchrun_controller.kinds import (
     Kind,
 )
 from harness.torchrun_controller.models import FINISHED
+from harness.torchrun_controller.queues import needs_check
 from harness.torchrun_controller.reconcile import Key, Reconciler
 from harness.torchrun_controller.store import Change
 from harness.torchrun_controller.waking import Waking
@@ -106,6 +107,9 @@ class Operator:
             self._wake_queues(namespace, name)
         elif kind == PRIORITY_CLASSES:
             self._wake_jobs(None, _waits)
+            for queue in self.caches.all(QUEUES):
+                if needs_check(queue):
+                    self.waking.wake(Key("queue", queue["metadata"]["namespace"], queue["metadata"]["name"]))
 
     def _wake_jobs(self, namespace: str | None, which: Callable[[str | None], bool]) -> None:
         for job in self.caches.all(JOBS, namespace):

@@ -12,8 +12,6 @@ from harness.torchrun_controller.fields import (
     Labels,
     Name,
     Named,
-    Permitted,
-    PodSpec,
     Quantity,
     Spec,
     Status,
@@ -22,6 +20,7 @@ from harness.torchrun_controller.fields import (
     rule,
     rules,
 )
+from harness.torchrun_controller.pod_shape import Permitted, PodSpec
 from harness.torchrun_controller.shared_models import (
     Distributed,
     PullPolicy,
@@ -72,7 +71,7 @@ class PodTemplate(Spec):
     """The pod of every job of a queue. Its first container is `trainer`."""
 
     metadata: PodMetadata = Field(default_factory=PodMetadata)
-    spec: PodSpec = Field(default_factory=dict)
+    spec: PodSpec = Field(default_factory=PodSpec)
 
 
 class ResourceTemplate(Spec):

@@ -13,8 +13,9 @@ from pydantic import ValidationError
 
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller import names
-from harness.torchrun_controller.conditions import Condition, stamp, with_condition
+from harness.torchrun_controller.conditions import Condition, found, stamp, with_condition
 from harness.torchrun_controller.jobset import owner
+from harness.torchrun_controller.look import first_error
 from harness.torchrun_controller.models import QueueSpec, QueueStatus, ResourceStatus, ResourceTemplate
 from harness.torchrun_controller.names import PERMITTED
 from harness.torchrun_controller.observed import (
@@ -37,20 +38,39 @@ def desired(
     """
     old = QueueStatus.model_validate(queue.get("status") or {})
     status = old.model_copy(update={"observed_generation": queue["metadata"].get("generation")})
+    if found(old.conditions, "Reconciled"):
+        recovered = Condition(type="Reconciled", status="True", reason="Reconciled")
+        status.conditions = with_condition(old.conditions, recovered, now)
     finalizers = list(queue["metadata"].get("finalizers") or [])
     if ending(queue):
         return _end(queue, seen, status, finalizers)
     try:
         spec = QueueSpec.model_validate(queue["spec"])
     except ValidationError as error:
-        return _say(queue, status, now, "SpecInvalid", str(error.errors()[0]["msg"]), [])
+        return _say(queue, status, now, "SpecInvalid", first_error(error), [])
+    if seen.template is not None:
+        status.conditions = with_condition(status.conditions, _template(queue, seen.template), now)
+    if kai and names.FINALIZER not in finalizers:
+        return QueueDecision(status, [Finalizers([*finalizers, names.FINALIZER])])
+    return _open(queue, spec, seen, status, now, cluster_queue, kai=kai)
+
+
+def _open(
+    queue: Object,
+    spec: QueueSpec,
+    seen: SeenQueue,
+    status: QueueStatus,
+    now: datetime,
+    cluster_queue: str,
+    *,
+    kai: bool,
+) -> QueueDecision:
+    """Return what is missing of a valid queue: where its jobs queue, and the objects that come with it."""
     actions: list[Action] = []
+    reason, message = "Ready", ""
     if kai:
-        if names.FINALIZER not in finalizers:
-            return QueueDecision(status, [Finalizers([*finalizers, names.FINALIZER])])
         if seen.kai_queue is None:
             actions.append(Create(kai_document(queue, spec)))
-        reason, message = "Ready", ""
     else:
         status.local_queue = spec.local_queue or queue["metadata"]["name"]
         reason, message = _local(spec, seen.local_queue)
@@ -58,13 +78,26 @@ def desired(
             actions.append(Create(_local_document(queue, spec.cluster_queue or cluster_queue)))
     status.resource_statuses = [_resource(template, seen) for template in spec.resources]
     status.resources_ready = all(resource.ready for resource in status.resource_statuses)
-    for template, found in zip(spec.resources, status.resource_statuses, strict=True):
-        if found.message == MISSING:
+    for template, resource in zip(spec.resources, status.resource_statuses, strict=True):
+        if resource.message == MISSING:
             actions.append(Create(_resource_document(queue, template)))
     late = next((r for r in status.resource_statuses if not r.ready), None)
     if reason == "Ready" and late is not None:
         reason, message = "ResourcesNotReady", f"{late.kind} {late.name}: {late.message}"
-    return _say(queue, status, now, reason, message, actions)
+    if seen.rejected is not None:
+        reason, message = "Rejected", f"{seen.rejected}; change the queue, or what the API server asks for"
+        actions = []
+    elif actions and (before := found(status.conditions, "Ready")) and before.reason == "Rejected":
+        reason, message = before.reason, before.message  # the same until something is created
+    return _say(queue, status, now, *_of_template(queue, status, reason, message), actions)
+
+
+def _of_template(queue: Object, status: QueueStatus, reason: str, message: str) -> tuple[str, str]:
+    """Return reason and message of Ready: a pod template that is not valid comes before all else."""
+    checked = _current(status, queue)
+    if checked is None:
+        return ("PodTemplateUnknown", UNCHECKED) if reason == "Ready" else (reason, message)
+    return (reason, message) if checked.status == "True" else ("PodTemplateInvalid", checked.message)
 
 
 def kai_document(queue: Object, spec: QueueSpec) -> Object:
@@ -88,6 +121,39 @@ def kai_document(queue: Object, spec: QueueSpec) -> Object:
     }
 
 
+TEMPLATE = "PodTemplateValid"
+"""The condition of a queue whose pod the API server has checked. It is of one generation."""
+UNCHECKED = "its pod template is being checked"
+
+
+def template_condition(queue: Object) -> Condition | None:
+    """Return the condition PodTemplateValid of a queue as it is now. None: it was not checked yet."""
+    return _current(QueueStatus.model_validate(queue.get("status") or {}), queue)
+
+
+def _current(status: QueueStatus, queue: Object) -> Condition | None:
+    checked = found(status.conditions, TEMPLATE)
+    return checked if checked and checked.observed_generation == queue["metadata"].get("generation") else None
+
+
+def needs_check(queue: Object) -> bool:
+    """Return whether the API server is to be asked about the queue's pod: a new or changed queue, or one
+    whose pod it refused.
+    """
+    checked = template_condition(queue)
+    return not ending(queue) and (checked is None or checked.status != "True")
+
+
+def _template(queue: Object, refusal: str) -> Condition:
+    return Condition(
+        type=TEMPLATE,
+        status="False" if refusal else "True",
+        reason="Rejected" if refusal else "Accepted",
+        message=refusal,
+        observed_generation=queue["metadata"].get("generation"),
+    )
+
+
 UNLIMITED = {"quota": -1, "limit": -1, "overQuotaWeight": 1}
 MISSING = "is being made"
 
@@ -97,10 +163,10 @@ def _end(queue: Object, seen: SeenQueue, status: QueueStatus, finalizers: list[s
     if names.FINALIZER not in finalizers:
         return QueueDecision(status)
     if seen.kai_queue is not None and not ending(seen.kai_queue):
-        found = seen.kai_queue["metadata"]
-        labels = found.get("labels") or {}
+        kai = seen.kai_queue["metadata"]
+        labels = kai.get("labels") or {}
         if labels.get(names.QUEUE_LABEL) == queue["metadata"]["name"][:63]:
-            return QueueDecision(status, [Delete(names.KAI_API, "Queue", found["name"], found["uid"])])
+            return QueueDecision(status, [Delete(names.KAI_API, "Queue", kai["name"], kai["uid"])])
     return QueueDecision(status, [Finalizers([name for name in finalizers if name != names.FINALIZER])])
 
 
@@ -108,11 +174,17 @@ def _local(spec: QueueSpec, local_queue: Object | None) -> tuple[str, str]:
     if local_queue is None:
         if spec.local_queue is None:
             return "LocalQueueNotReady", "its LocalQueue is being made"
-        return "LocalQueueNotFound", f"LocalQueue {spec.local_queue} is not there"
+        return (
+            "LocalQueueNotFound",
+            f"LocalQueue {spec.local_queue} is not there: create it, or leave localQueue out",
+        )
     active = condition(local_queue, "Active")
     if active.get("status") == "True":
         return "Ready", ""
-    return "LocalQueueNotReady", str(active.get("message") or "Kueue has not seen its LocalQueue yet")
+    if not active.get("message"):
+        return "LocalQueueNotReady", "Kueue has not seen its LocalQueue yet"
+    of = (local_queue.get("spec") or {}).get("clusterQueue")
+    return "LocalQueueNotReady", f"ClusterQueue {of}: {active.get('reason')}: {active['message']}"
 
 
 def _local_document(queue: Object, cluster_queue: str) -> Object:
@@ -136,12 +208,11 @@ def resource_name(queue: str, template: ResourceTemplate) -> str:
 
 def _resource_document(queue: Object, template: ResourceTemplate) -> Object:
     metadata = queue["metadata"]
-    asked = template.template.get("metadata") or {}
+    asked: Object = dict(template.template.get("metadata") or {})
     labels = {**(asked.get("labels") or {}), names.QUEUE_LABEL: metadata["name"][:63]}
     name = resource_name(metadata["name"], template)
-    document = {**template.template, "metadata": {**asked, "labels": labels}}
-    document["metadata"].update(name=name, namespace=metadata["namespace"])
-    return document
+    placed = {**asked, "labels": labels, "name": name, "namespace": metadata["namespace"]}
+    return {**template.template, "metadata": placed}
 
 
 def _resource(template: ResourceTemplate, seen: SeenQueue) -> ResourceStatus:
@@ -172,8 +243,9 @@ def _say(
         message=message,
         observed_generation=queue["metadata"].get("generation"),
     )
-    before = status.model_dump(exclude={"last_update_time"})
     status.conditions = with_condition(status.conditions, new, now)
-    if status.model_dump(exclude={"last_update_time"}) != before or status.last_update_time is None:
+    before = queue.get("status") or {}
+    after = status.model_dump(by_alias=True, exclude_none=True, mode="json")
+    if {**after, "lastUpdateTime": None} != {**before, "lastUpdateTime": None}:
         status.last_update_time = stamp(now)
     return QueueDecision(status, actions)

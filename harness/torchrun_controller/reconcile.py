@@ -9,26 +9,38 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
+from kubernetes.client.exceptions import ApiException
+from pydantic import ValidationError
+from urllib3.exceptions import HTTPError
+
 from harness.core.kubernetes import Object
-from harness.torchrun_controller import desired, events, names, queues
+from harness.torchrun_controller import desired, etcd, events, names, probe, queues
 from harness.torchrun_controller.caches import Caches
 from harness.torchrun_controller.cluster import Cluster
-from harness.torchrun_controller.conditions import true
-from harness.torchrun_controller.kinds import JOBS, QUEUES
-from harness.torchrun_controller.logs import about
+from harness.torchrun_controller.conditions import Condition, true, with_condition
+from harness.torchrun_controller.kinds import JOBS, QUEUES, SERVICES
+from harness.torchrun_controller.logs import about, short
 from harness.torchrun_controller.metrics import Metrics
-from harness.torchrun_controller.models import FINISHED, JobStatus
-from harness.torchrun_controller.observed import Action, Create, Decision
+from harness.torchrun_controller.models import FINISHED, JobStatus, QueueSpec
+from harness.torchrun_controller.nodes import Refused
+from harness.torchrun_controller.observed import Action, Check, Create, Decision
 from harness.torchrun_controller.recorder import Recorder
-from harness.torchrun_controller.seeing import see, see_queue
+from harness.torchrun_controller.rejected import TRANSIENT, Rejected
+from harness.torchrun_controller.seeing import Source, see, see_queue
+from harness.torchrun_controller.silence import Silence
+from harness.torchrun_controller.stalled import Warnings
 
 log = logging.getLogger(__name__)
 Clock = Callable[[], datetime]
 SOON_SECONDS = 1.0
 """When to look again after an action, should its event not come before."""
+RECHECK_SECONDS = 10.0
+"""When to look again at a queue that is not ready: what it names may come, and not all of it is watched."""
+MEND = "change the queue, or create what it names"
 AGAIN_SECONDS = 0.2
 """When to look again at what was refused because it is old. A watch that is behind needs a moment."""
 
@@ -52,13 +64,23 @@ def grave(before: JobStatus, decision: Decision, made: set[str]) -> bool:
     the success of all pods that there are: newer ones could say nothing else.
     """
     status = decision.status
-    if any(not isinstance(action, Create) for action in decision.actions):
+    if any(not isinstance(action, Check | Create) for action in decision.actions):
         return True
     if status.phase in FINISHED and before.phase not in FINISHED:
         return status.phase != "Succeeded" or status.workers.succeeded != status.num_nodes
     if true(status.conditions, "CleanedUp") and not true(before.conditions, "CleanedUp"):
         return True
     return status.job_id != before.job_id and status.job_id not in made
+
+
+def _asks_for_etcd(decision: Decision) -> bool:
+    """Return whether a job is about to start that names no etcd of its own."""
+    starts = any(isinstance(each, Create) and each.document["kind"] == "JobSet" for each in decision.actions)
+    return starts and etcd.ENDPOINT in (decision.status.torchrun_command or "")
+
+
+def _seconds_until(wake: datetime | None, now: datetime) -> float | None:
+    return None if wake is None else max(0.0, (wake - now).total_seconds())
 
 
 class Reconciler:
@@ -79,11 +101,23 @@ class Reconciler:
         self.metrics = metrics or Metrics()
         self.metrics.jobs = lambda: caches.all(JOBS)
         self.recorder = Recorder(cluster.kube, self.metrics)
+        self.warnings = Warnings(cluster.events)
+        self.silence = Silence(cluster.last_line)
 
     def look(self, key: Key) -> float | None:
-        """Return after how many seconds to look again without an event, or None. What fails raises."""
+        """Return after how many seconds to look again without an event, or None.
+
+        An error that is no passing state of the API server is a condition of the object too, and raises.
+        """
         with self.metrics.look(key.kind):
-            return self._job(key) if key.kind == "job" else self._queue(key)
+            try:
+                return self._job(key) if key.kind == "job" else self._queue(key)
+            except HTTPError:
+                raise
+            except Exception as error:
+                if not isinstance(error, ApiException) or int(error.status or 0) not in TRANSIENT:
+                    self._failed(key, error)
+                raise
 
     def _job(self, key: Key) -> float | None:
         job = self.caches.one(JOBS, key.namespace, key.name)
@@ -93,21 +127,59 @@ class Reconciler:
         now = self.now()
         before = JobStatus.model_validate(job.get("status") or {})
         decision = self._decision(job, before, now)
-        if not self.cluster.write_status(job, decision.status, acting=bool(decision.actions)):
+        if not self._write(job, before, decision):
             return AGAIN_SECONDS
-        self.cluster.made.discard(decision.status.job_id or "")
-        self._note(job, before, decision.status)
-        self._act(key, job, decision.actions)
+        try:
+            self._act(key, job, decision.actions)
+        except Rejected as rejected:
+            return self._rejected(key, rejected)
         self.recorder.record(job, events.of_job(before, decision.status), now)
         if decision.actions:
             return SOON_SECONDS
-        return None if decision.wake is None else max(0.0, (decision.wake - now).total_seconds())
+        return _seconds_until(decision.wake, now)
 
-    def _decision(self, job: Object, before: JobStatus, now: datetime) -> Decision:
-        kai = self.cluster.kai
-        decision = desired.desired(job, see(self.caches, job, kai=kai), now, kai=kai)
+    def _rejected(self, key: Key, rejected: Rejected) -> float | None:
+        """Write into the job's status what the API server refused."""
+        job = self.caches.one(JOBS, key.namespace, key.name)
+        if job is None:
+            return None
+        now, before = self.now(), JobStatus.model_validate(job.get("status") or {})
+        decision = self._decision(job, before, now, rejected)
+        if not self._write(job, before, decision):
+            return AGAIN_SECONDS
+        self.recorder.record(job, events.of_job(before, decision.status), now)
+        return _seconds_until(decision.wake, now)
+
+    def _write(self, job: Object, before: JobStatus, decision: Decision) -> bool:
+        """Write the status. Return whether the job is as it was read."""
+        if not self.cluster.write_status(job, decision.status, acting=bool(decision.actions)):
+            return False
+        self.cluster.made.discard(decision.status.job_id or "")
+        self._note(job, before, decision.status)
+        return True
+
+    def _decision(
+        self, job: Object, before: JobStatus, now: datetime, rejected: Rejected | None = None
+    ) -> Decision:
+        decision = self._decided(job, self.caches, now, rejected)
         if grave(before, decision, self.cluster.made):
-            decision = desired.desired(job, see(self.cluster, job, kai=kai), now, kai=kai)
+            decision = self._decided(job, self.cluster, now, rejected)
+        return decision
+
+    def _decided(self, job: Object, source: Source, now: datetime, rejected: Rejected | None) -> Decision:
+        """Decide, and once more with the namespace's Events where nothing else explains what is late."""
+        kai = self.cluster.kai
+        seen = replace(see(source, job, kai=kai), rejected=rejected)
+        decision = desired.desired(job, seen, now, kai=kai)
+        if _asks_for_etcd(decision) and self.cluster.one(SERVICES, etcd.NAMESPACE, etcd.NAME) is None:
+            decision = desired.desired(job, replace(seen, no_etcd=True), now, kai=kai)
+        if decision.status.phase == "Running":
+            pods = [pod for pod in seen.pods if (pod.get("status") or {}).get("phase") == "Running"]
+            silent = self.silence.since(job["metadata"]["uid"], pods, now)
+            decision = desired.desired(job, replace(seen, silent=silent), now, kai=kai)
+        if decision.unexplained:
+            told = self.warnings.of(job["metadata"]["namespace"], now)
+            decision = desired.desired(job, replace(seen, warnings=told), now, kai=kai)
         return decision
 
     def _queue(self, key: Key) -> float | None:
@@ -115,14 +187,69 @@ class Reconciler:
         if queue is None:
             self.recorder.forget(names.QUEUE_KIND, key.namespace, key.name)
             return None
-        seen = see_queue(self.caches, self.cluster.kube, queue, kai=self.cluster.kai)
-        now = self.now()
-        decision = queues.desired(queue, seen, now, self.cluster_queue, kai=self.cluster.kai)
+        kai, now = self.cluster.kai, self.now()
+        seen = see_queue(self.caches, self.cluster.kube, queue, kai=kai)
+        if queues.needs_check(queue):
+            seen = replace(seen, template=self._check_template(queue))
+        decision = queues.desired(queue, seen, now, self.cluster_queue, kai=kai)
         if not self.cluster.write_status(queue, decision.status, acting=bool(decision.actions)):
             return AGAIN_SECONDS
-        self._act(key, queue, decision.actions)
+        try:
+            self._act(key, queue, decision.actions)
+        except Rejected as rejected:
+            queue = self.caches.one(QUEUES, key.namespace, key.name)
+            if queue is None:
+                return None
+            seen = replace(seen, rejected=rejected)
+            decision = queues.desired(queue, seen, now, self.cluster_queue, kai=kai)
+            if not self.cluster.write_status(queue, decision.status, acting=False):
+                return AGAIN_SECONDS
         self.recorder.record(queue, events.of_queue(decision.status), now)
-        return SOON_SECONDS if decision.actions else None
+        if decision.actions:
+            return SOON_SECONDS
+        return None if true(decision.status.conditions, "Ready") else RECHECK_SECONDS
+
+    def _check_template(self, queue: Object) -> str | None:
+        """Return why no job of a queue can have pods, "" where it can, None where its spec is not valid."""
+        try:
+            spec = QueueSpec.model_validate(queue["spec"])
+        except ValidationError:
+            return None
+        try:
+            pod = probe.of_queue(queue, spec, kai=self.cluster.kai)
+            for field, name in probe.storage_classes(spec):
+                if self.cluster.kube.get("storage.k8s.io/v1", "StorageClass", name) is None:
+                    return f"StorageClass {name} of {field} is not there: create it, or name another one"
+            self.cluster.check(pod)
+        except Refused as refused:
+            return str(refused)
+        except Rejected as rejected:
+            if rejected.by_quota:
+                return ""  # Pods that end make room. Until then the job says so.
+            return f"the API server refuses its pods: {rejected.sentence}; {MEND}"
+        return ""
+
+    def _failed(self, key: Key, error: Exception) -> None:
+        """Have the object say that the controller failed on it. Raises nothing: `error` is what counts."""
+        kind = JOBS if key.kind == "job" else QUEUES
+        found = self.caches.one(kind, key.namespace, key.name)
+        if found is None:
+            return
+        message = f"the controller failed here and tries again: {short(error)}"
+        status = {**(found.get("status") or {})}
+        condition = Condition(type="Reconciled", status="False", reason=type(error).__name__, message=message)
+        try:
+            old = [Condition.model_validate(each) for each in status.get("conditions") or []]
+            status["conditions"] = [
+                each.model_dump(by_alias=True, exclude_none=True)
+                for each in with_condition(old, condition, self.now())
+            ]
+            if key.kind == "job" and status.get("phase") not in FINISHED:
+                status["message"] = message
+            if self.cluster.write_status(found, status, acting=False):
+                self.recorder.record(found, [events.of_error(condition, self.now())], self.now())
+        except Exception as further:
+            log.warning("no status: %s", short(further), extra=about(*key))
 
     def _act(self, key: Key, found: Object, actions: list[Action]) -> None:
         for action in actions:

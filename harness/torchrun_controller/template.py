@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -17,6 +18,7 @@ from harness.torchrun_sync.bundle import supervised
 from harness.torchrun_sync.pods import CONTROL, STORE
 
 GPU = "nvidia.com/gpu"
+WHOLE = re.compile("[0-9]{1,6}")
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,12 @@ class Resolved:
 
 def capacity(queue: QueueSpec) -> int:
     """Return the GPUs of a whole node: the queue's, or what its template's trainer asks for."""
-    resources = _trainer(queue.pod_template.spec).get("resources") or {}
+    resources = trainer_of(queue).get("resources") or {}
     asked = (resources.get("limits") or {}).get(GPU) or (resources.get("requests") or {}).get(GPU) or 0
+    if not WHOLE.fullmatch(str(asked)):
+        raise Refused(
+            "TemplateGPUs", f"expected a whole number of {GPU} in the pod template, found {asked!r}"
+        )
     return queue.node_resources.gpus or int(asked)
 
 
@@ -50,7 +56,7 @@ def resolve(name: str, spec: JobSpec, annotations: Object, queue: QueueSpec) -> 
     plan = distribute(spec, capacity(queue))
     distributed = Distributed.model_validate(_over(queue.distributed, spec.distributed))
     shared = Storage.model_validate(_over(queue.storage, spec.storage))
-    image = spec.image or _trainer(queue.pod_template.spec).get("image") or queue.image
+    image = spec.image or trainer_of(queue).get("image") or queue.image
     if not image:
         raise Refused("NoImage", "expected an image in the job, in its queue, or in the queue's pod template")
     digest = annotations.get(names.WORKSPACE_ANNOTATION)
@@ -110,14 +116,15 @@ def _over(queue: Distributed | Scheduling | Storage, job: Distributed | Scheduli
     return result
 
 
-def _trainer(spec: Object) -> Object:
-    containers = spec.get("containers") or [{}]
-    return dict(containers[0])
+def trainer_of(queue: QueueSpec) -> Object:
+    """Return the container `trainer` of a queue's pod template, {} where it has none."""
+    containers = queue.pod_template.spec.get("containers")
+    return dict(containers[0]) if containers else {}
 
 
 def pod(job: Resolved, *, kai: bool) -> Object:
     """Return the pod template."""
-    spec = copy.deepcopy(job.queue.pod_template.spec)
+    spec: Object = copy.deepcopy(dict(job.queue.pod_template.spec))
     sidecars = (spec.get("containers") or [{}])[1:]
     trainer = _container(job)
     spec["containers"] = [trainer, *map(_with_last_lines, sidecars)]
@@ -169,7 +176,7 @@ def kai_queue(queue: QueueSpec) -> str | None:
 
 
 def _container(job: Resolved) -> Object:
-    trainer = _trainer(job.queue.pod_template.spec)
+    trainer = trainer_of(job.queue)
     # What wants /dev/shm twice is refused by the API server: the template's own mount stays.
     taken = {mount["mountPath"] for mount in trainer.get("volumeMounts") or []}
     mounts = [

@@ -10,7 +10,10 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from harness.torchrun_controller.logs import about
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from harness.torchrun_controller.logs import about, short
 from harness.torchrun_controller.reconcile import Key
 
 log = logging.getLogger(__name__)
@@ -59,7 +62,8 @@ class Waking:
             except Exception as error:
                 failed = self._failures[key] = self._failures.get(key, 0) + 1
                 after = min(FIRST_PAUSE * 2**failed, LONGEST_PAUSE)
-                log.warning("%s; again in %.1f s", _short(error), after, extra=about(*key))
+                own = not isinstance(error, ApiException | HTTPError)
+                log.warning("%s; again in %.1f s", short(error), after, extra=about(*key), exc_info=own)
             finally:
                 self._busy.discard(key)
             if key in self._again:
@@ -73,7 +77,3 @@ class Waking:
         if before is not None:
             before.cancel()
         self._timers[key] = asyncio.get_running_loop().call_later(seconds, self.wake, key)
-
-
-def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error)[:300]}"

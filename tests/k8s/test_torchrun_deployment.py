@@ -44,6 +44,8 @@ UNUSED = {
     ("delete", "persistentvolumeclaims"): "the workspace of a job, after its TTL",
     ("get", "events"): "another controller posted it before",
     ("update", "events"): "what happens again counts up",
+    ("list", "events"): "why pods are late",
+    ("get", "storageclasses"): "storage of queues",
 }
 """Rights that this test need not use, and what they are for."""
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

@@ -28,6 +28,9 @@ class Answer(dict[str, Any]):
     def to_dict(self) -> Object:
         return copy.deepcopy(dict(self))
 
+    def json(self) -> Object:
+        return self.to_dict()
+
 
 class Api:
     """Objects of one namespace, by kind and name; each change has a version of its own."""
@@ -37,7 +40,9 @@ class Api:
         self.objects: dict[tuple[str, str], Object] = {}
         self.told: list[tuple[str, str, Object]] = []
         """(kind, ADDED or MODIFIED or DELETED, object), in their order."""
-        self.reads, self.writes = 0, 0
+        self.reads, self.writes, self.checks = 0, 0, 0
+        self.refuse: Callable[[Object], None] = lambda item: None
+        """Called with an object before it is created, in a dry run too. It may raise."""
         self.asked: Callable[[str, Object], None] = lambda verb, item: None
         """Called before a controller's create or delete."""
         self.then: tuple[int, Callable[[], None]] | None = None
@@ -116,6 +121,18 @@ class Client:
     def resource(self, api: str, kind: str) -> Resource:
         return Resource(self.api, api, kind)
 
+    def fetch(self, path: str, query: dict[str, str], seconds: float | None = None) -> Answer:
+        """Return Events, as the only list that the controller reads with a field selector. A kubelet that
+        would have logs does not answer.
+        """
+        del seconds
+        self.api.reads += 1
+        if path.endswith("/log"):
+            raise ApiException(status=500, reason="Internal Server Error")
+        warning = query["fieldSelector"].startswith("type=Warning")
+        found = [item for (kind, _), item in self.api.objects.items() if kind == "Event"]
+        return Answer(items=[item for item in found if (item["type"] == "Warning") == warning])
+
 
 class Resource:
     """What the dynamic client has for a kind. `status` is its subresource."""
@@ -141,7 +158,12 @@ class Resource:
             raise ApiException(status=404)
         return known
 
-    def create(self, *, body: Object, **_: Any) -> Answer:
+    def create(self, *, body: Object, dry_run: str | None = None, **_: Any) -> Answer:
+        self.api.refuse(body)
+        if dry_run:
+            self.api.checks += 1
+            return Answer(body)
+        assert self.kind != "Pod", "the controller stores no pod"
         self.api.writes += 1
         self.api.step()
         if (self.kind, body["metadata"]["name"]) in self.api.objects:
@@ -212,5 +234,5 @@ class Watching:
         for kind in self.caches.stores:
             self.hear(kind, len(self.api.told))
 
-    def look(self) -> float | None:
-        return self.reconciler.look(JOB)
+    def look(self, key: Key = JOB) -> float | None:
+        return self.reconciler.look(key)

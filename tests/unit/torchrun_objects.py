@@ -27,13 +27,47 @@ def job(*, annotations: Object | None = None, status: Object | None = None, **sp
     }
 
 
+CHECKED: Object = {
+    "type": "PodTemplateValid",
+    "status": "True",
+    "reason": "Accepted",
+    "message": "",
+    "lastTransitionTime": "2026-11-23T10:00:00Z",
+    "observedGeneration": 1,
+}
+
+
 def queue(**spec: Any) -> Object:
-    """Return a TorchrunQueue of nodes with two CPUs."""
+    """Return a TorchrunQueue of nodes with two CPUs, whose pod template was checked."""
     return {
         "apiVersion": names.API,
         "kind": names.QUEUE_KIND,
         "metadata": {"name": "cpu", "namespace": "team", "uid": "queue-uid", "generation": 1},
         "spec": {"image": "torch:1", "nodeResources": {"cpus": 2, "memory": "1Gi"}, **spec},
+        "status": {"conditions": [CHECKED]},
+    }
+
+
+CREATED = {"jobID": "js-uid", "jobName": "demo", "numNodes": 2, "processesPerNode": 1}
+"""The status of a job whose JobSet was created."""
+
+
+def jobset(*, uid: str = "js-uid", suspend: bool = False, restarts: int = 0, **conditions: Object) -> Object:
+    """Return the job's JobSet. Completed={} or Failed={"reason": …} are its conditions."""
+    return {
+        "apiVersion": names.JOBSET_API,
+        "kind": "JobSet",
+        "metadata": {
+            "name": "demo",
+            "uid": uid,
+            "resourceVersion": "7",
+            "ownerReferences": [{"uid": "job-uid", "controller": True}],
+        },
+        "spec": {"suspend": suspend},
+        "status": {
+            "restarts": restarts,
+            "conditions": [{"type": kind, "status": "True", **of} for kind, of in conditions.items()],
+        },
     }
 
 

@@ -69,3 +69,14 @@ def test_guides_are_those_of_their_table() -> None:
     table = root / "tests" / "k8s" / "guide_table.py"
     written = subprocess.run([sys.executable, str(table)], capture_output=True, text=True, check=True).stdout
     assert (root / "docs" / "guides.md").read_text() == written
+
+
+def test_wrong_objects_are_those_of_their_table() -> None:
+    """Contract: `make reference` would not change docs/torchrun-wrong-objects.md: each case has an answer."""
+    root = FOLDER.parents[1]
+    table = root / "tests" / "k8s" / "wrong_objects.py"
+    written = subprocess.run([sys.executable, str(table)], capture_output=True, text=True, check=True).stdout
+    assert (root / "docs" / "torchrun-wrong-objects.md").read_text() == written
+    rows = [line for line in written.splitlines() if line.startswith("| ")]
+    assert len(rows) >= 60
+    assert f"lists {len(rows) - 2} mistakes" in (root / "docs" / "torchrun-controller.md").read_text()

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from torchrun_objects import job, pod, queue
+from torchrun_objects import CREATED, job, jobset, pod, queue
 
 from harness.torchrun_controller import names
 from harness.torchrun_controller.desired import desired
@@ -16,26 +16,6 @@ from harness.torchrun_controller.observed import Create, Decision, Delete, Delet
 Object = dict[str, Any]
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 EARLIER = "2026-11-23T11:00:00Z"
-CREATED = {"jobID": "js-uid", "jobName": "demo", "numNodes": 2, "processesPerNode": 1}
-
-
-def jobset(*, uid: str = "js-uid", suspend: bool = False, restarts: int = 0, **conditions: Object) -> Object:
-    """Return the job's JobSet. Completed={} or Failed={"reason": …} are its conditions."""
-    return {
-        "apiVersion": names.JOBSET_API,
-        "kind": "JobSet",
-        "metadata": {
-            "name": "demo",
-            "uid": uid,
-            "resourceVersion": "7",
-            "ownerReferences": [{"uid": "job-uid", "controller": True}],
-        },
-        "spec": {"suspend": suspend},
-        "status": {
-            "restarts": restarts,
-            "conditions": [{"type": kind, "status": "True", **of} for kind, of in conditions.items()],
-        },
-    }
 
 
 def look(one: Object, now: datetime = NOW, **seen: Any) -> Decision:
@@ -344,6 +324,42 @@ def test_jobset_of_somebody_else() -> None:
     decision = look(job(), jobset=other)
     assert (decision.status.phase, decision.actions) == ("Pending", [])
     assert "rename the job" in str(decision.status.message)
+
+
+def test_an_etcd_that_nobody_installed_is_waited_for() -> None:
+    """Contract: a job that names no etcd of its own waits for the manifests' and says how to get it."""
+    by_etcd = job(distributed={"rdzvBackend": "etcd-v2"})
+    waiting = look(by_etcd, no_etcd=True)
+    assert (waiting.status.phase, waiting.actions) == ("Pending", [])
+    assert reason(waiting, "EtcdReady") == ("False", "ServiceNotFound")
+    assert "kubectl apply -k manifests/torchrun-etcd" in str(waiting.status.message)
+    assert waiting.wake == NOW + timedelta(seconds=10)
+    started = look(then(by_etcd, waiting))
+    assert kinds(started) == ["JobSet"]
+    assert reason(started, "EtcdReady") == ("True", "ServiceFound")
+
+
+def test_ranks_that_write_nothing_are_said() -> None:
+    """Contract: Running with ready pods is no proof of training; the message says since when nobody wrote."""
+    pods = [pod(0, "Running"), pod(1, "Running")]
+    since, again = NOW - timedelta(minutes=6), NOW + timedelta(minutes=1)
+    silent = look(job(status=CREATED), jobset=jobset(), pods=pods, silent=(since, again))
+    assert silent.status.phase == "Running"
+    assert "no rank has written to its log since 2026-11-23T11:54:00Z, with 2/2 ready" in str(
+        silent.status.message
+    )
+    assert silent.wake == again
+    writing = look(job(status=CREATED), jobset=jobset(), pods=pods, silent=(None, again))
+    assert (writing.status.message, writing.wake) == (None, again)
+
+
+def test_an_elastic_job_that_lost_its_pods_waits_for_new_ones() -> None:
+    """Contract: the JobSet of an elastic job does not end the attempt; its pods are made again one by one."""
+    elastic = job(numNodes=None, minNodes=2, maxNodes=3, status={**CREATED, "numNodes": 3})
+    lost = look(elastic, jobset=jobset(), pods=[pod(0, "Failed"), pod(1, "Running"), pod(2, "Pending")])
+    assert lost.status.phase == "Pending"
+    assert "made again, and the ranks meet anew" in str(lost.status.message)
+    assert "JobSet ends" not in str(lost.status.message)
 
 
 def test_syncing() -> None:

@@ -1,0 +1,126 @@
+"""Wrong TorchrunQueues and TorchrunJobs, and what the API server or `kubectl describe` says of each.
+
+    python tests/k8s/wrong_objects.py >docs/torchrun-wrong-objects.md
+
+The answers are those of a real cluster: test_torchrun_wrong.py compares them, and writes them to
+files/torchrun_wrong_answers.json with RECORD_ANSWERS=1.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from kubernetes.client.exceptions import ApiException
+from pydantic import BaseModel, ConfigDict
+
+FOLDER = Path(__file__).parent / "files"
+ANSWERS = FOLDER / "torchrun_wrong_answers.json"
+_PREAMBLE = """# Wrong queues and jobs, and the answer to each
+
+Each row is an object with one mistake, applied to a cluster on which the controller runs. The answer is the
+sentence of the API server where it refuses the object, and the message in `kubectl describe` where the
+controller does. `tests/k8s/test_torchrun_wrong.py` applies each row and compares the answer with this page.
+"""
+
+
+class Case(BaseModel):
+    """An object with one mistake."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    case: str
+    wrong: str
+    """The mistake, in Markdown."""
+    spec: dict[str, Any]
+    """Fields of the spec in place of those of a right object."""
+    name: str = ""
+
+    @property
+    def object_name(self) -> str:
+        return self.name or self.case
+
+
+class Answer(BaseModel):
+    """What a user reads about a wrong object."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    by: str
+    """`kubectl apply` where the API server refuses the object, else `kubectl describe`."""
+    says: str
+
+
+def cases() -> dict[str, list[Case]]:
+    """Return the cases of queues and of jobs. Raises ValidationError on an unknown field."""
+    found = yaml.safe_load((FOLDER / "torchrun_wrong.yaml").read_text())
+    return {kind: [Case.model_validate(each) for each in found[kind]] for kind in ("queues", "jobs")}
+
+
+def answers() -> dict[str, Answer]:
+    """Return the recorded answer of each case, by its name."""
+    return {case: Answer.model_validate(found) for case, found in json.loads(ANSWERS.read_text()).items()}
+
+
+def record(found: dict[str, Answer]) -> None:
+    """Write the answers of a cluster."""
+    documents = {case: found[case].model_dump() for case in sorted(found)}
+    ANSWERS.write_text(json.dumps(documents, indent=1, ensure_ascii=False) + "\n")
+
+
+def described(text: str) -> dict[str, str]:
+    """Return object → its message in the output of `kubectl describe`: of a queue, that of Ready."""
+    found: dict[str, str] = {}
+    name = message = ""
+    for line in text.splitlines():
+        key, _, value = line.strip().partition(":")
+        value = value.strip()
+        if line.startswith("Name:"):
+            name, message = value, ""
+        elif key == "Message" and line.startswith("  Message:"):
+            found[name] = value
+        elif key == "Message":
+            message = value
+        elif key == "Type" and value == "Ready":
+            found[name] = message
+    return found
+
+
+def sentence(error: ApiException) -> str:
+    """Return the API server's sentence of a refusal."""
+    return str(json.loads(error.body)["message"])
+
+
+def normal(text: str, namespace: str) -> str:
+    """Return a message without the names that each run chooses anew."""
+    return re.sub(r"\s+", " ", text.replace(namespace, "NAMESPACE")).strip()
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def markdown() -> str:
+    """Return docs/torchrun-wrong-objects.md."""
+    said = answers()
+    lines = [_PREAMBLE.rstrip()]
+    for kind, found in cases().items():
+        lines += [
+            "",
+            f"## Torchrun{kind.capitalize()}",
+            "",
+            "| mistake | refused by | answer |",
+            "|---|---|---|",
+        ]
+        for case in found:
+            answer = said[case.case]
+            by = "the API server" if answer.by == "kubectl apply" else "the controller"
+            lines.append(f"| {_cell(case.wrong)} | {by} | {_cell(answer.says)} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

@@ -1,0 +1,214 @@
+"""What the API server refuses is a message of the job or queue; so is an error of the controller itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from kubernetes.client.exceptions import ApiException
+from torchrun_api import Api, Watching
+from torchrun_objects import job, queue
+
+from harness.torchrun_controller import names
+from harness.torchrun_controller.reconcile import Key
+
+Object = dict[str, Any]
+START = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
+QUEUE = Key("queue", "team", "cpu")
+ACCOUNT = 'pods "demo" is forbidden: error looking up service account team/x: serviceaccount "x" not found'
+QUOTA = 'pods "demo" is forbidden: exceeded quota: q, requested: cpu=2, used: cpu=0, limited: cpu=1'
+POLICY = "pods \"demo\" is forbidden: ValidatingAdmissionPolicy 'p' denied request: label it"
+INVALID = 'Pod "demo" is invalid: spec.containers[0].env[0].name: Invalid value: "A=B"'
+
+
+def answer(status: int, reason: str, message: str, *causes: Object) -> ApiException:
+    error = ApiException(status=status, reason=reason)
+    details = {"causes": list(causes)}
+    error.body = json.dumps({"kind": "Status", "reason": reason, "message": message, "details": details})
+    return error
+
+
+FORBIDDEN = answer(403, "Forbidden", ACCOUNT)
+
+
+def refusing(kind: str, error: Exception) -> Callable[[Object], None]:
+    def refuse(item: Object) -> None:
+        if item["kind"] == kind:
+            raise error
+
+    return refuse
+
+
+class Cluster:
+    """An API server with a queue and a job, and a controller that hears of everything."""
+
+    def __init__(self, **queue_parts: Any) -> None:
+        self.api, self.now = Api(), START
+        self.api.put({**queue(), **queue_parts})
+        self.api.put(job())
+        self.controller = Watching(self.api, lambda: self.now)
+        self.controller.list_rest()
+
+    def look(self, key: Key | None = None) -> float | None:
+        self.controller.hear_all()
+        return self.controller.look(key) if key else self.controller.look()
+
+    def status(self, kind: str = names.JOB_KIND, name: str = "demo") -> Object:
+        found = self.api.there(kind, name)
+        assert found is not None
+        return dict(found["status"])
+
+    def condition(self, kind: str, of: str = names.JOB_KIND, name: str = "demo") -> Object:
+        [found] = [each for each in self.status(of, name)["conditions"] if each["type"] == kind]
+        return dict(found)
+
+    def events(self, reason: str) -> list[Object]:
+        return [
+            item
+            for (kind, _), item in self.api.objects.items()
+            if kind == "Event" and item["reason"] == reason
+        ]
+
+
+@pytest.mark.parametrize("refused", ["Pod", "JobSet"])
+@pytest.mark.parametrize(("status", "reason"), [(400, "BadRequest"), (422, "Invalid")])
+def test_an_object_that_is_invalid_for_ever_ends_the_job(refused: str, status: int, reason: str) -> None:
+    """Contract: the job is Failed with the server's sentence, and nothing was created."""
+    cluster = Cluster()
+    cluster.api.refuse = refusing(refused, answer(status, reason, INVALID, {"field": "spec"}))
+    cluster.look()
+    assert cluster.status()["phase"] == "Failed"
+    assert INVALID in cluster.status()["message"]
+    assert cluster.condition("Failed")["reason"] == "Rejected"
+    assert cluster.api.there("JobSet") is None
+    assert [event["type"] for event in cluster.events("Refused")] == ["Warning"]
+
+
+@pytest.mark.parametrize("refused", ["Pod", "JobSet"])
+@pytest.mark.parametrize(
+    ("status", "reason", "message"),
+    [
+        (403, "Forbidden", ACCOUNT),
+        (422, "Invalid", POLICY),
+        (403, "Forbidden", QUOTA),
+        (500, "InternalError", "failed calling webhook"),
+    ],
+)
+def test_a_refusal_that_may_pass_is_waited_for(refused: str, status: int, reason: str, message: str) -> None:
+    """Contract: the job stays Pending with the server's sentence, and starts once it is accepted."""
+    cluster = Cluster()
+    cluster.api.refuse = refusing(refused, answer(status, reason, message))
+    cluster.look()
+    assert cluster.status()["phase"] == "Pending"
+    assert message in cluster.status()["message"]
+    assert cluster.condition("Accepted")["reason"] == reason
+    assert [event["message"] for event in cluster.events("Rejected")] == [
+        cluster.condition("Accepted")["message"]
+    ]
+    before = cluster.api.version
+    cluster.look()
+    assert cluster.api.version == before  # the same refusal changes nothing
+    cluster.api.refuse = lambda item: None
+    cluster.look()
+    cluster.look()
+    assert cluster.api.there("JobSet") is not None
+    assert cluster.condition("Accepted")["status"] == "True"
+    assert message not in str(cluster.status().get("message"))
+
+
+def test_a_busy_api_server_says_nothing_about_the_job() -> None:
+    """Contract: 429, 503 and 504 are tried again; neither the job's message nor its conditions change."""
+    for status in (429, 503, 504):
+        cluster = Cluster()
+        cluster.api.refuse = refusing("JobSet", answer(status, "Busy", "later"))
+        with pytest.raises(ApiException):
+            cluster.look()
+        assert cluster.status()["message"] == "its pods are being made"
+        assert {each["type"] for each in cluster.status()["conditions"]} == {"Suspended", "QueueReady"}
+
+
+def test_an_error_of_the_controller_is_a_condition() -> None:
+    """Contract: a look that raises is a condition, a message and one Event; the next good look clears it."""
+    cluster = Cluster()
+    cluster.api.refuse = refusing("JobSet", TypeError("string indices must be integers"))
+    for _ in range(2):
+        with pytest.raises(TypeError):
+            cluster.look()
+    assert cluster.condition("Reconciled")["reason"] == "TypeError"
+    assert "string indices must be integers" in cluster.status()["message"]
+    assert len(cluster.events("ReconcileError")) == 1
+    cluster.api.refuse = lambda item: None
+    cluster.look()
+    assert cluster.condition("Reconciled")["status"] == "True"
+    assert cluster.api.there("JobSet") is not None
+
+
+def test_an_error_in_a_look_at_a_queue_is_a_condition() -> None:
+    """Contract: the same holds of a queue."""
+    cluster = Cluster(status={})
+    cluster.api.refuse = refusing("Pod", TypeError("no"))
+    with pytest.raises(TypeError):
+        cluster.look(QUEUE)
+    assert cluster.condition("Reconciled", names.QUEUE_KIND, "cpu")["reason"] == "TypeError"
+
+
+def test_a_queue_is_checked_once_for_each_change() -> None:
+    """Contract: one dry run of its pod when the queue is new or has changed, and no other request for it."""
+    cluster = Cluster(status={})
+    for _ in range(3):
+        cluster.look(QUEUE)
+    assert cluster.api.checks == 1
+    assert cluster.condition("PodTemplateValid", names.QUEUE_KIND, "cpu")["status"] == "True"
+    found = cluster.api.there(names.QUEUE_KIND, "cpu")
+    assert found is not None
+    cluster.api.put({**found, "metadata": {**found["metadata"], "generation": 2}})
+    for _ in range(3):
+        cluster.look(QUEUE)
+    assert cluster.api.checks == 2
+
+
+def test_a_refused_queue_is_not_ready_and_its_jobs_wait() -> None:
+    """Contract: Ready is False with the server's sentence; a job of the queue repeats it and waits."""
+    cluster = Cluster(status={})
+    cluster.api.refuse = refusing("Pod", FORBIDDEN)
+    cluster.look()
+    assert cluster.status()["message"] == "TorchrunQueue cpu is new or has changed, and is being checked"
+    assert cluster.look(QUEUE) is not None  # it looks again
+    ready = cluster.condition("Ready", names.QUEUE_KIND, "cpu")
+    assert (ready["status"], ready["reason"]) == ("False", "PodTemplateInvalid")
+    assert ACCOUNT in ready["message"]
+    cluster.look()
+    assert ACCOUNT in cluster.status()["message"]
+    assert cluster.api.there("JobSet") is None
+    cluster.api.refuse = lambda item: None
+    cluster.look(QUEUE)
+    cluster.look()
+    assert cluster.api.there("JobSet") is not None
+
+
+def test_a_used_up_quota_does_not_close_a_queue() -> None:
+    """Contract: pods that end make room in a quota, so it is the job that waits for it."""
+    cluster = Cluster(status={})
+    cluster.api.refuse = refusing("Pod", answer(403, "Forbidden", QUOTA))
+    cluster.look(QUEUE)
+    assert cluster.condition("PodTemplateValid", names.QUEUE_KIND, "cpu")["status"] == "True"
+    cluster.look()
+    assert QUOTA in cluster.status()["message"]
+
+
+def test_a_storage_class_of_a_queue_has_to_be_there() -> None:
+    """Contract: the queue names the class that is missing, and is ready once it is there."""
+    storage = {"checkpoints": {"enabled": True, "size": "1Gi", "storageClass": "fast"}}
+    cluster = Cluster(spec=queue(storage=storage)["spec"], status={})
+    cluster.look(QUEUE)
+    ready = cluster.condition("Ready", names.QUEUE_KIND, "cpu")
+    assert ready["message"].startswith(
+        "StorageClass fast of spec.storage.checkpoints.storageClass is not there"
+    )
+    cluster.api.put({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "fast"}})
+    cluster.now += timedelta(seconds=10)
+    cluster.look(QUEUE)
+    assert cluster.condition("PodTemplateValid", names.QUEUE_KIND, "cpu")["status"] == "True"

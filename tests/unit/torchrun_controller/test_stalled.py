@@ -1,0 +1,152 @@
+"""Why pods are late, from Events: of the JobSet, its Job, the pods and their claims."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from torchrun_objects import CREATED, job, jobset, pod
+
+from harness.torchrun_controller.desired import desired
+from harness.torchrun_controller.observed import Decision, Seen
+from harness.torchrun_controller.stalled import Warnings
+
+Object = dict[str, Any]
+NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
+ADMITTED = "2026-11-23T11:59:30Z"
+NOT_READY = {"type": "PodsReady", "status": "False", "lastTransitionTime": ADMITTED}
+ADMITTED_JOB = job(status={**CREATED, "startTime": ADMITTED, "conditions": [NOT_READY]})
+
+
+def event(kind: str, name: str, reason: str, message: str, at: str = ADMITTED) -> Object:
+    return {
+        "metadata": {"creationTimestamp": at},
+        "involvedObject": {"kind": kind, "name": name},
+        "reason": reason,
+        "message": message,
+        "lastTimestamp": at,
+    }
+
+
+def pending(
+    index: int = 0, *, scheduled: bool | None = True, waiting: str = "ContainerCreating", **spec: Any
+) -> Object:
+    """Return a pod that waits, on a node where it is scheduled."""
+    found = pod(index, "Pending")
+    conditions = [] if scheduled is None else [{"type": "PodScheduled", "status": str(scheduled)}]
+    state = [{"name": "trainer", "state": {"waiting": {"reason": waiting}}}]
+    found["status"].update(conditions=conditions, containerStatuses=state if scheduled else [])
+    found["spec"] = spec
+    found["metadata"]["creationTimestamp"] = ADMITTED
+    return found
+
+
+def look(pods: list[Object], warnings: list[Object] | None, now: datetime = NOW, **seen: Any) -> Decision:
+    return desired(ADMITTED_JOB, Seen(jobset=jobset(), pods=pods, warnings=warnings, **seen), now)
+
+
+NOT_CREATED = 'pods "demo-node-0-0-" is forbidden: error looking up service account team/x: not found'
+NO_CONFIG = 'MountVolume.SetUp failed for volume "a" : configmap "settings" not found'
+NO_CLASS = 'storageclass.storage.k8s.io "fast" not found'
+NO_SECRET = (
+    "Unable to retrieve some image pull secrets (regcred); attempting to pull the image may not succeed."
+)
+BOUND = {"metadata": {"name": "data"}, "status": {"phase": "Bound"}}
+
+
+@pytest.mark.parametrize(
+    ("pods", "told", "says"),
+    [
+        (
+            [],
+            event("Job", "demo-node-0", "FailedCreate", NOT_CREATED),
+            "2 of 2 pods cannot be created: Job demo-node-0: FailedCreate: " + NOT_CREATED,
+        ),
+        ([], event("JobSet", "demo", "JobCreationFailed", "no"), "JobSet demo: JobCreationFailed: no"),
+        (
+            [pending(), pending(1)],
+            event("Pod", "demo-node-0-1-x0", "FailedMount", NO_CONFIG),
+            f"Pod demo-node-0-1-x0: FailedMount: {NO_CONFIG}",
+        ),
+        (
+            [pending(scheduled=False, claims=["data"])] * 2,
+            event("PersistentVolumeClaim", "data", "ProvisioningFailed", NO_CLASS),
+            "PersistentVolumeClaim data: ProvisioningFailed: " + NO_CLASS,
+        ),
+        (
+            [pending(waiting="ErrImagePull", imagePullSecrets=[{"name": "regcred"}])] * 2,
+            event("Pod", "demo-node-0-0-x0", "FailedToRetrieveImagePullSecret", NO_SECRET),
+            NO_SECRET,
+        ),
+    ],
+    ids=["pods", "jobset", "mount", "claim", "pull secret"],
+)
+def test_an_event_explains_why_pods_are_late(pods: list[Object], told: Object, says: str) -> None:
+    """Contract: the message names the object and has the Event's sentence. Events are asked for only then."""
+    asking = look(pods, None)
+    assert asking.unexplained
+    decision = look(pods, [told])
+    assert not decision.unexplained
+    assert says in str(decision.status.message)
+    assert decision.wake is not None
+
+
+def test_events_are_read_of_pods_that_are_late_alone() -> None:
+    """Contract: an admission of this second, or pods that run, ask the API server nothing."""
+    fresh = desired(job(status=CREATED), Seen(jobset=jobset()), NOW)
+    assert not fresh.unexplained
+    assert fresh.wake == NOW + timedelta(seconds=5)
+    assert not look([pod(0, "Running"), pod(1, "Running")], None).unexplained
+
+
+def test_old_events_and_those_of_others_explain_nothing() -> None:
+    """Contract: an Event of an attempt before, of another job or of a bound claim is not repeated."""
+    others = [
+        event("Job", "demo-node-0", "FailedCreate", "old", "2026-11-23T11:00:00Z"),
+        event("Pod", "other-node-0-0-x0", "FailedMount", "other"),
+        event("PersistentVolumeClaim", "data", "ProvisioningFailed", "bound"),
+    ]
+    pods = [pending(claims=["data"]), pending(1, scheduled=False, claims=["data"])]
+    assert look(pods, others, claims=[BOUND]).status.message == "0 of 2 pods run: demo-node-0-1-x0: None: "
+
+
+def test_a_scheduler_that_does_not_report() -> None:
+    """Contract: a pod on which no scheduler has reported for 30 s is said to wait for it, by its name."""
+    pods = [
+        pending(scheduled=None, schedulerName="volcano"),
+        pending(1, scheduled=None, schedulerName="volcano"),
+    ]
+    assert "scheduler volcano has not reported on it" in str(look(pods, []).status.message)
+    assert "volcano" not in str(look(pods, [], NOW - timedelta(seconds=1)).status.message)
+
+
+def test_a_jobset_that_kueue_does_not_see() -> None:
+    """Contract: without a Workload after 5 s, a warning about the JobSet is the message."""
+    suspended = jobset(suspend=True)
+    suspended["metadata"]["creationTimestamp"] = ADMITTED
+    asking = desired(job(status=CREATED), Seen(jobset=suspended), NOW)
+    assert asking.unexplained
+    told = [event("JobSet", "demo", "FailedToCreate", "WorkloadPriorityClass low not found")]
+    said = desired(job(status=CREATED), Seen(jobset=suspended, warnings=told), NOW).status
+    assert (said.phase, said.message) == (
+        "Queued",
+        "JobSet demo: FailedToCreate: WorkloadPriorityClass low not found",
+    )
+
+
+def test_jobs_of_a_namespace_share_the_events_that_are_read() -> None:
+    """Contract: one read in five seconds for each namespace, however many jobs wait."""
+    reads: list[tuple[str, str]] = []
+
+    def read(namespace: str, selector: str) -> list[Object]:
+        reads.append((namespace, selector))
+        return []
+
+    found = Warnings(read)
+    for seconds in (0, 1, 4):
+        found.of("a", NOW + timedelta(seconds=seconds))
+    assert len(reads) == 2
+    found.of("b", NOW)
+    found.of("a", NOW + timedelta(seconds=5))
+    assert len(reads) == 6
