@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from harness.cli.torchrun_jobs import Jobs, finished, phase, rank, reason
+from harness.cli.torchrun_jobs import PROGRAM, Jobs, finished, phase, rank, reason
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Object
 from harness.core.progress import Progress
 from harness.torchrun_controller import names
+from harness.torchrun_sync.channel import ContainerGone, Cut
 from harness.torchrun_sync.fleet import Fleet, Synced
 from harness.torchrun_sync.pods import Target, target
 from harness.torchrun_sync.tree import Stamp, Walker
@@ -27,6 +28,11 @@ LOOK_SECONDS = 0.5
 PATIENCE_SECONDS = 60.0
 """How long a command that failed waits for new code after the last sign of `--watch`."""
 RENEW_SECONDS = 15.0
+RETRY_SECONDS = 2.0
+CUT_SECONDS = 600.0
+"""How long pods without their code are tried again. The controller lets them wait for it as long."""
+STATUS_SECONDS = 5.0
+"""A job that has no status after so long is not watched by any controller."""
 LOG_SECONDS = 10.0
 """The logs of a job that has ended come to their end within so long."""
 DETACHED = 130
@@ -49,6 +55,9 @@ class Attached:
     _renewed: float = 0.0
     _shown: dict[str, threading.Thread] = field(default_factory=dict)
     _phase: str = ""
+    _began: float = field(default_factory=time.monotonic)
+    _cut_since: float | None = None
+    _cut: str = ""
 
     def stay(self) -> int:
         """Return the job's exit code once it has ended. Ctrl-C leaves it as it is."""
@@ -66,8 +75,8 @@ class Attached:
                 time.sleep(LOOK_SECONDS)
         except KeyboardInterrupt:
             self.tell(
-                f"detached; {self.name} goes on. Come back: harness torchrun logs {self.name} --follow; "
-                f"new code: harness torchrun sync {self.name}; end it: harness torchrun delete {self.name}"
+                f"detached; {self.name} goes on. Come back: {PROGRAM} logs {self.name} --follow; "
+                f"new code: {PROGRAM} sync {self.name}; end it: {PROGRAM} delete {self.name}"
             )
             return DETACHED
         finally:
@@ -94,16 +103,22 @@ class Attached:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             job = self.jobs.get(self.name)
+            self._say(job)
             if finished(job):
                 raise HarnessError(f"{self.name} has ended: {phase(job)} {reason(job)}")
             targets = self._targets(job, self.jobs.pods(self.name))
-            if targets:
-                return self._sync(job, targets)
+            done = self._tried(job, targets) if targets else None
+            if done:
+                return done
             time.sleep(LOOK_SECONDS)
         raise WaitError(f"the pods of {self.name}", f"{phase(job)}: {reason(job)}", seconds)
 
     def _say(self, job: Object) -> None:
         said = ": ".join(filter(None, [phase(job), reason(job)]))
+        if not job.get("status") and time.monotonic() - self._began > STATUS_SECONDS:
+            said += (
+                f": no controller has looked at it for {STATUS_SECONDS:g} s: does one run, for its namespace?"
+            )
         if said != self._phase:
             self._phase = said
             self.tell(f"{self.name} {said}")
@@ -127,7 +142,7 @@ class Attached:
         new = frozenset(each.uid for each in targets) - self._synced
         # A phase of the same pod: its trainer has what its init container got, and is another container.
         if new:
-            self._sync(job, targets)
+            self._tried(job, targets)
         elif self.watch and before != self._stamps:
             self._stamps_settled(job, targets)
         elif self.watch and self._fleet is not None and time.monotonic() - self._renewed > RENEW_SECONDS:
@@ -139,7 +154,8 @@ class Attached:
         while (now := self.walker.stamps()) != self._stamps:
             self._stamps = now
             time.sleep(0.1)
-        self._sync(job, targets)
+        if self._tried(job, targets) is None:
+            self._stamps = None  # the next look tries again
 
     def _renew(self) -> None:
         """Tell supervisors that somebody still watches. A pod that has ended since is no error here."""
@@ -149,6 +165,33 @@ class Attached:
             self._fleet.patience(PATIENCE_SECONDS)
         except HarnessError as error:
             self.tell(f"a pod does not answer: {error.message}")
+
+    def _tried(self, job: Object, targets: Sequence[Target]) -> Synced | None:
+        """Sync, or return None when these containers do not run or cannot be reached: pods come and go.
+
+        Raises HarnessError for what another try would not change, and after CUT_SECONDS.
+        """
+        try:
+            done = self._sync(job, targets)
+        except HarnessError as error:
+            if not isinstance(error, ContainerGone | Cut) and not self._changed(targets):
+                raise
+            now = time.monotonic()
+            self._cut_since = self._cut_since or now
+            if now - self._cut_since > CUT_SECONDS:
+                raise
+            if error.message != self._cut:
+                self._cut = error.message
+                self.tell(f"{error.message}; the job goes on, trying again")
+            time.sleep(RETRY_SECONDS)
+            return None
+        self._cut_since, self._cut = None, ""
+        return done
+
+    def _changed(self, targets: Sequence[Target]) -> bool:
+        """Return whether the job ended, or other containers run now than those that were synced into."""
+        job = self.jobs.find(self.name)
+        return job is None or finished(job) or self._targets(job, self.jobs.pods(self.name)) != targets
 
     def _sync(self, job: Object, targets: Sequence[Target]) -> Synced:
         assert self.walker is not None

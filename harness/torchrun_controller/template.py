@@ -188,7 +188,7 @@ def _container(job: Resolved) -> Object:
         },
     ]
     return {
-        **trainer,
+        **_with_last_lines(trainer),
         "name": names.TRAINER,
         "image": job.image,
         "imagePullPolicy": trainer.get("imagePullPolicy") or job.queue.image_pull_policy,
