@@ -7,14 +7,16 @@ not be forgotten (that the job is over; that its JobSet is to go), and the actio
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pydantic import ValidationError
 
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller import jobset as make
-from harness.torchrun_controller.conditions import found, stamp
+from harness.torchrun_controller.capacity import Capacity, explained
+from harness.torchrun_controller.conditions import found, parsed, stamp
 from harness.torchrun_controller.ends import Ends
+from harness.torchrun_controller.job_models import Waiting
 from harness.torchrun_controller.look import delete, first_error
 from harness.torchrun_controller.models import FINISHED, JobSpec, QueueSpec, Workers
 from harness.torchrun_controller.nodes import Refused
@@ -32,6 +34,10 @@ from harness.torchrun_controller.observed import (
     workspaces,
 )
 from harness.torchrun_controller.template import Resolved, resolve
+from harness.torchrun_controller.template import capacity as capacity_of
+
+RENEW = timedelta(seconds=60)
+"""What is free is told anew after so long at the earliest."""
 
 
 def desired(job: Object, seen: Seen, now: datetime, *, kai: bool = False) -> Decision:
@@ -101,9 +107,8 @@ class _Job(Ends):
             self._condition("QueueReady", False, "QueueInvalid", message)
             return self._say("Pending", message)
         self._condition("QueueReady", True, "QueueFound")
-        metadata = self.job["metadata"]
         try:
-            resolved = resolve(metadata["name"], self.spec, metadata.get("annotations") or {}, asked)
+            resolved = self._resolved(asked)
             document = make.jobset(self.job, resolved, self._local_queue(asked), kai=self.kai)
         except Refused as refused:
             return self._refuse(refused.reason, str(refused))
@@ -120,6 +125,16 @@ class _Job(Ends):
         ]
         actions: list[Action] = [Create(claim) for claim in missing]
         return self._say("Pending", "its pods are being made", [*actions, Create(document)])
+
+    def _resolved(self, queue: QueueSpec) -> Resolved:
+        """Return the job as it will run. Where the best fit is refused, such as by a claim of one node, the
+        fewest nodes count. Raises Refused."""
+        metadata = self.job["metadata"]
+        given = (metadata["name"], self.spec, metadata.get("annotations") or {}, queue)
+        try:
+            return resolve(*given, self.seen.capacity)
+        except Refused:
+            return resolve(*given)
 
     def _local_queue(self, queue: QueueSpec) -> str | None:
         return None if self.kai else queue.local_queue or self.spec.queue_name
@@ -167,7 +182,37 @@ class _Job(Ends):
         up = f"{counts.running + counts.succeeded} of {self.status.num_nodes} pods run"
         why, again = hindrance(pods, self.now)
         wake = min(filter(None, (again, self._deadline())), default=None)
-        return self._say("Pending", f"{up}: {why}" if why else up, wake=wake)
+        said = f"{up}: {why}" if why else up
+        if "Unschedulable" in why:
+            said = self._with_capacity(said, self.status.start_time)
+        return self._say("Pending", said, wake=wake)
+
+    def _with_capacity(self, message: str, since: str | None) -> str:
+        """Return the message of a job that waits, with what is free for its GPUs on nodes now."""
+        pods, share = self.status.num_nodes, self.status.processes_per_node
+        capacity, queue = self.seen.capacity, self.seen.waits_in
+        self.status.waiting = self.old.waiting
+        if capacity is None or queue is None or not pods or not share:
+            return message
+        began = parsed(since) if since else self.now
+        old = self.old.waiting
+        if old is None or self.now - parsed(old.time) >= max(RENEW, parsed(old.time) - began):
+            text = self._capacity(capacity, queue, pods, share)
+            if text and (old is None or text != old.message):
+                self.status.waiting = Waiting(time=stamp(self.now), message=text)
+        waiting = self.status.waiting
+        return f"{message}; at {waiting.time}: {waiting.message}" if waiting else message
+
+    def _capacity(self, capacity: Capacity, queue: Object, pods: int, share: int) -> str:
+        """Return what is free for pods with `share` ranks; "" for a job without GPUs."""
+        try:
+            asked = QueueSpec.model_validate(queue["spec"])
+            whole = capacity_of(asked)
+        except (ValidationError, ValueError):
+            return ""
+        if not whole or self.spec.num_gpus == 0:
+            return ""
+        return explained(capacity, asked, self.spec.scheduling, whole=whole, pods=pods, share=share)
 
     def _queued(self) -> Decision:
         """Say what Kueue says. It sets the JobSet's suspend, also when it takes admitted pods back."""
@@ -181,7 +226,9 @@ class _Job(Ends):
         reserved = condition(workload, "QuotaReserved")
         message = str(reserved.get("message", "")) or "waits for Kueue to admit it"
         self._condition("Admitted", False, str(reserved.get("reason") or "Pending"), message)
-        return self._say("Queued", message)
+        queued = found(self.status.conditions, "Admitted")
+        since = queued.last_transition_time if queued else None
+        return self._say("Queued", self._with_capacity(message, since))
 
 
 def _brought(found: dict[str, str]) -> str:

@@ -22,7 +22,11 @@ class Look:
         self.uid = job["metadata"]["uid"]
         self.old = JobStatus.model_validate(job.get("status") or {})
         self.status = self.old.model_copy(
-            update={"observed_generation": job["metadata"].get("generation"), "message": None}
+            update={
+                "observed_generation": job["metadata"].get("generation"),
+                "message": None,
+                "waiting": None,
+            }
         )
         self.ours = seen.jobset if seen.jobset is not None and owned(seen.jobset, self.uid) else None
 

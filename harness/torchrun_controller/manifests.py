@@ -44,7 +44,7 @@ RULES = [
     _rule("jobset.x-k8s.io", ["jobsets"], [*READ, "create", "delete"]),
     _rule("kueue.x-k8s.io", ["workloads"], ["list", "watch"]),
     _rule("kueue.x-k8s.io", ["localqueues"], ["list", "watch", "create"]),
-    _rule("", ["pods"], ["list", "watch"]),
+    _rule("", ["pods", "nodes"], ["list", "watch"]),
     _rule("", ["persistentvolumeclaims"], [*READ, "create", "delete"]),
     _rule("", ["configmaps"], ["get", "create"]),
     _rule("scheduling.k8s.io", ["priorityclasses"], ["list", "watch"]),

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller import names
+from harness.torchrun_controller.capacity import Capacity
 from harness.torchrun_controller.conditions import parsed
 from harness.torchrun_controller.last_lines import explained
 from harness.torchrun_controller.models import JobStatus, QueueStatus, Workers
@@ -69,6 +70,10 @@ class Seen:
     """Kueue's object for the JobSet."""
     pods: list[Object] = field(default_factory=list)
     claims: list[Object] = field(default_factory=list)
+    capacity: Capacity | None = None
+    """None where it is not known."""
+    waits_in: Object | None = None
+    """The queue of a job that has a JobSet, for what is said while it waits."""
     priority_classes: frozenset[str] | None = None
     """None where the controller may not read them."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
@@ -21,9 +22,9 @@ from harness.torchrun_controller.kinds import JOBS, QUEUES
 from harness.torchrun_controller.logs import about
 from harness.torchrun_controller.metrics import Metrics
 from harness.torchrun_controller.models import FINISHED, JobStatus
-from harness.torchrun_controller.observed import Action, Create, Decision
+from harness.torchrun_controller.observed import Action, Create, Decision, Seen
 from harness.torchrun_controller.recorder import Recorder
-from harness.torchrun_controller.seeing import see, see_queue
+from harness.torchrun_controller.seeing import Source, queue_of, see, see_queue
 
 log = logging.getLogger(__name__)
 Clock = Callable[[], datetime]
@@ -105,10 +106,17 @@ class Reconciler:
 
     def _decision(self, job: Object, before: JobStatus, now: datetime) -> Decision:
         kai = self.cluster.kai
-        decision = desired.desired(job, see(self.caches, job, kai=kai), now, kai=kai)
+        decision = desired.desired(job, self._seen(self.caches, job), now, kai=kai)
         if grave(before, decision, self.cluster.made):
-            decision = desired.desired(job, see(self.cluster, job, kai=kai), now, kai=kai)
+            decision = desired.desired(job, self._seen(self.cluster, job), now, kai=kai)
         return decision
+
+    def _seen(self, source: Source, job: Object) -> Seen:
+        """Read what belongs to a job, and the capacity, which is never asked for."""
+        waits_in = queue_of(self.caches, job)
+        return replace(
+            see(source, job, kai=self.cluster.kai), capacity=self.caches.capacity(), waits_in=waits_in
+        )
 
     def _queue(self, key: Key) -> float | None:
         queue = self.caches.one(QUEUES, key.namespace, key.name)

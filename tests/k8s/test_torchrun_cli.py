@@ -18,6 +18,7 @@ import yaml
 from torchrun_team import Controller, Team
 
 from harness.provision.cluster import Ready
+from harness.settings import Settings
 from harness.torchrun_controller import names
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controller]
@@ -192,11 +193,11 @@ def test_a_failed_job_s_code_is_passed_on(team: Team, here: Path) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("attempt", range(4))
+@pytest.mark.parametrize("attempt", range(3))
 def test_containers_come_and_go_below_an_attached_submit(team: Team, here: Path, attempt: int) -> None:
     """Contract: whatever an exec into them meets, the exit code is the job's."""
     (here / "lib.py").write_text("raise SystemExit(5)\n")
-    code, said = submit(team, here, f"restarting-{attempt}", "--max-restarts", "3").ends()
+    code, said = submit(team, here, f"restarting-{attempt}", "--max-restarts", "1").ends()
     assert (code, "ended with exit code 5" in said) == (1, True), said
 
 
@@ -265,3 +266,38 @@ def test_a_job_that_is_submitted_suspended_runs_once_it_is_resumed(team: Team, h
     assert start(team, here, "sync", "later").ends()[0] == 0
     code, said = start(team, here, "logs", "later", "--follow").ends()
     assert (code, said.count("one: sum 3")) == (0, 2), said
+
+
+@pytest.mark.nightly
+def test_an_elastic_job_is_scaled_while_it_is_suspended(
+    team: Team, here: Path, harness_settings: Settings
+) -> None:
+    """Contract: kubectl scale says why not while pods run; without pods it sets what the next ones are made
+    of. A job whose GPUs are split over its nodes is never scaled."""
+
+    def scale(name: str, replicas: int) -> tuple[int, str]:
+        words = ("scale", f"torchrunjob/{name}", f"--replicas={replicas}", "-n", team.namespace)
+        command = [harness_settings.kubectl_bin, "--kubeconfig", team.kube.kubeconfig, *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    sizes = {"numNodes": None, "minNodes": 1, "maxNodes": 2}
+    team.job("scaled", **sizes, env=[{"name": "STEPS", "value": "3000"}])
+    team.until("scaled", "Running")
+    code, said = scale("scaled", 3)
+    assert (code, "suspend the job, scale it once it has no pods" in said) == (1, True), said
+    team.change("scaled", suspend=True)
+    team.until_condition("scaled", "Suspended", "Suspended")
+    code, said = scale("scaled", 1)
+    assert (code, "expected at least 2 nodes" in said) == (1, True), said
+    code, said = scale("scaled", 3)
+    assert (code, "scaled" in said) == (0, True), said
+    team.change("scaled", suspend=False)
+    job = team.until("scaled", "Running")
+    assert (job["status"]["numNodes"], job["spec"]["maxNodes"]) == (3, 3)
+    assert "--nnodes=1:3" in job["status"]["torchrunCommand"]
+    team.change("scaled", cancel=True)
+    team.job("split", **sizes, numGPUs=4, suspend=True)
+    team.until_condition("split", "Suspended", "Suspended")
+    code, said = scale("split", 4)
+    assert (code, "numGPUs are split over maxNodes" in said) == (1, True), said
