@@ -169,13 +169,16 @@ def images_build(
     return 0
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run one command and exit. A HarnessError is one message and an exit code, never a traceback."""
+def main(arguments: list[str] | None = None, program: str | None = None) -> None:
+    """Run one command and exit. A HarnessError is one message and an exit code, never a traceback.
+
+    `program` is the name that help texts begin with (the one that was typed).
+    """
     in_utf8()
     may_be_left()
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        code = app(arguments or ["--help"], standalone_mode=False)
+        code = app(arguments or ["--help"], prog_name=program, standalone_mode=False)
     except _WrongUsage as error:
         error.show()
         code = 64

@@ -1,5 +1,6 @@
 """`harness torchrun`, also `kubectl torchrun`: TorchrunJobs from the folder that you work in."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,7 +9,7 @@ import typer
 
 from harness.cli import options
 from harness.cli.options import dump, progress
-from harness.core.errors import UsageError
+from harness.core.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:
     from harness.cli.torchrun_jobs import Jobs
@@ -40,17 +41,38 @@ def submit(
     name: Annotated[str | None, typer.Option(help="of the job (the folder's, and six letters)")] = None,
     gpus: Annotated[int | None, typer.Option(min=0, help="GPUs of all nodes together")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="pods, one on each node")] = None,
+    min_nodes: Annotated[
+        int | None, typer.Option(min=1, help="with --max-nodes: an elastic job, which goes on with so many")
+    ] = None,
+    max_nodes: Annotated[int | None, typer.Option(min=1, help="pods of an elastic job at most")] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="ranks of each pod, without GPUs")] = None,
     image: Annotated[str | None, typer.Option("--image", help="in place of the queue's")] = None,
+    setup: Annotated[
+        str | None, typer.Option(help="a command that each pod runs before its ranks start")
+    ] = None,
     env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for every rank; may be repeated")] = None,
+    priority: Annotated[str | None, typer.Option(help="a PriorityClass, in place of the queue's")] = None,
+    rdzv_backend: Annotated[
+        str | None, typer.Option(help="where ranks meet: c10d, static or etcd-v2 (the queue's, or c10d)")
+    ] = None,
     max_restarts: Annotated[
         int | None, typer.Option(min=0, help="how often a job that failed starts anew (3)")
+    ] = None,
+    deadline: Annotated[
+        int | None, typer.Option(min=1, help="seconds from its admission after which the job is ended")
+    ] = None,
+    ttl: Annotated[
+        int | None, typer.Option(min=0, help="seconds from its end until its pods are deleted (3600)")
     ] = None,
     folder: Folder = Path(),
     sync: Annotated[bool, typer.Option("--sync/--no-sync", help="bring the code of this folder")] = True,
     watch: Watch = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="leave as soon as the cluster has the code")
+    ] = False,
+    suspended: Annotated[bool, typer.Option("--suspend", help="create it suspended, and leave")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print the job that would be created, checked by the cluster")
     ] = False,
     namespace: Namespace = None,
     kubeconfig: options.Kubeconfig = None,
@@ -62,32 +84,100 @@ def submit(
     The folder travels without what .gitignore and .torchrunignore name. The exit
     code is the job's. Ctrl-C detaches: the job goes on, exit code 130.
     """
-    if watch and (detach or not sync):
-        raise UsageError("--watch brings code while you stay: leave --detach and --no-sync out")
+    if watch and (detach or suspended or not sync):
+        raise UsageError("--watch brings code while you stay: leave --detach, --suspend and --no-sync out")
+    if (min_nodes is None) != (max_nodes is None):
+        raise UsageError("an elastic job needs both --min-nodes and --max-nodes")
     from harness.cli.torchrun_attached import Attached
-    from harness.cli.torchrun_jobs import environment, name_of
+    from harness.cli.torchrun_jobs import PROGRAM, environment, name_of
     from harness.cli.torchrun_kept import Keeper, take
     from harness.torchrun_sync.tree import Walker
 
-    spec: dict[str, Any] = {"jobQueue": queue, "command": command, "env": environment(env or [])}
-    given = {"numGPUs": gpus, "numNodes": nodes, "processesPerNode": processes, "image": image}
-    if max_restarts is not None:
-        spec["reliability"] = {"maxRestarts": max_restarts}
-    spec |= {field: value for field, value in given.items() if value is not None}
+    spec = _given(
+        jobQueue=queue,
+        command=command,
+        numGPUs=gpus,
+        numNodes=nodes,
+        minNodes=min_nodes,
+        maxNodes=max_nodes,
+        processesPerNode=processes,
+        image=image,
+        setupCommand=setup,
+        env=environment(env or []) or None,
+        scheduling=_given(priorityClassName=priority) or None,
+        distributed=_given(rdzvBackend=rdzv_backend) or None,
+        reliability=_given(
+            maxRestarts=max_restarts, activeDeadlineSeconds=deadline, ttlSecondsAfterFinished=ttl
+        )
+        or None,
+        suspend=suspended or None,
+    )
     walker = Walker(folder) if sync else None
     packed = take(walker, 1) if walker else None
-    jobs = _jobs(namespace, kubeconfig, context)
-    job = jobs.create(name or name_of(folder), spec, packed.tree.digest if packed else None)
-    made = job["metadata"]["name"]
+    digest = packed.tree.digest if packed else None
+    name = name or name_of(folder)
     tell = progress(quiet)
+    if dry_run:
+        return _dry_run(name, spec, digest, namespace, kubeconfig, context)
+    jobs = _jobs(namespace, kubeconfig, context)
+    job = jobs.create(jobs.document(name, spec, digest, jobs.namespace))
+    made = job["metadata"]["name"]
     tell(f"TorchrunJob {made} in queue {queue}, namespace {jobs.namespace}")
     kept = bool(walker and packed and Keeper(jobs, tell).keep(job, packed, 1, walker))
+    if suspended:
+        tell(f"{made} is suspended; {PROGRAM} resume {made}")
+        print(made)
+        return 0
     attached = Attached(jobs, made, walker, tell, watch)
     if not detach:
         return attached.stay()
     if walker and not kept:
         attached.bring(SUBMIT_SECONDS)
     print(made)
+    return 0
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    """Return the fields that have a value: the others are the queue's or the controller's to fill in."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _dry_run(
+    name: str,
+    spec: dict[str, Any],
+    digest: str | None,
+    namespace: str | None,
+    kubeconfig: Path | None,
+    context: str | None,
+) -> int:
+    """Print a job as YAML, after a server-side dry run. Raises UsageError where it would be refused.
+
+    Without a cluster that answers it is printed unchecked, and stderr says so.
+    """
+    import yaml
+
+    from harness.cli.torchrun_jobs import Jobs, cluster, namespace_of, refused_by_models
+    from harness.core.kubernetes import reached
+
+    if refusal := refused_by_models(spec):
+        raise UsageError(f"the job is not valid: {refusal}")
+    document = Jobs.document(name, spec, digest, namespace)
+    try:
+        kube = cluster(kubeconfig, context)
+        with reached():
+            kube.fetch("/version", seconds=10).read()
+    except HarnessError as error:
+        named = kubeconfig or context or os.environ.get("KUBECONFIG")
+        if error.cause != "cluster.unreachable" and named:
+            raise
+        print(f"{error.message}: the job was not checked by a cluster", file=sys.stderr)
+    else:
+        jobs = Jobs(kube, namespace_of(kube, namespace))
+        document["metadata"]["namespace"] = jobs.namespace
+        jobs.create(document, dry_run=True)
+        if refusal := jobs.refusal(document):
+            print(f"the job would not start: {refusal}", file=sys.stderr)
+    print(yaml.safe_dump(document, sort_keys=False), end="")
     return 0
 
 
@@ -151,6 +241,7 @@ def logs(
 ) -> int:
     """Print the logs of a job's pods, each line with its node rank."""
     from harness.cli.torchrun_attached import Attached, show
+    from harness.cli.torchrun_jobs import PROGRAM
     from harness.cli.torchrun_jobs import rank as rank_of
 
     jobs = _jobs(namespace, kubeconfig, context)
@@ -159,7 +250,7 @@ def logs(
         return Attached(jobs, name, None, progress(False)).stay()
     pods = [pod for pod in jobs.pods(name) if rank is None or rank_of(pod) == rank]
     if not pods:
-        raise UsageError(f"{name} has no such pod", hint=f"harness torchrun status {name}")
+        raise UsageError(f"{name} has no such pod", hint=f"{PROGRAM} status {name}")
     for pod in pods:
         show(jobs, pod, follow)
     return 0
@@ -173,8 +264,10 @@ def suspend(
     context: options.Context = None,
 ) -> int:
     """End the pods of a job, and give its GPUs back. What its claims hold stays."""
+    from harness.cli.torchrun_jobs import PROGRAM
+
     _jobs(namespace, kubeconfig, context).change(name, suspend=True)
-    print(f"{name} is to be suspended; harness torchrun resume {name}")
+    print(f"{name} is to be suspended; {PROGRAM} resume {name}")
     return 0
 
 
@@ -186,13 +279,14 @@ def resume(
     context: options.Context = None,
 ) -> int:
     """Queue a suspended job again. Its pods start with the code that the cluster keeps."""
+    from harness.cli.torchrun_jobs import PROGRAM
     from harness.cli.torchrun_kept import parts_of
     from harness.torchrun_controller import names
 
     job = _jobs(namespace, kubeconfig, context).change(name, suspend=False)
     print(f"{name} is queued again")
     if names.WORKSPACE_ANNOTATION in (job["metadata"].get("annotations") or {}) and not parts_of(job):
-        print(f"its new pods may wait for their code: harness torchrun sync {name}")
+        print(f"its new pods may wait for their code: {PROGRAM} sync {name}")
     return 0
 
 
@@ -225,6 +319,7 @@ def sync(
     the exit code is the job's then.
     """
     from harness.cli.torchrun_attached import Attached
+    from harness.cli.torchrun_jobs import PROGRAM
     from harness.torchrun_controller import names
     from harness.torchrun_sync.tree import Walker
 
@@ -233,7 +328,7 @@ def sync(
     job = jobs.get(name)
     if names.WORKSPACE_ANNOTATION not in (job["metadata"].get("annotations") or {}):
         raise UsageError(
-            f"{name} was made without a folder's code: its pods take none", hint="harness torchrun submit"
+            f"{name} was made without a folder's code: its pods take none", hint=f"{PROGRAM} submit"
         )
     attached = Attached(jobs, name, walker, progress(quiet), watch)
     if watch:
@@ -246,4 +341,4 @@ def main() -> None:
     """Run as `kubectl torchrun`: kubectl finds the program kubectl-torchrun on PATH."""
     from harness.cli.main import main as harness
 
-    harness(["torchrun", *sys.argv[1:]])
+    harness(["torchrun", *sys.argv[1:]], program="kubectl")

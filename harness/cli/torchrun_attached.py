@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from harness.cli.torchrun_jobs import Jobs, finished, phase, rank, reason
+from harness.cli.torchrun_jobs import PROGRAM, Jobs, finished, phase, rank, reason
 from harness.cli.torchrun_kept import Keeper, generation_of, parts_of, take
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Object
 from harness.core.progress import Progress
 from harness.torchrun_controller import names
+from harness.torchrun_sync.channel import ContainerGone, Cut
 from harness.torchrun_sync.fleet import Fleet, Synced
 from harness.torchrun_sync.pods import TRAINER, Target, target
 from harness.torchrun_sync.tree import Stamp, Walker
@@ -28,6 +29,11 @@ LOOK_SECONDS = 0.5
 PATIENCE_SECONDS = 60.0
 """How long a command that failed waits for new code after the last sign of `--watch`."""
 RENEW_SECONDS = 15.0
+RETRY_SECONDS = 2.0
+CUT_SECONDS = 600.0
+"""How long pods without their code are tried again. The controller lets them wait for it as long."""
+STATUS_SECONDS = 5.0
+"""A job that has no status after so long is not watched by any controller."""
 LOG_SECONDS = 10.0
 """The logs of a job that has ended come to their end within so long."""
 DETACHED = 130
@@ -52,6 +58,9 @@ class Attached:
     """The generation that the cluster keeps, as far as this process brought it there."""
     _shown: dict[str, threading.Thread] = field(default_factory=dict)
     _phase: str = ""
+    _began: float = field(default_factory=time.monotonic)
+    _cut_since: float | None = None
+    _cut: str = ""
 
     def stay(self) -> int:
         """Return the job's exit code once it has ended. Ctrl-C leaves it as it is."""
@@ -69,8 +78,8 @@ class Attached:
                 time.sleep(LOOK_SECONDS)
         except KeyboardInterrupt:
             self.tell(
-                f"detached; {self.name} goes on. Come back: harness torchrun logs {self.name} --follow; "
-                f"new code: harness torchrun sync {self.name}; end it: harness torchrun delete {self.name}"
+                f"detached; {self.name} goes on. Come back: {PROGRAM} logs {self.name} --follow; "
+                f"new code: {PROGRAM} sync {self.name}; end it: {PROGRAM} delete {self.name}"
             )
             return DETACHED
         finally:
@@ -99,20 +108,24 @@ class Attached:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             job = self.jobs.get(self.name)
+            self._say(job)
             if finished(job):
                 raise HarnessError(f"{self.name} has ended: {phase(job)} {reason(job)}")
             pods = self.jobs.pods(self.name)
             if not pods and self._keep_next(job) and not self.jobs.pods(self.name):
                 return
             targets = self._targets(job, pods)
-            if targets:
-                self._sync(job, targets)
+            if targets and self._tried(job, targets):
                 return
             time.sleep(LOOK_SECONDS)
         raise WaitError(f"the pods of {self.name}", f"{phase(job)}: {reason(job)}", seconds)
 
     def _say(self, job: Object) -> None:
         said = ": ".join(filter(None, [phase(job), reason(job)]))
+        if not job.get("status") and time.monotonic() - self._began > STATUS_SECONDS:
+            said += (
+                f": no controller has looked at it for {STATUS_SECONDS:g} s: does one run, for its namespace?"
+            )
         if said != self._phase:
             self._phase = said
             self.tell(f"{self.name} {said}")
@@ -140,7 +153,7 @@ class Attached:
         new = frozenset(each.uid for each in targets) - self._synced
         # A phase of the same pod: its trainer has what its init container got, and is another container.
         if new:
-            self._sync(job, targets)
+            self._tried(job, targets)
         elif self.watch and before != self._stamps:
             self._stamps_settled(job, targets)
         elif self.watch and self._fleet is not None and time.monotonic() - self._renewed > RENEW_SECONDS:
@@ -152,7 +165,8 @@ class Attached:
         while (now := self.walker.stamps()) != self._stamps:
             self._stamps = now
             time.sleep(0.1)
-        self._sync(job, targets)
+        if self._tried(job, targets) is None:
+            self._stamps = None  # the next look tries again
 
     def _renew(self) -> None:
         """Tell supervisors that somebody still watches. A pod that has ended since is no error here."""
@@ -180,6 +194,33 @@ class Attached:
             return  # a file was written since: the next sync comes
         Keeper(self.jobs, self.tell).keep(job, packed, done.generation, self.walker)
         self._kept = done.generation
+
+    def _tried(self, job: Object, targets: Sequence[Target]) -> Synced | None:
+        """Sync, or return None when these containers do not run or cannot be reached: pods come and go.
+
+        Raises HarnessError for what another try would not change, and after CUT_SECONDS.
+        """
+        try:
+            done = self._sync(job, targets)
+        except HarnessError as error:
+            if not isinstance(error, ContainerGone | Cut) and not self._changed(targets):
+                raise
+            now = time.monotonic()
+            self._cut_since = self._cut_since or now
+            if now - self._cut_since > CUT_SECONDS:
+                raise
+            if error.message != self._cut:
+                self._cut = error.message
+                self.tell(f"{error.message}; the job goes on, trying again")
+            time.sleep(RETRY_SECONDS)
+            return None
+        self._cut_since, self._cut = None, ""
+        return done
+
+    def _changed(self, targets: Sequence[Target]) -> bool:
+        """Return whether the job ended, or other containers run now than those that were synced into."""
+        job = self.jobs.find(self.name)
+        return job is None or finished(job) or self._targets(job, self.jobs.pods(self.name)) != targets
 
     def _sync(self, job: Object, targets: Sequence[Target]) -> Synced:
         assert self.walker is not None

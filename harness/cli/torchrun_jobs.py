@@ -6,6 +6,7 @@ import json
 import os
 import re
 import secrets
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kubernetes.client.exceptions import ApiException
+from pydantic import ValidationError
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from harness.core import kubeconfig as kubeconfigs
@@ -21,8 +23,13 @@ from harness.core.kubernetes import NOT_SERVED, Kube, Object, reached
 from harness.core.retries import RETRY_SECONDS
 from harness.settings import load
 from harness.torchrun_controller import names
-from harness.torchrun_controller.models import FINISHED
+from harness.torchrun_controller.look import first_error
+from harness.torchrun_controller.models import FINISHED, JobSpec, QueueSpec
+from harness.torchrun_controller.nodes import Refused
+from harness.torchrun_controller.template import resolve
 
+PROGRAM = "kubectl torchrun" if Path(sys.argv[0]).stem == names.PLUGIN else "harness torchrun"
+"""How this process was started: what its texts tell people to type."""
 LATER = (429, 503, 504)
 _Answer = TypeVar("_Answer")
 FAILED = 1
@@ -59,7 +66,7 @@ class Jobs:
             there = ", ".join(job["metadata"]["name"] for job in self.all()[:5]) or "none"
             raise UsageError(
                 f"there is no TorchrunJob {name} in namespace {self.namespace}; there are: {there}",
-                hint="harness torchrun list; --namespace NAME",
+                hint=f"{PROGRAM} list; --namespace NAME",
             )
         return found
 
@@ -76,19 +83,39 @@ class Jobs:
             ) from None
         return sorted(found, key=lambda job: str(job["metadata"]["creationTimestamp"]))
 
-    def create(self, name: str, spec: Object, digest: str | None) -> Object:
-        """Make a job. `digest`: of the code that its pods are to wait for."""
+    @staticmethod
+    def document(name: str, spec: Object, digest: str | None, namespace: str | None) -> Object:
+        """Return a TorchrunJob. `digest`: of the code that its pods are to wait for."""
+        metadata: Object = {"name": name, **({"namespace": namespace} if namespace else {})}
+        if digest:
+            # Empty: the code is on its way. The controller waits with the pods until it is kept.
+            metadata["annotations"] = {names.WORKSPACE_ANNOTATION: digest, names.PARTS_ANNOTATION: ""}
+        return {"apiVersion": names.API, "kind": names.JOB_KIND, "metadata": metadata, "spec": spec}
+
+    def create(self, document: Object, *, dry_run: bool = False) -> Object:
+        """Create a TorchrunJob, or have the API server check it only (`dry_run`). Raises UsageError."""
+        name = document["metadata"]["name"]
         self.all()
         if self.find(name) is not None:
             raise UsageError(
                 f"there is a TorchrunJob {name} already in namespace {self.namespace}",
-                hint=f"another --name, or `harness torchrun delete {name}`",
+                hint=f"another --name, or `{PROGRAM} delete {name}`",
             )
-        # Empty: the code is on its way. The controller waits with the pods until it is kept.
-        annotations = {names.WORKSPACE_ANNOTATION: digest, names.PARTS_ANNOTATION: ""} if digest else {}
-        metadata = {"name": name, "namespace": self.namespace, "annotations": annotations}
-        document = {"apiVersion": names.API, "kind": names.JOB_KIND, "metadata": metadata, "spec": spec}
-        return self._said(lambda: self.kube.apply(document))
+        return self._said(lambda: self.kube.apply(document, dry_run=dry_run))
+
+    def refusal(self, document: Object) -> str:
+        """Return why the controller would not start this job as the cluster is now; "" when it would."""
+        metadata = document["metadata"]
+        spec = JobSpec.model_validate(document["spec"])
+        found = answered(lambda: self.kube.get(names.API, names.QUEUE_KIND, spec.queue_name, self.namespace))
+        if found is None:
+            return f"there is no TorchrunQueue {spec.queue_name} in namespace {self.namespace}"
+        try:
+            queue = QueueSpec.model_validate(found["spec"])
+            resolve(metadata["name"], spec, metadata.get("annotations") or {}, queue)
+        except (Refused, ValidationError) as error:
+            return str(error)
+        return ""
 
     def change(self, name: str, **spec: Any) -> Object:
         """Change fields of a job's spec."""
@@ -200,6 +227,15 @@ def environment(given: Sequence[str]) -> list[dict[str, str]]:
         if not re.match(r"[A-Za-z_][A-Za-z0-9_]*=", pair):
             raise UsageError(f"expected NAME=VALUE, seen {pair!r}", hint="--env NAME=VALUE")
     return [dict(zip(("name", "value"), pair.split("=", 1), strict=True)) for pair in given]
+
+
+def refused_by_models(spec: Object) -> str:
+    """Return where a job's spec is not one, before a cluster is asked; "" when it may be."""
+    try:
+        JobSpec.model_validate(spec)
+    except ValidationError as error:
+        return first_error(error)
+    return ""
 
 
 def table(jobs: Sequence[Object]) -> str:

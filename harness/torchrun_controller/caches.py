@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable
 
 from harness.core.kubernetes import Kube, Object
+from harness.torchrun_controller.capacity import Capacity
 from harness.torchrun_controller.informer import Informer, Told
-from harness.torchrun_controller.kinds import KUEUES, OWN, PARTS, Kind
-from harness.torchrun_controller.store import Store
+from harness.torchrun_controller.kinds import KUEUES, NODES, OWN, PARTS, REQUESTS, Kind
+from harness.torchrun_controller.store import Change, Store
 
 STOP_SECONDS = 0.1
+CAPACITY_SECONDS = 10.0
+"""How long the first list of nodes and pods is waited for. Without the right to it, everything else works."""
 
 
 class Caches:
@@ -19,6 +23,8 @@ class Caches:
     def __init__(self, *, kai: bool = False) -> None:
         self.parts = PARTS if kai else (*PARTS, *KUEUES)
         self.stores: dict[Kind, Store] = {kind: Store(kind.label) for kind in (*OWN, *self.parts)}
+        self._capacity = {kind: Store() for kind in (NODES, REQUESTS)}
+        self._capacity_synced: list[threading.Event] = []
         self._kinds = {(kind.api, kind.kind): kind for kind in self.stores}
 
     # -- read: harness.torchrun_controller.seeing.Source -------------------------------------------------
@@ -33,6 +39,12 @@ class Caches:
 
     def all(self, kind: Kind, namespace: str | None = None) -> list[Object]:
         return self.stores[kind].all(namespace)
+
+    def capacity(self) -> Capacity | None:
+        """Return the nodes and who uses them; None while that is not known."""
+        if not self._capacity_synced or not all(synced.is_set() for synced in self._capacity_synced):
+            return None
+        return Capacity(*(self._capacity[kind].all() for kind in (NODES, REQUESTS)))
 
     # -- write -----------------------------------------------------------------------------------------
     def wrote(self, item: Object) -> None:
@@ -54,7 +66,22 @@ class Caches:
                 informer.start()
             if not _all_synced(started, stop):
                 return False
+        self._follow_capacity(kube)
         return True
+
+    def _follow_capacity(self, kube: Kube) -> None:
+        """Watch nodes and the pods on them. Nobody is woken by them: jobs that wait look every round."""
+        started = [Informer(kube, kind, None, store, _unheard) for kind, store in self._capacity.items()]
+        for informer in started:
+            informer.start()
+        self._capacity_synced = [informer.synced for informer in started]
+        until = time.monotonic() + CAPACITY_SECONDS
+        for synced in self._capacity_synced:
+            synced.wait(max(until - time.monotonic(), 0))
+
+
+def _unheard(kind: Kind, change: Change) -> None:
+    del kind, change
 
 
 def _all_synced(informers: Iterable[Informer], stop: threading.Event) -> bool:

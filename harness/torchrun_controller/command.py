@@ -39,6 +39,19 @@ DynamicRendezvousHandler.next_rendezvous: _bootstrap_store_info)."""
 EXIT_AT_SIGTERM = "trap 'exit 143' TERM INT"
 """As process 1 a shell does not hear SIGTERM without a trap. It has one from its first command on, so that a
 pod which waits for others ends when it is told to. A command of the setup ends first."""
+SETUP_BEGINS = f"""torchrun_setup=begun
+setup_told() {{
+  code=$?
+  [ $torchrun_setup != ended ] || return
+  echo "{names.SETUP_FAILED} $code" >&2
+  [ $code != 0 ] || exit 1
+}}
+trap setup_told EXIT
+# setupCommand"""
+SETUP_ENDED = """
+torchrun_setup=ended"""
+"""A setup that ends the shell, also with `exit 0` or a text that never closes, must not look like a job that
+has run. The empty line ends a last line that goes on."""
 FORWARD_SIGTERM = """child= stopped= told=
 tell() { stopped=1; [ -z "$child" ] || [ -n "$told" ] || { told=1; forward; }; }
 trap tell TERM INT"""
@@ -148,7 +161,7 @@ def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str
     """Return the script of `bash -c`. The setup runs in the same shell, so that its `cd` counts."""
     lines = ["set -e", EXIT_AT_SIGTERM, PYTHON]
     if spec.setup_command:
-        lines += ["# setupCommand", spec.setup_command.rstrip("\n")]
+        lines += [SETUP_BEGINS, spec.setup_command.rstrip("\n"), SETUP_ENDED]
     if plan.nodes > 1 and not distributed.rdzv_endpoint and distributed.rdzv_backend != "etcd-v2":
         lines += _wait_for(names.host(job, 0), distributed.port or PORT)
     if distributed.rdzv_backend == "etcd-v2":

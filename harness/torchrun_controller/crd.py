@@ -100,12 +100,34 @@ JOB_COLUMNS = [
     _column("Message", "string", ".status.message", 1),
     _column("Age", "date", ".metadata.creationTimestamp"),
 ]
+REPLICAS = {"specReplicasPath": ".spec.maxNodes", "statusReplicasPath": ".status.numNodes"}
 JOB_NAME = rule(
     f"size(self.metadata.name) <= {names.LONGEST_JOB_NAME} && "
     "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
     f"a job's name is part of its pods' host names: at most {names.LONGEST_JOB_NAME} small letters, digits "
     "and -, beginning with a letter",
 )
+_SCALED = (
+    "!has(oldSelf.spec.maxNodes) || !has(self.spec.maxNodes) || self.spec.maxNodes == oldSelf.spec.maxNodes"
+)
+SCALE = [
+    rule(
+        f"{_SCALED} || (self.spec.suspend && has(oldSelf.status) && has(oldSelf.status.conditions) && "
+        "oldSelf.status.conditions.exists(c, c.type == 'Suspended' && c.status == 'True' && "
+        "c.reason == 'Suspended'))",
+        "torchrun's --nnodes=MIN:MAX is fixed when it starts; within it an elastic job grows and shrinks by "
+        "itself. To change maxNodes, suspend the job, scale it once it has no pods, and resume it",
+    ),
+    rule(
+        f"{_SCALED} || !has(self.spec.numGPUs) || self.spec.numGPUs == 0",
+        "numGPUs are split over maxNodes, so this job cannot be scaled: make a new one",
+    ),
+    rule(
+        f"{_SCALED} || (self.spec.maxNodes > 1 && oldSelf.spec.maxNodes > 1)",
+        "a job of one node has other volumes than a larger one: expected at least 2 nodes, before and after",
+    ),
+]
+"""`kubectl scale` changes maxNodes. A job without pods gets a new JobSet when it is resumed."""
 
 
 def _definition(
@@ -115,6 +137,7 @@ def _definition(
     status: type[BaseModel],
     columns: list[Json],
     *found: Json,
+    scale: Json | None = None,
 ) -> Object:
     plural = f"{kind.lower()}s"
     schema: Json = {
@@ -133,7 +156,7 @@ def _definition(
         "name": names.VERSION,
         "served": True,
         "storage": True,
-        "subresources": {"status": {}},
+        "subresources": {"status": {}, **({"scale": scale} if scale else {})},
         "additionalPrinterColumns": columns,
         "schema": {"openAPIV3Schema": schema},
     }
@@ -161,7 +184,9 @@ def definitions() -> list[Object]:
     """Return both CRDs."""
     return [
         _definition(names.QUEUE_KIND, ["trq"], QueueSpec, QueueStatus, QUEUE_COLUMNS),
-        _definition(names.JOB_KIND, ["trj", "tj"], JobSpec, JobStatus, JOB_COLUMNS, JOB_NAME),
+        _definition(
+            names.JOB_KIND, ["trj", "tj"], JobSpec, JobStatus, JOB_COLUMNS, JOB_NAME, *SCALE, scale=REPLICAS
+        ),
     ]
 
 

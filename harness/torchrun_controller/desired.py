@@ -15,8 +15,10 @@ from pydantic import ValidationError
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller import etcd, holder, names, probe, stalled, workspace
 from harness.torchrun_controller import jobset as make
+from harness.torchrun_controller.capacity import Capacity, explained
 from harness.torchrun_controller.conditions import found, parsed, stamp
 from harness.torchrun_controller.ends import Ends
+from harness.torchrun_controller.job_models import Waiting
 from harness.torchrun_controller.look import delete, first_error
 from harness.torchrun_controller.models import FINISHED, JobSpec, QueueSpec, Workers
 from harness.torchrun_controller.nodes import Refused
@@ -38,6 +40,10 @@ from harness.torchrun_controller.queues import template_condition
 from harness.torchrun_controller.rejected import Rejected
 from harness.torchrun_controller.silence import sentence
 from harness.torchrun_controller.template import Resolved, resolve
+from harness.torchrun_controller.template import capacity as capacity_of
+
+RENEW = timedelta(seconds=60)
+"""What is free is told anew after so long at the earliest."""
 
 ETCD_AGAIN = timedelta(seconds=10)
 """When to look again for a Service that is not watched."""
@@ -117,7 +123,7 @@ class _Job(Ends):
         metadata = self.job["metadata"]
         annotations = metadata.get("annotations") or {}
         try:
-            resolved = resolve(metadata["name"], self.spec, annotations, asked)
+            resolved = self._resolved(asked)
             document = make.jobset(self.job, resolved, self._local_queue(asked), kai=self.kai)
             claims = make.claims(self.job, resolved)
         except Refused as refused:
@@ -181,6 +187,16 @@ class _Job(Ends):
         self._condition("QueueReady", False, reason, message)
         return self._say("Pending", message)
 
+    def _resolved(self, queue: QueueSpec) -> Resolved:
+        """Return the job as it will run. Where the best fit is refused, such as by a claim of one node, the
+        fewest nodes count. Raises Refused."""
+        metadata = self.job["metadata"]
+        given = (metadata["name"], self.spec, metadata.get("annotations") or {}, queue)
+        try:
+            return resolve(*given, self.seen.capacity)
+        except Refused:
+            return resolve(*given)
+
     def _local_queue(self, queue: QueueSpec) -> str | None:
         return None if self.kai else queue.local_queue or self.spec.queue_name
 
@@ -239,7 +255,10 @@ class _Job(Ends):
         why, again = hindrance(pods, self.now)
         if not why or stalled.waits_for_claims(pods) or stalled.without_image(pods):
             return self._explain(up, why, pods, again)
-        return self._say("Pending", f"{up}: {why}", wake=self._first(again))
+        said = f"{up}: {why}"
+        if "Unschedulable" in why:
+            said = self._with_capacity(said, self.status.start_time)
+        return self._say("Pending", said, wake=self._first(again))
 
     def _running(self, pods: list[Object]) -> Decision:
         since, again = self.seen.silent or (None, None)
@@ -269,6 +288,33 @@ class _Job(Ends):
     def _first(self, *times: datetime | None) -> datetime | None:
         return min(filter(None, (*times, self._deadline())), default=None)
 
+    def _with_capacity(self, message: str, since: str | None) -> str:
+        """Return the message of a job that waits, with what is free for its GPUs on nodes now."""
+        pods, share = self.status.num_nodes, self.status.processes_per_node
+        capacity, queue = self.seen.capacity, self.seen.waits_in
+        self.status.waiting = self.old.waiting
+        if capacity is None or queue is None or not pods or not share:
+            return message
+        began = parsed(since) if since else self.now
+        old = self.old.waiting
+        if old is None or self.now - parsed(old.time) >= max(RENEW, parsed(old.time) - began):
+            text = self._capacity(capacity, queue, pods, share)
+            if text and (old is None or text != old.message):
+                self.status.waiting = Waiting(time=stamp(self.now), message=text)
+        waiting = self.status.waiting
+        return f"{message}; at {waiting.time}: {waiting.message}" if waiting else message
+
+    def _capacity(self, capacity: Capacity, queue: Object, pods: int, share: int) -> str:
+        """Return what is free for pods with `share` ranks; "" for a job without GPUs."""
+        try:
+            asked = QueueSpec.model_validate(queue["spec"])
+            whole = capacity_of(asked)
+        except (ValidationError, ValueError):
+            return ""
+        if not whole or self.spec.num_gpus == 0:
+            return ""
+        return explained(capacity, asked, self.spec.scheduling, whole=whole, pods=pods, share=share)
+
     def _queued(self) -> Decision:
         """Say what Kueue says. It sets the JobSet's suspend, also when it takes admitted pods back."""
         self.status.start_time = None
@@ -283,7 +329,9 @@ class _Job(Ends):
         self._condition("Admitted", False, str(reserved.get("reason") or "Pending"), message)
         if self.seen.workload is None and self.ours is not None:
             return self._unseen_by_kueue(self.ours, message)
-        return self._say("Queued", message)
+        queued = found(self.status.conditions, "Admitted")
+        since = queued.last_transition_time if queued else None
+        return self._say("Queued", self._with_capacity(message, since))
 
     def _unseen_by_kueue(self, jobset: Object, message: str) -> Decision:
         """Say why Kueue has no Workload for the JobSet, by an Event of it."""

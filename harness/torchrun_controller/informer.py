@@ -128,7 +128,8 @@ class Informer(threading.Thread):
             raise
 
     def _selected(self) -> dict[str, str]:
-        return {"labelSelector": self.kind.selector} if self.kind.selector else {}
+        asked = {"labelSelector": self.kind.selector, "fieldSelector": self.kind.fields}
+        return {name: selector for name, selector in asked.items() if selector}
 
 
 def _lines(response: HTTPResponse) -> Iterator[dict[str, Any]]:

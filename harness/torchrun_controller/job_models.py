@@ -149,6 +149,10 @@ class JobSpec(Spec):
             r"!self.command.matches(r'^\s*torchrun(\s|$)')",
             "the controller starts torchrun: expected the command of one rank, e.g. python x.py",
         ),
+        rule(
+            "has(self.maxNodes) == has(oldSelf.maxNodes)",
+            "a job cannot become elastic, or stop being so: make a new one",
+        ),
         rule("!oldSelf.cancel || self.cancel", "a cancelled job stays cancelled: make a new one"),
         *immutable(
             "queue",
@@ -158,7 +162,6 @@ class JobSpec(Spec):
             "numGPUs",
             "numNodes",
             "minNodes",
-            "maxNodes",
             "processesPerNode",
             "image",
             "distributed",
@@ -203,6 +206,13 @@ class Workers(Status):
     succeeded: int = 0
 
 
+class Waiting(Status):
+    """What was free when a job that asks for GPUs waited."""
+
+    time: Time
+    message: Annotated[str, Field(max_length=32768)]
+
+
 class JobStatus(Status):
     observed_generation: int | None = None
     phase: Phase | None = None
@@ -219,4 +229,6 @@ class JobStatus(Status):
     restarts: int = 0
     start_time: Time | None = None
     completion_time: Time | None = None
+    waiting: Waiting | None = None
+    """It is renewed at twice its age, from a minute on: a job that waits for hours writes it a few times."""
     message: Annotated[str, Field(max_length=32768)] | None = None

@@ -27,6 +27,8 @@ class Kind:
     """Objects are asked for by the value of this label."""
     selector: str = ""
     """Only these are watched."""
+    fields: str = ""
+    """Only these, by a field selector."""
     namespaced: bool = True
 
     def path(self, namespace: str | None) -> str:
@@ -102,6 +104,28 @@ def _pod(item: Object) -> Object:
     }
 
 
+def _node(item: Object) -> Object:
+    return {
+        "metadata": _part(item["metadata"], ("name", "labels", "resourceVersion")),
+        "spec": _part(item.get("spec"), ("unschedulable", "taints")),
+        "status": {
+            **_part(item.get("status"), ("allocatable",)),
+            "conditions": _conditions(item.get("status") or {}, ("Ready",)),
+        },
+    }
+
+
+def _requesting(item: Object) -> Object:
+    containers = item["spec"].get("containers") or []
+    return {
+        "metadata": _part(item["metadata"], ("name", "namespace", "labels", "resourceVersion")),
+        "spec": {
+            "nodeName": item["spec"].get("nodeName"),
+            "containers": [_part(container, ("resources",)) for container in containers],
+        },
+    }
+
+
 def _judged(*kinds: str) -> Callable[[Object], Object]:
     """Return what keeps an object's metadata, and these of its conditions."""
 
@@ -141,6 +165,15 @@ PRIORITY_CLASSES = Kind(
 )
 SERVICES = Kind("v1", "Service", "services", _judged())
 """Not watched: the one of etcd is asked for by jobs that want it, when they start."""
+NODES = Kind("v1", "Node", "nodes", _node, namespaced=False)
+REQUESTS = Kind(
+    "v1",
+    "Pod",
+    "pods",
+    _requesting,
+    fields="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
+)
+"""Pods of anybody that hold a part of a node."""
 OWN = (JOBS, QUEUES)
 """Listed first: what is made for them is then known at least as late as they are."""
 PARTS = (JOBSETS, PODS, CLAIMS, PRIORITY_CLASSES)

@@ -25,7 +25,11 @@ class Look:
         self.uid = job["metadata"]["uid"]
         self.old = JobStatus.model_validate(job.get("status") or {})
         self.status = self.old.model_copy(
-            update={"observed_generation": job["metadata"].get("generation"), "message": None}
+            update={
+                "observed_generation": job["metadata"].get("generation"),
+                "message": None,
+                "waiting": None,
+            }
         )
         if found(self.old.conditions, "Reconciled"):
             self._condition("Reconciled", True, "Reconciled")

@@ -46,6 +46,7 @@ RULES = [
     _rule("kueue.x-k8s.io", ["localqueues"], ["list", "watch", "create"]),
     # Created in dry runs alone: the API server checks the pod of a queue or job, and stores nothing.
     _rule("", ["pods"], ["list", "watch", "create"]),
+    _rule("", ["nodes"], ["list", "watch"]),
     _rule("", ["pods/log"], ["get"]),  # when a rank wrote its last line (silence.py)
     _rule("", ["persistentvolumeclaims"], [*READ, "create", "delete"]),
     _rule("", ["configmaps"], ["get", "create"]),

@@ -72,3 +72,9 @@ def workspace_part(job: str, index: int) -> str:
 def host(job: str, rank: int) -> str:
     """Return the name by which the pods of a job reach the one of this node rank."""
     return f"{job}-{NODES}-0-{rank}.{job}"
+
+
+PLUGIN = "kubectl-torchrun"
+"""The program that kubectl runs for `kubectl torchrun`."""
+SETUP_FAILED = "setupCommand ended with exit code"
+"""The line by which a trainer says that its setup failed, before the code."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.torchrun_controller.models import JobSpec
@@ -35,10 +36,15 @@ class Plan:
         return self.nodes * self.processes
 
 
-def distribute(job: JobSpec, capacity: int) -> Plan:
+BestFit = Callable[[int], int | None]
+"""GPUs → the number of equal pods that fit now; None where none does."""
+
+
+def distribute(job: JobSpec, capacity: int, best_fit: BestFit = lambda _: None) -> Plan:
     """Return where the ranks go, with `capacity` GPUs on a whole node of the queue.
 
-    One node when the GPUs fit on it, else as few nodes as take equal shares. Raises Refused.
+    What `best_fit` returns; else one node when the GPUs fit on it, or as few nodes as take equal shares.
+    Raises Refused.
     """
     fixed = job.max_nodes or job.num_nodes
     gpus = job.num_gpus
@@ -59,7 +65,7 @@ def distribute(job: JobSpec, capacity: int) -> Plan:
             "nodeResources.gpus, or numGPUs: 0 for a job on CPUs",
         )
     else:
-        nodes = fixed or _fewest(gpus, capacity)
+        nodes = fixed or best_fit(gpus) or _fewest(gpus, capacity)
         share = _share(gpus, nodes, capacity)
     processes = share or job.processes_per_node or 1
     return Plan(nodes=nodes, least=job.min_nodes or nodes, gpus=share, processes=processes)

@@ -7,7 +7,9 @@ from datetime import datetime, timedelta
 
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller import names
+from harness.torchrun_controller.capacity import Capacity
 from harness.torchrun_controller.conditions import parsed
+from harness.torchrun_controller.last_lines import explained
 from harness.torchrun_controller.models import JobStatus, QueueStatus, Workers
 from harness.torchrun_controller.rejected import Rejected
 
@@ -85,6 +87,10 @@ class Seen:
     """Kueue's object for the JobSet."""
     pods: list[Object] = field(default_factory=list)
     claims: list[Object] = field(default_factory=list)
+    capacity: Capacity | None = None
+    """None where it is not known."""
+    waits_in: Object | None = None
+    """The queue of a job that has a JobSet, for what is said while it waits."""
     priority_classes: frozenset[str] | None = None
     """None where the controller may not read them."""
     rejected: Rejected | None = None
@@ -228,8 +234,8 @@ def lingering(pods: list[Object]) -> str:
 
 
 def failure(pods: list[Object]) -> str:
-    """Return which pod failed, and how; "" when none did."""
-    for pod in pods:
+    """Return which pod failed first, and how; "" when none did. Others may have failed because of it."""
+    for pod in sorted(pods, key=_trainer_ended):
         status, name = pod.get("status") or {}, pod["metadata"]["name"]
         if status.get("phase") != "Failed":
             continue
@@ -241,6 +247,15 @@ def failure(pods: list[Object]) -> str:
             if ended.get("exitCode") and not _endless(pod, container["name"]):
                 return f"{name}: {_which(pod, container)}{_exit(container['name'], ended)}"
         return f"{name}: {status.get('reason', 'Failed')}: {status.get('message', '')}".rstrip(": ")
+    return ""
+
+
+def _trainer_ended(pod: Object) -> str:
+    """Return when a pod's trainer ended, as text that sorts by time; "" where it never ran."""
+    for container in (pod.get("status") or {}).get("containerStatuses") or []:
+        if container["name"] == names.TRAINER:
+            ended = (container.get("state") or {}).get("terminated") or {}
+            return str(ended.get("finishedAt") or "")
     return ""
 
 
@@ -261,9 +276,9 @@ def _endless(pod: Object, name: str) -> bool:
 
 def _exit(container: str, ended: Object) -> str:
     code = f"{ended.get('reason', 'Error')}, exit code {ended['exitCode']}"
-    if container == names.TRAINER:  # Its last lines are in its log.
-        return code
     said = str(ended.get("message") or "").strip()
+    if container == names.TRAINER:
+        return explained(code, said)
     if said and container != "workspace":  # What brings the workspace leaves a text of its own there.
         said = said.splitlines()[-1].strip()
     return f"{code}: {said}" if said else code

@@ -118,6 +118,8 @@ class QueueSpec(Spec):
     scheduling: Scheduling = Field(default_factory=Scheduling)
     pod_template: PodTemplate = Field(default_factory=PodTemplate)
     service_account_name: Name = "default"
+    distribution: Literal["Packed", "BestFit"] = "Packed"
+    """Packed is the fewest nodes that take equal shares; BestFit the fewest pods that fit on nodes now."""
     env: Annotated[list[Named], Field(max_length=512)] = Field(default_factory=list)
     resources: Annotated[list[ResourceTemplate], Field(max_length=64)] = Field(default_factory=list)
     overrides: Overrides = Field(default_factory=Overrides)

@@ -27,10 +27,10 @@ from harness.torchrun_controller.logs import about, short
 from harness.torchrun_controller.metrics import Metrics
 from harness.torchrun_controller.models import FINISHED, JobStatus, QueueSpec
 from harness.torchrun_controller.nodes import Refused
-from harness.torchrun_controller.observed import Action, Check, Create, Decision
+from harness.torchrun_controller.observed import Action, Check, Create, Decision, Seen
 from harness.torchrun_controller.recorder import Recorder
 from harness.torchrun_controller.rejected import TRANSIENT, Rejected
-from harness.torchrun_controller.seeing import Source, see, see_queue
+from harness.torchrun_controller.seeing import Source, queue_of, see, see_queue
 from harness.torchrun_controller.silence import Silence
 from harness.torchrun_controller.stalled import Warnings
 
@@ -169,7 +169,7 @@ class Reconciler:
     def _decided(self, job: Object, source: Source, now: datetime, rejected: Rejected | None) -> Decision:
         """Decide, and once more with the namespace's Events where nothing else explains what is late."""
         kai = self.cluster.kai
-        seen = replace(see(source, job, kai=kai), rejected=rejected)
+        seen = replace(self._seen(source, job), rejected=rejected)
         decision = desired.desired(job, seen, now, kai=kai)
         if _asks_for_etcd(decision) and self.cluster.one(SERVICES, etcd.NAMESPACE, etcd.NAME) is None:
             decision = desired.desired(job, replace(seen, no_etcd=True), now, kai=kai)
@@ -181,6 +181,13 @@ class Reconciler:
             told = self.warnings.of(job["metadata"]["namespace"], now)
             decision = desired.desired(job, replace(seen, warnings=told), now, kai=kai)
         return decision
+
+    def _seen(self, source: Source, job: Object) -> Seen:
+        """Read what belongs to a job, and the capacity, which is never asked for."""
+        waits_in = queue_of(self.caches, job)
+        return replace(
+            see(source, job, kai=self.cluster.kai), capacity=self.caches.capacity(), waits_in=waits_in
+        )
 
     def _queue(self, key: Key) -> float | None:
         queue = self.caches.one(QUEUES, key.namespace, key.name)

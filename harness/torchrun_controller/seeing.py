@@ -45,7 +45,7 @@ def see(source: Source, job: Object, *, kai: bool) -> Seen:
     claims = source.of(CLAIMS, namespace, name)
     if jobset is None:
         return Seen(
-            queue=_queue_of(source, job), claims=claims, priority_classes=source.names(PRIORITY_CLASSES)
+            queue=queue_of(source, job), claims=claims, priority_classes=source.names(PRIORITY_CLASSES)
         )
     workload = None
     if jobset["spec"].get("suspend") and not kai:
@@ -54,7 +54,8 @@ def see(source: Source, job: Object, *, kai: bool) -> Seen:
     return Seen(queue=None, jobset=jobset, workload=workload, pods=pods, claims=claims)
 
 
-def _queue_of(source: Source, job: Object) -> Object | None:
+def queue_of(source: Source, job: Object) -> Object | None:
+    """Return the TorchrunQueue that a job names."""
     try:
         name = JobSpec.model_validate(job["spec"]).queue_name
     except ValidationError:

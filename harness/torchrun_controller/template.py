@@ -12,12 +12,12 @@ from kubernetes.utils.quantity import parse_quantity
 
 from harness.core.kubernetes import Object
 from harness.torchrun_controller import command, names, storage, workspace
+from harness.torchrun_controller.capacity import GPU, Capacity, best_fit
 from harness.torchrun_controller.models import Distributed, JobSpec, QueueSpec, Scheduling, Storage
 from harness.torchrun_controller.nodes import Plan, Refused, distribute
 from harness.torchrun_sync.bundle import supervised
 from harness.torchrun_sync.pods import CONTROL, STORE
 
-GPU = "nvidia.com/gpu"
 WHOLE = re.compile("[0-9]{1,6}")
 
 
@@ -50,10 +50,22 @@ def capacity(queue: QueueSpec) -> int:
     return queue.node_resources.gpus or int(asked)
 
 
-def resolve(name: str, spec: JobSpec, annotations: Object, queue: QueueSpec) -> Resolved:
-    """Return the job as it will run. Raises Refused where it cannot."""
+def resolve(
+    name: str, spec: JobSpec, annotations: Object, queue: QueueSpec, now: Capacity | None = None
+) -> Resolved:
+    """Return the job as it will run, with what is free `now` for a queue of distribution BestFit.
+
+    Raises Refused where it cannot run.
+    """
     _permitted(spec, queue)
-    plan = distribute(spec, capacity(queue))
+    whole = capacity(queue)
+
+    def fits(gpus: int) -> int | None:
+        if now is None or queue.distribution != "BestFit":
+            return None
+        return best_fit(gpus, now.free(queue, spec.scheduling), queue, whole)
+
+    plan = distribute(spec, whole, fits)
     distributed = Distributed.model_validate(_over(queue.distributed, spec.distributed))
     shared = Storage.model_validate(_over(queue.storage, spec.storage))
     image = spec.image or trainer_of(queue).get("image") or queue.image
@@ -200,7 +212,7 @@ def _container(job: Resolved) -> Object:
         },
     ]
     return {
-        **trainer,
+        **_with_last_lines(trainer),
         "name": names.TRAINER,
         "image": job.image,
         "imagePullPolicy": trainer.get("imagePullPolicy") or job.queue.image_pull_policy,

@@ -17,6 +17,10 @@ class PodRefused(HarnessError):
     """The pod's side says that it cannot do what was asked. Another try would end the same."""
 
 
+class ContainerGone(HarnessError):
+    """The container does not run yet, or not any more. The pod's status will say so too, a moment later."""
+
+
 class Channel(Protocol):
     """Bytes to a receiver and from it, whose order is kept and whose end is not relied on."""
 
@@ -31,4 +35,4 @@ class Channel(Protocol):
 
 
 Open = Callable[[str, Deadline], Channel]
-"""Starts a receiver for the session of this name. Raises Cut or PodRefused."""
+"""Starts a receiver for the session of this name. Raises ContainerGone, Cut or PodRefused."""

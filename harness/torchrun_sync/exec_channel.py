@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
@@ -19,13 +21,19 @@ from websocket import (
 from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Kube
 from harness.torchrun_sync import bundle
-from harness.torchrun_sync.channel import Cut, Open, PodRefused
+from harness.torchrun_sync.channel import ContainerGone, Cut, Open, PodRefused
 
 STDIN, STDOUT, STDERR, ERROR = range(4)
 PROTOCOLS = ["v5.channel.k8s.io", "v4.channel.k8s.io"]
 SAID_BYTES = 4000
 """Of the container's stderr that are kept: its end says why the receiver ended."""
 NO_PYTHON = "the container needs python3, 3.9 or later, on its PATH"
+NOT_RUNNING = re.compile(
+    r"container not found|pod does not exist|in a completed pod|does not have a host assigned"
+    r"|CONTAINER_(?:EXITED|CREATED)"
+    r"|(?:stopped|not running|deleted) (?:container|state)|container .* is not running|task .* not found"
+)
+"""What the API server, the kubelet and containerd say of an exec into a container that does not run."""
 
 
 class ExecChannel:
@@ -75,6 +83,8 @@ class ExecChannel:
             message = str(json.loads(status).get("message", ""))
         except ValueError:
             message = status.decode(errors="replace")
+        if NOT_RUNNING.search(message):
+            raise ContainerGone(f"{self._name}: {message}")
         if "executable file not found" in message or "no such file" in message:
             raise PodRefused(f"{self._name}: there is no python3 in the container", hint=NO_PYTHON)
         said = f"{message or 'ended'}{self._said()}"
@@ -116,6 +126,8 @@ def _socket(
         socket.connect(url, **options)  # type: ignore[no-untyped-call]
     except WebSocketBadStatusException as error:
         text = f"{pod}: the API server refuses an exec: HTTP {error.status_code} {_message(error)}"
+        if error.status_code == HTTPStatus.NOT_FOUND or NOT_RUNNING.search(text):
+            raise ContainerGone(text) from None
         if error.status_code >= 500:
             raise Cut(text) from None
         raise PodRefused(text, hint="may you `create` pods/exec? does the pod run?") from None

@@ -19,6 +19,8 @@ from harness_command import environment
 
 from harness.context import RunContext
 from harness.provision.cluster import Ready
+from harness.provision.images.build import build_controller
+from harness.provision.images.stack import resolve
 from harness.settings import Settings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.guides]
@@ -78,7 +80,8 @@ def shell(
     tools = folder / "bin"
     tools.mkdir()
     (tools / "kubectl").symlink_to(shutil.which(harness_settings.kubectl_bin) or "kubectl")
-    (tools / "harness").symlink_to(Path(sys.executable).with_name("harness"))
+    for program in ("harness", "kubectl-torchrun"):
+        (tools / program).symlink_to(Path(sys.executable).with_name(program))
     kubeconfig = folder / "kubeconfig"
     shutil.copy(cluster.kind.kubeconfig, kubeconfig)
     namespace = f"guides-{os.getpid()}-{int(time.time()) % 10000}"
@@ -100,6 +103,15 @@ def shell(
     cluster.cluster.free_disk(namespace, lambda _: None)
 
 
+@pytest.fixture(scope="module")
+def controller(cluster: Ready, harness_settings: Settings) -> str:
+    """The image of the torchrun controller, on every node."""
+    context = RunContext(settings=harness_settings, progress=print)
+    image = build_controller(resolve(context), context).tag
+    cluster.cluster.provide_image(image, context, everywhere=True)
+    return image
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -107,8 +119,10 @@ def shell(
         for name in guide_table.typed()
     ],
 )
-def test_commands_of_a_guide(shell: Shell, name: str) -> None:
+def test_commands_of_a_guide(shell: Shell, name: str, request: pytest.FixtureRequest) -> None:
     """Contract: each command line of the guide does what docs/guides.md says, in the guide's order."""
+    if name == "torchrun":
+        shell.env["CONTROLLER"] = request.getfixturevalue("controller")
     guide, failed = guide_table.read(name), []
     for row in guide.rows:
         if not row.command:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -13,9 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from torchrun_team import Controller, Team
 
 from harness.provision.cluster import Ready
+from harness.settings import Settings
+from harness.torchrun_controller import names
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controller]
 SECONDS = 180.0
@@ -149,7 +153,7 @@ def test_ctrl_c_detaches_and_the_job_is_found_again(team: Team, here: Path) -> N
     attached.process.send_signal(signal.SIGINT)
     code, said = attached.ends()
     assert code == 130
-    assert "harness torchrun logs left --follow" in said
+    assert "kubectl torchrun logs left --follow" in said
     (here / "lib.py").write_text("NAME = 'two'\n")
     assert start(team, here, "sync", "left").ends()[0] == 0
     code, said = start(team, here, "logs", "left", "--follow").ends()
@@ -176,11 +180,124 @@ def test_suspend_resume_and_delete(team: Team, here: Path) -> None:
 
 
 def test_a_failed_job_s_code_is_passed_on(team: Team, here: Path) -> None:
-    """Contract: a job that failed is no success here either; what the cluster refuses is said."""
+    """Contract: a job that failed is no success here either, also when it started again in new pods; the
+    rank's code stands beside torchrun's; what the cluster refuses is said."""
     (here / "lib.py").write_text("raise SystemExit(5)\n")
-    code, said = submit(team, here, "bad", "--env", "A=b", "--max-restarts", "0").ends()
+    code, said = submit(team, here, "bad", "--env", "A=b", "--max-restarts", "1").ends()
     assert code == 1, said  # torchrun's own, for a rank that failed
+    assert re.search(r"exit code 1 of torchrun, because rank [01] ended with exit code 5", said), said
     code, said = submit(team, here, "bad").ends()
     assert (code, "there is a TorchrunJob bad already" in said) == (64, True), said
     code, said = submit(team, here, "Not_A_Name").ends()
     assert (code, "the cluster refuses the job" in said) == (64, True), said
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("attempt", range(3))
+def test_containers_come_and_go_below_an_attached_submit(team: Team, here: Path, attempt: int) -> None:
+    """Contract: whatever an exec into them meets, the exit code is the job's."""
+    (here / "lib.py").write_text("raise SystemExit(5)\n")
+    code, said = submit(team, here, f"restarting-{attempt}", "--max-restarts", "1").ends()
+    assert (code, "ended with exit code 5" in said) == (1, True), said
+
+
+def test_a_setup_that_fails_is_named(team: Team, here: Path) -> None:
+    """Contract: with its exit code and its last line, and the job's exit code is the setup's."""
+    setup = "echo no such mirror >&2; exit 6"
+    code, said = submit(team, here, "setup", "--setup", setup, "--max-restarts", "0").ends()
+    assert (code, "setupCommand failed with exit code 6: no such mirror" in said) == (6, True), said
+
+
+def test_a_detached_submit_says_what_it_waits_for(team: Team, here: Path) -> None:
+    """Contract: within seconds, what the kubelet says of an image that is not there."""
+    words = ("--detach", "--image", "nosuch.invalid/nosuch:1")
+    waiting = submit(team, here, "no-image", *words, "--max-restarts", "0")
+    began = time.monotonic()
+    waiting.says("ErrImagePull")
+    assert time.monotonic() - began < 60
+    waiting.process.send_signal(signal.SIGINT)
+    waiting.process.wait(30)
+    assert start(team, here, "delete", "no-image").ends()[0] == 0
+
+
+def test_a_dry_run_prints_what_would_be_created(team: Team, here: Path) -> None:
+    """Contract: YAML that the API server takes, and nothing is created; what it or the controller would
+    refuse is said."""
+    words = ("--setup", "true", "--ttl", "60", "--deadline", "90", "--dry-run", "--no-sync", "--quiet")
+    command = Command(
+        team.kube.kubeconfig,
+        here,
+        "submit",
+        "--queue",
+        "cpu",
+        *words,
+        "--name",
+        "dry",
+        "--min-nodes",
+        "1",
+        "--max-nodes",
+        "2",
+        "--namespace",
+        team.namespace,
+        "python x.py",
+    )
+    code, said = command.ends()
+    assert code == 0, said
+    job = yaml.safe_load(said)
+    assert job["spec"]["reliability"] == {"activeDeadlineSeconds": 90, "ttlSecondsAfterFinished": 60}
+    assert team.kube.get(names.API, names.JOB_KIND, "dry", team.namespace) is None
+    (here / "job.yaml").write_text(said)
+    team.kube.dry_run(job)
+    code, said = submit(team, here, "dry", "--gpus", "3", "--dry-run").ends()
+    assert (code, "numGPUs do not split evenly" in said) == (64, True), said
+    code, said = submit(team, here, "dry", "--gpus", "2", "--dry-run").ends()
+    assert (code, "the job would not start: expected a queue whose nodes have GPUs" in said) == (0, True), (
+        said
+    )
+
+
+@pytest.mark.nightly
+def test_a_job_that_is_submitted_suspended_runs_once_it_is_resumed(team: Team, here: Path) -> None:
+    """Contract: --suspend creates it and leaves; resume and sync run it."""
+    code, said = submit(team, here, "later", "--suspend").ends()
+    assert (code, "kubectl torchrun resume later" in said) == (0, True), said
+    team.until("later", "Suspended")
+    assert start(team, here, "resume", "later").ends()[0] == 0
+    assert start(team, here, "sync", "later").ends()[0] == 0
+    code, said = start(team, here, "logs", "later", "--follow").ends()
+    assert (code, said.count("one: sum 3")) == (0, 2), said
+
+
+@pytest.mark.nightly
+def test_an_elastic_job_is_scaled_while_it_is_suspended(
+    team: Team, here: Path, harness_settings: Settings
+) -> None:
+    """Contract: kubectl scale says why not while pods run; without pods it sets what the next ones are made
+    of. A job whose GPUs are split over its nodes is never scaled."""
+
+    def scale(name: str, replicas: int) -> tuple[int, str]:
+        words = ("scale", f"torchrunjob/{name}", f"--replicas={replicas}", "-n", team.namespace)
+        command = [harness_settings.kubectl_bin, "--kubeconfig", team.kube.kubeconfig, *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    sizes = {"numNodes": None, "minNodes": 1, "maxNodes": 2}
+    team.job("scaled", **sizes, env=[{"name": "STEPS", "value": "3000"}])
+    team.until("scaled", "Running")
+    code, said = scale("scaled", 3)
+    assert (code, "suspend the job, scale it once it has no pods" in said) == (1, True), said
+    team.change("scaled", suspend=True)
+    team.until_condition("scaled", "Suspended", "Suspended")
+    code, said = scale("scaled", 1)
+    assert (code, "expected at least 2 nodes" in said) == (1, True), said
+    code, said = scale("scaled", 3)
+    assert (code, "scaled" in said) == (0, True), said
+    team.change("scaled", suspend=False)
+    job = team.until("scaled", "Running")
+    assert (job["status"]["numNodes"], job["spec"]["maxNodes"]) == (3, 3)
+    assert "--nnodes=1:3" in job["status"]["torchrunCommand"]
+    team.change("scaled", cancel=True)
+    team.job("split", **sizes, numGPUs=4, suspend=True)
+    team.until_condition("split", "Suspended", "Suspended")
+    code, said = scale("split", 4)
+    assert (code, "numGPUs are split over maxNodes" in said) == (1, True), said

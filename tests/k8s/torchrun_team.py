@@ -232,6 +232,17 @@ class Team:
         )
         return dict(changed.to_dict())
 
+    def until_condition(self, name: str, kind: str, reason: str) -> None:
+        """Wait until a condition of a job is True for this reason."""
+
+        def done(jobs: dict[str, Object]) -> str | None:
+            seen = condition(jobs.get(name) or {}, kind)
+            return None if (seen.get("status"), seen.get("reason")) == ("True", reason) else str(seen)
+
+        self.kube.wait(
+            f"{name} {kind}", names.API, names.JOB_KIND, done, seconds=60, namespace=self.namespace
+        )
+
     def until(self, name: str, phase: str, seconds: float = ENDED_SECONDS) -> Object:
         """Wait until a job is in this phase, and return it. A job that ended otherwise ends the wait."""
         over = {"Succeeded", "Failed", "TimedOut", "Cancelled"} - {phase}

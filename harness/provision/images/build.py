@@ -83,6 +83,7 @@ CONTROLLER = Recipe(
     LOCKS / "controller.txt",
     (
         *(PACKAGE / name for name in ("__init__.py", "core", "torchrun_sync", "torchrun_controller")),
+        *(PACKAGE / "evidence" / f"{name}.py" for name in ("__init__", "fitting", "objects")),
         *(SCRIPTS / f"own_processes.{kind}" for kind in ("py", "sh")),
     ),
 )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from harness.cli.main import main
 from harness.cli.torchrun_jobs import Jobs, environment, finished, name_of, namespace_of, table
@@ -116,6 +119,15 @@ def test_table() -> None:
         (["list", "--kubeconfig", "config", "--context", "x"], 64, "has the contexts: one, two"),
         (["list", "--kubeconfig", "config"], 2, "expected the API server to answer"),
         (["submit", "--queue", "cpu", "--watch", "--detach", "x"], 64, "--watch brings code while you stay"),
+        (["submit", "--queue", "cpu", "--watch", "--suspend", "x"], 64, "leave --detach, --suspend"),
+        (["submit", "--queue", "cpu", "--min-nodes", "1", "x"], 64, "both --min-nodes and --max-nodes"),
+        (["submit", "--queue", "cpu", "--deadline", "0", "x"], 64, "--deadline"),
+        (
+            ["submit", "--queue", "cpu", "--dry-run", "--rdzv-backend", "etcd", "x"],
+            64,
+            "'static' or 'etcd-v2'",
+        ),
+        (["submit", "--queue", "cpu", "--dry-run", "--kubeconfig", "none", "x"], 64, "none does not exist"),
         (["submit", "--queue", "cpu", "--dir", "none", "x"], 64, "expected a folder to sync"),
         (["submit", "--queue", "cpu", "--env", "A", "x"], 64, "expected NAME=VALUE"),
         (["sync", "job", "--dir", "config"], 64, "config is a file"),
@@ -147,3 +159,46 @@ def test_the_context_of_kubectl_s_own_kubeconfig(
         main(["torchrun", "list", "--context", "nowhere"])
     assert ended.value.code == 64
     assert "context nowhere is expected" in capsys.readouterr().err
+
+
+def test_a_dry_run_without_a_cluster_prints_the_job_and_says_so(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Contract: exit code 0, YAML alone on stdout, and on stderr that no cluster has checked it."""
+    monkeypatch.chdir(kubeconfig.parent)
+    words = ["--setup", "pip list", "--ttl", "0", "--priority", "high", "--suspend", "--env", "A=b"]
+    with pytest.raises(SystemExit) as ended:
+        main(
+            [
+                "torchrun",
+                "submit",
+                "--queue",
+                "cpu",
+                "--dry-run",
+                "--kubeconfig",
+                "config",
+                *words,
+                "python x.py",
+            ]
+        )
+    said = capsys.readouterr()
+    assert (ended.value.code, "was not checked by a cluster" in said.err) == (0, True), said.err
+    job = yaml.safe_load(said.out)
+    assert "torchrun.ai/workspace" in job["metadata"]["annotations"]
+    assert job["spec"] == {
+        "jobQueue": "cpu",
+        "command": "python x.py",
+        "setupCommand": "pip list",
+        "env": [{"name": "A", "value": "b"}],
+        "scheduling": {"priorityClassName": "high"},
+        "reliability": {"ttlSecondsAfterFinished": 0},
+        "suspend": True,
+    }
+
+
+def test_the_plugin_says_its_own_name() -> None:
+    """Contract: help and errors begin with what was typed: kubectl runs `kubectl-torchrun`."""
+    program = Path(sys.executable).with_name("kubectl-torchrun")
+    for words, says in (([], "Usage: kubectl torchrun"), (["submit"], "Usage: kubectl torchrun submit")):
+        said = subprocess.run([program, *words, "--help"], capture_output=True, text=True, check=True)
+        assert says in said.stdout

@@ -97,7 +97,7 @@ def test_names_and_columns() -> None:
 def test_status_is_a_subresource_with_generation_and_conditions() -> None:
     """Contract: a change of status is no change of the spec; both kinds say which generation they saw."""
     for definition in (QUEUE, JOB):
-        assert definition["spec"]["versions"][0]["subresources"] == {"status": {}}
+        assert definition["spec"]["versions"][0]["subresources"]["status"] == {}
         status = schema(definition)["properties"]["status"]["properties"]
         assert {"observedGeneration", "conditions"} <= status.keys()
 
