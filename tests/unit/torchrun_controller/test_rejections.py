@@ -212,3 +212,13 @@ def test_a_storage_class_of_a_queue_has_to_be_there() -> None:
     cluster.now += timedelta(seconds=10)
     cluster.look(QUEUE)
     assert cluster.condition("PodTemplateValid", names.QUEUE_KIND, "cpu")["status"] == "True"
+
+
+def test_a_webhook_without_dry_runs_refuses_nothing() -> None:
+    """Contract: a webhook that cannot be asked in a dry run says nothing about a queue or a job."""
+    cluster = Cluster(status={})
+    text = 'admission webhook "old.example.com" does not support dry run'
+    cluster.api.refuse = refusing("Pod", answer(400, "BadRequest", text))
+    cluster.look(QUEUE)
+    cluster.look()
+    assert cluster.api.there("JobSet") is not None
