@@ -282,7 +282,8 @@ def _whose(key: Key, found: Object) -> dict[str, object]:
 def _named(action: object) -> str:
     document = getattr(action, "document", None)
     if document is not None:
-        return f"create {document['kind']} {document['metadata']['name']}"
+        verb = "check" if isinstance(action, Check) else "create"
+        return f"{verb} {document['kind']} {document['metadata']['name']}"
     return (
         f"{type(action).__name__.lower()} {getattr(action, 'kind', '')} {getattr(action, 'name', '')}".strip()
     )
