@@ -20,7 +20,7 @@ from harness.core.kubernetes import Kube, Object
 from harness.torchrun_controller import names
 from harness.torchrun_controller.kinds import Kind
 from harness.torchrun_controller.observed import Action, Check, Create, Delete, DeleteParts, Finalizers
-from harness.torchrun_controller.rejected import rejected
+from harness.torchrun_controller.rejected import Rejected, rejected
 
 GONE, CONFLICT = 404, 409
 LOG_SECONDS = 5.0
@@ -146,7 +146,7 @@ class Cluster:
     def check(self, document: Object) -> None:
         """Have the API server check an object that is to be created. Nothing is stored.
 
-        Raises Rejected with its sentence.
+        Raises Rejected with its sentence. Where a webhook does not support dry runs, nothing is checked.
         """
         try:
             self.kube.resource(document["apiVersion"], document["kind"]).create(
@@ -158,8 +158,9 @@ class Cluster:
                 serialize=False,
             )
         except (DynamicApiError, ApiException) as error:
-            if error.status != CONFLICT:
-                raise rejected(document, error) from None
+            refusal = rejected(document, error)
+            if error.status != CONFLICT and not (isinstance(refusal, Rejected) and refusal.no_dry_run):
+                raise refusal from None
 
     def _create(self, document: Object) -> None:
         resource = self.kube.resource(document["apiVersion"], document["kind"])

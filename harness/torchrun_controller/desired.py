@@ -48,6 +48,8 @@ RENEW = timedelta(seconds=60)
 ETCD_AGAIN = timedelta(seconds=10)
 """When to look again for a Service that is not watched."""
 
+STARTS = "the job starts when the API server accepts it"
+
 
 def desired(job: Object, seen: Seen, now: datetime, *, kai: bool = False) -> Decision:
     """Return the job's status, what is to be done, and when to look again."""
@@ -153,7 +155,7 @@ class _Job(Ends):
         actions: list[Action] = [Check(pod), *creates, Create(document)]
         before = found(self.old.conditions, "Accepted")
         if before is not None and before.status == "False":
-            return self._say("Pending", self.old.message, actions)  # the same until something is created
+            return self._say("Pending", f"{before.message}; {STARTS}", actions)  # until something is created
         return self._say("Pending", "its pods are being made", actions)
 
     def _missing(self, resolved: Resolved) -> Decision | None:
@@ -180,7 +182,7 @@ class _Job(Ends):
         if rejected.final:
             return self._refuse("Rejected", f"{rejected}; change the job, and create it again")
         self._condition("Accepted", False, rejected.reason, str(rejected))
-        return self._say("Pending", f"{rejected}; the job starts when the API server accepts it")
+        return self._say("Pending", f"{rejected}; {STARTS}")
 
     def _wait_for_queue(self, reason: str, text: str) -> Decision:
         message = f"TorchrunQueue {self.spec.queue_name} {text}"

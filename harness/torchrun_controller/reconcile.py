@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple
 
 from kubernetes.client.exceptions import ApiException
@@ -22,6 +22,7 @@ from harness.torchrun_controller import desired, etcd, events, names, probe, que
 from harness.torchrun_controller.caches import Caches
 from harness.torchrun_controller.cluster import Cluster
 from harness.torchrun_controller.conditions import Condition, true, with_condition
+from harness.torchrun_controller.conditions import found as condition_of
 from harness.torchrun_controller.kinds import JOBS, QUEUES, SERVICES
 from harness.torchrun_controller.logs import about, short
 from harness.torchrun_controller.metrics import Metrics
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 Clock = Callable[[], datetime]
 SOON_SECONDS = 1.0
 """When to look again after an action, should its event not come before."""
+REFUSED_SECONDS = 5.0
+"""How long not to ask the API server again about the same pods."""
 RECHECK_SECONDS = 10.0
 """When to look again at a queue that is not ready: what it names may come, and not all of it is watched."""
 MEND = "change the queue, or create what it names"
@@ -103,6 +106,8 @@ class Reconciler:
         self.recorder = Recorder(cluster.kube, self.metrics)
         self.warnings = Warnings(cluster.events)
         self.silence = Silence(cluster.last_line)
+        self._refused: dict[Key, datetime] = {}
+        """When the API server last refused pods of a job or queue."""
 
     def look(self, key: Key) -> float | None:
         """Return after how many seconds to look again without an event, or None.
@@ -123,10 +128,13 @@ class Reconciler:
         job = self.caches.one(JOBS, key.namespace, key.name)
         if job is None:
             self.recorder.forget(names.JOB_KIND, key.namespace, key.name)
+            self._refused.pop(key, None)
             return None
         now = self.now()
         before = JobStatus.model_validate(job.get("status") or {})
         decision = self._decision(job, before, now)
+        if any(isinstance(action, Check) for action in decision.actions) and self._too_early(key, now):
+            return REFUSED_SECONDS
         if not self._write(job, before, decision):
             return AGAIN_SECONDS
         try:
@@ -140,6 +148,7 @@ class Reconciler:
 
     def _rejected(self, key: Key, rejected: Rejected) -> float | None:
         """Write into the job's status what the API server refused."""
+        self._refused[key] = self.now()
         job = self.caches.one(JOBS, key.namespace, key.name)
         if job is None:
             return None
@@ -149,6 +158,14 @@ class Reconciler:
             return AGAIN_SECONDS
         self.recorder.record(job, events.of_job(before, decision.status), now)
         return _seconds_until(decision.wake, now)
+
+    def _too_early(self, key: Key, now: datetime) -> bool:
+        """Return whether the API server has just refused this.
+
+        Its answers may differ each time, by a port or a count. Each is a new status, which wakes a look.
+        """
+        at = self._refused.get(key)
+        return at is not None and now - at < timedelta(seconds=REFUSED_SECONDS)
 
     def _write(self, job: Object, before: JobStatus, decision: Decision) -> bool:
         """Write the status. Return whether the job is as it was read."""
@@ -193,11 +210,15 @@ class Reconciler:
         queue = self.caches.one(QUEUES, key.namespace, key.name)
         if queue is None:
             self.recorder.forget(names.QUEUE_KIND, key.namespace, key.name)
+            self._refused.pop(key, None)
             return None
         kai, now = self.cluster.kai, self.now()
         seen = see_queue(self.caches, self.cluster.kube, queue, kai=kai)
-        if queues.needs_check(queue):
+        changed = queues.template_condition(queue) is None
+        if queues.needs_check(queue) and (changed or not self._too_early(key, now)):
             seen = replace(seen, template=self._check_template(queue))
+            if seen.template:
+                self._refused[key] = now
         decision = queues.desired(queue, seen, now, self.cluster_queue, kai=kai)
         if not self.cluster.write_status(queue, decision.status, acting=bool(decision.actions)):
             return AGAIN_SECONDS
@@ -247,6 +268,9 @@ class Reconciler:
         condition = Condition(type="Reconciled", status="False", reason=type(error).__name__, message=message)
         try:
             old = [Condition.model_validate(each) for each in status.get("conditions") or []]
+            before = condition_of(old, "Reconciled")
+            if before is not None and (before.status, before.reason) == ("False", condition.reason):
+                return  # a text that differs each time would wake the next look at once
             status["conditions"] = [
                 each.model_dump(by_alias=True, exclude_none=True)
                 for each in with_condition(old, condition, self.now())
@@ -279,7 +303,8 @@ def _whose(key: Key, found: Object) -> dict[str, object]:
 def _named(action: object) -> str:
     document = getattr(action, "document", None)
     if document is not None:
-        return f"create {document['kind']} {document['metadata']['name']}"
+        verb = "check" if isinstance(action, Check) else "create"
+        return f"{verb} {document['kind']} {document['metadata']['name']}"
     return (
         f"{type(action).__name__.lower()} {getattr(action, 'kind', '')} {getattr(action, 'name', '')}".strip()
     )

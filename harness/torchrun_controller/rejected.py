@@ -14,6 +14,8 @@ BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, TOO_LARGE, INVALID = 400, 401, 403, 413, 4
 TRANSIENT = (0, UNAUTHORIZED, 429, 503, 504)
 """Statuses that say nothing about the object: the request is repeated."""
 MAX_SENTENCE = 4000
+_NO_DRY_RUN = "does not support dry run"
+"""Of a webhook with side effects, registered before Kubernetes 1.22. It would be called at a real create."""
 _QUOTA = re.compile(r"exceeded quota: ")
 """Of the admission plugin ResourceQuota. Its status has no field that tells it from other refusals."""
 
@@ -29,6 +31,11 @@ class Rejected(Exception):
         self.final = _final(int(error.status or 0), body)
         """Whether the same object would be refused again, whatever else the cluster has."""
         super().__init__(f"the API server refuses {self.kind} {self.name}: {self.sentence}")
+
+    @property
+    def no_dry_run(self) -> bool:
+        """Return whether a webhook alone refuses the dry run, which says nothing about the object."""
+        return self.reason == "BadRequest" and self.sentence.endswith(_NO_DRY_RUN)
 
     @property
     def by_quota(self) -> bool:

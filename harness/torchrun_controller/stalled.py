@@ -30,6 +30,8 @@ PULL_SECRET = "FailedToRetrieveImagePullSecret"  # noqa: S105 - the reason of an
 WITHOUT_IMAGE = ("ErrImagePull", "ImagePullBackOff")
 SELECTOR = "type=Warning"
 OF_CLAIMS = "type!=Warning,involvedObject.kind=PersistentVolumeClaim"
+OF_PULLS = "type!=Warning,reason=Pulling"
+"""A pod that pulls its image has left behind what an older warning reports."""
 
 
 class Warnings:
@@ -46,7 +48,8 @@ class Warnings:
         with self._lock:
             at, found = self._kept.get(namespace, (None, []))
             if at is None or not timedelta(0) <= now - at < KEPT:
-                found = [*self.read(namespace, SELECTOR), *self.read(namespace, OF_CLAIMS)]
+                selected = [self.read(namespace, each) for each in (SELECTOR, OF_CLAIMS, OF_PULLS)]
+                found = sorted((event for each in selected for event in each), key=time_of)
                 self._kept = {ns: kept for ns, kept in self._kept.items() if now - kept[0] < KEPT}
                 self._kept[namespace] = (now, found)
             return found
@@ -114,13 +117,18 @@ def _of_jobset(seen: Seen, told: list[Object]) -> str:
 
 
 def _of_pods(pods: list[Object], told: list[Object]) -> str:
+    """Return the last Event of a pod that waits. One that is scheduled no longer waits for a node."""
     late = {
-        pod["metadata"]["name"] for pod in pods if (pod.get("status") or {}).get("phase") in (None, "Pending")
+        pod["metadata"]["name"]: pod
+        for pod in pods
+        if (pod.get("status") or {}).get("phase") in (None, "Pending")
     }
     for event in reversed(told):
-        of = event["involvedObject"]
-        if of.get("kind") == "Pod" and of.get("name") in late and event.get("reason") != PULL_SECRET:
-            return _text(event)
+        of, reason = event["involvedObject"], event.get("reason")
+        pod = late.get(str(of.get("name"))) if of.get("kind") == "Pod" else None
+        if pod is None or reason == PULL_SECRET or (reason == "FailedScheduling" and _scheduled(pod)):
+            continue
+        return _text(event)
     return ""
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import wrong_objects
 import yaml
 from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic.exceptions import DynamicApiError
@@ -219,6 +220,44 @@ def test_token_is_read_again(team: Team, controller: Controller) -> None:
     team.job("after", jobQueue="renewed")
     team.until("after", "Succeeded")
     assert team.holder() == holder
+
+
+def test_api_server_checks_pods(team: Team, controller: Controller) -> None:
+    """Contract: a queue is not Ready, and a job Failed or waiting, with the API server's sentence about its
+    pod. These are rows of docs/torchrun-wrong-objects.md; test_torchrun_wrong.py has all of them.
+    """
+    team.queue()
+    team.until_queue_ready("cpu")
+    cases = {case.case: case for of in wrong_objects.cases().values() for case in of}
+    said = {case: answer.says for case, answer in wrong_objects.answers().items()}
+    wrong_queues = ("text-as-grace-period", "misspelt-node-selector", "no-service-account")
+    wrong_jobs = ("job-equals-in-env", "queue-not-ready")
+    for case in wrong_queues:
+        team.queue(case, **cases[case].spec)
+    for case in wrong_jobs:
+        team.job(case, **cases[case].spec)
+
+    def done(found: dict[str, Object]) -> str | None:
+        messages = {case: condition(found.get(case, {}), "Ready").get("message", "") for case in wrong_queues}
+        wrong = [
+            each
+            for each in wrong_queues
+            if wrong_objects.normal(messages[each], team.namespace) != said[each]
+        ]
+        return f"{wrong}: {messages}" if wrong else None
+
+    team.kube.wait("answers", names.API, names.QUEUE_KIND, done, seconds=30, namespace=team.namespace)
+    for case in wrong_jobs:
+        team.until_status(
+            case,
+            said[case],
+            lambda job, case=case: (
+                wrong_objects.normal(str((job.get("status") or {}).get("message")), team.namespace)
+                == said[case]
+            ),
+            30,
+        )
+    assert not {found["metadata"]["name"] for found in team.jobsets()} & set(wrong_jobs)
 
 
 @pytest.mark.parametrize(

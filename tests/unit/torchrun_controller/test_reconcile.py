@@ -83,6 +83,7 @@ def test_job_that_goes_well_is_not_read_anew(api: Api) -> None:
         found.look()
     assert status(api)["phase"] == "Succeeded"
     assert api.reads == 0
+    assert api.checks == 1  # its pod, before anything is created
     posted = len([kind for kind, _ in api.objects if kind == "Event"])
     assert api.writes == posted + len(["Pending", "JobSet", "Running", "Succeeded"])
 

@@ -112,6 +112,7 @@ def test_a_refusal_that_may_pass_is_waited_for(refused: str, status: int, reason
     cluster.look()
     assert cluster.api.version == before  # the same refusal changes nothing
     cluster.api.refuse = lambda item: None
+    cluster.now += timedelta(seconds=5)
     cluster.look()
     cluster.look()
     assert cluster.api.there("JobSet") is not None
@@ -184,9 +185,31 @@ def test_a_refused_queue_is_not_ready_and_its_jobs_wait() -> None:
     assert ACCOUNT in cluster.status()["message"]
     assert cluster.api.there("JobSet") is None
     cluster.api.refuse = lambda item: None
+    cluster.now += timedelta(seconds=5)
     cluster.look(QUEUE)
     cluster.look()
     assert cluster.api.there("JobSet") is not None
+
+
+def test_answers_that_differ_each_time_are_no_loop() -> None:
+    """Contract: a refusal with another port or count in each answer is asked for every 5 s at most, although
+    each new status wakes the next look.
+    """
+    for key, status in ((None, queue()["status"]), (QUEUE, {})):
+        cluster, asked = Cluster(status=status), []
+
+        def refuse(item: Object, asked: list[str] = asked) -> None:
+            if item["kind"] == "Pod":
+                asked.append(item["kind"])
+                raise answer(500, "InternalError", f"read tcp 10.0.0.1:{len(asked)}: connection reset")
+
+        cluster.api.refuse = refuse
+        for _ in range(10):
+            cluster.look(key)
+        assert len(asked) == 1
+        cluster.now += timedelta(seconds=5)
+        cluster.look(key)
+        assert len(asked) == 2
 
 
 def test_a_used_up_quota_does_not_close_a_queue() -> None:
@@ -212,3 +235,13 @@ def test_a_storage_class_of_a_queue_has_to_be_there() -> None:
     cluster.now += timedelta(seconds=10)
     cluster.look(QUEUE)
     assert cluster.condition("PodTemplateValid", names.QUEUE_KIND, "cpu")["status"] == "True"
+
+
+def test_a_webhook_without_dry_runs_refuses_nothing() -> None:
+    """Contract: a webhook that cannot be asked in a dry run says nothing about a queue or a job."""
+    cluster = Cluster(status={})
+    text = 'admission webhook "old.example.com" does not support dry run'
+    cluster.api.refuse = refusing("Pod", answer(400, "BadRequest", text))
+    cluster.look(QUEUE)
+    cluster.look()
+    assert cluster.api.there("JobSet") is not None

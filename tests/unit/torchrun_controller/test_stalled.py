@@ -111,6 +111,20 @@ def test_old_events_and_those_of_others_explain_nothing() -> None:
     assert look(pods, others, claims=[BOUND]).status.message == "0 of 2 pods run: demo-node-0-1-x0: None: "
 
 
+def test_what_a_pod_has_left_behind_is_not_repeated() -> None:
+    """Contract: a pod on a node no longer waits for one, and a pod that pulls its image has its volumes."""
+    name = "demo-node-0-0-x0"
+    before = [
+        event("Pod", name, "FailedScheduling", "0/3 nodes"),
+        event("Pod", name, "FailedMount", NO_CONFIG),
+    ]
+    pods = [pending(), pending(1)]
+    assert look(pods, before[:1]).status.message == "0 of 2 pods run"
+    pulling = event("Pod", name, "Pulling", 'Pulling image "torch:1"', "2026-11-23T11:59:40Z")
+    message = look(pods, [*before, pulling]).status.message
+    assert message == f'0 of 2 pods run: Pod {name}: Pulling: Pulling image "torch:1"'
+
+
 def test_a_scheduler_that_does_not_report() -> None:
     """Contract: a pod on which no scheduler has reported for 30 s is said to wait for it, by its name."""
     pods = [
@@ -146,7 +160,7 @@ def test_jobs_of_a_namespace_share_the_events_that_are_read() -> None:
     found = Warnings(read)
     for seconds in (0, 1, 4):
         found.of("a", NOW + timedelta(seconds=seconds))
-    assert len(reads) == 2
+    assert len(reads) == 3
     found.of("b", NOW)
     found.of("a", NOW + timedelta(seconds=5))
-    assert len(reads) == 6
+    assert len(reads) == 9
