@@ -81,6 +81,8 @@ def test_best_fit_takes_what_is_free_now() -> None:
     assert made(None, best)["parallelism"] == 1
     assert made(Capacity([node("a")], []), best)["parallelism"] == 1
     assert made(Capacity([], []), best)["parallelism"] == 1
+    full = Capacity([node("a", 4), node("b", 4)], [pod("x", "a", 4), pod("y", "b", 4)])
+    assert made(full, best)["parallelism"] == 2  # no node would ever take all of it
     assert made(HALF, best, numNodes=4)["parallelism"] == 4
 
 
