@@ -154,9 +154,7 @@ def _dry_run(
 
     Without a cluster that answers it is printed unchecked, and stderr says so.
     """
-    import yaml
-
-    from harness.cli.torchrun_jobs import Jobs, cluster, namespace_of, refused_by_models
+    from harness.cli.torchrun_jobs import Jobs, cluster, namespace_of, refused_by_models, yaml_of
     from harness.core.kubernetes import reached
 
     if refusal := refused_by_models(spec):
@@ -177,7 +175,7 @@ def _dry_run(
         jobs.create(document, dry_run=True)
         if refusal := jobs.refusal(document):
             print(f"the job would not start: {refusal}", file=sys.stderr)
-    print(yaml.safe_dump(document, sort_keys=False), end="")
+    print(yaml_of(document), end="")
     return 0
 
 

@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
 from kubernetes.client.exceptions import ApiException
 from pydantic import ValidationError
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
@@ -236,6 +237,23 @@ def refused_by_models(spec: Object) -> str:
     except ValidationError as error:
         return first_error(error)
     return ""
+
+
+class _Quoting(yaml.SafeDumper):
+    """Quotes texts that kubectl's reader of YAML takes for numbers or booleans, such as 1e3 and y."""
+
+
+def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = None if re.match(r"[A-Za-z/][^\n]", text) or "\n" in text else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Quoting.add_representer(str, _quoted)
+
+
+def yaml_of(document: Object) -> str:
+    """Return an object as YAML that every reader reads the same."""
+    return yaml.dump(document, Dumper=_Quoting, sort_keys=False, allow_unicode=True)
 
 
 def table(jobs: Sequence[Object]) -> str:

@@ -7,7 +7,7 @@ here may not fit there: it is an answer for now, never a reservation.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from harness.core.kubernetes import Object, condition
@@ -16,6 +16,8 @@ from harness.torchrun_controller import names
 from harness.torchrun_controller.models import QueueSpec, Scheduling
 
 GPU = "nvidia.com/gpu"
+_ALL = Decimal(2**62)
+"""More than any node has."""
 MAX_NODES = 64
 """Splits into more pods are not looked for."""
 
@@ -135,6 +137,8 @@ def explained(
         )
     else:
         said += f"; no equal split of {pods * share} GPUs fits"
+        if best_fit(pods * share, [replace(node, cpus=_ALL, memory=_ALL) for node in free], queue, whole):
+            said += ", because the CPUs or the memory that its pods ask for are not free beside them"
     holders = capacity.holders([node.node for node in free])
     if holders:
         held = [f"{who} ({count})" for who, count in holders]

@@ -63,7 +63,9 @@ def resolve(
     def fits(gpus: int) -> int | None:
         if now is None or queue.distribution != "BestFit":
             return None
-        return best_fit(gpus, now.free(queue, spec.scheduling), queue, whole)
+        free = now.free(queue, spec.scheduling)
+        later = Capacity(now.nodes, []).free(queue, spec.scheduling)
+        return best_fit(gpus, free, queue, whole) or best_fit(gpus, later, queue, whole)
 
     plan = distribute(spec, whole, fits)
     distributed = Distributed.model_validate(_over(queue.distributed, spec.distributed))

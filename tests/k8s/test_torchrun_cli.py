@@ -72,7 +72,10 @@ class Command:
 
     def ends(self) -> tuple[int, str]:
         """Wait for its end. Return its exit code and all it said."""
-        code = self.process.wait(SECONDS)
+        try:
+            code = self.process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"did not end within {SECONDS:g} s, and said: {self._said}")
         self._reader.join(SECONDS)
         return code, self._said
 

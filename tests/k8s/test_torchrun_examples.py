@@ -58,7 +58,7 @@ def on_cpus(documents: list[Object], team: Team) -> list[Object]:
         spec = document.get("spec") or {}
         if document["kind"] == names.QUEUE_KIND:
             whole[document["metadata"]["name"]] = spec["nodeResources"].get("gpus", 0)
-            spec["nodeResources"] = {"cpus": "200m", "memory": "512Mi"}
+            spec["nodeResources"] = {"cpus": "400m", "memory": "1Gi"}
             spec["image"] = team.image
         elif document["kind"] == names.JOB_KIND and spec.get("numGPUs"):
             spec["numNodes"] = -(-spec.pop("numGPUs") // whole[spec["jobQueue"]])

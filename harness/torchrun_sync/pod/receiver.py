@@ -71,7 +71,7 @@ class Receiver:
             store=self.store.id,
             tree=current.get("tree", ""),
             generation=current.get("generation", 0),
-            started=self.control.wanted().get("generation", 0),
+            started=self.control.wanted().get("generation", 0) if self.store.ready() else 0,
             intact=self.store.intact(),
             supervised=self.control.supervised(),
             status=self.control.status(),
@@ -124,9 +124,11 @@ class Receiver:
         return _say("held", supervised=self.control.hold())
 
     def _switch(self, asked: dict[str, Any]) -> bytes:
-        now = self.store.switch(asked["tree"], asked["generation"], asked["ready"])
+        now = self.store.switch(asked["tree"], asked["generation"])
         self.control.be_patient(asked["patience"])
         self.control.start(asked["generation"], asked["tree"])
+        # An init container ends now, maybe before the answer is out. Who asks again must find all of it done.
+        self.store.say_ready(asked["ready"] or asked["tree"])
         return _say("switched", tree=now["tree"], generation=now["generation"])
 
     def _release(self, asked: dict[str, Any]) -> bytes:

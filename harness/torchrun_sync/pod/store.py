@@ -189,7 +189,7 @@ class Store:
                 shutil.copyfileobj(source, copy, PIECE)
         known[entry["sha256"]] = path
 
-    def switch(self, tree: str, generation: int, ready: str = "") -> dict[str, Any]:
+    def switch(self, tree: str, generation: int) -> dict[str, Any]:
         """Make the staged tree the current one, or give the current one this generation. Return it."""
         before = self.current()
         name = self._staged or self._built(tree) or before.get("name", "")
@@ -206,8 +206,15 @@ class Store:
             self._tidy({name, before.get("name", "")})
         self._staged = ""
         self._writer.unlock()
-        write_text(os.path.join(self.root, "ready"), ready or tree)
         return self.current()
+
+    def say_ready(self, text: str) -> None:
+        """Have an init container that waits for this text end, and this process with it: the last step."""
+        write_text(os.path.join(self.root, "ready"), text)
+
+    def ready(self) -> bool:
+        """Return whether an init container was told that its code is here."""
+        return os.path.exists(os.path.join(self.root, "ready"))
 
     def _show(self, name: str) -> None:
         """Have the names at the top of the tree in the mount, and no others that lead into a tree."""

@@ -166,7 +166,8 @@ def test_a_dry_run_without_a_cluster_prints_the_job_and_says_so(
 ) -> None:
     """Contract: exit code 0, YAML alone on stdout, and on stderr that no cluster has checked it."""
     monkeypatch.chdir(kubeconfig.parent)
-    words = ["--setup", "pip list", "--ttl", "0", "--priority", "high", "--suspend", "--env", "A=b"]
+    words = ["--setup", "pip list", "--ttl", "0", "--priority", "high", "--suspend"]
+    words += ["--env", "A=b", "--env", "LR=1e3", "--env", "Y=y", "--env", "T=true", "--env", "S=1:30"]
     with pytest.raises(SystemExit) as ended:
         main(
             [
@@ -183,13 +184,19 @@ def test_a_dry_run_without_a_cluster_prints_the_job_and_says_so(
         )
     said = capsys.readouterr()
     assert (ended.value.code, "was not checked by a cluster" in said.err) == (0, True), said.err
+    assert all(
+        f"value: {text}" in said.out.replace("'", '"') for text in ('"1e3"', '"y"', '"true"', '"1:30"')
+    )
     job = yaml.safe_load(said.out)
     assert "torchrun.ai/workspace" in job["metadata"]["annotations"]
     assert job["spec"] == {
         "jobQueue": "cpu",
         "command": "python x.py",
         "setupCommand": "pip list",
-        "env": [{"name": "A", "value": "b"}],
+        "env": [
+            {"name": name, "value": value}
+            for name, value in {"A": "b", "LR": "1e3", "Y": "y", "T": "true", "S": "1:30"}.items()
+        ],
         "scheduling": {"priorityClassName": "high"},
         "reliability": {"ttlSecondsAfterFinished": 0},
         "suspend": True,

@@ -81,6 +81,8 @@ def test_best_fit_takes_what_is_free_now() -> None:
     assert made(None, best)["parallelism"] == 1
     assert made(Capacity([node("a")], []), best)["parallelism"] == 1
     assert made(Capacity([], []), best)["parallelism"] == 1
+    full = Capacity([node("a", 4), node("b", 4)], [pod("x", "a", 4), pod("y", "b", 4)])
+    assert made(full, best)["parallelism"] == 2  # no node would ever take all of it
     assert made(HALF, best, numNodes=4)["parallelism"] == 4
 
 
@@ -119,6 +121,21 @@ def test_a_queued_job_says_what_is_free_what_fits_and_who_holds_the_rest() -> No
     assert "0 GPUs are free on this queue's nodes now; no equal split of 8 GPUs fits" in str(
         waits(one, nothing).status.message
     )
+
+
+def test_gpus_beside_which_no_cpu_is_free_are_told_apart() -> None:
+    """Contract: pods without GPUs can hold a node's CPUs, and then its GPUs are of no use."""
+    taken = pod("x", "a", 0)
+    taken["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "90"}}
+    one = job(numNodes=None, numGPUs=8, status={**CREATED, "numNodes": 1, "processesPerNode": 8})
+    seen = Seen(
+        jobset=JOBSET,
+        capacity=Capacity([node("a")], [taken]),
+        waits_in=queue(nodeResources={"gpus": 8, "cpus": 96}),
+    )
+    said = str(desired(one, seen, NOW).status.message)
+    assert "8 GPUs are free" in said
+    assert "the CPUs or the memory that its pods ask for are not free beside them" in said
 
 
 def test_a_job_that_waits_for_long_writes_seldom() -> None:
