@@ -36,6 +36,9 @@ def netcheck(
     keep_cluster: options.Keep = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
+    print_module: Annotated[
+        bool, typer.Option("--print-module", help="print netcheck as one Python file, and launch nothing")
+    ] = False,
     wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (600)")] = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -50,7 +53,15 @@ def netcheck(
     started in all at the same time. The job goes on, and no file is left there.
     Pods that do not run are named with their state. Exit code 0: all pairs are
     fine. 1: a cause is named. 2: something could not be seen.
+
+    --print-module prints one Python file to copy into an image, under any name:
+    its functions can be imported, and it runs as netcheck does.
     """
+    if print_module:
+        from harness.launch.netcheck_module import single_file
+
+        print(single_file(), end="")
+        return 0
     if bundle is not None:
         if any(given is not None for given in (nodes, image, pod)) or env:
             raise UsageError("--nodes, --image, --pod and --env are for a launch, and RUN has been launched")

@@ -118,7 +118,7 @@ class Finding:
     @property
     def advice(self) -> str:
         """What to do, or ""."""
-        return _ADVICE[self.step][self.cause] if self.cause else ""
+        return advice_of(self.cause) if self.cause else ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON knows it."""
@@ -129,6 +129,11 @@ class Finding:
         """Return it from `as_dict`."""
         fields = {name: data[name] for name in cls.__dataclass_fields__}
         return cls(**{**fields, "ranks": tuple(fields["ranks"])})
+
+
+def advice_of(cause: str) -> str:
+    """Return what to do about a cause. Raises KeyError when it is none of CAUSES."""
+    return _ADVICE[CAUSES[cause]][cause]
 
 
 def listed(ranks: Iterable[int]) -> str:

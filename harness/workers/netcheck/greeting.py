@@ -6,6 +6,7 @@ A message is 16 bytes (a mark of 8, a kind of 4, a length of 4) and a body.
 - FILL: bytes that fill packets; the answer says how many came.
 - REPT: what a rank has seen so far; the answer is the verdict, or null.
 - TELL: a verdict, or null; the answer is what the asked rank has seen so far.
+- PEER: nothing; the answer is the address of each rank that has reported, by rank.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Server:
     """Answers greetings until it is closed. `hello` is who it is; a `with` block closes it.
 
     `reported` takes what another rank has seen, and returns the verdict or None. `report` returns what this
-    rank has seen; `told` takes a verdict.
+    rank has seen; `told` takes a verdict; `peers` returns the addresses of ranks.
     """
 
     def __init__(
@@ -96,12 +97,13 @@ class Server:
         reported: Callable[[dict[str, Any]], Any] = lambda _: None,
         report: Callable[[], Any] = lambda: None,
         told: Callable[[dict[str, Any]], None] = lambda _: None,
+        peers: Callable[[], Any] = dict,
     ) -> None:
         """Listen on all addresses of both IP families. Raises OSError when the port is taken."""
         self.hello = hello
         self.heard: dict[str, tuple[Hello, str]] = {}
         """Who greeted, by instance, and from which address."""
-        self._reported, self._report, self._told = reported, report, told
+        self._reported, self._report, self._told, self._peers = reported, report, told, peers
         self._lock, self._answering = threading.Lock(), 0
         self._listening = _listen(port)
         self.port: int = self._listening.getsockname()[1]
@@ -166,6 +168,8 @@ class Server:
             if verdict is not None:
                 self._told(verdict)
             return json.dumps(self._report()).encode()
+        if kind == b"PEER":
+            return json.dumps(self._peers()).encode()
         raise ValueError(f"no such message: {kind!r}")
 
 
