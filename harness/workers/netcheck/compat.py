@@ -124,13 +124,22 @@ def launch_from_torch(**options: Any) -> None:
     what is wrong.
     """
     ready, timeout = _seconds(READY_TIMEOUT, 600), _seconds(DIST_TIMEOUT, 1800)
-    try:
-        import colossalai  # type: ignore[import-not-found]
-    except ImportError:
+    theirs = _theirs()
+    if theirs is None:
         launch(ready, timeout, options.get("backend"), bool(options.get("verbose", True)))
     else:
         wait_for_rank_0(ready)
-        colossalai.launch_from_torch(**options)
+        theirs(**options)
+
+
+def _theirs() -> Any:
+    """Return ColossalAI's own function, or None: its package may be a folder with this file alone."""
+    try:
+        import colossalai  # type: ignore[import-not-found]
+    except ImportError:
+        return None
+    found = getattr(colossalai, "launch_from_torch", None)
+    return None if found is launch_from_torch else found
 
 
 def _proved(result: Diagnosis, step: str) -> bool:

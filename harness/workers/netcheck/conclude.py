@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from . import bandwidth
 from .finding import (
     CAUSES,
     FAILED,
@@ -38,6 +39,7 @@ ABSENT = ("dns.no_record", "dns.negative_cached", "tcp.no_route", PENDING)
 _ALONE = {
     "pods": "whether every pod exists and runs is known to the API server alone",
     "service": "whether the Service selects the pods is known to the API server alone",
+    "bandwidth": "not asked for (--bandwidth)",
     "all-reduce": "not asked for (netcheck.self_test)",
 }
 
@@ -57,10 +59,17 @@ class Conclusion:
         return next((f.ranks for f in self.findings if f.status == FAILED), ())
 
 
-def conclude(reports: Sequence[Report], nodes: int, processes: int = 1, certain: bool = True) -> Conclusion:
+def conclude(
+    reports: Sequence[Report],
+    nodes: int,
+    processes: int = 1,
+    certain: bool = True,
+    measured: Mapping[bandwidth.Pair, bandwidth.Measured] | None = None,
+) -> Conclusion:
     """Name the cause over the reports of a job of `nodes` nodes, each with `processes` processes.
 
-    Unless `certain`, `nodes` is only how many came, and nobody is missing.
+    Unless `certain`, `nodes` is only how many came, and nobody is missing. `measured` is what each pair
+    carries, and None unless that was asked for.
     """
     at = {report.place: report for report in reports}
     cells = {
@@ -87,6 +96,10 @@ def conclude(reports: Sequence[Report], nodes: int, processes: int = 1, certain:
             r: (cell.offset, cell.rtt / 2) for (s, r), cell in cells.items() if s == 0 and cell.instance
         }
         found += compare({place: report.facts for place, report in at.items()}, offsets, processes)
+    if measured is not None:
+        machines = {place: str(report.facts.get("machine", "")) for place, report in at.items()}
+        asked = [unknown("bandwidth", "not measured: only when every pair is fine", at)]
+        found += bandwidth.judge(measured, machines) or (asked if nodes > 1 else [])
     found += _proved(cells, reports, nodes if certain else max(nodes, 2), found)
     findings = in_order(found)
     cause = next((finding.cause for finding in findings if finding.status == FAILED), None)

@@ -23,12 +23,14 @@ def diagnose(
     others: Sequence[Peer] = (),
     port: int | None = None,
     deadline: float = DEADLINE,
+    bandwidth: bool = False,
 ) -> Diagnosis:
     """Check everything that a pod can check, together with the other ranks, which do the same.
 
     `others`: all ranks in their order, this one too; found from the names of the pods where empty. `port`: of
     the greetings, MASTER_PORT + 1 unless given; each further process of a pod has the next one. `deadline`:
-    seconds. Raises ValueError when neither a number of ranks nor WORLD_SIZE is known.
+    seconds. `bandwidth`: also measure what each pair carries, in 30 s more at most. Raises ValueError when
+    neither a number of ranks nor WORLD_SIZE is known.
     """
     known = validate_environment(variables, nodes=nodes or len(others) or None)
     if known.nodes is None and not known.ok:
@@ -41,7 +43,8 @@ def diagnose(
         or [Peer(known.master_addr)]
     )
     own = port or port_after(known.master_port, 1 + known.local_rank)
-    with Member(known, known.nodes, listed, own, os.environ if variables is None else variables) as member:
+    given = os.environ if variables is None else variables
+    with Member(known, known.nodes, listed, own, given, bandwidth) as member:
         return member.run(deadline)
 
 

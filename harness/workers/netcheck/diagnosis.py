@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .finding import OUTSIDE, Finding
+from .finding import OUTSIDE, STEPS, Finding
 from .probe import Cell
 
 
@@ -34,7 +34,8 @@ class Diagnosis:
         if self.verdict == "ok":
             return []
         causes = [f"{f.cause}: {f.advice}" for f in self.findings if f.status == "failed"]
-        unknown = [f for f in self.findings if f.status == "unknown" and f.step not in OUTSIDE]
+        asked = {*STEPS} - {*OUTSIDE} | {"bandwidth"}
+        unknown = [f for f in self.findings if f.status == "unknown" and f.step in asked]
         doubts = [f"{f.step}: {f.text}" for f in unknown if f.step == "variables" or not causes]
         return list(dict.fromkeys([*causes, *doubts])) or ["Start netcheck in every pod at the same time."]
 

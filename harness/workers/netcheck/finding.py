@@ -21,12 +21,16 @@ STEPS = (
     "greeting",
     "matrix",
     "mtu",
+    "bandwidth",
     "surroundings",
     "all-reduce",
 )
 """Each step proves one thing. The first that failed names the cause."""
-OUTSIDE = ("pods", "service", "all-reduce")
-"""Steps that netcheck does not make by itself in a pod: two need the API server, one needs PyTorch."""
+OUTSIDE = ("pods", "service", "bandwidth", "all-reduce")
+"""Steps that netcheck does not make by itself in a pod.
+
+Two need the API server, one needs PyTorch, and one loads the network.
+"""
 
 _ADVICE = {
     "variables": {
@@ -80,6 +84,9 @@ _ADVICE = {
     },
     "mtu": {
         "mtu.black_hole": "Lower the MTU of the pods' interfaces, or let ICMP 'fragmentation needed' pass.",
+    },
+    "bandwidth": {
+        "tcp.slow": "Look at the interface, cable and rate limits of its node, or move the pod.",
     },
     "surroundings": {
         "clock.offset": "Let the node synchronise its clock.",
@@ -158,11 +165,16 @@ def unknown(step: str, text: str, ranks: Iterable[int] = ()) -> Finding:
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """Return failed, unknown or ok. Only what a pod cannot ask (OUTSIDE) may stay unknown in an ok."""
+    """Return failed, unknown or ok. Only what a pod cannot ask (OUTSIDE) may stay unknown in an ok.
+
+    A bandwidth that was asked for accuses the ranks of which it is not known.
+    """
     if any(finding.status == FAILED for finding in findings):
         return FAILED
     proved = {finding.step for finding in findings if finding.status == OK}
     doubtful = {finding.step for finding in findings if finding.status == UNKNOWN}
+    if any(f.step == "bandwidth" and f.status == UNKNOWN and f.ranks for f in findings):
+        return UNKNOWN
     inside = set(STEPS) - set(OUTSIDE)
     return OK if inside <= proved and not inside & doubtful else UNKNOWN
 

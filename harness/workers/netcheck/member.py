@@ -14,11 +14,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import interfaces
+from . import bandwidth, interfaces
 from .conclude import Conclusion, conclude
 from .diagnosis import Diagnosis
 from .finding import OK, Finding, failed, unknown
-from .greeting import Hello, Server, call
+from .greeting import PATIENCE, Hello, Server, call
 from .names import Configuration, Names
 from .peers import Peer
 from .probe import PENDING, Cell, FirstProbe, MasterProbe, Probe
@@ -57,7 +57,9 @@ class Member:
         listed: Sequence[Peer],
         port: int,
         variables: Mapping[str, str],
+        measure: bool = False,
     ) -> None:
+        self._measure = measure
         self._began = time.monotonic()
         self._known, self._certain = known, nodes is not None
         self._nodes = nodes or (known.node_rank or 0) + 1
@@ -82,7 +84,11 @@ class Member:
                 reported=self._reported,
                 report=self._said,
                 told=self._told,
-                peers=self._addresses,
+                handlers={
+                    b"PEER": lambda *_: self._addresses(),
+                    b"FLOW": bandwidth.take,
+                    b"MEAS": lambda _, body: bandwidth.measure(**json.loads(body)).as_dict(),
+                },
             )
         except OSError as error:
             self._own.append(
@@ -117,12 +123,13 @@ class Member:
             if place == 0:
                 self._collect()
                 if left <= 0 or self._settled():
-                    return self._finish()
+                    return self._finish(self._measured() if self._measure else {})
             else:
                 self._send()
                 if self._result is not None:
                     return self._result
-                if left <= -(GRACE if self._connected() else NO_GRACE):
+                more = 2 * bandwidth.BUDGET if self._measure else 0.0
+                if left <= -(GRACE + more if self._connected() else NO_GRACE):
                     return self._row_alone()
             time.sleep(pause)
             pause = min(0.25, pause * 1.3)
@@ -217,13 +224,41 @@ class Member:
             return False
         return all(c.outcome == OK or waited >= SETTLE.get(c.outcome, SETTLED) for c in cells)
 
-    def _finish(self) -> Diagnosis:
+    def _measured(self) -> dict[tuple[int, int], bandwidth.Measured]:
+        """Measure all pairs, where all are fine, and once more alone those that are slow."""
+        with self._lock:
+            reports = {report.place: report for report, _, _ in self._reports.values()}
+        there = {place: probe.cell.address for place, probe in list(self._probes.items())}
+        ranks = sorted(reports)
+        fine = all(cell.outcome == OK for report in reports.values() for cell in report.row.values())
+        if ranks != list(range(self._nodes)) or not set(ranks) <= {*there} or not fine:
+            return {}
+
+        def ask(pair: tuple[int, int], seconds: float) -> bandwidth.Measured:
+            sender, receiver = pair
+            port = self._probes[receiver].port
+            asked = {"address": there[receiver], "port": port, "seconds": seconds}
+            patience = 2 * seconds + 8 * PATIENCE
+            said = self._exchange(self._probes[sender], b"MEAS", asked, patience)
+            return bandwidth.Measured.of(said)
+
+        machines = {place: str(report.facts.get("machine", "")) for place, report in reports.items()}
+        return bandwidth.all_pairs(ranks, machines, ask)
+
+    def _finish(self, measured: Mapping[tuple[int, int], bandwidth.Measured]) -> Diagnosis:
         """Name the cause, and tell everybody who can be reached."""
         with self._lock:
             reports = [report for report, _, _ in self._reports.values()]
+        reports = [report.with_rates(measured) for report in reports]
         if not self._certain:
             self._nodes = max(self._nodes, 1 + max(report.place for report in reports))
-        concluded = conclude(reports, self._nodes, self._known.per_node or 1, self._certain)
+        concluded = conclude(
+            reports,
+            self._nodes,
+            self._known.per_node or 1,
+            self._certain,
+            measured if self._measure else None,
+        )
         result = self._diagnosis(concluded, reports, whole=True)
         with self._lock:
             self._result, self._informed = result, {self._hello.instance}
@@ -285,7 +320,7 @@ class Member:
         first = self._probes[0].cell.outcome in (OK, "mtu.black_hole")
         return first or any(hello.rank == 0 and self._mine(hello) for hello, _ in list(heard))
 
-    def _exchange(self, probe: Probe, kind: bytes, data: Any) -> Any:
+    def _exchange(self, probe: Probe, kind: bytes, data: Any, seconds: float = PATIENCE) -> Any:
         reached = connect(
             probe.cell.address, probe.port, 1.0, segment=536
         )  # passes where full packets do not
@@ -293,7 +328,7 @@ class Member:
             return None
         with reached.connection as connection:
             try:
-                return json.loads(call(connection, kind, json.dumps(data).encode(), 2.0)[1])
+                return json.loads(call(connection, kind, json.dumps(data).encode(), seconds)[1])
             except (OSError, ValueError):
                 return None
 

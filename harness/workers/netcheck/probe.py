@@ -30,6 +30,7 @@ class Cell:
     """What one rank saw of another: ok, pending, or a cause; who answered, and from where.
 
     `rtt` and `offset` in seconds as in greeting.py, `rate` in bytes per second, `at` seconds after the start.
+    With --bandwidth, `bandwidth` in bytes per second and the percentiles of round trips in seconds.
     """
 
     outcome: str
@@ -43,6 +44,9 @@ class Cell:
     offset: float = 0.0
     rate: float = 0.0
     at: float = 0.0
+    bandwidth: float = 0.0
+    p50: float = 0.0
+    p99: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
