@@ -25,6 +25,9 @@ def netcheck(
     image: Annotated[
         str | None, typer.Option(help="any image with a shell and Python 3.9 or later (the worker image)")
     ] = None,
+    bandwidth: Annotated[
+        bool, typer.Option("--bandwidth", help="measure MB/s and latency of each pair, in 30 s more at most")
+    ] = False,
     pod: options.Pod = None,
     env: options.Env = None,
     cluster_name: options.ClusterName = None,
@@ -36,6 +39,9 @@ def netcheck(
     keep_cluster: options.Keep = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
+    print_module: Annotated[
+        bool, typer.Option("--print-module", help="print netcheck as one Python file, and launch nothing")
+    ] = False,
     wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (600)")] = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -44,16 +50,28 @@ def netcheck(
 
     Launches an Indexed Job with a headless Service. Each pod tries every other
     one. Prints the matrix of all pairs, and the cause when a pair fails. Exit
-    code, bundle and report are those of `harness run`.
+    code, bundle and report are those of `harness run`. With --bandwidth, a link
+    or a node that is five times slower than the others is a cause.
 
     With RUN, netcheck is brought into every running pod of that launch, and
     started in all at the same time. The job goes on, and no file is left there.
     Pods that do not run are named with their state. Exit code 0: all pairs are
     fine. 1: a cause is named. 2: something could not be seen.
+
+    --print-module prints one Python file to copy into an image, under any name:
+    its functions can be imported, and it runs as netcheck does.
     """
+    if print_module:
+        from harness.launch.netcheck_module import single_file
+
+        print(single_file(), end="")
+        return 0
     if bundle is not None:
-        if any(given is not None for given in (nodes, image, pod)) or env:
-            raise UsageError("--nodes, --image, --pod and --env are for a launch, and RUN has been launched")
+        if any(given is not None for given in (nodes, image, pod)) or env or bandwidth:
+            wrong = (
+                "--nodes, --image, --bandwidth, --pod and --env are for a launch, and RUN has been launched"
+            )
+            raise UsageError(wrong)
         return _inside(bundle, rank, runs_dir, quiet, as_json)
     if rank is not None:
         raise UsageError("--rank looks inside a running job: name it", hint="harness netcheck runs/latest")
@@ -74,7 +92,7 @@ def netcheck(
         context=context,
         pod=pod,
     )
-    workload = pod_options(settings, env).applied(job(nodes or 4, image))
+    workload = pod_options(settings, env).applied(job(nodes or 4, image, bandwidth))
     with watching(quiet) as (tell, listener):
         outcome = running.run(workload, run_context(settings, tell), listener)
     return show_verdict(outcome.verdict, outcome.bundle, as_json)

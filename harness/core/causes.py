@@ -131,6 +131,7 @@ CauseId = Literal[
     "peer.other_rank",
     "peer.other_size",
     "mtu.black_hole",
+    "tcp.slow",
     "clock.offset",
     "versions.python",
     "versions.torch",

@@ -21,6 +21,12 @@ class NetcheckCell(Record):
     """Seconds of a greeting and its answer."""
     rate: float = 0.0
     """Bytes per second of the 256 KiB that fill the packets."""
+    bandwidth: float = 0.0
+    """Bytes per second of one TCP stream; 0 unless it was measured (--bandwidth)."""
+    p50: float = 0.0
+    """Median of its round trips, in seconds."""
+    p99: float = 0.0
+    """99th percentile of its round trips, in seconds."""
 
 
 class NetcheckStep(Record):

@@ -19,12 +19,16 @@ class NetcheckJob(IndexedJobWorkload):
     purpose: ClassVar[Purpose] = "netcheck"
 
 
-def job(nodes: int, image: str | None = None) -> NetcheckJob:
-    """Return the Job of files/netcheck.yaml with `nodes` pods. `image`: the worker image unless given."""
+def job(nodes: int, image: str | None = None, bandwidth: bool = False) -> NetcheckJob:
+    """Return the Job of files/netcheck.yaml with `nodes` pods. `image`: the worker image unless given.
+
+    `bandwidth`: netcheck measures what each pair carries, too.
+    """
     service, document = yaml.safe_load_all(_SOURCE.read_text())
     spec = document["spec"]
     spec["completions"] = spec["parallelism"] = spec["maxFailedIndexes"] = nodes
     container = spec["template"]["spec"]["containers"][0]
     container["image"] = image or container["image"]
+    container["command"] += ["--bandwidth"] * bandwidth
     container["env"] += [{"name": name, "value": str(nodes)} for name in ("NNODES", "WORLD_SIZE")]
     return NetcheckJob(document, (service,), str(_SOURCE))

@@ -9,6 +9,7 @@ from harness.evidence.reader import Bundle
 from harness.judge.case import Case
 from harness.judge.netcheck import best, said, steps
 from harness.report import markdown
+from harness.workers.netcheck.bandwidth import megabytes
 from harness.workers.netcheck.show import MOST, word
 
 
@@ -77,6 +78,9 @@ def _square(cell: NetcheckCell | None) -> Square:
     if cell is None or cell.outcome == "pending":
         return Square("?", "idle", cell.text if cell else "not tried")
     if cell.outcome == "ok":
+        if cell.bandwidth:
+            trips = f"round trips p50 {cell.p50 * 1000:.2f} ms, p99 {cell.p99 * 1000:.2f} ms"
+            return Square(megabytes(cell.bandwidth), "good", f"{cell.address}: {trips}")
         rate = f", {cell.rate / 1e6:.0f} MB/s" if cell.rate else ""
         return Square("ok", "good", f"{cell.address}: {cell.rtt * 1000:.1f} ms{rate}")
     return Square(word(cell.outcome), "bad", f"{cell.outcome}: {cell.host}: {cell.text}")

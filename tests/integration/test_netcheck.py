@@ -44,6 +44,8 @@ def play(
 
 
 FOUR = {"NNODES": "4", "WORLD_SIZE": "4"}
+SERVICE = "master.team.svc.cluster.local"
+"""As in ColossalAI's guide: rank 0 has a Service of its own."""
 
 
 def together(started: Iterable[subprocess.Popen[str]]) -> None:
@@ -101,11 +103,11 @@ def record(rank: int, *addresses: str) -> Callable[[World], None]:
     return change
 
 
-def alias(rank: int) -> Callable[[World], None]:
-    """Let the Service of rank 0 lead to this rank."""
+def alias(*ranks: int) -> Callable[[World], None]:
+    """Let the Service of rank 0 lead to these ranks."""
 
     def change(pods: World) -> None:
-        records = {**pods.zone.records, "master.team.svc.cluster.local.": [pods.address(rank)]}
+        records = {**pods.zone.records, f"{SERVICE}.": [pods.address(rank) for rank in ranks]}
         pods.serve(replace(pods.zone, records=records))
 
     return change
@@ -277,6 +279,41 @@ def test_without_a_run_id(pods: World) -> None:
     assert doubtful == ["pods", "service", "greeting", "all-reduce"]
 
 
+def guide(**changed: str) -> dict[str, Any]:
+    """Options of a rank with the variables of ColossalAI's guide: no NNODES, and pods without names."""
+    known = {"MASTER_ADDR": SERVICE, "WORLD_SIZE": "32", "NNODES": "-", **changed}
+    return {"variables": known, "setup": "echo '127.0.0.1 localhost' >/etc/hosts"}
+
+
+def test_the_variables_of_the_guide_are_enough(pods: World) -> None:
+    """Contract: WORLD_SIZE gives the number of nodes, and ranks without names learn addresses."""
+    alias(0)(pods)
+    results = play(pods, all=guide(NPROC_PER_NODE="8"))
+    assert [(one["verdict"], one["nodes"]) for one in results.values()] == [("ok", 4)] * 4, results[0]
+    proved = {finding["step"]: finding["text"] for finding in results[3]["findings"]}
+    assert proved["mtu"] == "12 of 12 pairs"
+
+
+@pytest.mark.nightly
+def test_an_unknown_number_of_nodes_is_never_ok(pods: World) -> None:
+    """Contract: all that came are checked against each other, and the verdict says what is not known."""
+    alias(0)(pods)
+    results = play(pods, deadline=15, all=guide())
+    for result in results.values():
+        assert (result["verdict"], result["nodes"], result["missing"]) == ("unknown", 4, []), result
+        assert result["recommendations"] == [
+            "variables: WORLD_SIZE=32 is not checked: nothing says how many nodes there are: set NNODES, or "
+            "pass --nodes"
+        ]
+        assert {cell["outcome"] for row in result["rows"].values() for cell in row.values()} == {"ok"}
+
+
+def test_an_unknown_number_of_nodes_and_no_way_to_rank_0(pods: World) -> None:
+    """Contract: the missing record is the cause, and nobody is called missing."""
+    for result in play(pods, **WAIT, all=guide()).values():
+        assert (result["verdict"], result["cause"], result["missing"]) == ("failed", "dns.no_record", [])
+
+
 def test_ip_version_6_alone_and_another_interface(tmp_path: Path) -> None:
     """Contract: no name of an interface and no IP version is taken for granted."""
     with world(tmp_path, interface="net1", versions=(6,)) as pods:
@@ -307,8 +344,7 @@ class Case:
 
 
 SHORT = {"variables": {"MASTER_ADDR": "job-0.pods"}}
-NAMED = {"variables": {"MASTER_ADDR": "master.team.svc.cluster.local"}}
-"""As in ColossalAI's guide: rank 0 has a Service of its own."""
+NAMED = {"variables": {"MASTER_ADDR": SERVICE}}
 SYN = "-p tcp --syn"
 CASES = [
     Case("world-size", "variables.world_size", [3], play=variables(3, WORLD_SIZE="6", NPROC_PER_NODE="1")),
@@ -327,6 +363,9 @@ CASES = [
     ),
     Case(
         "service-selects-another", "peer.other_rank", [0], alias(2), {"all": NAMED}, text="rank 2 of this run"
+    ),
+    Case(
+        "service-selects-all", "peer.other_rank", [0], alias(0, 1, 2, 3), {"all": NAMED}, text="of this run"
     ),
     Case("never-came", "peer.never_came", [3], record(3), {**WAIT, "without": (3,)}, missing=[3]),
     Case("negative-cache", "dns.negative_cached", [2], too_early("type"), WAIT, text="s more"),

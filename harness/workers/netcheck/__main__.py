@@ -53,6 +53,11 @@ def parser() -> argparse.ArgumentParser:
         default=DEADLINE,
         help=f"seconds for all ranks to come and be heard (default: {DEADLINE:.0f})",
     )
+    made.add_argument(
+        "--bandwidth",
+        action="store_true",
+        help="measure MB/s and latency of each pair, in 30 s more at most: in every rank, or in none",
+    )
     return made
 
 
@@ -66,7 +71,11 @@ def main(arguments: list[str] | None = None) -> int:
         made.error("--deadline is from 0 to 86400 seconds")
     try:
         result = diagnose(
-            nodes=options.nodes, others=options.peers, port=options.port, deadline=options.deadline
+            nodes=options.nodes,
+            others=options.peers,
+            port=options.port,
+            deadline=options.deadline,
+            bandwidth=options.bandwidth,
         )
     except ValueError as error:
         made.error(str(error))

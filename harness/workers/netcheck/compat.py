@@ -11,16 +11,24 @@ import sys
 from typing import Any
 
 from . import show
-from .allreduce import self_test
-from .diagnose import diagnose
+from .diagnose import alone, diagnose
 from .diagnosis import Diagnosis
 from .finding import FAILED, OK
 from .interfaces import setup_networking
+from .launch import launch, wait_for_rank_0
 from .names import Configuration, Names
 from .variables import validate_environment
 from .waiting import Waited, wait_for_master
 
 DIST_TIMEOUT, READY_TIMEOUT = "COLOSSALAI_DIST_TIMEOUT", "COLOSSALAI_MASTER_READY_TIMEOUT"
+MAX_SECONDS = 1e6
+ENTRIES = {
+    "environment_variables": "variables",
+    "network_connectivity": "interface",
+    "dns_resolution": "dns",
+    "port_availability": "tcp",
+}
+"""The guide's names of the steps that it checks."""
 VARIABLES = (
     *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK", "RDZV_ID", "JOB_ID"),
     *(
@@ -35,14 +43,20 @@ VARIABLES = (
 
 
 def validate_k8s_environment() -> dict[str, str]:
-    """Return the variables of the job that are set. Raises RuntimeError that says what is wrong."""
-    wrong = [finding for finding in validate_environment().findings if finding.status == FAILED]
-    if wrong:
+    """Return the variables of the job that are set. Raises RuntimeError that says what is wrong.
+
+    What cannot be checked, because nothing says it, is a line on stderr.
+    """
+    findings = validate_environment().findings
+    if wrong := [finding for finding in findings if finding.status == FAILED]:
         raise RuntimeError(
             "\n".join(f"{finding.cause}: {finding.text}. {finding.advice}" for finding in wrong)
         )
     for name in (DIST_TIMEOUT, READY_TIMEOUT):
         _seconds(name, 0)
+    for finding in findings:
+        if finding.status != OK:
+            print(f"netcheck: {finding.text}", file=sys.stderr)
     return {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
 
@@ -73,37 +87,59 @@ def wait_for_master_ready(
     return wait_for_master(master_addr, master_port, deadline=seconds, greeting=False)
 
 
-def diagnose_distributed_issues() -> dict[str, Any]:
-    """Diagnose, and return what the original returned, its recommendations, and the whole as `netcheck`.
+class Issues(dict[str, Any]):
+    """What the guide's table prints: True for each check that is proved, and the recommendations.
 
-    An entry is true when it is proved, and false when it failed or is unknown.
+    `diagnosis` is the whole, with the matrix of all pairs.
     """
-    result = diagnose(deadline=min(_seconds(READY_TIMEOUT, 600), 60))
+
+    diagnosis: Diagnosis
+
+
+def diagnose_distributed_issues() -> Issues:
+    """Diagnose together with the other ranks, and return what the guide's function returned.
+
+    An entry is True when it is proved, and False when it failed or is unknown. `netcheck` is True when all is
+    proved. Then there are no recommendations, and else there is one at least.
+    """
+    known = validate_environment()
+    try:
+        result = diagnose(deadline=min(_seconds(READY_TIMEOUT, 600), 60))
+    except ValueError:
+        result = alone(known)
     if os.environ.get("DEBUG_DISTRIBUTED", "0") == "1":
         print(show.text(result), file=sys.stderr)
-    return {
-        "environment_variables": _proved(result, "variables"),
-        "network_connectivity": _proved(result, "interface"),
-        "dns_resolution": _proved(result, "dns"),
-        "port_availability": _proved(result, "tcp"),
-        "recommendations": result.recommendations,
-        "netcheck": result.as_dict(),
-    }
+    found = Issues({name: _proved(result, step) for name, step in ENTRIES.items()})
+    found["netcheck"] = result.verdict == OK
+    found["recommendations"] = result.recommendations
+    found.diagnosis = result
+    return found
 
 
 def launch_from_torch(**options: Any) -> None:
-    """Start the process group as ColossalAI does, where it is installed; else check one by an all-reduce.
+    """Start the process group: as ColossalAI does, where it is installed, else by PyTorch alone.
 
-    Raises RuntimeError when that fails or proves nothing.
+    Rank 0 is waited for first, for COLOSSALAI_MASTER_READY_TIMEOUT seconds. Without ColossalAI all ranks are,
+    `backend` and `verbose` count, and an all-reduce proves the process group. Raises RuntimeError that says
+    what is wrong.
     """
+    ready, timeout = _seconds(READY_TIMEOUT, 600), _seconds(DIST_TIMEOUT, 1800)
+    theirs = _theirs()
+    if theirs is None:
+        launch(ready, timeout, options.get("backend"), bool(options.get("verbose", True)))
+    else:
+        wait_for_rank_0(ready)
+        theirs(**options)
+
+
+def _theirs() -> Any:
+    """Return ColossalAI's own function, or None: its package may be a folder with this file alone."""
     try:
         import colossalai  # type: ignore[import-not-found]
     except ImportError:
-        done = self_test(_seconds(DIST_TIMEOUT, 1800))
-        if done.status != OK:
-            raise RuntimeError(f"{done.cause or 'unknown'}: {done.text}") from None
-    else:
-        colossalai.launch_from_torch(**options)
+        return None
+    found = getattr(colossalai, "launch_from_torch", None)
+    return None if found is launch_from_torch else found
 
 
 def _proved(result: Diagnosis, step: str) -> bool:
@@ -114,6 +150,9 @@ def _proved(result: Diagnosis, step: str) -> bool:
 def _seconds(name: str, default: float) -> float:
     given = os.environ.get(name, "")
     try:
-        return float(given) if given else float(default)
+        seconds = float(given) if given else float(default)
     except ValueError:
-        raise RuntimeError(f"{name}={given!r} is no number of seconds") from None
+        seconds = -1.0
+    if not 0 <= seconds < MAX_SECONDS:
+        raise RuntimeError(f"{name}={given!r} is no number of seconds from 0 to {MAX_SECONDS:.0f}")
+    return seconds

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from . import bandwidth
 from .finding import (
     CAUSES,
     FAILED,
@@ -38,6 +39,7 @@ ABSENT = ("dns.no_record", "dns.negative_cached", "tcp.no_route", PENDING)
 _ALONE = {
     "pods": "whether every pod exists and runs is known to the API server alone",
     "service": "whether the Service selects the pods is known to the API server alone",
+    "bandwidth": "not asked for (--bandwidth)",
     "all-reduce": "not asked for (netcheck.self_test)",
 }
 
@@ -57,8 +59,18 @@ class Conclusion:
         return next((f.ranks for f in self.findings if f.status == FAILED), ())
 
 
-def conclude(reports: Sequence[Report], nodes: int, processes: int = 1) -> Conclusion:
-    """Name the cause over the reports of a job of `nodes` nodes, each with `processes` processes."""
+def conclude(
+    reports: Sequence[Report],
+    nodes: int,
+    processes: int = 1,
+    certain: bool = True,
+    measured: Mapping[bandwidth.Pair, bandwidth.Measured] | None = None,
+) -> Conclusion:
+    """Name the cause over the reports of a job of `nodes` nodes, each with `processes` processes.
+
+    Unless `certain`, `nodes` is only how many came, and nobody is missing. `measured` is what each pair
+    carries, and None unless that was asked for.
+    """
     at = {report.place: report for report in reports}
     cells = {
         (sender, receiver): _aged(cell, receiver, at)
@@ -67,11 +79,13 @@ def conclude(reports: Sequence[Report], nodes: int, processes: int = 1) -> Concl
         if receiver != sender and receiver < nodes
     }
     greeted = {receiver for (_, receiver), cell in cells.items() if _past(cell, "greeting")}
-    missing = tuple(rank for rank in range(nodes) if rank not in at and rank not in greeted)
+    tried = {receiver for _, receiver in cells} | (set(range(nodes)) if 0 in at else set())
+    absent = tried - {*at, *greeted} - ({0} if _by_service(reports) else set())
+    missing = tuple(sorted(absent)) if certain else ()
     found = [*_own(reports), *_places(reports, cells)]
     found += _bad(cells, missing, alone=len(reports) == 1)
     found += _master(reports)
-    if unrecorded := _unrecorded(reports, missing):
+    if unrecorded := _unrecorded(reports, missing, certain):
         found.append(unrecorded)
     else:
         found += [
@@ -82,7 +96,11 @@ def conclude(reports: Sequence[Report], nodes: int, processes: int = 1) -> Concl
             r: (cell.offset, cell.rtt / 2) for (s, r), cell in cells.items() if s == 0 and cell.instance
         }
         found += compare({place: report.facts for place, report in at.items()}, offsets, processes)
-    found += _proved(cells, reports, nodes, found)
+    if measured is not None:
+        machines = {place: str(report.facts.get("machine", "")) for place, report in at.items()}
+        asked = [unknown("bandwidth", "not measured: only when every pair is fine", at)]
+        found += bandwidth.judge(measured, machines) or (asked if nodes > 1 else [])
+    found += _proved(cells, reports, nodes if certain else max(nodes, 2), found)
     findings = in_order(found)
     cause = next((finding.cause for finding in findings if finding.status == FAILED), None)
     return Conclusion(verdict(findings), cause, missing, tuple(findings))
@@ -209,13 +227,21 @@ def _placed(
     return failed(cause, f"{words[kind]}; {cell.host}: {cell.text}", accused, kind, cell.at)
 
 
-def _unrecorded(reports: Sequence[Report], missing: Sequence[int]) -> Finding | None:
+def _by_service(reports: Sequence[Report]) -> bool:
+    """Whether all that is known is what one rank saw of rank 0, at a name that is not known as a pod's.
+
+    Such a name leads nowhere when rank 0 is not there, and as well when its Service does not select it.
+    """
+    return len(reports) == 1 and reports[0].place != 0 and set(reports[0].row) == {0}
+
+
+def _unrecorded(reports: Sequence[Report], missing: Sequence[int], certain: bool) -> Finding | None:
     """Return that no name of the job has a record, not even that of a rank which is there and asks.
 
     That others have none then says nothing of whether they came.
     """
     own = [report.row.get(report.place) for report in reports]
-    if not missing or not all(cell and cell.outcome == "dns.no_record" for cell in own):
+    if (certain and not missing) or not all(cell and cell.outcome == "dns.no_record" for cell in own):
         return None
     there = [report.place for report in reports]
     said = f"no name of the job has a record, not even that of {listed(there)}, where this was asked"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .finding import Finding
+from .finding import OUTSIDE, STEPS, Finding
 from .probe import Cell
 
 
@@ -30,8 +30,14 @@ class Diagnosis:
 
     @property
     def recommendations(self) -> list[str]:
-        """What to do, the first cause first."""
-        return list(dict.fromkeys(f"{f.cause}: {f.advice}" for f in self.findings if f.status == "failed"))
+        """What to do, the first cause first. Empty when the verdict is ok, and never else."""
+        if self.verdict == "ok":
+            return []
+        causes = [f"{f.cause}: {f.advice}" for f in self.findings if f.status == "failed"]
+        asked = {*STEPS} - {*OUTSIDE} | {"bandwidth"}
+        unknown = [f for f in self.findings if f.status == "unknown" and f.step in asked]
+        doubts = [f"{f.step}: {f.text}" for f in unknown if f.step == "variables" or not causes]
+        return list(dict.fromkeys([*causes, *doubts])) or ["Start netcheck in every pod at the same time."]
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON knows it."""

@@ -21,12 +21,16 @@ STEPS = (
     "greeting",
     "matrix",
     "mtu",
+    "bandwidth",
     "surroundings",
     "all-reduce",
 )
 """Each step proves one thing. The first that failed names the cause."""
-OUTSIDE = ("pods", "service", "all-reduce")
-"""Steps that netcheck does not make by itself in a pod: two need the API server, one needs PyTorch."""
+OUTSIDE = ("pods", "service", "bandwidth", "all-reduce")
+"""Steps that netcheck does not make by itself in a pod.
+
+Two need the API server, one needs PyTorch, and one loads the network.
+"""
 
 _ADVICE = {
     "variables": {
@@ -81,6 +85,9 @@ _ADVICE = {
     "mtu": {
         "mtu.black_hole": "Lower the MTU of the pods' interfaces, or let ICMP 'fragmentation needed' pass.",
     },
+    "bandwidth": {
+        "tcp.slow": "Look at the interface, cable and rate limits of its node, or move the pod.",
+    },
     "surroundings": {
         "clock.offset": "Let the node synchronise its clock.",
         "versions.python": "Run the same image in every pod.",
@@ -118,7 +125,7 @@ class Finding:
     @property
     def advice(self) -> str:
         """What to do, or ""."""
-        return _ADVICE[self.step][self.cause] if self.cause else ""
+        return advice_of(self.cause) if self.cause else ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON knows it."""
@@ -129,6 +136,11 @@ class Finding:
         """Return it from `as_dict`."""
         fields = {name: data[name] for name in cls.__dataclass_fields__}
         return cls(**{**fields, "ranks": tuple(fields["ranks"])})
+
+
+def advice_of(cause: str) -> str:
+    """Return what to do about a cause. Raises KeyError when it is none of CAUSES."""
+    return _ADVICE[CAUSES[cause]][cause]
 
 
 def listed(ranks: Iterable[int]) -> str:
@@ -153,11 +165,16 @@ def unknown(step: str, text: str, ranks: Iterable[int] = ()) -> Finding:
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """Return failed, unknown or ok. Only what a pod cannot ask (OUTSIDE) may stay unknown in an ok."""
+    """Return failed, unknown or ok. Only what a pod cannot ask (OUTSIDE) may stay unknown in an ok.
+
+    A bandwidth that was asked for accuses the ranks of which it is not known.
+    """
     if any(finding.status == FAILED for finding in findings):
         return FAILED
     proved = {finding.step for finding in findings if finding.status == OK}
     doubtful = {finding.step for finding in findings if finding.status == UNKNOWN}
+    if any(f.step == "bandwidth" and f.status == UNKNOWN and f.ranks for f in findings):
+        return UNKNOWN
     inside = set(STEPS) - set(OUTSIDE)
     return OK if inside <= proved and not inside & doubtful else UNKNOWN
 

@@ -6,6 +6,8 @@ A message is 16 bytes (a mark of 8, a kind of 4, a length of 4) and a body.
 - FILL: bytes that fill packets; the answer says how many came.
 - REPT: what a rank has seen so far; the answer is the verdict, or null.
 - TELL: a verdict, or null; the answer is what the asked rank has seen so far.
+- PING: nothing; the answer is nothing.
+- Others have a handler of the server's owner, which gives the answer.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -77,15 +79,29 @@ def call(connection: socket.socket, kind: bytes, body: bytes, seconds: float) ->
     """Send one message and return the answer. Raises OSError, and ValueError when it is no such message."""
     ends = time.monotonic() + seconds
     connection.settimeout(seconds)
-    connection.sendall(_HEADER.pack(MARK, kind, len(body)) + body)
-    return _receive(connection, ends)
+    connection.sendall(header(kind, len(body)) + body)
+    return receive(connection, ends)
+
+
+def header(kind: bytes, length: int) -> bytes:
+    """Return the first 16 bytes of a message whose body has `length` bytes."""
+    return _HEADER.pack(MARK, kind, length)
+
+
+def receive(connection: socket.socket, ends: float) -> tuple[bytes, bytes]:
+    """Return the kind and body of one message, until `ends` by the monotonic clock. Raises as `call`."""
+    mark, kind, length = _HEADER.unpack(_exactly(connection, _HEADER.size, ends, MARK))
+    if mark != MARK or length > _MOST:
+        raise ValueError(f"it says {mark!r}")
+    return kind, _exactly(connection, length, ends)
 
 
 class Server:
     """Answers greetings until it is closed. `hello` is who it is; a `with` block closes it.
 
     `reported` takes what another rank has seen, and returns the verdict or None. `report` returns what this
-    rank has seen; `told` takes a verdict.
+    rank has seen; `told` takes a verdict. `handlers` answer the messages of other kinds, with what JSON
+    knows; they are given the connection and the body.
     """
 
     def __init__(
@@ -96,12 +112,14 @@ class Server:
         reported: Callable[[dict[str, Any]], Any] = lambda _: None,
         report: Callable[[], Any] = lambda: None,
         told: Callable[[dict[str, Any]], None] = lambda _: None,
+        handlers: Mapping[bytes, Callable[[socket.socket, bytes], Any]] | None = None,
     ) -> None:
         """Listen on all addresses of both IP families. Raises OSError when the port is taken."""
         self.hello = hello
         self.heard: dict[str, tuple[Hello, str]] = {}
         """Who greeted, by instance, and from which address."""
         self._reported, self._report, self._told = reported, report, told
+        self._handlers = handlers or {}
         self._lock, self._answering = threading.Lock(), 0
         self._listening = _listen(port)
         self.port: int = self._listening.getsockname()[1]
@@ -135,10 +153,10 @@ class Server:
         with connection:
             try:
                 while True:
-                    kind, body = _receive(connection, time.monotonic() + 30)
+                    kind, body = receive(connection, time.monotonic() + 30)
                     with self._busy():
-                        answer = self._answer(kind, body, address.replace("::ffff:", ""))
-                        connection.sendall(_HEADER.pack(MARK, kind, len(answer)) + answer)
+                        answer = self._answer(connection, kind, body, address.replace("::ffff:", ""))
+                        connection.sendall(header(kind, len(answer)) + answer)
             except (OSError, ValueError, TypeError, KeyError):
                 return  # gone, or no netcheck: nothing is owed to it
 
@@ -152,7 +170,7 @@ class Server:
             with self._lock:
                 self._answering -= 1
 
-    def _answer(self, kind: bytes, body: bytes, address: str) -> bytes:
+    def _answer(self, connection: socket.socket, kind: bytes, body: bytes, address: str) -> bytes:
         if kind == b"HELO":
             other = Hello(**json.loads(body))
             self.heard[other.instance] = other, address
@@ -166,6 +184,10 @@ class Server:
             if verdict is not None:
                 self._told(verdict)
             return json.dumps(self._report()).encode()
+        if kind == b"PING":
+            return b""
+        if kind in self._handlers:
+            return json.dumps(self._handlers[kind](connection, body)).encode()
         raise ValueError(f"no such message: {kind!r}")
 
 
@@ -183,23 +205,15 @@ def _listen(port: int) -> socket.socket:
     return socket.create_server(("", port), backlog=512)
 
 
-def _receive(connection: socket.socket, ends: float) -> tuple[bytes, bytes]:
-    mark, kind, length = _HEADER.unpack(_exactly(connection, _HEADER.size, ends))
-    if mark != MARK or length > _MOST:
-        raise ValueError(f"it says {mark!r}")
-    return kind, _exactly(connection, length, ends)
-
-
-def _exactly(connection: socket.socket, length: int, ends: float) -> bytes:
+def _exactly(connection: socket.socket, length: int, ends: float, mark: bytes = b"") -> bytes:
+    """Return so many bytes. Raises ValueError as soon as they cannot begin with `mark`."""
     got = bytearray()
     while len(got) < length:
         connection.settimeout(max(0.01, ends - time.monotonic()))
         part = connection.recv(min(length - len(got), 1 << 20))
         if not part:
-            if got and not MARK.startswith(bytes(got[:8])):
-                raise ValueError(f"it says {bytes(got)!r}")
             raise ConnectionResetError("the connection ended")
-        if not got and length == _HEADER.size and not MARK.startswith(bytes(part[:8])):
-            raise ValueError(f"it says {bytes(part[:16])!r}")
         got += part
+        if not mark.startswith(bytes(got[: len(mark)])):
+            raise ValueError(f"it says {bytes(got[:16])!r}")
     return bytes(got)

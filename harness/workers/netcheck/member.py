@@ -14,14 +14,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import interfaces
+from . import bandwidth, interfaces
 from .conclude import Conclusion, conclude
 from .diagnosis import Diagnosis
 from .finding import OK, Finding, failed, unknown
-from .greeting import Hello, Server, call
+from .greeting import PATIENCE, Hello, Server, call
 from .names import Configuration, Names
 from .peers import Peer
-from .probe import PENDING, Cell, MasterProbe, Probe
+from .probe import PENDING, Cell, FirstProbe, MasterProbe, Probe
 from .reach import connect
 from .report import Report
 from .surroundings import facts
@@ -39,19 +39,35 @@ INFORM = 5.0
 """Seconds that rank 0 stays at most until each rank that reported has the verdict."""
 FETCH = 0.7
 """Seconds without a report of a rank until rank 0 fetches one."""
+NOBODY_NEW = 10.0
+"""Seconds after the last rank came until no other is waited for, where nothing says how many there are."""
 
 
 class Member:
-    """One rank's part."""
+    """One rank's part.
+
+    `nodes` is None where nothing says how many there are. Rank 0 then takes those that come, and the verdict
+    is unknown at best. Where `listed` is rank 0 alone, the ranks learn each other's addresses from it.
+    """
 
     def __init__(
-        self, known: Environment, nodes: int, listed: Sequence[Peer], port: int, variables: Mapping[str, str]
+        self,
+        known: Environment,
+        nodes: int | None,
+        listed: Sequence[Peer],
+        port: int,
+        variables: Mapping[str, str],
+        measure: bool = False,
     ) -> None:
+        self._measure = measure
         self._began = time.monotonic()
-        self._known, self._nodes = known, nodes
+        self._known, self._certain = known, nodes is not None
+        self._nodes = nodes or (known.node_rank or 0) + 1
+        self._learning = len(listed) == 1 and nodes != 1
+        self._port = port
         rank = -1 if known.node_rank is None else known.node_rank
         instance = os.urandom(8).hex()
-        self._hello = Hello(known.run_id, rank, nodes, socket.gethostname(), instance)
+        self._hello = Hello(known.run_id, rank, nodes or 0, socket.gethostname(), instance)
         self._own = [*known.findings, *interfaces.check_names(dict(variables))]
         self._facts = facts()
         self._lock = threading.Lock()
@@ -63,15 +79,26 @@ class Member:
         self._server: Server | None = None
         try:
             self._server = Server(
-                port, self._hello, reported=self._reported, report=self._said, told=self._told
+                port,
+                self._hello,
+                reported=self._reported,
+                report=self._said,
+                told=self._told,
+                handlers={
+                    b"PEER": lambda *_: self._addresses(),
+                    b"FLOW": bandwidth.take,
+                    b"MEAS": lambda _, body: bandwidth.measure(**json.loads(body)).as_dict(),
+                },
             )
         except OSError as error:
             self._own.append(
                 failed("port.taken", f"port {port} of this host: {os.strerror(error.errno or 0)}")
             )
-        self._probes = [
-            Probe(peer, port, self._hello, _names(peer, self._hello), self._stop).start() for peer in listed
-        ]
+        self._probes: dict[int, Probe] = {}
+        for place, peer in enumerate(listed):
+            kind = FirstProbe if self._learning else Probe
+            names = _names(peer, self._hello)
+            self._probes[place] = kind(peer, port, self._hello, names, self._stop).start()
         self._master: Probe | None = None
         """Of MASTER_ADDR, where that is another name than the first peer's."""
         if known.master_addr and known.master_addr != listed[0].host:
@@ -96,25 +123,26 @@ class Member:
             if place == 0:
                 self._collect()
                 if left <= 0 or self._settled():
-                    return self._finish()
+                    return self._finish(self._measured() if self._measure else {})
             else:
                 self._send()
                 if self._result is not None:
                     return self._result
-                if left <= -(GRACE if self._connected() else NO_GRACE):
+                more = 2 * bandwidth.BUDGET if self._measure else 0.0
+                if left <= -(GRACE + more if self._connected() else NO_GRACE):
                     return self._row_alone()
             time.sleep(pause)
             pause = min(0.25, pause * 1.3)
 
     def _place(self) -> int:
         """Return which of the peers this is: the one that answers with this instance, else the rank."""
-        for place, probe in enumerate(self._probes):
+        for place, probe in list(self._probes.items()):
             if probe.cell.instance == self._hello.instance:
                 return place
         return self._hello.rank
 
     def _report(self) -> Report:
-        row = {place: probe.cell for place, probe in enumerate(self._probes)}
+        row = {place: probe.cell for place, probe in list(self._probes.items())}
         place = self._place()
         heard = self._server.heard if self._server else {}
         return Report(
@@ -166,8 +194,10 @@ class Member:
 
     def _collect(self) -> None:
         """Take the own report, and fetch those that do not come."""
+        if self._learning:
+            self._learn(self._addresses())
         self._reported(json.loads(json.dumps(self._said())))
-        for probe in self._probes:
+        for probe in list(self._probes.values()):
             cell = probe.cell
             with self._lock:
                 newest = self._reports[cell.instance][2] if cell.instance in self._reports else self._began
@@ -181,25 +211,60 @@ class Member:
         with self._lock:
             reports = [report for report, _, _ in self._reports.values()]
             since = max(first for _, first, _ in self._reports.values())
-        hopeless = {place for place, probe in enumerate(self._probes) if probe.cell.outcome in FINAL}
-        if not set(range(self._nodes)) <= hopeless | {report.place for report in reports}:
+        if not self._certain and time.monotonic() - since < NOBODY_NEW:
+            return False
+        hopeless = {place for place, probe in list(self._probes.items()) if probe.cell.outcome in FINAL}
+        if self._certain and not set(range(self._nodes)) <= hopeless | {report.place for report in reports}:
             return False
         cells = [cell for report in reports for other, cell in report.row.items() if other != report.place]
         cells += [report.master for report in reports if report.master]
         waited = time.monotonic() - since
+        partial = self._learning and any(len({*each.row, each.place}) < len(reports) for each in reports)
+        if partial and waited < SETTLE["dns.no_record"]:
+            return False
         return all(c.outcome == OK or waited >= SETTLE.get(c.outcome, SETTLED) for c in cells)
 
-    def _finish(self) -> Diagnosis:
+    def _measured(self) -> dict[tuple[int, int], bandwidth.Measured]:
+        """Measure all pairs, where all are fine, and once more alone those that are slow."""
+        with self._lock:
+            reports = {report.place: report for report, _, _ in self._reports.values()}
+        there = {place: probe.cell.address for place, probe in list(self._probes.items())}
+        ranks = sorted(reports)
+        fine = all(cell.outcome == OK for report in reports.values() for cell in report.row.values())
+        if ranks != list(range(self._nodes)) or not set(ranks) <= {*there} or not fine:
+            return {}
+
+        def ask(pair: tuple[int, int], seconds: float) -> bandwidth.Measured:
+            sender, receiver = pair
+            port = self._probes[receiver].port
+            asked = {"address": there[receiver], "port": port, "seconds": seconds}
+            patience = 2 * seconds + 8 * PATIENCE
+            said = self._exchange(self._probes[sender], b"MEAS", asked, patience)
+            return bandwidth.Measured.of(said)
+
+        machines = {place: str(report.facts.get("machine", "")) for place, report in reports.items()}
+        return bandwidth.all_pairs(ranks, machines, ask)
+
+    def _finish(self, measured: Mapping[tuple[int, int], bandwidth.Measured]) -> Diagnosis:
         """Name the cause, and tell everybody who can be reached."""
         with self._lock:
             reports = [report for report, _, _ in self._reports.values()]
-        concluded = conclude(reports, self._nodes, self._known.per_node or 1)
+        reports = [report.with_rates(measured) for report in reports]
+        if not self._certain:
+            self._nodes = max(self._nodes, 1 + max(report.place for report in reports))
+        concluded = conclude(
+            reports,
+            self._nodes,
+            self._known.per_node or 1,
+            self._certain,
+            measured if self._measure else None,
+        )
         result = self._diagnosis(concluded, reports, whole=True)
         with self._lock:
             self._result, self._informed = result, {self._hello.instance}
         threads = [
             threading.Thread(target=self._inform, args=(probe, result), daemon=True)
-            for probe in self._probes
+            for probe in list(self._probes.values())
             if probe.cell.outcome == OK and probe.cell.instance != self._hello.instance
         ]
         for thread in threads:
@@ -219,12 +284,35 @@ class Member:
     def _send(self) -> None:
         """Send the own report to rank 0, where it can be reached, and take the verdict."""
         first = self._probes[0]
-        own = [p for p in self._probes if p.cell.outcome == PENDING]
+        own = [p for p in list(self._probes.values()) if p.cell.outcome == PENDING]
         if first.cell.outcome not in (OK, "mtu.black_hole") or (own and time.monotonic() - self._began < 0.5):
             return
+        if self._learning:
+            self._learn(self._exchange(first, b"PEER", None) or {})
         data = self._exchange(first, b"REPT", self._said())
         if data:
             self._told(data)
+
+    def _learn(self, addresses: Mapping[str, str]) -> None:
+        """Try the ranks whose addresses are known by now."""
+        for place, address in ((int(rank), address) for rank, address in addresses.items()):
+            if place not in self._probes and place != self._place():
+                peer = Peer(address)
+                names = Names(Configuration.read())
+                self._probes[place] = Probe(peer, self._port, self._hello, names, self._stop).start()
+
+    def _addresses(self) -> dict[str, str]:
+        """Return an address of each rank that has reported: the one it spoke from, where that is its own."""
+        heard = list(self._server.heard.values()) if self._server else []
+        spoke = {hello.instance: address for hello, address in heard}
+        with self._lock:
+            reports = [report for report, _, _ in self._reports.values() if report.addresses]
+        return {
+            str(report.place): spoke[report.instance]
+            if spoke.get(report.instance) in report.addresses
+            else report.addresses[0]
+            for report in reports
+        }
 
     def _connected(self) -> bool:
         """Whether rank 0 can be reached from here, or has reached this rank."""
@@ -232,7 +320,7 @@ class Member:
         first = self._probes[0].cell.outcome in (OK, "mtu.black_hole")
         return first or any(hello.rank == 0 and self._mine(hello) for hello, _ in list(heard))
 
-    def _exchange(self, probe: Probe, kind: bytes, data: Any) -> Any:
+    def _exchange(self, probe: Probe, kind: bytes, data: Any, seconds: float = PATIENCE) -> Any:
         reached = connect(
             probe.cell.address, probe.port, 1.0, segment=536
         )  # passes where full packets do not
@@ -240,14 +328,14 @@ class Member:
             return None
         with reached.connection as connection:
             try:
-                return json.loads(call(connection, kind, json.dumps(data).encode(), 2.0)[1])
+                return json.loads(call(connection, kind, json.dumps(data).encode(), seconds)[1])
             except (OSError, ValueError):
                 return None
 
     def _row_alone(self) -> Diagnosis:
         """The own row, when rank 0 gave no verdict."""
         report = self._report()
-        concluded = conclude([report], self._nodes, self._known.per_node or 1)
+        concluded = conclude([report], self._nodes, self._known.per_node or 1, self._certain)
         return self._diagnosis(concluded, [report], whole=False)
 
     def _diagnosis(self, concluded: Conclusion, reports: Sequence[Report], whole: bool) -> Diagnosis:

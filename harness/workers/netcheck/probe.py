@@ -30,6 +30,7 @@ class Cell:
     """What one rank saw of another: ok, pending, or a cause; who answered, and from where.
 
     `rtt` and `offset` in seconds as in greeting.py, `rate` in bytes per second, `at` seconds after the start.
+    With --bandwidth, `bandwidth` in bytes per second and the percentiles of round trips in seconds.
     """
 
     outcome: str
@@ -43,6 +44,9 @@ class Cell:
     offset: float = 0.0
     rate: float = 0.0
     at: float = 0.0
+    bandwidth: float = 0.0
+    p50: float = 0.0
+    p99: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -53,6 +57,8 @@ class Probe:
 
     fills = True
     """Whether full packets are tried too."""
+    everywhere = False
+    """Whether each address of the name has to answer, or one."""
 
     def __init__(self, peer: Peer, port: int, own: Hello, names: Names, stop: threading.Event) -> None:
         self._peer, self._own, self._names, self._stop = peer, own, names, stop
@@ -111,7 +117,7 @@ class Probe:
             return 0.0
         for address in fit:
             self._cell = self._reach(address)
-            if self._cell.outcome == OK:
+            if (self._cell.outcome == OK) != self.everywhere:
                 break
         return 0.0
 
@@ -166,13 +172,19 @@ class Probe:
         return Cell(outcome, self._peer.host, text, address, at=round(time.monotonic() - self._began, 3))
 
 
-class MasterProbe(Probe):
-    """Wants rank 0 to answer, and fills no packets."""
+class FirstProbe(Probe):
+    """Wants rank 0 to answer, at each address of its name: who asks is given any of them."""
 
-    fills = False
+    everywhere = True
 
     def _judged(self, cell: Cell) -> Cell:
         if cell.outcome == OK and cell.rank != 0:
             text = f"{cell.host} ({cell.address}) is rank {cell.rank} of this run, and not rank 0"
             return replace(cell, outcome="peer.other_rank", text=text)
         return cell
+
+
+class MasterProbe(FirstProbe):
+    """Wants the same, and fills no packets."""
+
+    fills = False

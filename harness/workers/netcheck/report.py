@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .bandwidth import Measured
 from .finding import Finding
 from .probe import Cell
 
@@ -28,6 +29,16 @@ class Report:
     """Whether it knows the id of its run, so that who answers is known."""
     master: Cell | None = None
     """What it saw at MASTER_ADDR, where that is another name than the first peer's."""
+
+    def with_rates(self, measured: Mapping[tuple[int, int], Measured]) -> Report:
+        """Return the report with what its pairs carry, where it was measured."""
+        row = {
+            place: replace(cell, bandwidth=each.rate, p50=each.p50, p99=each.p99)
+            if (each := measured.get((self.place, place)))
+            else cell
+            for place, cell in self.row.items()
+        }
+        return replace(self, row=row)
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -35,6 +35,9 @@ def _lines(result: Diagnosis, color: bool) -> Iterator[str]:
     if 1 < result.nodes <= MOST and result.rows:
         yield ""
         yield from _matrix(result)
+    if 1 < result.nodes <= MOST and any(c.bandwidth for row in result.rows.values() for c in row.values()):
+        yield ""
+        yield from _rates(result)
     yield ""
     for step in STEPS:
         for finding in (f for f in result.findings if f.step == step):
@@ -58,6 +61,19 @@ def _matrix(result: Diagnosis) -> Iterator[str]:
         row = result.rows.get(sender)
         cells = ["-" if r == sender else _cell(row, r) for r in range(result.nodes)] if row else []
         yield f"{sender:>9} " + ("".join(f"{cell:>{width}}" for cell in cells) or "  not heard")
+
+
+def _rates(result: Diagnosis) -> Iterator[str]:
+    """Show what each pair carries, and under it the median and the 99th percentile of its round trips."""
+    width = 12
+    yield "MB/s, ms    " + "".join(f"{rank:>{width}}" for rank in range(result.nodes))
+    for sender in range(result.nodes):
+        cells = [result.rows.get(sender, {}).get(receiver) for receiver in range(result.nodes)]
+        known = [cell if cell and cell.bandwidth else None for cell in cells]
+        rates = [f"{cell.bandwidth / 1e6:.1f}" if cell else "-" for cell in known]
+        trips = [f"{cell.p50 * 1e3:.2f}/{cell.p99 * 1e3:.2f}" if cell else "" for cell in known]
+        yield f"{sender:>9}   " + "".join(f"{one:>{width}}" for one in rates)
+        yield f"{'':>9}   " + "".join(f"{one:>{width}}" for one in trips)
 
 
 def _cell(row: object, receiver: int) -> str:

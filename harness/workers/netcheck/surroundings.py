@@ -9,6 +9,7 @@ import site
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -34,6 +35,7 @@ def facts(shm: str = "/dev/shm") -> dict[str, Any]:  # noqa: S108
         "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "infiniband": list(infiniband()),
         "processors": os.cpu_count(),
+        "machine": os.environ.get("NODE_NAME") or _text("/proc/sys/kernel/random/boot_id"),
     }
 
 
@@ -116,6 +118,13 @@ def _version(name: str) -> str:
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError:
         return ""
 
 

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .finding import Finding, failed, ok, unknown
+from .torchrun_options import gpus, of_container
 
 MASTER_PORT = 29500
 """What torchrun takes when MASTER_PORT is not set."""
-NODES = ("NNODES", "PET_NNODES", "NUM_NODES", "GROUP_WORLD_SIZE")
+NODES = ("NNODES", "PET_NNODES", "NUM_NODES", "GROUP_WORLD_SIZE", "JOB_COMPLETIONS")
 PROCESSES = ("NPROC_PER_NODE", "PET_NPROC_PER_NODE", "LOCAL_WORLD_SIZE", "NUM_GPUS_PER_NODE")
 NODE_RANK = ("NODE_RANK", "PET_NODE_RANK", "GROUP_RANK", "JOB_COMPLETION_INDEX")
 RUN_ID = (
@@ -33,7 +34,8 @@ AUTOMATIC = ("auto", "gpu", "cpu")
 class Environment:
     """What the variables say. `nodes`, `per_node` and `world_size` are None when nothing says them.
 
-    `node_rank` is the index of this pod. `run_id` is "" when nothing names the job.
+    `node_rank` is the index of this pod. `local_rank` counts the processes of this pod, and is 0 outside
+    torchrun. `run_id` is "" when nothing names the job.
     """
 
     node_rank: int | None
@@ -44,6 +46,7 @@ class Environment:
     master_port: int
     run_id: str
     findings: tuple[Finding, ...]
+    local_rank: int = 0
 
     @property
     def ok(self) -> bool:
@@ -56,9 +59,20 @@ def validate_environment(
 ) -> Environment:
     """Return what the variables say, and a finding for each that is wrong.
 
-    `variables`: the environment unless given. `nodes`: how many nodes are expected, where the caller knows.
+    `variables`: the environment unless given, together with the options of this container's torchrun and the
+    number of its GPUs. `nodes`: how many nodes are expected, where the caller knows.
     """
-    return _Reader(os.environ if variables is None else variables).environment(nodes)
+    if variables is not None:
+        return _Reader(variables).environment(nodes)
+    own = dict(os.environ)
+    started = "GROUP_WORLD_SIZE" in own  # torchrun has set what its options came to
+    options = {} if started else of_container()
+    return _Reader(own, options, 0 if started else gpus()).environment(nodes)
+
+
+def port_after(port: int, more: int) -> int:
+    """Return the port `more` above this one, or below it where ports end."""
+    return port + more if port + more < 65536 else port - more
 
 
 def is_host(name: str) -> bool:
@@ -86,20 +100,30 @@ class _Numbers:
 
 
 class _Reader:
-    def __init__(self, variables: Mapping[str, str]) -> None:
-        self._variables = variables
+    def __init__(
+        self, variables: Mapping[str, str], options: Mapping[str, str] | None = None, gpus: int = 0
+    ) -> None:
+        """`options`: what torchrun's options say, as variables. `gpus`: of this container."""
+        self._variables = {**variables, **{n: v for n, v in (options or {}).items() if n in PROCESSES}}
+        for name, value in (options or {}).items():
+            self._variables.setdefault(name, value)
+        self._options = options or {}
+        self._gpus = gpus
         self.wrong: list[Finding] = []
 
     def environment(self, expected: int | None) -> Environment:
         declared = self._number(NODES, "variables.nodes", 1, self._last_of_range(NODES))
+        declared = self._formed(declared)
+        self._contradictions(declared)
         nodes = declared if expected is None else expected
         per_node = self._number(
             PROCESSES, "variables.nproc_per_node", 0 if self._first(PROCESSES)[0] == PROCESSES[3] else 1
         )
         per_node = per_node or None  # konduktor says 0 GPUs for one process on CPUs
         world = self._number(("WORLD_SIZE",), "variables.world_size", 1)
-        if nodes is None and world and per_node and world % per_node == 0:
-            nodes = world // per_node
+        each = per_node or self._gpus
+        if nodes is None and world and each and world % each == 0:
+            nodes = world // each
         rank, local = (self._number((name,), "variables.rank", 0) for name in ("RANK", "LOCAL_RANK"))
         node_rank = self._node_rank(rank, local, per_node)
         if expected is not None and declared not in (None, expected):
@@ -112,8 +136,34 @@ class _Reader:
         addr, port = self._master(nodes)
         findings = self.wrong or [self._right(node_rank, nodes, world, addr)]
         return Environment(
-            node_rank, nodes, per_node, world, addr, port, self._first(RUN_ID)[1], tuple(findings)
+            node_rank,
+            nodes,
+            per_node,
+            world,
+            addr,
+            port,
+            self._first(RUN_ID)[1],
+            tuple(findings),
+            local or 0,
         )
+
+    def _formed(self, declared: int | None) -> int | None:
+        """Return the number of nodes that an elastic torchrun has formed a world of, where it has."""
+        _, given = self._first(NODES)
+        formed = self._variables.get("GROUP_WORLD_SIZE", "")
+        return int(formed) if ":" in given and formed.isdecimal() and int(formed) else declared
+
+    def _contradictions(self, declared: int | None) -> None:
+        """Fail where two places say different numbers of nodes. A range contradicts nothing."""
+        name, given = self._first(NODES)
+        if declared is None or ":" in given:
+            return
+        said = {f"{other}={self._variables.get(other)}": other for other in ("PET_NNODES", "JOB_COMPLETIONS")}
+        numbers = {text: self._variables.get(other, "") for text, other in said.items() if other != name}
+        numbers[f"torchrun --nnodes={self._options.get('NNODES')}"] = self._options.get("NNODES", "")
+        for text, number in numbers.items():
+            if re.fullmatch(r"[0-9]+", number.strip()) and int(number) != declared:
+                self._fail("variables.nodes", f"{name}={given}, but {text}")
 
     def _node_rank(self, rank: int | None, local: int | None, per_node: int | None) -> int | None:
         given = self._number(NODE_RANK, "variables.node_rank", 0)
@@ -133,12 +183,19 @@ class _Reader:
                 f"{size}, but {several}{'' if nodes else ' or more'} nodes are expected",
             )
         elif None not in (nodes, per_node, world) and world != nodes * per_node:  # type: ignore[operator]
+            origin = " by torchrun's options" if {"NNODES", "NPROC_PER_NODE"} & set(self._options) else ""
             self._fail(
                 "variables.world_size",
-                f"WORLD_SIZE={world}, but {nodes} nodes × {per_node} processes are expected",
+                f"WORLD_SIZE={world}, but {nodes} nodes × {per_node} processes are expected{origin}",
             )
         elif nodes and world and per_node is None and (world < nodes or world % nodes):
             self._fail("variables.world_size", f"WORLD_SIZE={world} is no multiple of {nodes} nodes")
+        elif nodes and world and per_node is None and 0 < self._gpus < world // nodes:
+            self._fail(
+                "variables.world_size",
+                f"WORLD_SIZE={world} on {nodes} nodes is {world // nodes} processes on each, but this pod "
+                f"has {self._gpus} GPUs",
+            )
 
     def _ranks(self, said: _Numbers) -> None:
         nodes, world, rank, local = said.nodes, said.world, said.rank, said.local
@@ -199,7 +256,10 @@ class _Reader:
 
     def _right(self, node_rank: int | None, nodes: int | None, world: int | None, addr: str) -> Finding:
         if nodes is None:
-            return unknown("variables", "nothing says how many nodes there are: set NNODES, or pass --nodes")
+            size = f"WORLD_SIZE={world} is not checked: " if world else ""
+            return unknown(
+                "variables", f"{size}nothing says how many nodes there are: set NNODES, or pass --nodes"
+            )
         size = f" of {nodes} nodes" + (f", WORLD_SIZE={world}" if world else "")
         return ok("variables", f"node rank {node_rank}{size}, rank 0 at {addr or 'this host'}")
 

@@ -14,7 +14,7 @@ from .names import Configuration, Names
 from .peers import Peer
 from .probe import Cell, MasterProbe, Probe
 from .reach import CONNECT_SECONDS, connect
-from .variables import validate_environment
+from .variables import port_after, validate_environment
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,11 @@ def wait_for_master(
     must answer. Without, `port` is that of the training (MASTER_PORT): an open port is enough, and who
     listens there is not known. The name is asked for as names.py does. Raises ValueError without an address.
     """
-    variables = os.environ if variables is None else variables
     known = validate_environment(variables)
     address = address or known.master_addr
     if not address:
         raise ValueError("MASTER_ADDR is not set: nothing says where rank 0 is")
-    port = port or known.master_port + bool(greeting)
+    port = port or port_after(known.master_port, int(greeting))
     began, history = time.monotonic(), dict[str, float]()
     rank = -1 if known.node_rank is None else known.node_rank
     own = Hello(known.run_id, rank, known.nodes or 0, os.uname().nodename, os.urandom(8).hex())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+from typing import Any
 
 import pytest
 
 from harness.workers import netcheck
+from harness.workers.netcheck.greeting import Hello, Server
 
 JOB = {
     "MASTER_ADDR": "127.0.0.1",
@@ -63,14 +66,73 @@ def test_waiting(job: pytest.MonkeyPatch) -> None:
     assert 0.2 <= done.seconds < 5
 
 
+def table(found: dict[str, Any]) -> dict[str, str]:
+    """What the guide's diagnose_k8s.py prints for each entry."""
+    return {
+        check: "✓ PASS" if status else "✗ FAIL"
+        for check, status in found.items()
+        if check != "recommendations"
+    }
+
+
+NAMES = ("environment_variables", "network_connectivity", "dns_resolution", "port_availability", "netcheck")
+
+
 @pytest.mark.parametrize("debug", ["0", "1"])
-def test_diagnosis(job: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], debug: str) -> None:
+def test_a_diagnosis_that_is_fine(
+    job: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], debug: str
+) -> None:
     job.setenv("DEBUG_DISTRIBUTED", debug)
     found = netcheck.diagnose_distributed_issues()
-    names = ("environment_variables", "network_connectivity", "dns_resolution", "port_availability")
-    assert [found[name] for name in names] == [True] * 4
-    assert found["recommendations"] == []
+    assert table(found) == dict.fromkeys(NAMES, "✓ PASS")
+    assert json.loads(json.dumps(found, indent=2)) == {**dict.fromkeys(NAMES, True), "recommendations": []}
+    assert found.diagnosis.verdict == "ok"
     assert ("netcheck: OK" in capsys.readouterr().err) == (debug == "1")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "bad"),
+    [
+        ("MASTER_PORT", "x", {"environment_variables"}),
+        ("NPROC_PER_NODE", "2", {"environment_variables"}),
+        ("RDZV_ID", "", set()),
+        ("NNODES", "", {"environment_variables"}),
+        ("GLOO_SOCKET_IFNAME", "ens5", {"environment_variables"}),
+    ],
+)
+def test_no_entry_is_true_beside_its_failure(
+    job: pytest.MonkeyPatch, name: str, value: str, bad: set[str]
+) -> None:
+    """Contract: whatever is wrong or unknown, `netcheck` is False and there is a recommendation."""
+    job.setenv(name, value)
+    job.setenv("COLOSSALAI_MASTER_READY_TIMEOUT", "1")
+    found = netcheck.diagnose_distributed_issues()
+    shown = table(found)
+    assert {entry for entry in NAMES if shown[entry] == "✗ FAIL"} >= {*bad, "netcheck"}
+    assert found["recommendations"]
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_each_process_of_a_pod_has_a_port_of_its_own(job: pytest.MonkeyPatch) -> None:
+    """The guide's script calls it in every process that torchrun starts. One port of a pod is not enough."""
+    port = int(os.environ["MASTER_PORT"])
+    job.setenv("LOCAL_RANK", "1")
+    job.setenv("LOCAL_WORLD_SIZE", "2")
+    job.setenv("WORLD_SIZE", "2")
+    with Server(port + 1, Hello("", 0, 1, "job-0", "other")):
+        assert netcheck.diagnose_distributed_issues()["netcheck"]
+
+
+def test_the_last_port_has_none_after_it(job: pytest.MonkeyPatch) -> None:
+    job.setenv("MASTER_PORT", "65535")
+    assert netcheck.diagnose_distributed_issues()["netcheck"]
+
+
+@pytest.mark.parametrize("given", ["nan", "-1", "inf", "1e9", "10 min"])
+def test_a_limit_that_is_none_is_refused(job: pytest.MonkeyPatch, given: str) -> None:
+    job.setenv("COLOSSALAI_MASTER_READY_TIMEOUT", given)
+    with pytest.raises(RuntimeError, match="is no number of seconds from 0 to 1000000"):
+        netcheck.launch_from_torch()
 
 
 def test_launch_without_pytorch_proves_nothing(job: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.workers.netcheck.inside import from_options, job_variables, ports_in_use
+from harness.workers.netcheck.inside import job_variables, ports_in_use
+from harness.workers.netcheck.torchrun_options import from_options
 from harness.workers.own_processes import OwnProcesses
 
 TORCHRUN = ("/usr/bin/python3", "/usr/local/bin/torchrun")

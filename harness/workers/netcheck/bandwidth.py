@@ -1,0 +1,236 @@
+"""Measure bytes per second and latency of each pair, a few pairs at a time, in a bounded time.
+
+Rank 0 asks for one measurement after the other. In each round a rank is in one pair at most, as in a
+round-robin tournament, so that no two measurements share a pod. The receiver of a stream ends it: it leaves
+the first part out, in which TCP still grows its window, and counts what arrives in the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .finding import Finding, failed, ok, unknown
+from .greeting import PATIENCE, call, header, receive
+from .matrix import classify
+from .reach import connect
+
+BUDGET = 30.0
+"""Seconds for all pairs together, unless the network does not answer."""
+LONGEST = 0.5
+"""Seconds of one stream at most: enough for 10 Gbit/s over a whole continent to reach its rate."""
+WARM_UP = 0.3
+"""The part of a stream in which nothing is counted."""
+PINGS = 100
+SLOW = 0.2
+"""The part of what other links carry below which a link is slow: a busy processor costs less than that."""
+AGAIN = 3
+"""Times that a slow pair is measured once more."""
+_CHUNK = 1 << 20
+
+
+Pair = tuple[int, int]
+"""The rank that sends and the one that receives."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a pair carries from its sender to its receiver, or `error`.
+
+    `rate`: bytes per second of payload in one TCP stream. `p50`, `p99`: percentiles of a round trip with 16
+    bytes each way, in seconds.
+    """
+
+    rate: float = 0.0
+    p50: float = 0.0
+    p99: float = 0.0
+    error: str = ""
+
+    @classmethod
+    def of(cls, data: Any) -> Measured:
+        """Return it from JSON, or an error where it is none."""
+        try:
+            return cls(**data)
+        except TypeError:
+            return cls(error="no answer")
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+Ask = Callable[[Pair, float], Measured]
+"""Measures one pair, with a stream of so many seconds."""
+
+
+def rounds(ranks: Sequence[int]) -> Iterator[list[Pair]]:
+    """Yield the rounds in which all pairs meet, each pair as (sender, receiver): n - 1 rounds, both ways."""
+    places: list[int | None] = [*ranks, *([None] if len(ranks) % 2 else [])]
+    half = len(places) // 2
+    for _ in range(max(0, len(places) - 1)):
+        opposite = list(zip(places[:half], reversed(places[half:])))  # noqa: B905 - Python 3.9
+        pairs = [(a, b) for a, b in opposite if a is not None and b is not None]
+        yield pairs
+        yield [(b, a) for a, b in pairs]
+        places = [places[0], places[-1], *places[1:-1]]
+
+
+def seconds_each(ranks: int, budget: float = BUDGET) -> float:
+    """Return how long each stream may take so that all pairs fit in the budget."""
+    number = ranks - 1 if ranks % 2 == 0 else ranks
+    return min(LONGEST, budget / max(1, 2 * number) / 2)
+
+
+def all_pairs(ranks: Sequence[int], machines: Mapping[int, str], ask: Ask) -> dict[Pair, Measured]:
+    """Measure every pair, and return what each carries. `machines`: a name of each rank's node.
+
+    A pair that is slow, or that gave no answer in time, is measured again alone, up to AGAIN times, because
+    another process may have had the processor. Its fastest stream counts.
+    """
+    seconds, ends = seconds_each(len(ranks)), time.monotonic() + BUDGET
+    found: dict[Pair, Measured] = {}
+    with ThreadPoolExecutor(max(1, len(ranks) // 2)) as pool:
+        for pairs in rounds(ranks):
+            found.update(zip(pairs, pool.map(lambda pair: ask(pair, seconds), pairs)))  # noqa: B905
+    for _ in range(AGAIN):
+        for pair in [*slow(found, machines), *(pair for pair, each in found.items() if each.error)]:
+            if time.monotonic() < ends:
+                found[pair] = max(found[pair], ask(pair, seconds), key=lambda each: each.rate)
+    return found
+
+
+def slow(found: Mapping[Pair, Measured], machines: Mapping[int, str]) -> dict[Pair, float]:
+    """Return the pairs that carry less than SLOW of what most carry, and the rate of most of these.
+
+    Pairs on one node are compared with each other, and pairs of two nodes with each other.
+    """
+    groups: dict[bool, dict[Pair, float]] = {True: {}, False: {}}
+    for (sender, receiver), measured in found.items():
+        together = machines.get(sender) == machines.get(receiver)
+        if not measured.error:
+            groups[together][sender, receiver] = measured.rate
+    bad: dict[Pair, float] = {}
+    for rates in groups.values():
+        # One bad node of three is in two thirds of the pairs, so the median would be its own.
+        usual = sorted(rates.values())[len(rates) * 3 // 4] if rates else 0.0
+        bad.update({pair: usual for pair, rate in rates.items() if rate < SLOW * usual})
+    return bad
+
+
+def judge(found: Mapping[Pair, Measured], machines: Mapping[int, str]) -> list[Finding]:
+    """Return which nodes and links are slow, or that none is. What could not be measured is unknown."""
+    findings = [
+        unknown("bandwidth", f"{sender} → {receiver} was not measured: {each.error}", [sender])
+        for (sender, receiver), each in found.items()
+        if each.error
+    ]
+    bad = slow(found, machines)
+    for pattern in classify(bad, {pair for pair in found if pair not in bad and not found[pair].error}):
+        worst = min((pair for pair in bad if pair in pattern.cells()), key=lambda pair: found[pair].rate)
+        words = {
+            "isolated": f"what rank {pattern.senders[0]} sends and receives is slow",
+            "egress": f"what rank {pattern.senders[0]} sends is slow",
+            "ingress": f"what rank {pattern.receivers[0]} receives is slow",
+        }
+        text = words.get(pattern.kind, f"the link {pattern} is slow")
+        carried = f"{worst[0]} → {worst[1]} carries {megabytes(found[worst].rate)}"
+        said = f"{text}: {carried}, other links {megabytes(bad[worst])}"
+        findings.append(failed("tcp.slow", said, pattern.accused, pattern.kind))
+    if not bad and found and not findings:
+        rates, trips = [each.rate for each in found.values()], [each.p99 for each in found.values()]
+        text = f"{len(found)} pairs carry {megabytes(min(rates))} to {megabytes(max(rates))}"
+        findings.append(
+            ok("bandwidth", f"{text}; 99 % of the round trips take at most {max(trips) * 1e3:.2f} ms")
+        )
+    return findings
+
+
+def megabytes(rate: float) -> str:
+    """Return bytes per second in words."""
+    return f"{rate / 1e6:.1f} MB/s" if rate < 1e7 else f"{rate / 1e6:.0f} MB/s"
+
+
+def measure(address: str, port: int, seconds: float) -> Measured:
+    """Measure from here to a greeting server. A stream takes `seconds`; the pings take no longer."""
+    reached = connect(address, port, PATIENCE)
+    if reached.connection is None:
+        return Measured(error=f"{address} port {port}: {reached.text}")
+    with reached.connection as connection:
+        try:
+            trips = _ping(connection, seconds)
+            rate = _stream(connection, seconds)
+        except (OSError, ValueError) as error:
+            return Measured(error=f"{address} port {port}: {error or type(error).__name__}")
+        finally:
+            # What is still in the buffer of a slow link would keep the next measurement waiting.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    return Measured(rate, _percentile(trips, 50), _percentile(trips, 99))
+
+
+def take(connection: socket.socket, body: bytes) -> float:
+    """Count a stream for the seconds that `body` says. Return its bytes per second after the warm-up.
+
+    Raises ValueError for a time that is none, and OSError when the stream ends.
+    """
+    seconds = float(json.loads(body))
+    if not 0 < seconds <= 2 * LONGEST:
+        raise ValueError(f"no time to measure: {seconds}")
+    buffer, counted = bytearray(_CHUNK), 0
+    began = time.monotonic()
+    warm, ends = began + seconds * WARM_UP, began + seconds
+    counting = began
+    while (now := time.monotonic()) < ends:
+        connection.settimeout(max(0.001, ends - now))
+        try:
+            got = connection.recv_into(buffer)
+        except TimeoutError:
+            break
+        except socket.timeout:  # noqa: UP041 - another class before Python 3.10
+            break
+        if not got:
+            raise ConnectionResetError("the stream ended early")
+        if time.monotonic() < warm:
+            counted, counting = 0, time.monotonic()
+        else:
+            counted += got
+    return counted / max(1e-6, time.monotonic() - counting)
+
+
+def _ping(connection: socket.socket, seconds: float) -> list[float]:
+    trips: list[float] = []
+    ends = time.monotonic() + seconds
+    while len(trips) < PINGS and (not trips or time.monotonic() < ends):
+        began = time.monotonic()
+        call(connection, b"PING", b"", PATIENCE)
+        trips.append(time.monotonic() - began)
+    return sorted(trips)
+
+
+def _stream(connection: socket.socket, seconds: float) -> float:
+    """Send until the receiver says how much came. Raises TimeoutError where it does not."""
+    chunk, ends = memoryview(bytes(_CHUNK)), time.monotonic() + seconds + 2 * PATIENCE
+    body = json.dumps(seconds).encode()
+    connection.settimeout(PATIENCE)
+    connection.sendall(header(b"FLOW", len(body)) + body)
+    connection.setblocking(False)
+    while time.monotonic() < ends:
+        readable, writable, _ = select.select([connection], [connection], [], 0.5)
+        if readable:
+            connection.settimeout(PATIENCE)
+            return float(json.loads(receive(connection, time.monotonic() + PATIENCE)[1]))
+        if writable:
+            try:
+                connection.send(chunk)
+            except BlockingIOError:
+                continue
+    raise TimeoutError(f"no answer within {seconds + 2 * PATIENCE:.0f} s")
+
+
+def _percentile(ordered: Sequence[float], percent: int) -> float:
+    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] if ordered else 0.0

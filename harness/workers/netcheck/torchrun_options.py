@@ -1,0 +1,131 @@
+"""Read what torchrun's options say of a job: from a process's words, a script, or this container's processes.
+
+An option counts only where it is a literal value: what a shell has yet to expand says nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+PROC = Path("/proc")
+_LAUNCHERS = re.compile(r"(^|/)torchrun$|^torch\.distributed\.(run|launch)$")
+_OPTIONS = {
+    "nnodes": "NNODES",
+    "node-rank": "NODE_RANK",
+    "nproc-per-node": "NPROC_PER_NODE",
+    "master-addr": "MASTER_ADDR",
+    "master-port": "MASTER_PORT",
+}
+"""Options of torchrun, and the variables that say the same."""
+_FLAGS = ("standalone", "m", "module", "no-python", "run-path", "virtual-local-rank")
+"""Options of torchrun that take no value."""
+_IN_SCRIPT = re.compile(r"(?:^|[\s;&|(])((?:\S*/)?torchrun|torch\.distributed\.(?:run|launch))(\s[^\n;&|]*)")
+
+
+def is_torchrun(words: Sequence[str]) -> bool:
+    """Return whether the words that a process was started with are torchrun's."""
+    return any(_LAUNCHERS.search(word) for word in words[:4])
+
+
+def environment(proc: Path, pid: int) -> Mapping[str, str]:
+    """Return the variables that a process was started with; none when it is gone or not ours to read."""
+    pairs = (pair.partition("=") for pair in _split(proc / str(pid) / "environ"))
+    return {name: value for name, mark, value in pairs if mark}
+
+
+def command_line(proc: Path, pid: int) -> list[str]:
+    """Return the words that a process was started with; none when it is gone."""
+    return _split(proc / str(pid) / "cmdline")
+
+
+def from_options(words: Sequence[str]) -> dict[str, str]:
+    """Return as variables what torchrun's options say. `--rdzv-endpoint` says where rank 0 is, too.
+
+    The script's own options come after its name, and are not torchrun's.
+    """
+    options: dict[str, str] = {}
+    start = next((at for at, word in enumerate(words) if _LAUNCHERS.search(word)), len(words))
+    rest = iter(words[start + 1 :])
+    for word in rest:
+        if not word.startswith("-"):
+            break
+        name, mark, value = word.lstrip("-").partition("=")
+        name = name.replace("_", "-")
+        if not mark and name not in _FLAGS:
+            value = next(rest, "")
+        options[name] = value
+    host, _, port = options.get("rdzv-endpoint", "").rpartition(":")
+    found = {"MASTER_ADDR": host.strip("[]"), "MASTER_PORT": port} if host and port.isdigit() else {}
+    return {**found, **{variable: options[name] for name, variable in _OPTIONS.items() if options.get(name)}}
+
+
+def from_script(text: str) -> dict[str, str]:
+    """Return what the first torchrun command of a shell script says with literal values."""
+    joined = re.sub(r"\\\n", " ", text)
+    kept = "\n".join(line for line in joined.splitlines() if not line.lstrip().startswith("#"))
+    match = _IN_SCRIPT.search(kept)
+    if not match:
+        return {}
+    try:
+        words = shlex.split(match[1] + match[2], comments=True)
+    except ValueError:  # a quotation that the next line ends
+        words = (match[1] + match[2]).split()
+    return {name: value for name, value in from_options(words).items() if not set("$`*") & set(value)}
+
+
+def of_container(proc: Path = PROC, own: int | None = None) -> dict[str, str]:
+    """Return what the options of the torchrun that runs in this container say, as variables.
+
+    That is the one which started this process, else the first of the container, else the one that the script
+    of its first process will start. Other processes than this one's parents are read in a pod alone.
+    """
+    for pid in _parents(proc, os.getpid() if own is None else own):
+        if is_torchrun(words := command_line(proc, pid)):
+            return from_options(words)
+    if "KUBERNETES_SERVICE_HOST" not in os.environ:
+        return {}
+    for pid in _same_container(proc, own):
+        if is_torchrun(words := command_line(proc, pid)):
+            return from_options(words)
+    return next((said for word in command_line(proc, 1) if (said := from_script(word))), {})
+
+
+def gpus(folder: Path = Path("/dev")) -> int:
+    """Return how many NVIDIA GPUs this container has, by their device files."""
+    return sum(bool(re.fullmatch(r"nvidia\d+", path.name)) for path in folder.glob("nvidia*"))
+
+
+def _parents(proc: Path, pid: int) -> Iterator[int]:
+    while pid > 0:
+        yield pid
+        try:
+            after = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return
+        pid = int(after[1])
+
+
+def _same_container(proc: Path, own: int | None) -> Iterable[int]:
+    """Return the processes that see the same files. Those of a pod's other containers do not."""
+
+    def mounts(pid: str) -> str:
+        try:
+            return os.readlink(proc / pid / "ns/mnt")
+        except OSError:
+            return ""
+
+    here = mounts("self" if own is None else str(own))
+    pids = sorted(int(path.name) for path in proc.glob("[0-9]*"))
+    return [pid for pid in pids if here and mounts(str(pid)) == here]
+
+
+def _split(path: Path) -> list[str]:
+    try:
+        text = path.read_bytes().decode(errors="replace")
+    except OSError:
+        return []
+    return [word for word in text.split("\0") if word]

@@ -1,0 +1,95 @@
+"""netcheck --bandwidth: MB/s and latency of each pair of four network namespaces, and the slow one by name.
+
+A rule in the node drops what exceeds a rate, so TCP really is slow there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from namespaces import World, world
+from test_netcheck import FOUR, Result, finished, together
+
+RATE = "-m hashlimit --hashlimit-upto 1mb/s --hashlimit-burst 1mb --hashlimit-name {name} -j ACCEPT"
+
+
+@pytest.fixture(scope="module")
+def pods(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("world")) as made:
+        yield made
+
+
+@pytest.fixture
+def limited(pods: World) -> Iterator[World]:
+    """A world whose rate limits end with the test."""
+    yield pods
+    pods.reset()
+
+
+def limit(pods: World, match: str, name: str) -> None:
+    """Let the node carry 1 MB/s of what matches."""
+    pods.iptables(pods.gateway, f"-A FORWARD {match} {RATE.format(name=name)}")
+    pods.iptables(pods.gateway, f"-A FORWARD {match} -j DROP")
+
+
+def measure(pods: World, *more: str) -> dict[int, Result]:
+    options = ("--deadline", "20", "--bandwidth", *more)
+    started = [pods.start(rank, *options, variables=FOUR) for rank in range(4)]
+    together(started)
+    return {rank: finished(process) for rank, process in enumerate(started)}
+
+
+def cells(result: Result) -> dict[tuple[int, int], dict[str, Any]]:
+    return {
+        (int(sender), int(receiver)): cell
+        for sender, row in result["rows"].items()
+        for receiver, cell in row.items()
+        if sender != receiver
+    }
+
+
+def test_every_pair_is_measured(limited: World) -> None:
+    """Contract: each of the 12 pairs has a rate and percentiles, in the time that the option promises."""
+    results = measure(limited)
+    for result in results.values():
+        assert result["verdict"] == "ok", result["recommendations"]
+        assert len(cells(result)) == 12
+        for cell in cells(result).values():
+            assert cell["bandwidth"] > 1e6
+            assert 0 < cell["p50"] <= cell["p99"] < 1
+    assert results[0]["seconds"] < 35
+
+
+def test_a_slow_link_is_named_with_its_direction(limited: World) -> None:
+    limit(limited, "-s 10.77.1.2 -d 10.77.2.2", "link")
+    for result in measure(limited).values():
+        assert (result["cause"], result["ranks"]) == ("tcp.slow", [1, 2]), result["findings"]
+        (finding,) = (one for one in result["findings"] if one["cause"])
+        assert "the link rank 1 → rank 2 is slow" in finding["text"]
+        assert cells(result)[1, 2]["bandwidth"] < 3e6 < cells(result)[2, 1]["bandwidth"]
+
+
+def test_a_slow_node_is_named(limited: World) -> None:
+    limit(limited, "-s 10.77.2.2", "from")
+    limit(limited, "-d 10.77.2.2", "to")
+    result = measure(limited)[3]
+    assert (result["cause"], result["ranks"]) == ("tcp.slow", [2]), result["findings"]
+    assert "what rank 2 sends and receives is slow" in json.dumps(result, ensure_ascii=False)
+
+
+@pytest.mark.nightly
+def test_what_a_slow_node_sends_alone_is_named(limited: World) -> None:
+    limit(limited, "-s 10.77.3.2", "from")
+    result = measure(limited)[0]
+    assert (result["cause"], result["ranks"]) == ("tcp.slow", [3]), result["findings"]
+
+
+def test_a_pair_that_fails_is_the_cause_and_nothing_is_measured(limited: World) -> None:
+    """Contract: nobody measures beside a failure, and no rate of it is invented."""
+    limited.iptables(limited.gateway, "-A FORWARD -p tcp --syn -s 10.77.1.2 -d 10.77.2.2 -j DROP")
+    result = measure(limited)[0]
+    assert result["cause"] == "tcp.filtered"
+    assert not any(cell["bandwidth"] for cell in cells(result).values())

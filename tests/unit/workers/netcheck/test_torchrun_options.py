@@ -1,0 +1,144 @@
+"""What torchrun's options say of a job: in a process's words, in a script, and in the container."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.workers.netcheck.torchrun_options import from_script, gpus, of_container
+from harness.workers.netcheck.variables import _Reader
+
+GUIDE = """# Enhanced torchrun command
+sleep $((RANDOM % 30 + 30))
+# torchrun --nnodes 9 old.py
+torchrun \\
+  --nnodes=4 \\
+  --nproc_per_node=8 \\
+  --node_rank=$JOB_COMPLETION_INDEX \\
+  --rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT \\
+  --rdzv_conf=timeout=1800,read_timeout=120 \\
+  train.py --nnodes=7
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        (GUIDE, {"NNODES": "4", "NPROC_PER_NODE": "8"}),
+        ("cd /app && torchrun --nnodes 2 x.py; echo --nnodes=3", {"NNODES": "2"}),
+        ("exec python3 -m torch.distributed.run --nnodes=1:3 x.py", {"NNODES": "1:3"}),
+        ("torchrun --nnodes=${NNODES} --nproc-per-node='2' x.py", {"NPROC_PER_NODE": "2"}),
+        ("torchrun --nnodes=2 'it is\nunfinished", {"NNODES": "2"}),
+        ("python3 train.py --with torchrunner --nnodes=3", {}),
+        ("", {}),
+    ],
+)
+def test_literal_options_of_a_script_count(script: str, found: dict[str, str]) -> None:
+    assert from_script(script) == found
+
+
+def container(proc: Path, of: dict[int, tuple[int, list[str]]]) -> Path:
+    """/proc of a container: each process's parent and words."""
+    for pid, (parent, words) in of.items():
+        folder = proc / str(pid)
+        (folder / "ns").mkdir(parents=True)
+        (folder / "ns/mnt").symlink_to("mnt:[1]")
+        (folder / "cmdline").write_text("\0".join(words))
+        (folder / "stat").write_text(f"{pid} (a b) S {parent} 1")
+    return proc
+
+
+@pytest.mark.parametrize(
+    ("of", "nodes"),
+    [
+        ({1: (0, ["bash", "-c", GUIDE]), 9: (1, ["python3"])}, "4"),
+        ({1: (0, ["sh"]), 5: (1, ["python3", "/bin/torchrun", "--nnodes=3", "t.py"]), 9: (0, ["x"])}, "3"),
+        (
+            {1: (0, ["sh", "-c", GUIDE]), 5: (1, ["torchrun", "--nnodes=2", "t.py"]), 9: (5, ["python3"])},
+            "2",
+        ),
+        ({1: (0, ["sleep"]), 9: (1, ["python3"])}, None),
+    ],
+)
+def test_the_options_of_the_containers_torchrun_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: dict[int, tuple[int, list[str]]], nodes: str | None
+) -> None:
+    """Contract: a parent counts first, then one that runs, then one that the first process will start."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    assert of_container(container(tmp_path, of), 9).get("NNODES") == nodes
+
+
+def test_outside_a_pod_only_the_own_parents_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    other = {1: (0, ["init"]), 5: (1, ["torchrun", "--nnodes=3", "t.py"]), 9: (1, ["python3"])}
+    assert of_container(container(tmp_path, other), 9) == {}
+
+
+def test_gpus_are_counted_by_their_device_files(tmp_path: Path) -> None:
+    for name in ("nvidia0", "nvidia11", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert gpus(tmp_path) == 2
+    assert gpus(tmp_path / "absent") == 0
+
+
+JOB = {"MASTER_ADDR": "job", "WORLD_SIZE": "32", "NODE_RANK": "1"}
+"""The variables of ColossalAI's guide: nothing says how many nodes there are."""
+
+
+@pytest.mark.parametrize(
+    ("more", "options", "has", "nodes"),
+    [
+        ({}, {"NNODES": "4", "NPROC_PER_NODE": "8"}, 0, 4),
+        ({}, {"NPROC_PER_NODE": "8"}, 0, 4),
+        ({}, {}, 8, 4),
+        ({"JOB_COMPLETIONS": "4"}, {}, 8, 4),
+        ({"LOCAL_WORLD_SIZE": "8"}, {}, 0, 4),
+        ({"NNODES": "2:8", "GROUP_WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "8"}, {}, 0, 4),
+        ({"NNODES": "4"}, {"NNODES": "1:4", "NPROC_PER_NODE": "8"}, 0, 4),
+        ({"NPROC_PER_NODE": "1"}, {"NPROC_PER_NODE": "8"}, 0, 4),
+        ({}, {}, 5, None),
+        ({}, {}, 0, None),
+    ],
+)
+def test_what_is_known_says_how_many_nodes(
+    more: dict[str, str], options: dict[str, str], has: int, nodes: int | None
+) -> None:
+    known = _Reader({**JOB, **more}, options, has).environment(None)
+    assert (known.ok, known.nodes) == (True, nodes), known.findings
+
+
+@pytest.mark.parametrize(
+    ("more", "options", "has", "text"),
+    [
+        (
+            {},
+            {"NNODES": "2", "NPROC_PER_NODE": "1"},
+            0,
+            "2 nodes × 1 processes are expected by torchrun's op",
+        ),
+        (
+            {"JOB_COMPLETIONS": "2"},
+            {},
+            8,
+            "WORLD_SIZE=32 on 2 nodes is 16 processes on each, but this pod has 8",
+        ),
+        ({"JOB_COMPLETIONS": "3"}, {}, 0, "WORLD_SIZE=32 is no multiple of 3 nodes"),
+        ({"NNODES": "4", "JOB_COMPLETIONS": "2"}, {}, 0, "NNODES=4, but JOB_COMPLETIONS=2"),
+        ({"NNODES": "4"}, {"NNODES": "2"}, 0, "NNODES=4, but torchrun --nnodes=2"),
+        ({"PET_NNODES": "2", "NNODES": "4"}, {}, 0, "NNODES=4, but PET_NNODES=2"),
+    ],
+)
+def test_a_contradiction_is_named(more: dict[str, str], options: dict[str, str], has: int, text: str) -> None:
+    known = _Reader({**JOB, **more}, options, has).environment(None)
+    assert not known.ok
+    assert text in known.findings[0].text
+
+
+def test_the_environment_of_this_process_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract: without torchrun around it, nothing is added."""
+    monkeypatch.setattr(os, "environ", dict(JOB))
+    from harness.workers.netcheck import validate_environment
+
+    assert validate_environment().nodes is None
