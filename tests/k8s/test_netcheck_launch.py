@@ -41,10 +41,10 @@ def image(harness_settings: Settings) -> str:
     return build_worker(resolve(context), context).tag
 
 
-def run(image: str, command: str) -> tuple[int, str]:
+def run(image: str, command: str, ready: int = 60) -> tuple[int, str]:
     """Run a shell command beside the script /tmp/train.py. Return its exit code and its output."""
     mount = ["-v", f"{SCRIPTS / 'netcheck'}:/workspace/netcheck:ro"]
-    variables = {"PYTHONPATH": "/workspace", "COLOSSALAI_MASTER_READY_TIMEOUT": str(READY), "SCRIPT": SCRIPT}
+    variables = {"PYTHONPATH": "/workspace", "COLOSSALAI_MASTER_READY_TIMEOUT": str(ready), "SCRIPT": SCRIPT}
     given = [word for name, value in variables.items() for word in ("-e", f"{name}={value}")]
     inside = f'echo "$SCRIPT" >/tmp/train.py; {command}'
     words = ["docker", "run", "--rm", "--hostname", "job-0", *mount, *given, image, "bash", "-c", inside]
@@ -64,7 +64,7 @@ def test_ranks_without_torchrun_meet_too(image: str) -> None:
     ranks = "".join(RANK.format(rank=rank) for rank in range(3))
     code, output = run(image, ALONE.format(addr="job-0", world=3) + ranks + "wait")
     assert code == 0, output
-    assert all(f"rank {rank} of 3 sum 6.0" in output for rank in range(3))
+    assert all(f"rank {rank} of 3 sum 6.0" in output for rank in range(3)), output
 
 
 @pytest.mark.parametrize(
@@ -101,6 +101,6 @@ def test_ranks_without_torchrun_meet_too(image: str) -> None:
 )
 def test_ranks_that_do_not_meet_name_the_cause_in_time(image: str, command: str, said: str) -> None:
     """Situations of public reports: pytorch #80772 and #52848, ColossalAI #1074 and #6349."""
-    code, output = run(image, command)
+    code, output = run(image, command, READY)
     assert code == 1, output
     assert said in output
