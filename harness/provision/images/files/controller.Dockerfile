@@ -7,7 +7,9 @@ RUN --mount=type=bind,from=packages,target=/packages \
  && mkdir -p "$to" && cp -a /packages/. "$to" && { python3 -m compileall -q "$to" || true; }
 COPY harness/__init__.py /app/harness/
 COPY harness/core/ /app/harness/core/
-COPY harness/evidence/__init__.py harness/evidence/fitting.py harness/evidence/objects.py /app/harness/evidence/
+COPY harness/evidence/__init__.py /app/harness/evidence/
+COPY harness/evidence/fitting.py /app/harness/evidence/
+COPY harness/evidence/objects.py /app/harness/evidence/
 COPY harness/workers/own_processes.* /app/harness/workers/
 COPY harness/torchrun_sync/ /app/harness/torchrun_sync/
 COPY harness/torchrun_controller/ /app/harness/torchrun_controller/

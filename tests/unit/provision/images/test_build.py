@@ -123,6 +123,12 @@ def test_controller_image_has_what_it_imports() -> None:
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     loaded = {name for name in said.split() if name.startswith("harness.")}
     parts = {part.name for part in build.CONTROLLER.parts}
+    parts |= {
+        name
+        for name in ("evidence",)
+        if {f"{name}.{file}" for file in ("fitting", "objects")}
+        >= {m.removeprefix("harness.") for m in loaded if m.startswith(f"harness.{name}.")}
+    }
     assert {name.split(".")[1] for name in loaded} <= parts
     copied = build.CONTROLLER.dockerfile.read_text()
     for part in build.CONTROLLER.parts:
