@@ -95,6 +95,10 @@ ELSEWHERE = {
     "harness tracker open": "tests/k8s/test_tracker_open.py opens it in a browser",
     "harness tracker key my-project": "tests/k8s/test_tracker_open.py types it with its own project",
     "harness tracker serve --key-file tracker.key": "tests/integration/tracker_server.py serves the same way",
+    "harness netcheck --bandwidth --nodes 4": (
+        "tests/integration/test_netcheck_bandwidth.py measures as its pods do, between network namespaces"
+    ),
+    "harness netcheck --print-module >k8s_distributed.py": "tests/k8s/guides/networking.toml types it",
     "harness netcheck": "tests/k8s/test_netcheck.py launches the same, healthy and with faults",
     "harness netcheck --pod FILE --env NCCL_DEBUG=INFO --kubeconfig F": (
         "tests/k8s/test_tainted_nodes.py launches it with both on tainted nodes"

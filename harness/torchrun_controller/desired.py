@@ -329,11 +329,11 @@ class _Job(Ends):
         reserved = condition(workload, "QuotaReserved")
         message = str(reserved.get("message", "")) or "waits for Kueue to admit it"
         self._condition("Admitted", False, str(reserved.get("reason") or "Pending"), message)
+        queued = found(self.status.conditions, "Admitted")
+        message = self._with_capacity(message, queued.last_transition_time if queued else None)
         if self.seen.workload is None and self.ours is not None:
             return self._unseen_by_kueue(self.ours, message)
-        queued = found(self.status.conditions, "Admitted")
-        since = queued.last_transition_time if queued else None
-        return self._say("Queued", self._with_capacity(message, since))
+        return self._say("Queued", message)
 
     def _unseen_by_kueue(self, jobset: Object, message: str) -> Decision:
         """Say why Kueue has no Workload for the JobSet, by an Event of it."""

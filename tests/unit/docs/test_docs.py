@@ -31,7 +31,19 @@ COMMANDS = commands()
 HARNESS = [command for command in COMMANDS if Path(command.program).name == "harness"]
 OTHERS = {"make", "kubectl", "pytest", "bash", "pip", "python3", "git", "sed", "export", "."}
 """Programs that the documents may call."""
-OUTPUTS = {"runs", "PATH", "", "objects", "logs", "truth", "tracker", "controllers", "kind", "launch"}
+OUTPUTS = {
+    "runs",
+    "PATH",
+    "",
+    "objects",
+    "logs",
+    "truth",
+    "tracker",
+    "controllers",
+    "kind",
+    "launch",
+    "k8s_distributed.py",
+}
 """First parts of paths that a command creates, that are in a bundle, or that are the reader's own."""
 SOURCES = {".py", ".yaml", ".yml", ".toml", ".md", ".sh", ".txt", ".Dockerfile"}
 OFFLINE = {"judge": 1, "show": 1, "diff": 1, "logs": 0, "runs": 0, "report": 0, "summary": 0}
