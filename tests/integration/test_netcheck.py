@@ -276,7 +276,7 @@ def test_without_a_run_id(pods: World) -> None:
     result = play(pods, all={"variables": {"RDZV_ID": "-"}})[0]
     assert result["verdict"] == "unknown"
     doubtful = [finding["step"] for finding in result["findings"] if finding["status"] == "unknown"]
-    assert doubtful == ["pods", "service", "greeting", "all-reduce"]
+    assert doubtful == ["pods", "service", "greeting", "bandwidth", "all-reduce"]
 
 
 def guide(**changed: str) -> dict[str, Any]:
