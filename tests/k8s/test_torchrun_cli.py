@@ -211,10 +211,11 @@ def test_a_setup_that_fails_is_named(team: Team, here: Path) -> None:
     assert (code, "setupCommand failed with exit code 6: no such mirror" in said) == (6, True), said
 
 
-def test_a_detached_submit_says_what_it_waits_for(team: Team, here: Path) -> None:
-    """Contract: within seconds, what the kubelet says of an image that is not there."""
+def test_an_image_that_is_not_there_is_said(team: Team, here: Path) -> None:
+    """Contract: within seconds, in the kubelet's words. Who detached leaves at once, and hears it later."""
     words = ("--detach", "--image", "nosuch.invalid/nosuch:1")
-    waiting = submit(team, here, "no-image", *words, "--max-restarts", "0")
+    assert submit(team, here, "no-image", *words, "--max-restarts", "0").ends()[0] == 0
+    waiting = start(team, here, "logs", "no-image", "--follow")
     began = time.monotonic()
     waiting.says("ErrImagePull")
     assert time.monotonic() - began < 60
