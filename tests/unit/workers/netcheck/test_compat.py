@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -115,12 +118,23 @@ def test_no_entry_is_true_beside_its_failure(
 
 def test_each_process_of_a_pod_has_a_port_of_its_own(job: pytest.MonkeyPatch) -> None:
     """The guide's script calls it in every process that torchrun starts. One port of a pod is not enough."""
-    port = int(os.environ["MASTER_PORT"])
+    port = _two_ports()
+    job.setenv("MASTER_PORT", str(port))
     job.setenv("LOCAL_RANK", "1")
     job.setenv("LOCAL_WORLD_SIZE", "2")
     job.setenv("WORLD_SIZE", "2")
     with Server(port + 1, Hello("", 0, 1, "job-0", "other")):
         assert netcheck.diagnose_distributed_issues()["netcheck"]
+
+
+def _two_ports() -> int:
+    """Return a port that is free with the next one: below those that the kernel gives to others meanwhile."""
+    for port in range(20000 + os.getpid() % 10000, 32000, 2):
+        with contextlib.suppress(OSError), ExitStack() as stack:
+            for each in (port, port + 1):
+                stack.enter_context(socket.create_server(("", each)))
+            return port
+    raise AssertionError("no two free ports below 32000")
 
 
 def test_the_last_port_has_none_after_it(job: pytest.MonkeyPatch) -> None:
