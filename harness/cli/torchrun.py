@@ -42,9 +42,10 @@ def submit(
     gpus: Annotated[int | None, typer.Option(min=0, help="GPUs of all nodes together")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="pods, one on each node")] = None,
     min_nodes: Annotated[
-        int | None, typer.Option(min=1, help="with --max-nodes: an elastic job, which goes on with so many")
+        int | None,
+        typer.Option(min=1, help="with --max-nodes: the fewest pods of an elastic job"),
     ] = None,
-    max_nodes: Annotated[int | None, typer.Option(min=1, help="pods of an elastic job at most")] = None,
+    max_nodes: Annotated[int | None, typer.Option(min=1, help="the most pods of an elastic job")] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="ranks of each pod, without GPUs")] = None,
     image: Annotated[str | None, typer.Option("--image", help="in place of the queue's")] = None,
     setup: Annotated[
@@ -113,12 +114,13 @@ def submit(
         suspend=suspended or None,
     )
     walker = Walker(folder) if sync else None
-    packed = take(walker, 1) if walker else None
-    digest = packed.tree.digest if packed else None
     name = name or name_of(folder)
     tell = progress(quiet)
     if dry_run:
+        digest = walker.look().digest if walker else None
         return _dry_run(name, spec, digest, namespace, kubeconfig, context)
+    packed = take(walker, 1) if walker else None
+    digest = packed.tree.digest if packed else None
     jobs = _jobs(namespace, kubeconfig, context)
     job = jobs.create(jobs.document(name, spec, digest, jobs.namespace))
     made = job["metadata"]["name"]

@@ -11,7 +11,7 @@ from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Object, condition
 from harness.core.progress import Progress
 from harness.torchrun_controller import names
-from harness.torchrun_sync.fleet import LOOKS, Fleet
+from harness.torchrun_sync.fleet import LOOKS, Fleet, always_changes
 from harness.torchrun_sync.packing import pack
 from harness.torchrun_sync.pod.kept import split
 from harness.torchrun_sync.pods import target
@@ -48,10 +48,7 @@ def take(walker: Walker, generation: int) -> Packed:
             changed = change.path
             continue
         return Packed(tree, None if whole is None else tuple(split(whole, PART_BYTES)))
-    raise HarnessError(
-        f"{changed} was written to while it was read, {LOOKS} times",
-        hint="a file that always changes is no code: name it in .torchrunignore",
-    )
+    raise always_changes(changed)
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ class Caches:
         return True
 
     def _follow_capacity(self, kube: Kube) -> None:
-        """Watch nodes and the pods on them. Nobody is woken by them: jobs that wait look every round."""
+        """Watch nodes and the pods on them. A change wakes no job: waiting jobs are looked at each round."""
         started = [Informer(kube, kind, None, store, _unheard) for kind, store in self._capacity.items()]
         for informer in started:
             informer.start()

@@ -43,7 +43,7 @@ from harness.torchrun_controller.template import Resolved, resolve
 from harness.torchrun_controller.template import capacity as capacity_of
 
 RENEW = timedelta(seconds=60)
-"""What is free is told anew after so long at the earliest."""
+"""The shortest time between two texts about what is free, in the message of a waiting job."""
 
 ETCD_AGAIN = timedelta(seconds=10)
 """When to look again for a Service that is not watched."""
@@ -144,8 +144,8 @@ class _Job(Ends):
         creates: list[Action] = [Create(each) for each in beside]
         if workspace.parts_of(annotations) is None:
             message = (
-                "its code is not in the cluster yet: `kubectl torchrun submit` brings it, and when that was "
-                f"cut off `kubectl torchrun sync {metadata['name']}`"
+                "its code is not in the cluster yet; if `kubectl torchrun submit` was interrupted, run "
+                f"`kubectl torchrun sync {metadata['name']}`"
             )
             to_pod = any(each["kind"] == "StatefulSet" for each in beside)
             reason = names.UPLOADING_TO_POD if to_pod else names.UPLOADING

@@ -11,7 +11,7 @@ from harness.torchrun_controller import command, names, template, workspace
 from harness.torchrun_controller.jobset import owner
 from harness.torchrun_controller.template import Resolved
 from harness.torchrun_sync.bundle import held
-from harness.torchrun_sync.pods import CONTROL, STORE, WAITING
+from harness.torchrun_sync.pods import STORE, WAITING
 
 TAKEN_OVER = ("imagePullSecrets", "nodeSelector", "securityContext", "serviceAccountName", "tolerations")
 """Fields of the queue's pod template that say where a pod of this queue may run, and as whom."""
@@ -53,7 +53,7 @@ def _pod(resolved: Resolved, path: str) -> Object:
     whole = template.pod(resolved, kai=False)["spec"]
     trainer = whole["containers"][0]
     digest = resolved.workspace_digest or ""
-    words = held(workspace.KEPT_FOLDER, f"{path.rstrip('/')}/{STORE}", CONTROL, digest, names.HOLDER_PORT)
+    words = held(workspace.KEPT_FOLDER, f"{path.rstrip('/')}/{STORE}", digest, names.HOLDER_PORT)
     small = {"cpu": "50m", "memory": "128Mi"}
     container = {
         "name": WAITING,

@@ -87,9 +87,9 @@ def kept(folder: str, holder: str, root: str, control: str, ready: str, seconds:
     return [*_carried(KEPT), folder, holder, root, control, ready, f"{seconds:g}"]
 
 
-def held(folder: str, root: str, control: str, ready: str, port: int) -> list[str]:
+def held(folder: str, root: str, ready: str, port: int) -> list[str]:
     """Return the command of the pod that holds a job's code, and serves it at `port`."""
-    return [*_carried(HOLDER), folder, root, control, ready, str(port)]
+    return [*_carried(HOLDER), folder, root, ready, str(port)]
 
 
 def s3_fetch(url: str, root: str, ready: str, seconds: int) -> list[str]:

@@ -129,10 +129,7 @@ class Fleet:
             if wrong := {name: digest for name, digest in staged.items() if digest != tree.digest}:
                 raise PodRefused(f"expected the tree {tree.digest} in every pod, seen {wrong}")
             return tree
-        raise HarnessError(
-            f"{changed} was written to while it was read, {LOOKS} times",
-            hint=f"a file that always changes is no code: name it in {OWN}",
-        )
+        raise always_changes(changed)
 
     def _switch(
         self, tree: str, generation: int, late: Sequence[str], states: Mapping[str, State], patience: float
@@ -160,6 +157,14 @@ class Fleet:
         with ThreadPoolExecutor(len(names)) as pool:
             futures = {name: pool.submit(act, self._senders[name]) for name in names}
         return {name: future.result() for name, future in futures.items()}
+
+
+def always_changes(path: str) -> HarnessError:
+    """Return the error for a file that was written to at each of LOOKS looks."""
+    return HarnessError(
+        f"{path} was written to while it was read, {LOOKS} times",
+        hint=f"a file that always changes is no code: name it in {OWN}",
+    )
 
 
 def _writers(states: Mapping[str, State], tree: str) -> list[str]:

@@ -187,9 +187,7 @@ def test_a_pod_that_holds_it_serves_it(here: Path, to: Pod, tmp_path: Path, unus
     later. One that asks before it is there waits; who does not know the digest gets nothing.
     """
     holder = pod(tmp_path / "holder")
-    command = bundle.held(
-        str(tmp_path / "none"), str(holder.root), str(holder.control), READY, unused_tcp_port
-    )
+    command = bundle.held(str(tmp_path / "none"), str(holder.root), READY, unused_tcp_port)
     holding = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         words = bundle.kept(

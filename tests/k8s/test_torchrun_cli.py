@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from torchrun_team import Controller, Team
+from torchrun_team import Team, led
 
 from harness.provision.cluster import Ready
 from harness.settings import Settings
@@ -86,14 +86,8 @@ def team(cluster: Ready, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
     found = Team(cluster.kube, f"cli-{secrets.token_hex(3)}", cluster.worker.tag)
     found.prepare()
     found.queue()
-    folder = tmp_path_factory.mktemp("controller")
-    controller = Controller(found.account(folder), found.namespace, folder / "log")
-    controller.start()
-    found.until_led()
-    yield found
-    controller.kill()  # test_torchrun_controller.py asks it to end
-    print((folder / "log").read_text())
-    found.remove()
+    with led(found, tmp_path_factory.mktemp("controller")):
+        yield found
 
 
 @pytest.fixture

@@ -41,11 +41,9 @@ def test_readme_is_accepted_as_written(team: Team) -> None:
         assert applied["metadata"]["name"] == document["metadata"]["name"]
 
 
-def test_readme_runs(team: Team, controller: Controller) -> None:
-    """Contract: the README's jobs run on CPUs: their ranks meet, by names, and the job has succeeded.
-
-    Changed are what a machine without GPUs and without their images lacks: node resources, image, command,
-    number of GPUs, and the rendezvous of etcd.
+def submit_readme(team: Team, **distributed: str) -> tuple[str, ...]:
+    """Apply the README's jobs with their queues for CPUs and the image of the tests, and this rendezvous in
+    place of theirs. Return their names.
     """
     by_name = {document["metadata"]["name"]: document for document in documents()}
     jobs = ("training-job", "vit-training")
@@ -59,8 +57,18 @@ def test_readme_runs(team: Team, controller: Controller) -> None:
             priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 5}
             team.kube.apply({**priority, "metadata": {"name": queue["scheduling"]["priorityClassName"]}})
         team.queue(asked["jobQueue"], **{**queue, "image": team.image})
-        team.job(job, jobQueue=asked["jobQueue"], distributed={"backend": "gloo", "rdzvBackend": "c10d"})
-    for job in jobs:
+        rendezvous = {**asked["distributed"], "backend": "gloo", **distributed}
+        team.job(job, jobQueue=asked["jobQueue"], distributed=rendezvous)
+    return jobs
+
+
+def test_readme_runs(team: Team, controller: Controller) -> None:
+    """Contract: the README's jobs run on CPUs: their ranks meet, by names, and the job has succeeded.
+
+    Changed are what a machine without GPUs and without their images lacks: node resources, image, command,
+    number of GPUs, and the rendezvous of etcd.
+    """
+    for job in submit_readme(team, rdzvBackend="c10d"):
         ended = team.until(job, "Succeeded")
         assert team.printed(job) == MET
         assert ended["status"]["numNodes"] == 2

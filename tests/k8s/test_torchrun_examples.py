@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from torchrun_team import Controller, Team
+from torchrun_team import Team, led
 
 from harness.core.kubernetes import Object
 from harness.provision.cluster import Ready
@@ -34,14 +34,8 @@ def team(cluster: Ready, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
             "data": {"train.py": (EXAMPLES / "train.py").read_text()},
         }
     )
-    folder = tmp_path_factory.mktemp("controller")
-    controller = Controller(found.account(folder), found.namespace, folder / "log")
-    controller.start()
-    found.until_led()
-    yield found
-    controller.kill()
-    print((folder / "log").read_text())
-    found.remove()
+    with led(found, tmp_path_factory.mktemp("controller")):
+        yield found
     found.kube.delete("scheduling.k8s.io/v1", "PriorityClass", "urgent-training")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from kubernetes.client.exceptions import ApiException
 from test_torchrun_cli import start, submit
-from torchrun_team import Controller, Team
+from torchrun_team import Team, led
 
 from harness.core.kubernetes import Object
 from harness.provision.cluster import Ready
@@ -38,14 +38,8 @@ def team(cluster: Ready, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
     found = Team(cluster.kube, f"kept-{secrets.token_hex(3)}", cluster.worker.tag)
     found.prepare()
     found.queue(podTemplate={"spec": {"terminationGracePeriodSeconds": 2}})
-    folder = tmp_path_factory.mktemp("controller")
-    controller = Controller(found.account(folder), found.namespace, folder / "log")
-    controller.start()
-    found.until_led()
-    yield found
-    controller.kill()
-    print((folder / "log").read_text())
-    found.remove()
+    with led(found, tmp_path_factory.mktemp("controller")):
+        yield found
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from kubernetes.client.exceptions import BadRequestException
-from test_torchrun_controller import MET, documents
+from test_torchrun_controller import MET, submit_readme
 from torchrun_team import CODE, PROGRAM, Controller, Team
 
 from harness.context import RunContext
@@ -199,20 +199,7 @@ def test_the_readme_runs_with_its_rendezvous(team: Team, controller: Controller,
     """Contract: both jobs of the README run with etcd-v2 and no endpoint, as they are written. Changed are
     GPUs, image and command, and storage that this cluster has no class for.
     """
-    by_name = {document["metadata"]["name"]: document for document in documents()}
-    jobs = ("training-job", "vit-training")
-    for name in jobs:
-        asked = by_name[name]["spec"]
-        queue = by_name[asked["jobQueue"]]["spec"]
-        queue["scheduling"].pop("nodeSelector", None)
-        queue["storage"].pop("checkpoints", None)
-        queue["nodeResources"].update(gpus=0, cpus="250m", memory="512Mi")
-        if "priorityClassName" in queue["scheduling"]:
-            priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 5}
-            team.kube.apply({**priority, "metadata": {"name": queue["scheduling"]["priorityClassName"]}})
-        team.queue(asked["jobQueue"], **{**queue, "image": team.image})
-        team.job(name, jobQueue=asked["jobQueue"], distributed={**asked["distributed"], "backend": "gloo"})
-    for name in jobs:
+    for name in submit_readme(team):
         ended = team.until(name, "Succeeded", 300)
         assert team.printed(name) == MET
         assert f"--rdzv-endpoint={etcd.ENDPOINT}" in ended["status"]["torchrunCommand"]

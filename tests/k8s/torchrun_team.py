@@ -322,6 +322,20 @@ class Team:
         return sorted(line for line in lines if line.startswith("rank "))
 
 
+@contextmanager
+def led(team: Team, folder: Path) -> Iterator[Team]:
+    """Run a controller with its own rights for a team's namespace, and remove both at the end."""
+    controller = Controller(team.account(folder), team.namespace, folder / "log")
+    controller.start()
+    try:
+        team.until_led()
+        yield team
+    finally:
+        controller.kill()  # test_torchrun_controller.py asks it to end
+        print((folder / "log").read_text())
+        team.remove()
+
+
 def _established(found: dict[str, Object]) -> str | None:
     for definition in crd.definitions():
         name = str(definition["metadata"]["name"])

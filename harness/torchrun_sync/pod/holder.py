@@ -64,8 +64,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """FOLDER ROOT CONTROL READY PORT. Ends at SIGTERM."""
-    folder, root, _control, ready, port = arguments
+    """FOLDER ROOT READY PORT. Ends at SIGTERM."""
+    folder, root, ready, port = arguments
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     store = Store(root)
     server = Server(int(port), store, ready)
