@@ -280,12 +280,12 @@ def resume(
 ) -> int:
     """Queue a suspended job again. Its pods start with the code that the cluster keeps."""
     from harness.cli.torchrun_jobs import PROGRAM
-    from harness.cli.torchrun_kept import parts_of
+    from harness.cli.torchrun_kept import is_kept
     from harness.torchrun_controller import names
 
     job = _jobs(namespace, kubeconfig, context).change(name, suspend=False)
     print(f"{name} is queued again")
-    if names.WORKSPACE_ANNOTATION in (job["metadata"].get("annotations") or {}) and not parts_of(job):
+    if names.WORKSPACE_ANNOTATION in (job["metadata"].get("annotations") or {}) and not is_kept(job):
         print(f"its new pods may wait for their code: {PROGRAM} sync {name}")
     return 0
 

@@ -15,7 +15,7 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from harness.cli.torchrun_jobs import PROGRAM, Jobs, finished, phase, rank, reason
-from harness.cli.torchrun_kept import Keeper, generation_of, parts_of, take
+from harness.cli.torchrun_kept import Keeper, generation_of, is_kept, take
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Object
 from harness.core.progress import Progress
@@ -134,7 +134,7 @@ class Attached:
         """Return the containers of all pods, or none as long as one of them is missing."""
         count = (job.get("status") or {}).get("numNodes")
         found = [each for each in map(target, pods) if each]
-        if parts_of(job):  # an init container has what is kept in a moment, and ends
+        if is_kept(job):  # an init container has what is kept in a moment, and ends
             found = [each for each in found if each.container == TRAINER]
         return found if count and len(found) == count else []
 
@@ -144,7 +144,7 @@ class Attached:
             job["metadata"].get("annotations") or {}
         ):
             return
-        if parts_of(job) and not self.watch:
+        if is_kept(job) and not self.watch:
             return  # its pods have what was submitted; what was written since then was not
         targets = self._targets(job, pods)
         if not targets:

@@ -78,7 +78,11 @@ class Keeper:
                 self._delete(job, index)
         self.jobs.annotate(
             job["metadata"]["name"],
-            {names.PARTS_ANNOTATION: str(len(parts)), names.GENERATION_ANNOTATION: str(generation)},
+            {
+                names.PARTS_ANNOTATION: str(len(parts)),
+                names.GENERATION_ANNOTATION: str(generation),
+                names.KEPT_ANNOTATION: "false" if why else "true",
+            },
         )
         if parts:
             self.tell(
@@ -191,6 +195,11 @@ def parts_of(job: Object) -> int:
     """Return how many Secrets keep the code of a job."""
     said = (job["metadata"].get("annotations") or {}).get(names.PARTS_ANNOTATION) or "0"
     return int(said) if said.isdecimal() else 0
+
+
+def is_kept(job: Object) -> bool:
+    """Return whether the cluster keeps the code that a job has now, in Secrets or in a pod."""
+    return (job["metadata"].get("annotations") or {}).get(names.KEPT_ANNOTATION) == "true"
 
 
 def generation_of(job: Object) -> int:

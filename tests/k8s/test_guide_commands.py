@@ -25,6 +25,9 @@ from harness.settings import Settings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.guides]
 ROOT = Path(__file__).parents[2]
+STATE = """kubectl get pods -o wide; kubectl get events --sort-by=.lastTimestamp
+for pod in $(kubectl get pods -o name); do kubectl logs $pod --all-containers --prefix --tail=40; done"""
+"""Shows why the namespace did not come to where a row starts."""
 
 
 class Shell:
@@ -130,7 +133,7 @@ def test_commands_of_a_guide(shell: Shell, name: str, request: pytest.FixtureReq
         for command in row.before:
             code, output = shell.type(command, row.seconds)
             print(f"$ {command}\n{output}")
-            assert code == 0, f"{command}: exit code {code}\n{output}"
+            assert code == 0, f"{command}: exit code {code}\n{output}{shell.type(STATE, 60)[1]}"
         command = guide.typed(row)
         began = time.monotonic()
         code, output = shell.type(command, row.seconds, row.expect if row.follows else "")

@@ -142,14 +142,15 @@ def test_new_code_without_pods_and_with(team: Team, here: Path) -> None:
 
 def test_large_code_is_held_by_a_pod(team: Team, here: Path) -> None:
     """Contract: code that is too large for Secrets is on the claim of a pod, by the names of the guide, and
-    new pods get it from there, also the code of a later sync; with the job's TTL both are gone.
+    new pods get it from there, also the code of a later sync; with the job's TTL both are gone. An attached
+    submit does not bring what was edited since.
     """
     (here / "data.bin").write_bytes(os.urandom(9_000_000))
     team.queue("large", storage={"workspace": {"enabled": True, "size": "1Gi"}})
-    options = ("--queue", "large", "--nodes", "2", "--name", "large", "--detach", "--max-restarts", "9")
-    code, said = start(team, here, "submit", *options, "python train.py").ends()
-    assert code == 0, said
-    assert "is kept in the cluster, by the pod large-sync-0" in said
+    options = ("--queue", "large", "--nodes", "2", "--name", "large", "--max-restarts", "9")
+    attached = start(team, here, "submit", *options, "python train.py")
+    attached.says("is kept in the cluster, by the pod large-sync-0")
+    (here / "lib.py").write_text("NAME = 'two'\n")
     seen = says(team, "large", "code one", seconds=180)
     assert parts(team, "large") == []
     assert team.kube.get("v1", "PersistentVolumeClaim", "large-workspace", team.namespace) is not None
@@ -161,7 +162,6 @@ def test_large_code_is_held_by_a_pod(team: Team, here: Path) -> None:
     seen |= says(team, "large", "code one", seen)
 
     team.kube.resource("v1", "Pod").delete(name="large-sync-0", namespace=team.namespace)
-    (here / "lib.py").write_text("NAME = 'two'\n")
     assert start(team, here, "sync", "large").ends()[0] == 0
     says(team, "large", "code two")
     pod = team.pods("large")[1]["metadata"]["name"]
@@ -170,6 +170,8 @@ def test_large_code_is_held_by_a_pod(team: Team, here: Path) -> None:
     team.change("large", cancel=True, reliability={"ttlSecondsAfterFinished": 1})
     team.until_status("large", "cleaned up", lambda job: "CleanedUp" in str(job["status"].get("conditions")))
     assert team.kube.get("apps/v1", "StatefulSet", "large-sync", team.namespace) is None
+    said = attached.ends()[1]
+    assert ("generation 1" in said, " in 2 pods" in said) == (True, False), said
 
 
 def test_what_keeps_the_code_goes_with_the_job(team: Team, here: Path) -> None:
