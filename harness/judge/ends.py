@@ -39,6 +39,10 @@ _SERVICE_LINK_ADVICE = (
     "Kubernetes sets such a variable for each Service, by its name (MASTER_PORT for `master`): rename the "
     "Service, or set enableServiceLinks: false in the pod template"
 )
+_FINALIZATION_ADVICE = (
+    "end the script with torch.distributed.destroy_process_group(): else a thread of gloo that still holds a "
+    "tensor can abort the process while Python ends (pytorch#179291)"
+)
 
 State = Literal["succeeded", "failed", "deleted", "running", "waiting", "unknown"]
 
@@ -218,7 +222,16 @@ def _from_outside(case: Case, pod: Pod, end: End, code: object) -> End | None:
         return None
     text = f"{place} was ended by {_signal_name(number)}"
     own = "a fault of its own code or libraries: its log, and a core dump" if number in OF_ITSELF else ""
+    if number == signal.SIGABRT and _script_ended(case, pod.index):
+        text, own = f"{text}, after its script had ended with 0", _FINALIZATION_ADVICE
     return replace(end, cause="rank.killed", text=text, follows=number == signal.SIGTERM, advice=own)
+
+
+def _script_ended(case: Case, index: int) -> bool:
+    """Return whether the script of each rank of a pod came to a good end, before its process did."""
+    of_pod = case.processes.get(index)
+    ends = [life.ends for life in of_pod.lives] if of_pod else []
+    return bool(ends) and all(each and (each[-1].how, each[-1].code) == ("exit", 0) for each in ends)
 
 
 def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:

@@ -6,6 +6,7 @@ does not come. Here each of these has a limit and a cause.
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import os
 import time
@@ -55,7 +56,8 @@ def launch(ready: float, timeout: float, backend: str | None = None, verbose: bo
     """Start the default process group and check it by an all-reduce. Raises RuntimeError with the cause.
 
     `ready`: seconds for rank 0, and then for all ranks, to come. `timeout`: seconds of PyTorch's own timeout.
-    `backend`: nccl where CUDA is and gloo elsewhere, unless given. The process group stays.
+    `backend`: nccl where CUDA is and gloo elsewhere, unless given. The process group stays until the process
+    ends.
     """
     try:
         import torch
@@ -71,6 +73,7 @@ def launch(ready: float, timeout: float, backend: str | None = None, verbose: bo
                 torch.cuda.set_device(int(os.environ.get("LOCAL_RANK") or 0))
             limit = datetime.timedelta(seconds=timeout)
             dist.init_process_group(backend or ("nccl" if cuda else "gloo"), timeout=limit)
+            atexit.register(_leave, dist)
         except RuntimeError as error:
             if str(error).startswith(tuple(f"{cause}: " for cause in CAUSES)):
                 raise
@@ -81,6 +84,14 @@ def launch(ready: float, timeout: float, backend: str | None = None, verbose: bo
         raise failure(done.cause or "unknown", done.text)
     if verbose and dist.get_rank() == 0:
         print(f"netcheck: {dist.get_world_size()} ranks have met ({dist.get_backend()})", flush=True)
+
+
+def _leave(dist: Any) -> None:
+    """Destroy a group of gloo before the interpreter ends: a gloo thread that holds a tensor then aborts
+    the process. A group of nccl is left to the script, since destroying it can wait for the other ranks.
+    """
+    if dist.is_initialized() and dist.get_backend() == "gloo":
+        dist.destroy_process_group()
 
 
 def _agent_listens() -> bool:

@@ -5,6 +5,7 @@ import json
 import bundles
 import pytest
 from bundles import UID, Job, at, cond, stuck, timed_out
+from process_events import PodEvents, recorded
 
 from harness.evidence.truth_records import TruthSettings, TruthStart
 from harness.judge import judge, log_clues
@@ -127,6 +128,29 @@ def test_a_signal_of_the_process_itself_was_not_sent_by_somebody(judged):
     verdict = judged(job)
     assert verdict.cause == "rank.killed"
     assert "who sent it" not in advice(verdict)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_an_abort_behind_the_end_of_the_script_is_said(judged, code):
+    """Contract: a rank that Python's finalization aborts had trained to its end, and one line would have
+    prevented it; an abort behind an end that was not good is not explained by it.
+    """
+    job = recorded(bundles.healthy())
+    for index in range(2):
+        pod = PodEvents(job, index)
+        pod.agent(7, "--nnodes=2")
+        pod.workers(7, [(20, 0, index, 2)])
+        pod.rank(20, index, 2)
+        pod.end(20, 0 if index else code)
+        if index:
+            pod.result(7)
+    PodEvents(job, 0).add("failed", 7, failures=[(20, 0, 0, -6, "Signal 6 (SIGABRT) received by PID 20")])
+    job.drop_pod(0, after=10)
+    job.ended(0, 12, 134, message="")
+    verdict = judged(job)
+    assert verdict.cause == "rank.killed"
+    said = "signal 6 (SIGABRT), after its script had ended with 0" in verdict.explanation
+    assert (said, "destroy_process_group" in advice(verdict)) == (code == 0, code == 0)
 
 
 def torchrun_job(job: Job, phase: str, **spec) -> None:
