@@ -40,8 +40,8 @@ _SERVICE_LINK_ADVICE = (
     "Service, or set enableServiceLinks: false in the pod template"
 )
 _FINALIZATION_ADVICE = (
-    "end the script with torch.distributed.destroy_process_group(): else a thread of gloo that still holds a "
-    "tensor can abort the process while Python ends (pytorch#179291)"
+    "end the script with torch.distributed.barrier() and destroy_process_group(): else a thread of gloo that "
+    "still holds a tensor can abort the process while Python ends (pytorch#179291)"
 )
 
 State = Literal["succeeded", "failed", "deleted", "running", "waiting", "unknown"]

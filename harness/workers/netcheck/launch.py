@@ -20,8 +20,10 @@ from .variables import Environment, validate_environment
 from .waiting import wait_for_master
 
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_PORT")
-LEAVE = 2.0
+TELL = 2.0
 """Seconds in which rank 0 keeps the store after its limit, so that the others name the cause as well."""
+LEAVE = 0.5
+"""Seconds before the interpreter ends."""
 
 
 def failure(cause: str, text: str) -> RuntimeError:
@@ -56,8 +58,7 @@ def launch(ready: float, timeout: float, backend: str | None = None, verbose: bo
     """Start the default process group and check it by an all-reduce. Raises RuntimeError with the cause.
 
     `ready`: seconds for rank 0, and then for all ranks, to come. `timeout`: seconds of PyTorch's own timeout.
-    `backend`: nccl where CUDA is and gloo elsewhere, unless given. The process group stays until the process
-    ends.
+    `backend`: nccl where CUDA is and gloo elsewhere, unless given. The process group stays.
     """
     try:
         import torch
@@ -73,7 +74,7 @@ def launch(ready: float, timeout: float, backend: str | None = None, verbose: bo
                 torch.cuda.set_device(int(os.environ.get("LOCAL_RANK") or 0))
             limit = datetime.timedelta(seconds=timeout)
             dist.init_process_group(backend or ("nccl" if cuda else "gloo"), timeout=limit)
-            atexit.register(_leave, dist)
+            atexit.register(_leave)
         except RuntimeError as error:
             if str(error).startswith(tuple(f"{cause}: " for cause in CAUSES)):
                 raise
@@ -86,12 +87,13 @@ def launch(ready: float, timeout: float, backend: str | None = None, verbose: bo
         print(f"netcheck: {dist.get_world_size()} ranks have met ({dist.get_backend()})", flush=True)
 
 
-def _leave(dist: Any) -> None:
-    """Destroy a group of gloo before the interpreter ends: a gloo thread that holds a tensor then aborts
-    the process. A group of nccl is left to the script, since destroying it can wait for the other ranks.
+def _leave() -> None:
+    """Let gloo's threads drop the tensors of the last collective, for which they need the interpreter's lock.
+
+    One that still waits for it aborts the process when the interpreter is gone (pytorch#179291), and hangs it
+    where the group is destroyed, before PyTorch 2.8 (pytorch#154976).
     """
-    if dist.is_initialized() and dist.get_backend() == "gloo":
-        dist.destroy_process_group()
+    time.sleep(LEAVE)
 
 
 def _agent_listens() -> bool:
@@ -136,7 +138,7 @@ def _all_come(dist: Any, seconds: float) -> Any:
         if absent and time.monotonic() >= ends:
             text = f"{listed(absent)} of {world} did not come within {seconds:.0f} s"
             if rank == 0:
-                time.sleep(LEAVE)
+                time.sleep(TELL)
             raise failure("peer.never_came", text)
         if absent:
             time.sleep(min(1.0, 0.02 * world**0.5))
