@@ -21,6 +21,9 @@ POD_IP = "TORCHRUN_POD_IP"
 """Ranks meet at rank 0's address: its name may still lead to the pod before it."""
 NAMES_SECONDS = 300
 JOIN_SECONDS = 600
+ASK_SECONDS, SILENT_SECONDS = 15, 90
+"""How often each pod asks the store of a c10d rendezvous, and for how long the store may take connections, or
+not be reached, without an answer."""
 SHELL = re.compile(r"[;&|<>$`\n()*?\[\]{}~#!]")
 RESERVED = re.compile(names.RESERVED)
 
@@ -84,6 +87,34 @@ forward() {
   exit 143
 }"""
 )
+WATCH_STORE = f"""answers() {{
+  # A store's VALIDATE and PING (torch/csrc/distributed/c10d/TCPStoreBackend.hpp). 124: no answer in time.
+  timeout {ASK_SECONDS} bash -c 'exec 3<>"/dev/tcp/$0/$1" || exit 1
+    printf "\\0\\316\\367\\205\\074\\015\\1\\1\\1\\1" >&3
+    IFS= read -r -N 4 got <&3
+    [ "$got" = "$(printf "\\1\\1\\1\\1")" ]' "$1" "$2" 2>/dev/null
+}}
+watch_store() {{
+  local known='' since='' answer
+  while sleep {ASK_SECONDS} && kill -0 $$; do
+    answer=0; answers "$1" "$2" || answer=$?
+    if [ $answer = 0 ]; then known=1; fi
+    if [ $answer != 124 ] || [ -z "$known" ]; then since=; continue; fi
+    since=${{since:-$SECONDS}}
+    if [ $((SECONDS - since)) -ge {SILENT_SECONDS} ]; then kill -USR1 $$; return; fi
+  done
+}}
+store_lost() {{
+  kill -KILL "$child" 2>/dev/null || return 0
+  wait "$child" || true
+  echo "the rendezvous at $store has not answered for {SILENT_SECONDS} s: its torchrun hangs" \\
+    "or is cut off" >&2
+  exit 1
+}}
+trap store_lost USR1"""
+"""torchrun waits without end for a store that takes its request and does not answer: when node 0 hangs, or is
+cut off, no other node would ever train again (torch 2.6, TCPStore::doWait). A store that has never answered
+this way is of another version, and is not judged."""
 
 
 def torchrun(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
@@ -170,9 +201,19 @@ def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str
         OWN_STORE,
         FORWARD_ELASTIC if plan.elastic else FORWARD,
         FORWARD_SIGTERM,
-        f"{torchrun(job, spec, plan, distributed)} &",
     ]
-    return "\n".join(lines) + f"\n{UNTIL_ENDED}"
+    if store := _store(job, plan, distributed):
+        watch = f"watch_store {shlex.join(store)} >/dev/null 2>&1 &"
+        lines += [WATCH_STORE, f"store={shlex.quote(':'.join(store))}", watch]
+    return "\n".join([*lines, f"{torchrun(job, spec, plan, distributed)} &", UNTIL_ENDED])
+
+
+def _store(job: str, plan: Plan, distributed: Distributed) -> tuple[str, str] | None:
+    """Return the host and port of the store in which the nodes of a job meet; None without one."""
+    if plan.nodes == 1 or distributed.rdzv_backend not in (None, "c10d"):
+        return None
+    host, _, port = (distributed.rdzv_endpoint or names.host(job, 0)).partition(":")
+    return host, port or str(distributed.port or PORT)
 
 
 def _wait_for(host: str, port: int) -> list[str]:

@@ -218,6 +218,21 @@ def test_an_image_that_is_not_there_is_said(team: Team, here: Path) -> None:
     assert start(team, here, "delete", "no-image").ends()[0] == 0
 
 
+def test_a_namespace_that_is_being_deleted_takes_no_job(team: Team, here: Path) -> None:
+    """Contract: the API server's sentence, at once. A finalizer keeps the namespace that long."""
+    name = f"{team.namespace}-going"
+    kept = {"name": "kept", "namespace": name, "finalizers": ["test.example/kept"]}
+    team.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    team.kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": kept})
+    try:
+        team.kube.delete("v1", "Namespace", name)
+        words = ("submit", "--queue", "cpu", "--nodes", "2", "--namespace", name, "python train.py")
+        code, said = Command(team.kube.kubeconfig, here, *words).ends()
+        assert (code, "because it is being terminated" in said) == (64, True), said
+    finally:
+        team.kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {**kept, "finalizers": []}})
+
+
 def test_a_dry_run_prints_what_would_be_created(team: Team, here: Path) -> None:
     """Contract: YAML that the API server takes, and nothing is created; what it or the controller would
     refuse is said."""

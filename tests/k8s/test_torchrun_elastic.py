@@ -6,7 +6,7 @@ import itertools
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from kubernetes.client.exceptions import ApiException
@@ -36,6 +36,8 @@ for step in range(100000):
     time.sleep(0.2)
 """
 NODES = 3
+SINCE = 20.0
+"""Seconds after the strike from which on the members train: what they wrote just before it does not count."""
 
 
 class Members:
@@ -104,18 +106,11 @@ class Members:
 
     def _cut(self, pod: Object) -> None:
         """Drop all that a pod sends and receives, in its own network namespace."""
-        node = ["docker", "exec", pod["spec"]["nodeName"]]
-        found = ["crictl", "pods", "-q", "--name", pod["metadata"]["name"]]
-        sandbox = subprocess.run([*node, *found], check=True, capture_output=True, text=True).stdout.split()[
-            0
-        ]
-        form = ["-o", "go-template", "--template", "{{.info.pid}}"]
-        pid = subprocess.run(
-            [*node, "crictl", "inspectp", *form, sandbox], check=True, capture_output=True, text=True
-        ).stdout.strip()
-        for chain in ("INPUT", "OUTPUT"):
-            words = ["nsenter", "-t", pid, "-n", "iptables", "-I", chain, "-j", "DROP"]
-            subprocess.run([*node, *words], check=True, timeout=60)
+        statuses = {each["name"]: each["containerID"] for each in pod["status"]["containerStatuses"]}
+        container = statuses[names.TRAINER].partition("://")[2]
+        drop = f"""pid=$(ctr --namespace k8s.io task ls | awk '$1 == "{container}" {{print $2}}')
+        for chain in INPUT OUTPUT; do nsenter -t $pid -n iptables -I $chain -j DROP; done"""
+        subprocess.run(["docker", "exec", pod["spec"]["nodeName"], "sh", "-ec", drop], check=True, timeout=60)
 
 
 @pytest.fixture
@@ -164,13 +159,14 @@ def test_a_member_is_lost(
         time.sleep(5)
     members.strike(how, members.pods()[index])
     struck = datetime.now(UTC)
+    later = struck + timedelta(seconds=SINCE)
 
     def settled() -> bool:
         status = members.status()
         if status.get("phase") == "Failed":
             assert status.get("message"), status
             return True
-        return any(members.trains(count, struck) for count in (2, 3))
+        return any(members.trains(count, later) for count in (2, 3))
 
     members.until(f"settled after {how} of {index} {moment}", settled)
     print(f"{how} {index} {moment}: {(datetime.now(UTC) - struck).total_seconds():.0f} s", members.status())

@@ -7,6 +7,7 @@ import re
 import shlex
 import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -349,3 +350,46 @@ def test_words_arrive_as_they_are(words: list[str], tmp_path_factory: pytest.Tem
         assert shlex.split(program[3])[2:] == words
     else:
         assert program == ["train.py", *words]
+
+
+@pytest.mark.parametrize(
+    ("store", "code", "said"),
+    [("answers", 0, ""), ("hangs", 1, "has not answered for 2 s: its torchrun hangs"), ("other", 0, "")],
+)
+def test_a_store_that_does_not_answer_ends_the_pod(tmp_path: Path, store: str, code: int, said: str) -> None:
+    """Contract: torchrun would wait for it without end. A store that never answered is of another version,
+    and one that refuses or closes connections is torchrun's own affair.
+    """
+    (tmp_path / "torchrun").write_text("#!/bin/sh\nexec sleep 9\n")
+    (tmp_path / "torchrun").chmod(0o755)
+    asked = threading.Event()
+
+    def serve(listener: socket.socket) -> None:
+        held = []
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            held.append(connection)
+            query = connection.recv(10)
+            if len(query) < 10 or store == "other" or (store == "hangs" and asked.is_set()):
+                continue
+            assert query == b"\x00" + (0x3C85F7CE).to_bytes(4, "little") + b"\x0d\x01\x01\x01\x01"
+            connection.sendall(query[-4:])
+            asked.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=[listener], daemon=True).start()
+        given = distributed(rdzvEndpoint=f"127.0.0.1:{listener.getsockname()[1]}")
+        script = command.script("demo", spec("./x"), TWO, given)
+        times = {"timeout 15 ": "timeout 1 ", "sleep 15": "sleep 0.2", "-ge 90 ]": "-ge 2 ]", "90 s": "2 s"}
+        for old, new in times.items():
+            assert old in script
+            script = script.replace(old, new)
+        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "JOB_COMPLETION_INDEX": "1"}
+        done = subprocess.run(
+            ["bash", "-c", script], capture_output=True, text=True, env=environment, timeout=30, check=False
+        )
+    assert (done.returncode, said in done.stderr) == (code, True), done
+    assert asked.is_set() == (store != "other")
