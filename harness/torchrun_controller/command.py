@@ -87,13 +87,14 @@ forward() {
   exit 143
 }"""
 )
-WATCH_STORE = f"""answers() {{
+ANSWERS = f"""answers() {{
   # A store's VALIDATE and PING (torch/csrc/distributed/c10d/TCPStoreBackend.hpp). 124: no answer in time.
   timeout {ASK_SECONDS} bash -c 'exec 3<>"/dev/tcp/$0/$1" || exit 1
     printf "\\0\\316\\367\\205\\074\\015\\1\\1\\1\\1" >&3
     IFS= read -r -N 4 got <&3
     [ "$got" = "$(printf "\\1\\1\\1\\1")" ]' "$1" "$2" 2>/dev/null
-}}
+}}"""
+WATCH_STORE = f"""{ANSWERS}
 watch_store() {{
   local known='' since='' answer
   while sleep {ASK_SECONDS} && kill -0 $$; do
@@ -115,6 +116,13 @@ trap store_lost USR1"""
 """torchrun waits without end for a store that takes its request and does not answer: when node 0 hangs, or is
 cut off, no other node would ever train again (torch 2.6, TCPStore::doWait). A store that has never answered
 this way is of another version, and is not judged."""
+STORE_LIVES = f"""[ "$JOB_COMPLETION_INDEX" = 0 ] || exit 0
+{ANSWERS}
+known="${{TMPDIR:-/tmp}}/torchrun/store-answers" code=0
+answers "${POD_IP}" "$0" || code=$?
+if [ $code = 0 ]; then mkdir -p "${{known%/*}}" && : >"$known"; exit 0; fi
+[ $code != 124 ] || [ ! -e "$known" ]"""
+"""In node 0: the kubelet ends a trainer whose store has answered once and does not any more."""
 
 
 def torchrun(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
@@ -206,6 +214,18 @@ def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str
         watch = f"watch_store {shlex.join(store)} >/dev/null 2>&1 &"
         lines += [WATCH_STORE, f"store={shlex.quote(':'.join(store))}", watch]
     return "\n".join([*lines, f"{torchrun(job, spec, plan, distributed)} &", UNTIL_ENDED])
+
+
+def liveness(plan: Plan, distributed: Distributed) -> dict[str, object] | None:
+    """Return the liveness probe of a trainer, where node 0 has the store in which the nodes meet; else None.
+
+    The kubelet asks from outside the processes of the container: also where all of them hang.
+    """
+    if distributed.rdzv_endpoint or _store("", plan, distributed) is None:
+        return None
+    words = ["bash", "-c", STORE_LIVES, str(distributed.port or PORT)]
+    times = {"periodSeconds": SILENT_SECONDS // 3, "timeoutSeconds": ASK_SECONDS + 10, "failureThreshold": 3}
+    return {"exec": {"command": verbatim(words)}, **times}
 
 
 def _store(job: str, plan: Plan, distributed: Distributed) -> tuple[str, str] | None:

@@ -352,6 +352,23 @@ def test_words_arrive_as_they_are(words: list[str], tmp_path_factory: pytest.Tem
         assert program == ["train.py", *words]
 
 
+def serve(listener: socket.socket, store: str, asked: threading.Event) -> None:
+    """Answer as a store does: always, once ("hangs"), or never, as one of another version ("other")."""
+    held = []
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        held.append(connection)
+        query = connection.recv(10)
+        if len(query) < 10 or store == "other" or (store == "hangs" and asked.is_set()):
+            continue
+        assert query == b"\x00" + (0x3C85F7CE).to_bytes(4, "little") + b"\x0d\x01\x01\x01\x01"
+        connection.sendall(query[-4:])
+        asked.set()
+
+
 @pytest.mark.parametrize(
     ("store", "code", "said"),
     [("answers", 0, ""), ("hangs", 1, "has not answered for 2 s: its torchrun hangs"), ("other", 0, "")],
@@ -363,24 +380,8 @@ def test_a_store_that_does_not_answer_ends_the_pod(tmp_path: Path, store: str, c
     (tmp_path / "torchrun").write_text("#!/bin/sh\nexec sleep 9\n")
     (tmp_path / "torchrun").chmod(0o755)
     asked = threading.Event()
-
-    def serve(listener: socket.socket) -> None:
-        held = []
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            held.append(connection)
-            query = connection.recv(10)
-            if len(query) < 10 or store == "other" or (store == "hangs" and asked.is_set()):
-                continue
-            assert query == b"\x00" + (0x3C85F7CE).to_bytes(4, "little") + b"\x0d\x01\x01\x01\x01"
-            connection.sendall(query[-4:])
-            asked.set()
-
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=serve, args=[listener], daemon=True).start()
+        threading.Thread(target=serve, args=[listener, store, asked], daemon=True).start()
         given = distributed(rdzvEndpoint=f"127.0.0.1:{listener.getsockname()[1]}")
         script = command.script("demo", spec("./x"), TWO, given)
         times = {"timeout 15 ": "timeout 1 ", "sleep 15": "sleep 0.2", "-ge 90 ]": "-ge 2 ]", "90 s": "2 s"}
@@ -393,3 +394,29 @@ def test_a_store_that_does_not_answer_ends_the_pod(tmp_path: Path, store: str, c
         )
     assert (done.returncode, said in done.stderr) == (code, True), done
     assert asked.is_set() == (store != "other")
+
+
+@pytest.mark.parametrize(
+    ("store", "index", "codes"),
+    [("answers", 0, [0, 0]), ("hangs", 0, [0, 1]), ("hangs", 1, [0, 0]), ("other", 0, [0, 0])],
+)
+def test_the_kubelet_finds_a_store_that_hangs(
+    tmp_path: Path, store: str, index: int, codes: list[int]
+) -> None:
+    """Contract: only node 0 is asked, and only a store that has answered before can fail."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=[listener, store, threading.Event()], daemon=True).start()
+        probe = command.liveness(TWO, distributed(port=listener.getsockname()[1]))
+        assert probe is not None
+        words = [word.replace("$$", "$") for word in probe["exec"]["command"]]  # type: ignore[index]
+        assert "timeout 15 " in words[2]
+        words[2] = words[2].replace("timeout 15 ", "timeout 1 ")
+        environment = {"JOB_COMPLETION_INDEX": str(index), command.POD_IP: "127.0.0.1"}
+        environment |= {"TMPDIR": str(tmp_path), "PATH": os.environ["PATH"]}
+        assert [subprocess.run(words, env=environment, check=False).returncode for _ in codes] == codes
+
+
+def test_where_the_store_is_elsewhere_no_trainer_is_probed() -> None:
+    assert command.liveness(ONE, distributed()) is None
+    for asked in ({"rdzvEndpoint": "store:1"}, {"rdzvBackend": "static"}, {"rdzvBackend": "etcd-v2"}):
+        assert command.liveness(TWO, distributed(**asked)) is None
