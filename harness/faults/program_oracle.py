@@ -109,16 +109,19 @@ class Account:
 
     def _values(self) -> None:
         lost: dict[str, list[str]] = defaultdict(list)
-        handed: dict[tuple[str, int | None], dict[float | None, Journal]] = defaultdict(dict)
+        handed: dict[tuple[str, int | str], dict[float | None, Journal]] = defaultdict(dict)
         for journal in self.journals:
-            for call in journal.calls:
+            # Without any step the client counts the calls, from the same number in each process.
+            counted = not self.program.worker.threads and all(call["step"] is None for call in journal.calls)
+            for index, call in enumerate(journal.calls):
+                step = f"{index} of its own count" if counted else call["step"]
                 for name, kind, number in call["leaves"]:
                     if number is None:  # one None may pass, and several need not
                         self.doubts.append(f"{kind} is no number")
                         continue
                     at = point(name, call["step"] or 0, float(number))
-                    if call["step"] is not None:
-                        handed[name, call["step"]].setdefault(at[2], journal)
+                    if step is not None:
+                        handed[name, step].setdefault(at[2], journal)
                     why = self._lost(at, call["step"] is None)
                     if why:
                         whose = "" if journal.role.startswith("rank") else f" of a {journal.role}"

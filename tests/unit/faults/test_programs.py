@@ -161,6 +161,19 @@ def test_a_rank_that_leaves_by_os_exit_is_named_unless_all_is_there() -> None:
     assert left.judge(verdict("UNKNOWN", "unification.truth_incomplete")).word == "vague"
 
 
+def test_ranks_that_share_a_name_collide_also_where_the_client_counts() -> None:
+    calls = [
+        {"leaves": [["m0", "float", 1.0 + rank]], "step": None, "step_kind": "none", "container": "dict"}
+        for rank in range(2)
+    ]
+    end = {"how": "return", "code": 0}
+    ranks = [Journal("rank", rank, 1, f"trainer-{rank}", 8, [calls[rank]], end) for rank in range(2)]
+    points = {("m0", 1, 1.0), ("m0", 1, 2.0)}
+    both = Account(HEALTHY, ranks, [Container(0, "c", exit_code=0)], points, points)
+    assert both.judge(verdict("FAIL", "unification.metric_collision")).word == "right"
+    assert both.judge(verdict("PASS")).word == "wrong PASS"
+
+
 def test_a_fail_needs_a_cause_of_the_right_family() -> None:
     assert accounted(code=3).judge(verdict("FAIL", "rank.crashed")).word == "right"
     assert accounted(code=3).judge(verdict("FAIL", "unification.foreign_points")).word == "wrong cause"
