@@ -43,6 +43,10 @@ _FINALIZATION_ADVICE = (
     "end the script with torch.distributed.barrier() and destroy_process_group(): else a thread of gloo that "
     "still holds a tensor can abort the process while Python ends (pytorch#179291)"
 )
+_TEARDOWN_ADVICE = (
+    "torch.distributed.barrier() right before destroy_process_group(): before PyTorch 2.8 that waits without "
+    "end for a thread of gloo that still holds a tensor (pytorch#154976)"
+)
 
 State = Literal["succeeded", "failed", "deleted", "running", "waiting", "unknown"]
 
@@ -242,6 +246,8 @@ def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:
     # The last line of the log is older than the end.
     refs = (f"{log}:{stack.number}", end.evidence[0])
     end = replace(end, cause="rank.hung", text=f"{text} and stood in {stack.place}", evidence=refs)
+    if stack.in_teardown:
+        end = replace(end, advice=_TEARDOWN_ADVICE)
     return replace(end, follows=stack.in_collective, in_vain=stack.in_collective)
 
 

@@ -10,7 +10,9 @@ The main thread is the last one of a dump.
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 _HEADER = re.compile(r"^Timeout \((?P<after>[\d:.]+)\)!$|^Fatal Python error: (?P<fatal>.+)$")
@@ -51,24 +53,28 @@ class Stack:
     @property
     def in_collective(self) -> bool:
         """Return whether it waited for its peers: the frames inside the rank's own code are torch's."""
-        for frame in self.frames:
-            if any(part in frame.file for part in _COLLECTIVE):
-                return True
-            if not _LIBRARY.search(frame.file):
-                return False
-        return False
+        return not self.in_teardown and any(
+            part in frame.file for frame in self._inside() for part in _COLLECTIVE
+        )
+
+    @property
+    def in_teardown(self) -> bool:
+        """Return whether it destroyed its process group: torch then waits for threads of its own."""
+        return any(frame.name == "destroy_process_group" for frame in self._inside())
 
     @property
     def in_client(self) -> bool:
         """Return whether Pluto's client waited for the network: for the tracker."""
         network = False
-        for frame in self.frames:
+        for frame in self._inside():
             network = network or any(part in frame.file for part in _NETWORK)
             if _CLIENT in frame.file:
                 return network
-            if not _LIBRARY.search(frame.file):
-                return False
         return False
+
+    def _inside(self) -> Iterator[Frame]:
+        """Yield the frames of libraries that the rank's own code had called, innermost first."""
+        return itertools.takewhile(lambda frame: _LIBRARY.search(frame.file), self.frames)
 
     @property
     def place(self) -> str:

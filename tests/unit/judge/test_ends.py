@@ -88,6 +88,29 @@ def test_a_rank_that_hangs_is_named_with_its_stack(judged):
     assert verdict.evidence[0].endswith(".log:2")
 
 
+def test_a_rank_that_hangs_while_it_destroys_its_group_waits_for_nobody(judged):
+    """Contract: it hangs by itself (pytorch#154976), though the code is torch's, and the peer that waits for
+    it in a collective is not named.
+    """
+    torch = "/usr/lib/python3/dist-packages/torch/distributed"
+    leaving = [
+        *HUNG[:5],
+        "Thread 0x00007f4d8817c780 (most recent call first):",
+        f'  File "{torch}/distributed_c10d.py", line 2146 in destroy_process_group',
+        '  File "/workspace/train.py", line 88 in main',
+    ]
+    job = failing()
+    says(job, 1, leaving)
+    says(job, 0, IN_COLLECTIVE, code=-15)
+    job.ended(1, 12, 1, message=json.dumps({"exit": 1}))
+    job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
+    job.jobset(14, "Failed")
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.hung", [1])
+    assert "stood in destroy_process_group" in verdict.explanation
+    assert "pytorch#154976" in verdict.next[-1]
+
+
 def test_a_rank_that_waited_in_vain_is_not_the_one_that_hangs(judged):
     """Contract: gloo's own timeout ends the peer first.
 
