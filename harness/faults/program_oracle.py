@@ -114,7 +114,7 @@ class Account:
             # Without any step the client counts the calls, from the same number in each process.
             counted = not self.program.worker.threads and all(call["step"] is None for call in journal.calls)
             for index, call in enumerate(journal.calls):
-                step = f"{index} of its own count" if counted else call["step"]
+                step = f"{index}, counted by the client," if counted else call["step"]
                 for name, kind, number in call["leaves"]:
                     if number is None:  # one None may pass, and several need not
                         self.doubts.append(f"{kind} is no number")

@@ -39,6 +39,11 @@ class Frame:
         return f"{self.name} ({self.file.rpartition('/')[2]} line {self.line})"
 
 
+def _of_torch(frame: Frame) -> bool:
+    """Return whether this is torch's collective code, also in a source tree of torch."""
+    return any(part in frame.file for part in _COLLECTIVE)
+
+
 @dataclass(frozen=True)
 class Stack:
     """The main thread's frames, innermost first, and the line of the log at which the dump begins."""
@@ -53,13 +58,11 @@ class Stack:
     @property
     def in_collective(self) -> bool:
         """Return whether it waited for its peers: the frames inside the rank's own code are torch's."""
-        return not self.in_teardown and any(
-            part in frame.file for frame in self._inside() for part in _COLLECTIVE
-        )
+        return not self.in_teardown and any(map(_of_torch, self._inside()))
 
     @property
     def in_teardown(self) -> bool:
-        """Return whether it destroyed its process group: torch then waits for threads of its own."""
+        """Return whether it was destroying its process group, where torch waits for its own threads."""
         return any(frame.name == "destroy_process_group" for frame in self._inside())
 
     @property
@@ -74,7 +77,7 @@ class Stack:
 
     def _inside(self) -> Iterator[Frame]:
         """Yield the frames of libraries that the rank's own code had called, innermost first."""
-        return itertools.takewhile(lambda frame: _LIBRARY.search(frame.file), self.frames)
+        return itertools.takewhile(lambda frame: _of_torch(frame) or _LIBRARY.search(frame.file), self.frames)
 
     @property
     def place(self) -> str:

@@ -22,8 +22,7 @@ POD_IP = "TORCHRUN_POD_IP"
 NAMES_SECONDS = 300
 JOIN_SECONDS = 600
 ASK_SECONDS, SILENT_SECONDS = 15, 90
-"""How often each pod asks the store of a c10d rendezvous, and for how long the store may take connections, or
-not be reached, without an answer."""
+"""How often each pod asks the store of a c10d rendezvous, and how long that may go unanswered."""
 SHELL = re.compile(r"[;&|<>$`\n()*?\[\]{}~#!]")
 RESERVED = re.compile(names.RESERVED)
 
@@ -216,12 +215,12 @@ def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str
     return "\n".join([*lines, f"{torchrun(job, spec, plan, distributed)} &", UNTIL_ENDED])
 
 
-def liveness(plan: Plan, distributed: Distributed) -> dict[str, object] | None:
+def liveness(job: str, plan: Plan, distributed: Distributed) -> dict[str, object] | None:
     """Return the liveness probe of a trainer, where node 0 has the store in which the nodes meet; else None.
 
     The kubelet asks from outside the processes of the container: also where all of them hang.
     """
-    if distributed.rdzv_endpoint or _store("", plan, distributed) is None:
+    if distributed.rdzv_endpoint or _store(job, plan, distributed) is None:
         return None
     words = ["bash", "-c", STORE_LIVES, str(distributed.port or PORT)]
     times = {"periodSeconds": SILENT_SECONDS // 3, "timeoutSeconds": ASK_SECONDS + 10, "failureThreshold": 3}

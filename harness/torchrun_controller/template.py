@@ -213,7 +213,7 @@ def _container(job: Resolved) -> Object:
             "value": job.distributed.backend or ("nccl" if job.plan.gpus else "gloo"),
         },
     ]
-    probe = command.liveness(job.plan, job.distributed)
+    probe = command.liveness(job.name, job.plan, job.distributed)
     return {
         **({"livenessProbe": probe} if probe else {}),
         **_with_last_lines(trainer),

@@ -34,7 +34,7 @@ class Diagnosis:
         if self.verdict == "ok":
             return []
         causes = [f"{f.cause}: {f.advice}" for f in self.findings if f.status == "failed"]
-        # What was not asked for accuses nobody; a bandwidth that was asked for has the ranks it lacks.
+        # A step that was not asked for needs no advice. A bandwidth that was asked for has ranks it lacks.
         asked = [f for f in self.findings if f.step not in OUTSIDE or (f.step == "bandwidth" and f.ranks)]
         unknown = [f for f in asked if f.status == "unknown"]
         doubts = [f"{f.step}: {f.text}" for f in unknown if f.step == "variables" or not causes]

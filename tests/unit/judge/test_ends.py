@@ -69,15 +69,20 @@ def failing():
     return job
 
 
-def test_a_rank_that_hangs_is_named_with_its_stack(judged):
-    """Contract: the verdict names the rank that its deadline ended, where it stood, and its last step."""
+def hanging(lines, peer=IN_COLLECTIVE):
+    """A job that failed because rank 1 hung, as these lines of its log say, while its peer waited."""
     job = failing()
-    says(job, 1, HUNG)
-    says(job, 0, IN_COLLECTIVE, code=-15)
+    says(job, 1, lines)
+    says(job, 0, peer, code=-15)
     job.ended(1, 12, 1, message=json.dumps({"exit": 1}))
     job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
     job.jobset(14, "Failed")
-    verdict = judged(job)
+    return job
+
+
+def test_a_rank_that_hangs_is_named_with_its_stack(judged):
+    """Contract: the verdict names the rank that its deadline ended, where it stood, and its last step."""
+    verdict = judged(hanging(HUNG))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.hung", [1])
     for part in (
         "for 0:00:27",
@@ -89,8 +94,8 @@ def test_a_rank_that_hangs_is_named_with_its_stack(judged):
 
 
 def test_a_rank_that_hangs_while_it_destroys_its_group_waits_for_nobody(judged):
-    """Contract: it hangs by itself (pytorch#154976), though the code is torch's, and the peer that waits for
-    it in a collective is not named.
+    """Contract: the rank itself hangs (pytorch#154976), although its innermost frames are torch's. The peer
+    that waits for it in a collective is not named.
     """
     torch = "/usr/lib/python3/dist-packages/torch/distributed"
     leaving = [
@@ -99,16 +104,21 @@ def test_a_rank_that_hangs_while_it_destroys_its_group_waits_for_nobody(judged):
         f'  File "{torch}/distributed_c10d.py", line 2146 in destroy_process_group',
         '  File "/workspace/train.py", line 88 in main',
     ]
-    job = failing()
-    says(job, 1, leaving)
-    says(job, 0, IN_COLLECTIVE, code=-15)
-    job.ended(1, 12, 1, message=json.dumps({"exit": 1}))
-    job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
-    job.jobset(14, "Failed")
-    verdict = judged(job)
+    verdict = judged(hanging(leaving))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.hung", [1])
     assert "stood in destroy_process_group" in verdict.explanation
     assert "pytorch#154976" in verdict.next[-1]
+
+
+def test_torch_may_be_a_source_tree(judged):
+    """Contract: a rank that waits in a collective waits for its peers, wherever torch was installed from."""
+    frame = '  File "/opt/pytorch/torch/distributed/distributed_c10d.py", line 2811 in all_reduce'
+    in_collective = [*HUNG[:2], IN_COLLECTIVE[1], frame, IN_COLLECTIVE[3]]
+    (stack, _) = stacks.last(list(enumerate(in_collective, 1)))
+    assert stack is not None
+    assert stack.in_collective
+    verdict = judged(hanging(HUNG, in_collective))
+    assert (verdict.cause, verdict.ranks) == ("rank.hung", [1])
 
 
 def test_a_rank_that_waited_in_vain_is_not_the_one_that_hangs(judged):

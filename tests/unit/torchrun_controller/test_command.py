@@ -406,7 +406,7 @@ def test_the_kubelet_finds_a_store_that_hangs(
     """Contract: only node 0 is asked, and only a store that has answered before can fail."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=serve, args=[listener, store, threading.Event()], daemon=True).start()
-        probe = command.liveness(TWO, distributed(port=listener.getsockname()[1]))
+        probe = command.liveness("demo", TWO, distributed(port=listener.getsockname()[1]))
         assert probe is not None
         words = [word.replace("$$", "$") for word in probe["exec"]["command"]]  # type: ignore[index]
         assert "timeout 15 " in words[2]
@@ -417,6 +417,6 @@ def test_the_kubelet_finds_a_store_that_hangs(
 
 
 def test_where_the_store_is_elsewhere_no_trainer_is_probed() -> None:
-    assert command.liveness(ONE, distributed()) is None
+    assert command.liveness("demo", ONE, distributed()) is None
     for asked in ({"rdzvEndpoint": "store:1"}, {"rdzvBackend": "static"}, {"rdzvBackend": "etcd-v2"}):
-        assert command.liveness(TWO, distributed(**asked)) is None
+        assert command.liveness("demo", TWO, distributed(**asked)) is None
