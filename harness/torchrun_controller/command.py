@@ -115,13 +115,21 @@ trap store_lost USR1"""
 """torchrun waits without end for a store that takes its request and does not answer: when node 0 hangs, or is
 cut off, no other node would ever train again (torch 2.6, TCPStore::doWait). A store that has never answered
 this way is of another version, and is not judged."""
+STATE = 'state="${TMPDIR:-/tmp}/torchrun"'
+STORE_DUE = f"""{STATE}
+if [ "$JOB_COMPLETION_INDEX" = 0 ]; then
+  {{ mkdir -p "$state" && rm -f "$state/store-answers" && printf '%(%s)T\\n' >"$state/store-due"; }} || true
+fi"""
 STORE_LIVES = f"""[ "$JOB_COMPLETION_INDEX" = 0 ] || exit 0
 {ANSWERS}
-known="${{TMPDIR:-/tmp}}/torchrun/store-answers" code=0
+{STATE} code=0 since=
 answers "${POD_IP}" "$0" || code=$?
-if [ $code = 0 ]; then mkdir -p "${{known%/*}}" && : >"$known"; exit 0; fi
-[ $code != 124 ] || [ ! -e "$known" ]"""
-"""In node 0: the kubelet ends a trainer whose store has answered once and does not any more."""
+if [ $code = 0 ]; then mkdir -p "$state" && : >"$state/store-answers"; exit 0; fi
+if [ -e "$state/store-answers" ]; then [ $code != 124 ]; exit; fi
+[ $code != 124 ] && read -r since 2>/dev/null <"$state/store-due" || exit 0
+[ $(($(printf '%(%s)T') - since)) -lt {NAMES_SECONDS} ]"""
+"""In node 0: the kubelet ends a trainer whose store has answered once and does not any more, or that nobody
+has opened for as long as the other nodes wait for it."""
 
 
 def torchrun(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
@@ -200,6 +208,8 @@ def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str
     lines = ["set -e", EXIT_AT_SIGTERM, PYTHON]
     if spec.setup_command:
         lines += [SETUP_BEGINS, spec.setup_command.rstrip("\n"), SETUP_ENDED]
+    if liveness(job, plan, distributed):
+        lines.append(STORE_DUE)
     if plan.nodes > 1 and not distributed.rdzv_endpoint and distributed.rdzv_backend != "etcd-v2":
         lines += _wait_for(names.host(job, 0), distributed.port or PORT)
     if distributed.rdzv_backend == "etcd-v2":

@@ -13,26 +13,35 @@ PROC = Path("/proc")
 
 
 class OwnProcesses:
-    """The container that this process runs in. `proc` is the folder of the kernel's files."""
+    """The container that this process runs in. `proc` is the folder of the kernel's files.
+
+    Its cgroups are read at each look: they change when a hierarchy is mounted, or the container is moved.
+    """
 
     def __init__(self, proc: Path = PROC) -> None:
-        self._proc = proc
-        self._cgroups = self._lines("self")
-        at_root = all(line.endswith(":/") for line in self._cgroups)
+        self._proc, self._told_apart = proc, True
+        at_root = all(line.endswith(":/") for line in self._lines("self"))
         if at_root and os.getpid() != 1 and self.has(1) and not self._same_mounts(1):
-            self._cgroups = []  # no cgroups that tell containers apart
+            self._told_apart = False  # no cgroups that tell containers apart
 
     def has(self, pid: int) -> bool:
         """Return whether a process is the container's; False for one that has ended."""
-        lines = self._lines(str(pid))
-        if not self._cgroups or len(lines) != len(self._cgroups):
-            return False
-        return all(_is_below(line, own) for line, own in zip(lines, self._cgroups))  # noqa: B905 - Python 3.9
+        return self._has(self._own(), pid)
 
     def pids(self) -> list[int]:
         """Return the container's processes, this one included, in ascending order."""
+        own = self._own()
         found = (int(name) for name in os.listdir(self._proc) if name.isdigit())
-        return sorted(pid for pid in found if self.has(pid))
+        return sorted(pid for pid in found if self._has(own, pid))
+
+    def _own(self) -> list[str]:
+        return self._lines("self") if self._told_apart else []
+
+    def _has(self, own: list[str], pid: int) -> bool:
+        lines = self._lines(str(pid))
+        if not own or len(lines) != len(own):
+            return False
+        return all(_is_below(line, each) for line, each in zip(lines, own))  # noqa: B905 - Python 3.9
 
     def _lines(self, pid: str) -> list[str]:
         try:

@@ -83,6 +83,12 @@ def started(
     return subprocess.Popen(["sh", "-c", enter, "sh", *words], env=env, stdout=subprocess.PIPE, text=True)
 
 
+def alive(cgroup: Path) -> dict[str, str]:
+    """Return each process of a container and its lines of /proc/PID/cgroup."""
+    pids = (cgroup / "cgroup.procs").read_text().split()
+    return {pid: Path(f"/proc/{pid}/cgroup").read_text() for pid in [*pids, "self"]}
+
+
 def words(shell: str, script: str) -> list[str]:
     """Return the container's command. Skips where this machine lacks the shell."""
     init = inits.KONDUKTOR if shell == "konduktor" else inits.WORKER
@@ -130,7 +136,7 @@ def test_after_a_killed_command_the_init_waits_for_the_container_s_processes_alo
         container = started(cgroup, words(shell, script), namespace=namespace, PIPE=f"/tmp/{pipe}")
         assert line_of(container) == "ready"
         time.sleep(0.5)
-        assert container.poll() is None, "a process of the container still runs"
+        assert container.poll() is None, f"a process of the container still runs: {alive(cgroup)}"
         Path(f"/tmp/{pipe}").write_text("go\n")
         said, _ = container.communicate(timeout=300)
     finally:
@@ -209,3 +215,21 @@ def test_which_cgroups_are_the_container_s(
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == (["7"] if is_own else [])
     assert OwnProcesses(tmp_path).pids() == ([7] if is_own else [])
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])
+def test_a_hierarchy_that_is_mounted_later_hides_no_process(tmp_path: Path, shell: str) -> None:
+    """Contract: every process gains a line in /proc/PID/cgroup, such as by kind's nodes on a new machine."""
+    before, after = "0::/pod/a\n", "1:name=systemd:/\n0::/pod/a\n"
+    for name in ("self", "1", "7"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cgroup").write_text("0::/..\n" if name == "1" else before)
+    (tmp_path / "self" / "stat").write_text("5 (sh) S 1\n")
+    own = OwnProcesses(tmp_path)
+    add = f"for each in self 7; do printf '{after}' >{tmp_path}/$each/cgroup; done\n".replace("\n'", "\\n'")
+    text = OWN_PROCESSES.replace("/proc", str(tmp_path)) + add + 'shown() { echo "$1"; }\nown_each shown\n'
+    command = [*(["busybox", "sh"] if shell == "busybox" else [shell]), "-c", text]
+    if subprocess.run(["which", command[0]], capture_output=True, check=False).returncode:
+        pytest.skip(f"no {command[0]} here")
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == ["7"]
+    assert own.pids() == [7]

@@ -416,6 +416,44 @@ def test_the_kubelet_finds_a_store_that_hangs(
         assert [subprocess.run(words, env=environment, check=False).returncode for _ in codes] == codes
 
 
+@pytest.mark.parametrize(
+    ("store", "age", "code"),
+    [(None, 200, 0), (None, 301, 1), ("other", 301, 0), ("answers", 301, 0), (None, None, 0)],
+)
+def test_the_kubelet_ends_a_node_0_that_never_listens(
+    tmp_path: Path, store: str | None, age: int | None, code: int
+) -> None:
+    """Contract: it hangs before its store is there, and the others wait for it as long. A store of another
+    version listens; a setup that still runs has written nothing.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        if store is None:
+            listener.close()
+        else:
+            threading.Thread(target=serve, args=[listener, store, threading.Event()], daemon=True).start()
+        probe = command.liveness("demo", TWO, distributed(port=port))
+        assert probe is not None
+        words = [word.replace("$$", "$") for word in probe["exec"]["command"]]  # type: ignore[index]
+        words[2] = words[2].replace("timeout 15 ", "timeout 1 ")
+        environment = {"JOB_COMPLETION_INDEX": "0", command.POD_IP: "127.0.0.1"}
+        environment |= {"TMPDIR": str(tmp_path), "PATH": os.environ["PATH"]}
+        if age is not None:
+            due = ["bash", "-c", f"set -e\n{command.STORE_DUE}"]
+            subprocess.run(due, env=environment, check=True)
+            written = tmp_path / "torchrun" / "store-due"
+            written.write_text(f"{int(written.read_text()) - age}\n")
+        assert subprocess.run(words, env=environment, check=False).returncode == code
+
+
+def test_only_node_0_of_a_store_that_is_probed_says_since_when_it_is_due(tmp_path: Path) -> None:
+    assert command.STORE_DUE in command.script("demo", spec("./x"), TWO, distributed())
+    assert command.STORE_DUE not in command.script("demo", spec("./x"), ONE, distributed())
+    environment = {"JOB_COMPLETION_INDEX": "1", "TMPDIR": str(tmp_path), "PATH": os.environ["PATH"]}
+    subprocess.run(["bash", "-c", f"set -e\n{command.STORE_DUE}"], env=environment, check=True)
+    assert not list(tmp_path.iterdir())
+
+
 def test_where_the_store_is_elsewhere_no_trainer_is_probed() -> None:
     assert command.liveness("demo", ONE, distributed()) is None
     for asked in ({"rdzvEndpoint": "store:1"}, {"rdzvBackend": "static"}, {"rdzvBackend": "etcd-v2"}):
