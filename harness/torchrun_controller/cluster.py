@@ -7,6 +7,8 @@ state loses. What the API server answers to a write is told on (`wrote`): the ne
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -24,6 +26,8 @@ from harness.torchrun_controller.rejected import Rejected, rejected
 
 GONE, CONFLICT = 404, 409
 LOG_SECONDS = 5.0
+ACCEPTED_SECONDS = 5.0
+"""How long an accepted pod stands for those that are alike: a burst of jobs is checked once."""
 STRICT = ("fieldValidation", "Strict")
 """A query parameter: an unknown or duplicate field is refused, not dropped."""
 CHANGES = (GONE, CONFLICT)
@@ -46,6 +50,9 @@ class Cluster:
     wrote: Callable[[Object], None] = lambda _: None
     made: set[str] = field(default_factory=set)
     """UIDs of JobSets that this process made, and whose job does not name them yet."""
+    monotonic: Callable[[], float] = time.monotonic
+    _accepted: dict[str, float] = field(default_factory=dict)
+    """When pods that are alike were last accepted."""
 
     # -- read ------------------------------------------------------------------------------------------
     def one(self, kind: Kind, namespace: str, name: str) -> Object | None:
@@ -130,8 +137,8 @@ class Cluster:
         """
         namespace = found["metadata"]["namespace"]
         match action:
-            case Check(document):
-                self.check(document)
+            case Check(document, alike):
+                self._check_one_of(document, json.dumps(alike, sort_keys=True))
             case Create(document):
                 self._create(document)
             case DeleteParts(uid):
@@ -142,6 +149,15 @@ class Cluster:
                 self._delete(action, namespace)
             case Finalizers(wanted):
                 self._finalizers(found, wanted)
+
+    def _check_one_of(self, document: Object, alike: str) -> None:
+        """Check an object, unless one that is alike has just been accepted. Raises Rejected."""
+        now = self.monotonic()
+        if now - self._accepted.get(alike, -ACCEPTED_SECONDS) < ACCEPTED_SECONDS:
+            return
+        self.check(document)
+        kept = {key: at for key, at in [*self._accepted.items()] if now - at < ACCEPTED_SECONDS}
+        self._accepted = {**kept, alike: now}
 
     def check(self, document: Object) -> None:
         """Have the API server check an object that is to be created. Nothing is stored.

@@ -28,10 +28,10 @@ RESERVED = re.compile(names.RESERVED)
 
 
 PYTHON = """if ! command -v python >/dev/null && command -v python3 >/dev/null; then
-  # Debian's Python is python3 alone.
   mkdir -p "${TMPDIR:-/tmp}/torchrun" && ln -sf "$(command -v python3)" "${TMPDIR:-/tmp}/torchrun/python"
   export PATH="$PATH:${TMPDIR:-/tmp}/torchrun"
 fi"""
+"""Debian's Python is python3 alone."""
 
 
 OWN_STORE = 'export TORCH_DISABLE_SHARE_RDZV_TCP_STORE="${TORCH_DISABLE_SHARE_RDZV_TCP_STORE:-1}"'
@@ -87,21 +87,31 @@ forward() {
 }"""
 )
 ANSWERS = f"""answers() {{
-  # A store's VALIDATE and PING (torch/csrc/distributed/c10d/TCPStoreBackend.hpp). 124: no answer in time.
   timeout {ASK_SECONDS} bash -c 'exec 3<>"/dev/tcp/$0/$1" || exit 1
     printf "\\0\\316\\367\\205\\074\\015\\1\\1\\1\\1" >&3
     IFS= read -r -N 4 got <&3
     [ "$got" = "$(printf "\\1\\1\\1\\1")" ]' "$1" "$2" 2>/dev/null
 }}"""
+"""A store's VALIDATE and PING (torch/csrc/distributed/c10d/TCPStoreBackend.hpp). 124: no answer in time."""
+ALIVE = """alive="${TMPDIR:-/tmp}/torchrun/alive-until"
+alive_for() {
+  [ "$JOB_COMPLETION_INDEX" != 0 ] || printf '%s\\n' $(($(printf '%(%s)T') + $1)) >"$alive" || true
+} 2>/dev/null
+mkdir -p "${alive%/*}" 2>/dev/null || true"""
+ALIVE_AT_FIRST = f"""{ALIVE}
+alive_for {NAMES_SECONDS}"""
+"""Node 0 says until when it counts as alive, in seconds since 1970. The others wait as long for its store."""
 WATCH_STORE = f"""{ANSWERS}
 watch_store() {{
   local known='' since='' answer
   while sleep {ASK_SECONDS} && kill -0 $$; do
     answer=0; answers "$1" "$2" || answer=$?
+    case $answer,$known in
+      124,1) since=${{since:-$SECONDS}} ;;
+      0,* | 124, | *,1) since='' ; alive_for {SILENT_SECONDS} ;;
+    esac
     if [ $answer = 0 ]; then known=1; fi
-    if [ $answer != 124 ] || [ -z "$known" ]; then since=; continue; fi
-    since=${{since:-$SECONDS}}
-    if [ $((SECONDS - since)) -ge {SILENT_SECONDS} ]; then kill -USR1 $$; return; fi
+    if [ -n "$since" ] && [ $((SECONDS - since)) -ge {SILENT_SECONDS} ]; then kill -USR1 $$; return; fi
   done
 }}
 store_lost() {{
@@ -114,22 +124,11 @@ store_lost() {{
 trap store_lost USR1"""
 """torchrun waits without end for a store that takes its request and does not answer: when node 0 hangs, or is
 cut off, no other node would ever train again (torch 2.6, TCPStore::doWait). A store that has never answered
-this way is of another version, and is not judged."""
-STATE = 'state="${TMPDIR:-/tmp}/torchrun"'
-STORE_DUE = f"""{STATE}
-if [ "$JOB_COMPLETION_INDEX" = 0 ]; then
-  {{ mkdir -p "$state" && rm -f "$state/store-answers" && printf '%(%s)T\\n' >"$state/store-due"; }} || true
-fi"""
-STORE_LIVES = f"""[ "$JOB_COMPLETION_INDEX" = 0 ] || exit 0
-{ANSWERS}
-{STATE} code=0 since=
-answers "${POD_IP}" "$0" || code=$?
-if [ $code = 0 ]; then mkdir -p "$state" && : >"$state/store-answers"; exit 0; fi
-if [ -e "$state/store-answers" ]; then [ $code != 124 ]; exit; fi
-[ $code != 124 ] && read -r since 2>/dev/null <"$state/store-due" || exit 0
-[ $(($(printf '%(%s)T') - since)) -lt {NAMES_SECONDS} ]"""
-"""In node 0: the kubelet ends a trainer whose store has answered once and does not any more, or that nobody
-has opened for as long as the other nodes wait for it."""
+this way is of another version, and is not judged. One that nobody has opened yet does not renew the time."""
+LIVES = """[ "$JOB_COMPLETION_INDEX" = 0 ] &&
+  read -r until 2>/dev/null <"${TMPDIR:-/tmp}/torchrun/alive-until" || exit 0
+[ "$(printf '%(%s)T')" -lt "$until" ]"""
+"""In node 0: the kubelet ends a trainer whose watch_store has stopped, or whose store nobody opens."""
 
 
 def torchrun(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
@@ -208,8 +207,9 @@ def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str
     lines = ["set -e", EXIT_AT_SIGTERM, PYTHON]
     if spec.setup_command:
         lines += [SETUP_BEGINS, spec.setup_command.rstrip("\n"), SETUP_ENDED]
-    if liveness(job, plan, distributed):
-        lines.append(STORE_DUE)
+    store = _store(job, plan, distributed)
+    if store:
+        lines.append(ALIVE_AT_FIRST)
     if plan.nodes > 1 and not distributed.rdzv_endpoint and distributed.rdzv_backend != "etcd-v2":
         lines += _wait_for(names.host(job, 0), distributed.port or PORT)
     if distributed.rdzv_backend == "etcd-v2":
@@ -219,7 +219,7 @@ def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str
         FORWARD_ELASTIC if plan.elastic else FORWARD,
         FORWARD_SIGTERM,
     ]
-    if store := _store(job, plan, distributed):
+    if store:
         watch = f"watch_store {shlex.join(store)} >/dev/null 2>&1 &"
         lines += [WATCH_STORE, f"store={shlex.quote(':'.join(store))}", watch]
     return "\n".join([*lines, f"{torchrun(job, spec, plan, distributed)} &", UNTIL_ENDED])
@@ -232,9 +232,8 @@ def liveness(job: str, plan: Plan, distributed: Distributed) -> dict[str, object
     """
     if distributed.rdzv_endpoint or _store(job, plan, distributed) is None:
         return None
-    words = ["bash", "-c", STORE_LIVES, str(distributed.port or PORT)]
-    times = {"periodSeconds": SILENT_SECONDS // 3, "timeoutSeconds": ASK_SECONDS + 10, "failureThreshold": 3}
-    return {"exec": {"command": verbatim(words)}, **times}
+    times = {"periodSeconds": SILENT_SECONDS // 3, "timeoutSeconds": ASK_SECONDS, "failureThreshold": 3}
+    return {"exec": {"command": verbatim(["bash", "-c", LIVES])}, **times}
 
 
 def _store(job: str, plan: Plan, distributed: Distributed) -> tuple[str, str] | None:

@@ -151,12 +151,15 @@ class _Job(Ends):
             reason = names.UPLOADING_TO_POD if to_pod else names.UPLOADING
             self._condition("WorkspaceReady", False, reason, message)
             return self._say("Pending", message, creates)
-        pod = probe.of_job(self.job, resolved, kai=self.kai)
-        actions: list[Action] = [Check(pod), *creates, Create(document)]
+        actions: list[Action] = [self._check(asked, resolved), *creates, Create(document)]
         before = found(self.old.conditions, "Accepted")
         if before is not None and before.status == "False":
             return self._say("Pending", f"{before.message}; {STARTS}", actions)  # until something is created
         return self._say("Pending", "its pods are being made", actions)
+
+    def _check(self, asked: QueueSpec, resolved: Resolved) -> Check:
+        any_name = self._resolved(asked, probe.ANY_NAME)
+        return Check(*(probe.of_job(self.job, each, kai=self.kai) for each in (resolved, any_name)))
 
     def _missing(self, resolved: Resolved) -> Decision | None:
         """Wait for what the job needs of the cluster, and the API server does not ask for."""
@@ -189,11 +192,13 @@ class _Job(Ends):
         self._condition("QueueReady", False, reason, message)
         return self._say("Pending", message)
 
-    def _resolved(self, queue: QueueSpec) -> Resolved:
-        """Return the job as it will run. Where the best fit is refused, such as by a claim of one node, the
-        fewest nodes count. Raises Refused."""
+    def _resolved(self, queue: QueueSpec, name: str | None = None) -> Resolved:
+        """Return the job as it will run, by its own name or another one. Raises Refused.
+
+        Where the best fit is refused, such as by a claim of one node, the fewest nodes count.
+        """
         metadata = self.job["metadata"]
-        given = (metadata["name"], self.spec, metadata.get("annotations") or {}, queue)
+        given = (name or metadata["name"], self.spec, metadata.get("annotations") or {}, queue)
         try:
             return resolve(*given, self.seen.capacity)
         except Refused:

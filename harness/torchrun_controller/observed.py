@@ -26,9 +26,13 @@ class Create:
 
 @dataclass(frozen=True)
 class Check:
-    """Have the API server check an object in a strict dry run. What it refuses ends the actions."""
+    """Have the API server check an object in a strict dry run. What it refuses ends the actions.
+
+    `alike`: the same object of a job with another name. One that was accepted a moment ago stands for all.
+    """
 
     document: Object
+    alike: Object
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from harness.torchrun_controller.kinds import (
     Kind,
 )
 from harness.torchrun_controller.models import FINISHED
+from harness.torchrun_controller.observed import ending
 from harness.torchrun_controller.queues import needs_check
 from harness.torchrun_controller.reconcile import Key, Reconciler
 from harness.torchrun_controller.store import Change
@@ -92,14 +93,16 @@ class Operator:
         assert item is not None
         metadata = item["metadata"]
         namespace, name = metadata.get("namespace") or "", metadata["name"]
-        if kind in (JOBS, JOBSETS):
+        if kind == JOBS or (kind == JOBSETS and _ended(change)):
             self.waking.wake(Key("job", namespace, name))
+        elif kind == JOBSETS:
+            self.waking.progressed(Key("job", namespace, name))
         elif kind in (PODS, CLAIMS):
-            self.waking.wake(Key("job", namespace, metadata["labels"][names.JOB_LABEL]))
+            self.waking.progressed(Key("job", namespace, metadata["labels"][names.JOB_LABEL]))
         elif kind == WORKLOADS:
             for owner in metadata.get("ownerReferences") or []:
                 if owner["kind"] == "JobSet":
-                    self.waking.wake(Key("job", namespace, owner["name"]))
+                    self.waking.progressed(Key("job", namespace, owner["name"]))
         elif kind == QUEUES:
             self.waking.wake(Key("queue", namespace, name))
             self._wake_jobs(namespace, _waits)
@@ -123,6 +126,12 @@ class Operator:
             name = queue["metadata"]["name"]
             if local_queue in (name, queue["spec"].get("localQueue")):
                 self.waking.wake(Key("queue", namespace, name))
+
+
+def _ended(change: Change) -> bool:
+    """Return whether a JobSet has ended, or goes."""
+    after = change.after
+    return after is None or ending(after) or bool((after.get("status") or {}).get("conditions"))
 
 
 def _waits(phase: str | None) -> bool:

@@ -8,6 +8,8 @@ from harness.torchrun_controller.models import JobSpec, QueueSpec, Storage
 from harness.torchrun_controller.names import NODES
 from harness.torchrun_controller.template import Resolved, resolve
 
+ANY_NAME = "job"
+"""Of a job whose pod stands for those of jobs that differ in their names alone."""
 COMMAND = "python train.py"
 IMAGE = "image-of-the-job"
 """Of a queue without an image, whose jobs name theirs."""

@@ -37,7 +37,7 @@ from harness.torchrun_controller.stalled import Warnings
 
 log = logging.getLogger(__name__)
 Clock = Callable[[], datetime]
-SOON_SECONDS = 1.0
+SOON_SECONDS = 10.0
 """When to look again after an action, should its event not come before."""
 REFUSED_SECONDS = 5.0
 """How long not to ask the API server again about the same pods."""

@@ -7,6 +7,7 @@ Kubernetes reports each in an Event alone.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
@@ -24,6 +25,8 @@ CLOCKS = timedelta(seconds=5)
 UNSCHEDULED = timedelta(seconds=30)
 """A scheduler that is there has reported on each pod by then."""
 KEPT = timedelta(seconds=5)
+SHARE = 20
+"""Where a namespace has many Events, to read them takes the API server at most this part of the time."""
 USUAL = ("WaitForFirstConsumer", "Provisioning", "ProvisioningSucceeded")
 """Events of a claim that is on its way."""
 PULL_SECRET = "FailedToRetrieveImagePullSecret"  # noqa: S105 - the reason of an Event
@@ -37,22 +40,30 @@ OF_PULLS = "type!=Warning,reason=Pulling"
 class Warnings:
     """The Events that may explain a wait, by namespace. All jobs of a namespace share one answer."""
 
-    def __init__(self, read: Callable[[str, str], list[Object]]) -> None:
+    def __init__(
+        self, read: Callable[[str, str], list[Object]], monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         """`read(namespace, field selector)` returns Events, oldest first."""
-        self.read = read
-        self._kept: dict[str, tuple[datetime, list[Object]]] = {}
+        self.read, self.monotonic = read, monotonic
+        self._kept: dict[str, tuple[datetime, timedelta, list[Object]]] = {}
+        """For each namespace: when its Events were read, how long that counts, and the Events."""
         self._lock = threading.Lock()
 
     def of(self, namespace: str, now: datetime) -> list[Object]:
-        """Return the Events of a namespace, oldest first, at most KEPT old."""
+        """Return the Events of a namespace, oldest first, at most KEPT old, or SHARE times what reading them
+        took.
+        """
         with self._lock:
-            at, found = self._kept.get(namespace, (None, []))
-            if at is None or not timedelta(0) <= now - at < KEPT:
+            self._kept = {
+                each: kept for each, kept in self._kept.items() if timedelta(0) <= now - kept[0] < kept[1]
+            }
+            if namespace not in self._kept:
+                began = self.monotonic()
                 selected = [self.read(namespace, each) for each in (SELECTOR, OF_CLAIMS, OF_PULLS)]
                 found = sorted((event for each in selected for event in each), key=time_of)
-                self._kept = {ns: kept for ns, kept in self._kept.items() if now - kept[0] < KEPT}
-                self._kept[namespace] = (now, found)
-            return found
+                took = timedelta(seconds=self.monotonic() - began)
+                self._kept[namespace] = (now, max(KEPT, SHARE * took), found)
+            return self._kept[namespace][2]
 
 
 def explanation(seen: Seen, pods: list[Object], nodes: int, since: datetime, now: datetime) -> str:

@@ -1,6 +1,8 @@
 """Which object is looked at when: an event, a time that comes, a failure, or the round of all that is open.
 
-The same object is never looked at twice at once. Events that come while it waits count as one.
+The same object is never looked at twice at once. Events that come while it waits count as one. Those that
+tell of progress alone wait a second, and longer when many objects have such events: each look at a job writes
+its status, and a burst of jobs would keep the API server busy with steps that nobody reads.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ from harness.torchrun_controller.reconcile import Key
 log = logging.getLogger(__name__)
 Look = Callable[[Key], float | None]
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
+PROGRESS_SECONDS = 1.0
+PROGRESS_RATE = 50
+"""Looks a second, at most, at objects that only make progress: one of 500 is looked at after 10 s."""
 
 
 class Waking:
@@ -32,9 +37,11 @@ class Waking:
         self._again: set[Key] = set()
         self._failures: dict[Key, int] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._progressing: set[Key] = set()
 
     def wake(self, key: Key) -> None:
         """Have an object looked at, soon."""
+        self._progressing.discard(key)
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()
@@ -43,6 +50,12 @@ class Waking:
         elif key not in self._waiting:
             self._waiting.add(key)
             self._queue.put_nowait(key)
+
+    def progressed(self, key: Key) -> None:
+        """Have an object looked at when its share of PROGRESS_RATE comes."""
+        if key not in self._waiting and key not in self._progressing:
+            self._progressing.add(key)
+            self._later(key, max(PROGRESS_SECONDS, len(self._progressing) / PROGRESS_RATE))
 
     async def run(self) -> None:
         """Look at what is woken, until cancelled."""
@@ -73,7 +86,11 @@ class Waking:
                 self._later(key, after)
 
     def _later(self, key: Key, seconds: float) -> None:
-        before = self._timers.pop(key, None)
+        """Wake an object after so many seconds, unless it is to be woken before."""
+        loop = asyncio.get_running_loop()
+        before = self._timers.get(key)
         if before is not None:
+            if before.when() <= loop.time() + seconds:
+                return
             before.cancel()
-        self._timers[key] = asyncio.get_running_loop().call_later(seconds, self.wake, key)
+        self._timers[key] = loop.call_later(seconds, self.wake, key)

@@ -47,6 +47,8 @@ def simulated(kube: Kube, kwok: Kwok, log: Path, names: list[str], gpus: int) ->
         "--manage-all-nodes=false",
         f"--manage-nodes-with-annotation-selector={MARK}=fake",
         "--server-address=",
+        # Without leases Kubernetes takes each node for lost after 50 s, and its pods for not ready.
+        "--node-lease-duration-seconds=40",
     ]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)

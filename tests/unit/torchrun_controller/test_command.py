@@ -397,61 +397,62 @@ def test_a_store_that_does_not_answer_ends_the_pod(tmp_path: Path, store: str, c
 
 
 @pytest.mark.parametrize(
-    ("store", "index", "codes"),
-    [("answers", 0, [0, 0]), ("hangs", 0, [0, 1]), ("hangs", 1, [0, 0]), ("other", 0, [0, 0])],
+    ("store", "renewed"), [("answers", True), ("other", True), ("hangs", True), (None, False)]
 )
-def test_the_kubelet_finds_a_store_that_hangs(
-    tmp_path: Path, store: str, index: int, codes: list[int]
-) -> None:
-    """Contract: only node 0 is asked, and only a store that has answered before can fail."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=serve, args=[listener, store, threading.Event()], daemon=True).start()
-        probe = command.liveness("demo", TWO, distributed(port=listener.getsockname()[1]))
-        assert probe is not None
-        words = [word.replace("$$", "$") for word in probe["exec"]["command"]]  # type: ignore[index]
-        assert "timeout 15 " in words[2]
-        words[2] = words[2].replace("timeout 15 ", "timeout 1 ")
-        environment = {"JOB_COMPLETION_INDEX": str(index), command.POD_IP: "127.0.0.1"}
-        environment |= {"TMPDIR": str(tmp_path), "PATH": os.environ["PATH"]}
-        assert [subprocess.run(words, env=environment, check=False).returncode for _ in codes] == codes
-
-
-@pytest.mark.parametrize(
-    ("store", "age", "code"),
-    [(None, 200, 0), (None, 301, 1), ("other", 301, 0), ("answers", 301, 0), (None, None, 0)],
-)
-def test_the_kubelet_ends_a_node_0_that_never_listens(
-    tmp_path: Path, store: str | None, age: int | None, code: int
-) -> None:
-    """Contract: it hangs before its store is there, and the others wait for it as long. A store of another
-    version listens; a setup that still runs has written nothing.
+def test_node_0_says_until_when_it_is_alive(tmp_path: Path, store: str | None, renewed: bool) -> None:
+    """Contract: for 300 s after its setup, then for 90 s after each answer of its store; also where that is
+    of another version. Where nobody listens the time is not renewed, and ends.
     """
+    (tmp_path / "torchrun").write_text("#!/bin/sh\nexec sleep 4\n")
+    (tmp_path / "torchrun").chmod(0o755)
+    (tmp_path / "getent").write_text("#!/bin/sh\necho 127.0.0.1 demo-node-0-0.demo\n")
+    (tmp_path / "getent").chmod(0o755)
+    written = tmp_path / "scratch" / "torchrun" / "alive-until"
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         if store is None:
             listener.close()
         else:
             threading.Thread(target=serve, args=[listener, store, threading.Event()], daemon=True).start()
-        probe = command.liveness("demo", TWO, distributed(port=port))
-        assert probe is not None
-        words = [word.replace("$$", "$") for word in probe["exec"]["command"]]  # type: ignore[index]
-        words[2] = words[2].replace("timeout 15 ", "timeout 1 ")
-        environment = {"JOB_COMPLETION_INDEX": "0", command.POD_IP: "127.0.0.1"}
-        environment |= {"TMPDIR": str(tmp_path), "PATH": os.environ["PATH"]}
-        if age is not None:
-            due = ["bash", "-c", f"set -e\n{command.STORE_DUE}"]
-            subprocess.run(due, env=environment, check=True)
-            written = tmp_path / "torchrun" / "store-due"
-            written.write_text(f"{int(written.read_text()) - age}\n")
-        assert subprocess.run(words, env=environment, check=False).returncode == code
+        script = command.script("demo", spec("./x"), TWO, distributed(port=port))
+        times = {
+            "timeout 15 ": "timeout 1 ",
+            "sleep 15": "sleep 1",
+            "watch_store demo-node-0-0.demo": "watch_store 127.0.0.1",
+        }
+        for old, new in times.items():
+            assert old in script
+            script = script.replace(old, new)
+        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "JOB_COMPLETION_INDEX": "0"}
+        environment |= {"TMPDIR": str(tmp_path / "scratch"), command.POD_IP: "127.0.0.1"}
+        began = int(time.time())
+        subprocess.run(["bash", "-c", script], env=environment, timeout=60, check=True)
+    until, ended = int(written.read_text()), int(time.time())
+    assert (began + 90 <= until <= ended + 90) if renewed else (began + 300 <= until <= ended + 300)
 
 
-def test_only_node_0_of_a_store_that_is_probed_says_since_when_it_is_due(tmp_path: Path) -> None:
-    assert command.STORE_DUE in command.script("demo", spec("./x"), TWO, distributed())
-    assert command.STORE_DUE not in command.script("demo", spec("./x"), ONE, distributed())
-    environment = {"JOB_COMPLETION_INDEX": "1", "TMPDIR": str(tmp_path), "PATH": os.environ["PATH"]}
-    subprocess.run(["bash", "-c", f"set -e\n{command.STORE_DUE}"], env=environment, check=True)
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize(("index", "left", "code"), [(0, 60, 0), (0, -1, 1), (1, -1, 0), (0, None, 0)])
+def test_the_kubelet_ends_a_node_0_whose_time_is_over(
+    tmp_path: Path, index: int, left: int | None, code: int
+) -> None:
+    """Contract: all of its processes hang, or nobody has opened its store. One without a time is not judged:
+    its setup runs, or it cannot write.
+    """
+    probe = command.liveness("demo", TWO, distributed())
+    assert probe is not None
+    words = [word.replace("$$", "$") for word in probe["exec"]["command"]]  # type: ignore[index]
+    if left is not None:
+        (tmp_path / "torchrun").mkdir()
+        (tmp_path / "torchrun" / "alive-until").write_text(f"{int(time.time()) + left}\n")
+    environment = {"JOB_COMPLETION_INDEX": str(index), "TMPDIR": str(tmp_path), "PATH": os.environ["PATH"]}
+    assert subprocess.run(words, env=environment, check=False).returncode == code
+
+
+def test_a_node_that_cannot_write_trains(tmp_path: Path) -> None:
+    """Contract: without a folder for files nobody says until when node 0 is alive, and nothing fails."""
+    (tmp_path / "torchrun").touch()
+    environment = {"JOB_COMPLETION_INDEX": "0", "TMPDIR": str(tmp_path), "PATH": os.environ["PATH"]}
+    subprocess.run(["bash", "-ec", command.ALIVE_AT_FIRST], env=environment, check=True)
 
 
 def test_where_the_store_is_elsewhere_no_trainer_is_probed() -> None:

@@ -245,3 +245,25 @@ def test_a_webhook_without_dry_runs_refuses_nothing() -> None:
     cluster.look(QUEUE)
     cluster.look()
     assert cluster.api.there("JobSet") is not None
+
+
+def test_pods_of_a_burst_are_checked_once() -> None:
+    """Contract: of jobs that differ in their names alone one is checked in five seconds. What was refused is
+    checked again, and so is a pod that differs otherwise, be it by a word that is also the job's name.
+    """
+    cluster, seconds = Cluster(), [0.0]
+    cluster.controller.reconciler.cluster.monotonic = lambda: seconds[0]
+    cluster.look(QUEUE)
+    before = cluster.api.checks
+
+    def checks(name: str, **spec: Any) -> int:
+        one = job(**spec)
+        cluster.api.put({**one, "metadata": {**one["metadata"], "name": name, "uid": f"uid-{name}"}})
+        cluster.look(Key("job", "team", name))
+        return cluster.api.checks - before
+
+    assert [checks(name) for name in ("a", "b", "c")] == [1, 1, 1]
+    assert checks("a2", image="a2:1") == 2
+    assert checks("b2", image="b2:1") == 3
+    seconds[0] = 5.0
+    assert checks("d") == 4

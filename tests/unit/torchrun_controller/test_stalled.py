@@ -164,3 +164,20 @@ def test_jobs_of_a_namespace_share_the_events_that_are_read() -> None:
     found.of("b", NOW)
     found.of("a", NOW + timedelta(seconds=5))
     assert len(reads) == 9
+
+
+def test_events_that_take_long_to_read_are_read_less_often() -> None:
+    """Contract: a namespace with ten thousand Events does not keep the API server busy."""
+    clock, reads = [0.0], [0]
+
+    def read(_: str, __: str) -> list[Object]:
+        clock[0] += 0.5
+        reads[0] += 1
+        return []
+
+    found = Warnings(read, lambda: clock[0])
+    for seconds in (0, 10, 29):
+        found.of("a", NOW + timedelta(seconds=seconds))
+    assert reads[0] == 3
+    found.of("a", NOW + timedelta(seconds=30))
+    assert reads[0] == 6

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from contextlib import suppress
+
+import pytest
 
 from harness.torchrun_controller import waking
 from harness.torchrun_controller.reconcile import Key
@@ -49,6 +52,61 @@ def test_event_that_comes_during_a_look_is_not_lost() -> None:
 
     asyncio.run(run())
     assert looks == [ONE, ONE]
+
+
+def test_progress_waits_and_counts_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract: events that tell of progress lead to one look, later where many objects make progress. What
+    else happens to an object does not wait for that.
+    """
+    monkeypatch.setattr(waking, "PROGRESS_SECONDS", 0.1)
+    monkeypatch.setattr(waking, "PROGRESS_RATE", 5)
+    many = [Key("job", "team", str(number)) for number in range(5)]
+    looks: list[tuple[Key, float]] = []
+    done = threading.Event()
+
+    def look(key: Key) -> None:
+        looks.append((key, time.monotonic()))
+        if len(looks) == len(many) + 1:
+            done.set()
+
+    async def run() -> float:
+        found = Waking(look)
+        began = time.monotonic()
+        for _ in range(3):
+            for key in (TWO, *many):
+                found.progressed(key)
+        found.wake(TWO)
+        await during(found, done)
+        return began
+
+    began = asyncio.run(run())
+    assert [key for key, _ in looks] == [TWO, *many]
+    assert looks[-1][1] - began >= 1.2
+
+
+def test_progress_during_a_look_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waking, "PROGRESS_SECONDS", 0.1)
+    looks, first, go_on, done = [0], threading.Event(), threading.Event(), threading.Event()
+
+    def look(_: Key) -> None:
+        looks[0] += 1
+        if looks[0] == 1:
+            first.set()
+            assert go_on.wait(LIMIT)
+        else:
+            done.set()
+
+    async def run() -> None:
+        found = Waking(look)
+        found.wake(ONE)
+        task = asyncio.create_task(during(found, done))
+        assert await asyncio.to_thread(first.wait, LIMIT)
+        found.progressed(ONE)
+        go_on.set()
+        await task
+
+    asyncio.run(run())
+    assert looks == [2]
 
 
 def test_failure_is_repeated_and_holds_up_nobody() -> None:
