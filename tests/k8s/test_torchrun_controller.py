@@ -13,7 +13,7 @@ import wrong_objects
 import yaml
 from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic.exceptions import DynamicApiError
-from torchrun_team import Controller, Team
+from torchrun_team import Controller, Team, preempting
 
 from harness.core.kubernetes import Object, condition
 from harness.provision.controllers import queues
@@ -149,21 +149,6 @@ def test_deadline_and_ttl(team: Team, controller: Controller) -> None:
 def test_preempted_is_shown_and_comes_back(team: Team, controller: Controller) -> None:
     """Contract: what Kueue takes back for a higher priority is Preempted, and runs again afterwards."""
     name = f"{team.namespace}-small"
-    quota = [{"name": "cpu", "nominalQuota": "500m"}, {"name": "memory", "nominalQuota": "1Gi"}]
-    group = {
-        "coveredResources": ["cpu", "memory"],
-        "flavors": [{"name": queues.FLAVOR, "resources": quota}],
-    }
-    cluster_queue = {
-        "apiVersion": queues.API,
-        "kind": "ClusterQueue",
-        "metadata": {"name": name},
-        "spec": {
-            "namespaceSelector": {},
-            "resourceGroups": [group],
-            "preemption": {"withinClusterQueue": "LowerPriority"},
-        },
-    }
     priority = {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
@@ -171,7 +156,7 @@ def test_preempted_is_shown_and_comes_back(team: Team, controller: Controller) -
         "value": 100,
     }
     try:
-        team.kube.apply(cluster_queue)
+        team.kube.apply(preempting(name, cpu="500m", memory="1Gi"))
         team.queue("small", clusterQueue=name, **QUICK)
         team.job("low", jobQueue="small", env=ENOUGH)
         team.until("low", "Running")

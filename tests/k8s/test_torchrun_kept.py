@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from kubernetes.client.exceptions import ApiException
 from test_torchrun_cli import start, submit
-from torchrun_team import Team, led
+from torchrun_team import Team, led, preempting
 
 from harness.core.kubernetes import Object
 from harness.provision.cluster import Ready
+from harness.provision.controllers import queues
 from harness.torchrun_controller import names
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controller, pytest.mark.nightly, pytest.mark.timeout(1800)]
@@ -119,6 +120,31 @@ def test_code_outlives_the_client(team: Team, here: Path, cluster: Ready) -> Non
     lost = next(name for name in workers if name in taken)
     subprocess.run(["docker", "restart", "-t", "0", lost], check=True, timeout=120)
     says(team, "lasting", text, seen, seconds=300)
+
+
+def test_code_outlives_a_preemption(team: Team, here: Path) -> None:
+    """Contract: pods that come back after Kueue took them for a higher priority run the same code."""
+    name = f"{team.namespace}-kept"
+    metadata = {"name": name}
+    priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": metadata}
+    try:
+        team.kube.apply({**priority, "value": 100})
+        team.kube.apply(preempting(name, cpu="500m", memory="1Gi"))
+        resources = {"cpus": "200m", "memory": "256Mi"}
+        team.queue("kept", clusterQueue=name, nodeResources=resources)
+        digest = detached(team, here, "preempted", "--queue", "kept")
+        text = f"code one {digest} generation 1"
+        seen = says(team, "preempted", text, seconds=180)
+        (here / "lib.py").write_text("NAME = 'two'\n")
+        steps = [{"name": "STEPS", "value": "100"}]
+        team.job("higher", jobQueue="kept", env=steps, scheduling={"priorityClassName": name})
+        team.until("preempted", "Preempted")
+        team.until("higher", "Succeeded")
+        says(team, "preempted", text, seen)
+    finally:
+        team.kube.delete(names.API, names.JOB_KIND, "preempted", team.namespace)
+        team.kube.delete(queues.API, "ClusterQueue", name)
+        team.kube.delete("scheduling.k8s.io/v1", "PriorityClass", name)
 
 
 def test_new_code_without_pods_and_with(team: Team, here: Path) -> None:

@@ -19,6 +19,7 @@ import yaml
 from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Kube, Object, condition
 from harness.core.retries import pause
+from harness.provision.controllers import queues
 from harness.torchrun_controller import crd, manifests, names
 
 PROGRAM = """
@@ -44,6 +45,22 @@ CODE = {
     "additionalMounts": [{"name": "code", "mountPath": "/code"}],
 }
 ENDED_SECONDS = 150.0
+
+
+def preempting(name: str, **quota: str) -> Object:
+    """Return a ClusterQueue with this quota, in which a higher priority takes what a lower one has."""
+    resources = [{"name": resource, "nominalQuota": amount} for resource, amount in quota.items()]
+    flavors = [{"name": queues.FLAVOR, "resources": resources}]
+    return {
+        "apiVersion": queues.API,
+        "kind": "ClusterQueue",
+        "metadata": {"name": name},
+        "spec": {
+            "namespaceSelector": {},
+            "resourceGroups": [{"coveredResources": [*quota], "flavors": flavors}],
+            "preemption": {"withinClusterQueue": "LowerPriority"},
+        },
+    }
 
 
 @dataclass
