@@ -11,7 +11,8 @@ round: machines slow down and recover within minutes. The kept cluster is paused
                       tuned     the same with the kind.yaml of the harness
                       cold      `harness run`: cluster, controllers, job, verdict, deletion
                       documented  kind, `kind load`, kubectl and polls of 10 s, one step after the other
-  on a kept cluster   resumed   `harness run`, the first since the cluster was paused
+  on a kept cluster   pause     `harness pause`, before the arms without a cluster
+                      resumed   `harness run` of the paused cluster, which starts it
                       job       `konduktor launch` of the same job, until its JobSet is Completed, by a watch
                       kept      `harness run`
                       edit      the same after an edit of the worker script
@@ -119,9 +120,8 @@ def take_turns(bench: Bench, rounds: int, documented: int, several: bool) -> Non
     try:
         bench.run("warm", **KEPT)
         for number in range(rounds):
-            kept.pause(silent)
+            bench.take("pause", lambda: kept.pause(silent))
             without_cluster(bench, number < documented)
-            kept.resume(silent)
             on_kept_cluster(bench, kept, number, several)
     finally:
         kept.down(silent)

@@ -83,7 +83,9 @@ class Operator:
     async def _rounds(self) -> None:
         while True:
             await asyncio.sleep(ROUND_SECONDS)
-            self._wake_jobs(None, lambda phase: phase not in FINISHED)
+            for job in self.caches.all(JOBS):
+                if (job.get("status") or {}).get("phase") not in FINISHED:
+                    self.waking.progressed(Key("job", job["metadata"]["namespace"], job["metadata"]["name"]))
 
     # -- what wakes what -------------------------------------------------------------------------------
     def _told(self, kind: Kind, change: Change) -> None:
@@ -93,10 +95,9 @@ class Operator:
         assert item is not None
         metadata = item["metadata"]
         namespace, name = metadata.get("namespace") or "", metadata["name"]
-        if kind == JOBS or (kind == JOBSETS and _ended(change)):
-            self.waking.wake(Key("job", namespace, name))
-        elif kind == JOBSETS:
-            self.waking.progressed(Key("job", namespace, name))
+        if kind in (JOBS, JOBSETS):
+            urgent = _asks(change) if kind == JOBS else _ended(change)
+            (self.waking.wake if urgent else self.waking.progressed)(Key("job", namespace, name))
         elif kind in (PODS, CLAIMS):
             self.waking.progressed(Key("job", namespace, metadata["labels"][names.JOB_LABEL]))
         elif kind == WORKLOADS:
@@ -126,6 +127,14 @@ class Operator:
             name = queue["metadata"]["name"]
             if local_queue in (name, queue["spec"].get("localQueue")):
                 self.waking.wake(Key("queue", namespace, name))
+
+
+def _asks(change: Change) -> bool:
+    """Return whether a job changed in more than its status, which the controller has just written."""
+    before, after = change.before, change.after
+    if before is None or after is None:
+        return True
+    return {**_content(before), "status": None} != {**_content(after), "status": None}
 
 
 def _ended(change: Change) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -22,8 +23,10 @@ log = logging.getLogger(__name__)
 Look = Callable[[Key], float | None]
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 PROGRESS_SECONDS = 1.0
-PROGRESS_RATE = 50
-"""Looks a second, at most, at objects that only make progress: one of 500 is looked at after 10 s."""
+PROGRESS_RATE = 20
+"""Looks a second, at most, at objects that only make progress: each of 100 that do is looked at every 5 s."""
+ACTIVE_SECONDS = 10.0
+"""An object counts as one that makes progress for so long after its last event."""
 
 
 class Waking:
@@ -37,11 +40,11 @@ class Waking:
         self._again: set[Key] = set()
         self._failures: dict[Key, int] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
-        self._progressing: set[Key] = set()
+        self._active: OrderedDict[Key, float] = OrderedDict()
+        """When each object last made progress, the oldest first."""
 
     def wake(self, key: Key) -> None:
         """Have an object looked at, soon."""
-        self._progressing.discard(key)
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()
@@ -53,9 +56,13 @@ class Waking:
 
     def progressed(self, key: Key) -> None:
         """Have an object looked at when its share of PROGRESS_RATE comes."""
-        if key not in self._waiting and key not in self._progressing:
-            self._progressing.add(key)
-            self._later(key, max(PROGRESS_SECONDS, len(self._progressing) / PROGRESS_RATE))
+        now = asyncio.get_running_loop().time()
+        self._active[key] = now
+        self._active.move_to_end(key)
+        while now - next(iter(self._active.values())) > ACTIVE_SECONDS:
+            self._active.popitem(last=False)
+        if key not in self._waiting:
+            self._later(key, max(PROGRESS_SECONDS, len(self._active) / PROGRESS_RATE))
 
     async def run(self) -> None:
         """Look at what is woken, until cancelled."""

@@ -137,7 +137,8 @@ def test_a_cluster_in_use_is_not_paused(cluster: Ready, harness_settings: Settin
 
 @pytest.mark.nightly
 def test_a_paused_cluster_is_started_by_the_next_run(tmp_path: Path, job: JobFile) -> None:
-    """up, pause, a run that starts the cluster again, down: nothing is installed twice, and nothing is left.
+    """up, pause, a run that starts the cluster again, one after Docker has restarted the nodes, down: nothing
+    is installed twice, and nothing is left.
 
     In every `make test`, the reader of tests/reader.py types the same on a cluster that is there already.
     """
@@ -163,5 +164,10 @@ def test_a_paused_cluster_is_started_by_the_next_run(tmp_path: Path, job: JobFil
         assert "✓ PASS" in said
         assert "Available" not in said, "nothing is installed again"
         assert "was not paused" in harness("resume")
+        nodes = [f"{name}-{node}" for node in ("control-plane", "worker", "worker2")]
+        subprocess.run(["docker", "restart", "-t", "0", *nodes], check=True, timeout=120)
+        said = harness("run", "jobs/multinode.yaml", "--runs-dir", str(tmp_path))
+        assert "✓ PASS" in said
+        assert "Available" not in said, "nothing is installed again"
     finally:
         assert "removed" in harness("down")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from kubernetes.client.exceptions import ApiException
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
@@ -101,7 +102,12 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
             )
         if not any(nodes.values()):
             start(kind, progress)
-        if (trouble := kind.trouble(list(nodes))) is not None:
+        trouble = kind.trouble(list(nodes))
+        if trouble is not None and all(nodes.values()) and (started := power.restarted(kind)):
+            progress(f"cluster {kind.name}: its nodes were started again; waiting until it serves")
+            _until_served(kind, started)
+            trouble = kind.trouble(list(nodes))
+        if trouble is not None:
             raise trouble
         progress(f"cluster {kind.name}: reused")
         return None
@@ -200,6 +206,13 @@ def start(kind: KindNodes, progress: Progress) -> bool:
     progress(f"cluster {kind.name}: was paused; starting its nodes")
     started = CLOCK.utc()
     power.resume(kind)
+    _until_served(kind, started)
+    progress(f"cluster {kind.name}: serves again")
+    return True
+
+
+def _until_served(kind: KindNodes, started: datetime) -> None:
+    """Wait until controllers and tracker serve after their nodes were started."""
     kube = kind.kube()
     for attempt in Retrying(
         stop=stop_after_delay(AGAIN_SECONDS),
@@ -211,5 +224,3 @@ def start(kind: KindNodes, progress: Progress) -> bool:
             controllers.renew(kube, started)
             controllers.prove_again(kube)
             embedded.prove(kube)
-    progress(f"cluster {kind.name}: serves again")
-    return True

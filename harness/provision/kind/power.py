@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from harness.core import processes
@@ -15,8 +15,14 @@ from harness.provision.kind.nodes import KindNodes
 if TYPE_CHECKING:
     from harness.core.kubernetes import Object
 
-STOP_SECONDS = 30
+STOP_SECONDS = 2
+"""A node whose systemd ends its services takes longer than any limit that was tried (30 s). etcd has written
+what it has answered, and what pods wrote stays: nothing is lost with the processes."""
 SERVE_SECONDS = 120
+STARTING_SECONDS = 180
+"""How long after the start of its nodes a cluster may not serve yet: Docker or the machine was restarted."""
+FIRST_START = timedelta(seconds=30)
+"""A container that started later than this after it was made has been started before."""
 CAUSE: Final = "cluster.unhealthy"
 
 
@@ -41,11 +47,20 @@ def pause(kind: KindNodes) -> bool:
     if paused(kind):
         return False
     nodes = kind.nodes()
-    # Stop the control plane last, because nodes sign off from it.
     with ThreadPoolExecutor(len(nodes)) as pool:
-        list(pool.map(_stop, nodes[1:]))
-    _stop(nodes[0])
+        list(pool.map(_stop, nodes))
     return True
+
+
+def restarted(kind: KindNodes) -> datetime | None:
+    """Return when the nodes were started again, where all of them were, not long ago; else None."""
+    command = ["docker", "inspect", "--format", "{{.Created}} {{.State.StartedAt}}", *kind.nodes()]
+    said = processes.run(command, timeout=30, cause="docker.daemon_down").stdout.splitlines()
+    times = [[datetime.fromisoformat(f"{each[:19]}+00:00") for each in line.split()] for line in said]
+    recent = CLOCK.utc() - timedelta(seconds=STARTING_SECONDS)
+    if not times or any(begun < max(recent, made + FIRST_START) for made, begun in times):
+        return None
+    return min(begun for _, begun in times)
 
 
 def resume(kind: KindNodes) -> None:

@@ -6,13 +6,21 @@ import asyncio
 import threading
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
+from torchrun_api import Api, Watching
+from torchrun_objects import job, jobset, pod
 
 from harness.torchrun_controller import waking
+from harness.torchrun_controller.kinds import JOBS, JOBSETS, PODS, Kind
+from harness.torchrun_controller.operator import Operator
 from harness.torchrun_controller.reconcile import Key
+from harness.torchrun_controller.store import Change
 from harness.torchrun_controller.waking import Waking
 
+Object = dict[str, Any]
 ONE, TWO = Key("job", "team", "one"), Key("job", "team", "two")
 LIMIT = 20.0
 
@@ -80,7 +88,7 @@ def test_progress_waits_and_counts_as_one(monkeypatch: pytest.MonkeyPatch) -> No
         return began
 
     began = asyncio.run(run())
-    assert [key for key, _ in looks] == [TWO, *many]
+    assert sorted(key for key, _ in looks) == sorted([TWO, *many])
     assert looks[-1][1] - began >= 1.2
 
 
@@ -152,3 +160,45 @@ def test_time_that_comes() -> None:
     asyncio.run(run())
     assert looks == [3]
     assert waking.LONGEST_PAUSE >= waking.FIRST_PAUSE
+
+
+class Noted:
+    """Stands where the operator wakes objects, and notes how."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Key]] = []
+
+    def wake(self, key: Key) -> None:
+        self.calls.append(("wake", key))
+
+    def progressed(self, key: Key) -> None:
+        self.calls.append(("progressed", key))
+
+
+def changed(item: Object, version: int, **parts: Any) -> Object:
+    metadata = {**item["metadata"], "namespace": "team", "resourceVersion": str(version)}
+    return {**item, "metadata": metadata, **parts}
+
+
+ENDED = {"conditions": [{"type": "Completed", "status": "True"}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "after", "how"),
+    [
+        (JOBS, None, changed(job(), 1), "wake"),
+        (JOBS, changed(job(), 1), changed(job(cancel=True), 2), "wake"),
+        (JOBS, changed(job(), 1), changed(job(), 2, status={"phase": "Queued"}), "progressed"),
+        (JOBSETS, None, changed(jobset(suspend=True), 1), "progressed"),
+        (JOBSETS, changed(jobset(suspend=True), 1), changed(jobset(), 2), "progressed"),
+        (JOBSETS, changed(jobset(), 1), changed(jobset(), 2, status=ENDED), "wake"),
+        (JOBSETS, changed(jobset(), 1), None, "wake"),
+        (PODS, None, changed(pod(0, "Running"), 1), "progressed"),
+    ],
+)
+def test_what_wakes_at_once(kind: Kind, before: Object | None, after: Object | None, how: str) -> None:
+    """Contract: what is asked of a job, and the end of its JobSet; not its status, nor what is under way."""
+    operator = Operator(Watching(Api(), lambda: datetime.now(UTC)).reconciler)
+    operator.waking = noted = Noted()  # type: ignore[assignment]
+    operator._told(kind, Change(before, after))
+    assert noted.calls == [(how, Key("job", "team", "demo"))]
