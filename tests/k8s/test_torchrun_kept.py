@@ -130,7 +130,7 @@ def test_code_outlives_a_preemption(team: Team, here: Path) -> None:
     try:
         team.kube.apply({**priority, "value": 100})
         team.kube.apply(preempting(name, cpu="500m", memory="1Gi"))
-        resources = {"cpus": "200m", "memory": "256Mi"}
+        resources = {"cpus": "200m", "memory": "512Mi"}
         team.queue("kept", clusterQueue=name, nodeResources=resources)
         digest = detached(team, here, "preempted", "--queue", "kept")
         text = f"code one {digest} generation 1"
