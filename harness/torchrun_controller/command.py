@@ -220,8 +220,11 @@ def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str
         FORWARD_SIGTERM,
     ]
     if store:
-        watch = f"watch_store {shlex.join(store)} >/dev/null 2>&1 &"
-        lines += [WATCH_STORE, f"store={shlex.quote(':'.join(store))}", watch]
+        host, port = store
+        lines += [WATCH_STORE, f"store={shlex.quote(f'{host}:{port}')} host={shlex.quote(host)}"]
+        if not distributed.rdzv_endpoint:
+            lines.append(f'[ "$JOB_COMPLETION_INDEX" != 0 ] || host="${POD_IP}"')
+        lines.append(f'watch_store "$host" {shlex.quote(port)} >/dev/null 2>&1 &')
     return "\n".join([*lines, f"{torchrun(job, spec, plan, distributed)} &", UNTIL_ENDED])
 
 

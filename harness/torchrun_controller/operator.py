@@ -83,9 +83,10 @@ class Operator:
     async def _rounds(self) -> None:
         while True:
             await asyncio.sleep(ROUND_SECONDS)
-            for job in self.caches.all(JOBS):
-                if (job.get("status") or {}).get("phase") not in FINISHED:
-                    self.waking.progressed(Key("job", job["metadata"]["namespace"], job["metadata"]["name"]))
+            found = [job["metadata"] for job in self.caches.all(JOBS) if _open(job)]
+            for number, job in enumerate(found):
+                key = Key("job", job["namespace"], job["name"])
+                self.waking.later(key, ROUND_SECONDS * number / len(found))
 
     # -- what wakes what -------------------------------------------------------------------------------
     def _told(self, kind: Kind, change: Change) -> None:
@@ -141,6 +142,10 @@ def _ended(change: Change) -> bool:
     """Return whether a JobSet has ended, or goes."""
     after = change.after
     return after is None or ending(after) or bool((after.get("status") or {}).get("conditions"))
+
+
+def _open(job: Object) -> bool:
+    return (job.get("status") or {}).get("phase") not in FINISHED
 
 
 def _waits(phase: str | None) -> bool:

@@ -62,7 +62,7 @@ class Waking:
         while now - next(iter(self._active.values())) > ACTIVE_SECONDS:
             self._active.popitem(last=False)
         if key not in self._waiting:
-            self._later(key, max(PROGRESS_SECONDS, len(self._active) / PROGRESS_RATE))
+            self.later(key, max(PROGRESS_SECONDS, len(self._active) / PROGRESS_RATE))
 
     async def run(self) -> None:
         """Look at what is woken, until cancelled."""
@@ -90,9 +90,9 @@ class Waking:
                 self._again.discard(key)
                 self.wake(key)
             elif after is not None:
-                self._later(key, after)
+                self.later(key, after)
 
-    def _later(self, key: Key, seconds: float) -> None:
+    def later(self, key: Key, seconds: float) -> None:
         """Wake an object after so many seconds, unless it is to be woken before."""
         loop = asyncio.get_running_loop()
         before = self._timers.get(key)
