@@ -98,9 +98,10 @@ alive_for() {
   [ "$JOB_COMPLETION_INDEX" != 0 ] || printf '%s\\n' $(($(printf '%(%s)T') + $1)) >"$alive" || true
 } 2>/dev/null
 mkdir -p "${alive%/*}" 2>/dev/null || true"""
+"""Define `alive_for SECONDS`. In node 0 it writes the time until which node 0 counts as alive (Unix time)."""
 ALIVE_AT_FIRST = f"""{ALIVE}
 alive_for {NAMES_SECONDS}"""
-"""Node 0 says until when it counts as alive, in seconds since 1970. The others wait as long for its store."""
+"""The other nodes wait for the store of node 0 for the same time."""
 WATCH_STORE = f"""{ANSWERS}
 watch_store() {{
   local known='' since='' answer
@@ -124,11 +125,12 @@ store_lost() {{
 trap store_lost USR1"""
 """torchrun waits without end for a store that takes its request and does not answer: when node 0 hangs, or is
 cut off, no other node would ever train again (torch 2.6, TCPStore::doWait). A store that has never answered
-this way is of another version, and is not judged. One that nobody has opened yet does not renew the time."""
+this way is of another version, and is not judged. Until the store listens, watch_store does not extend the
+time for which node 0 counts as alive."""
 LIVES = """[ "$JOB_COMPLETION_INDEX" = 0 ] &&
   read -r until 2>/dev/null <"${TMPDIR:-/tmp}/torchrun/alive-until" || exit 0
 [ "$(printf '%(%s)T')" -lt "$until" ]"""
-"""In node 0: the kubelet ends a trainer whose watch_store has stopped, or whose store nobody opens."""
+"""The liveness probe. It fails in node 0 after watch_store has stopped, or if the store never listens."""
 
 
 def torchrun(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:

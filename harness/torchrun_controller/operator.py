@@ -100,7 +100,10 @@ class Operator:
             urgent = _asks(change) if kind == JOBS else _ended(change)
             (self.waking.wake if urgent else self.waking.progressed)(Key("job", namespace, name))
         elif kind in (PODS, CLAIMS):
-            self.waking.progressed(Key("job", namespace, metadata["labels"][names.JOB_LABEL]))
+            # A JobSet that restarts deletes its failed pods, and with them why they failed.
+            failed = (item.get("status") or {}).get("phase") == "Failed"
+            key = Key("job", namespace, metadata["labels"][names.JOB_LABEL])
+            (self.waking.wake if failed else self.waking.progressed)(key)
         elif kind == WORKLOADS:
             for owner in metadata.get("ownerReferences") or []:
                 if owner["kind"] == "JobSet":

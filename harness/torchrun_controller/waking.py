@@ -93,7 +93,7 @@ class Waking:
                 self.later(key, after)
 
     def later(self, key: Key, seconds: float) -> None:
-        """Wake an object after so many seconds, unless it is to be woken before."""
+        """Wake an object after `seconds`, or earlier if an earlier wake-up is scheduled."""
         loop = asyncio.get_running_loop()
         before = self._timers.get(key)
         if before is not None:

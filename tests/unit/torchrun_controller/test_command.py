@@ -443,7 +443,7 @@ def test_node_0_says_until_when_it_is_alive(tmp_path: Path, store: str | None, r
 def test_the_kubelet_ends_a_node_0_whose_time_is_over(
     tmp_path: Path, index: int, left: int | None, code: int
 ) -> None:
-    """Contract: all of its processes hang, or nobody has opened its store. One without a time is not judged:
+    """Contract: all of its processes hang, or its store never listens. Without the file the probe passes:
     its setup runs, or it cannot write.
     """
     probe = command.liveness("demo", TWO, distributed())
@@ -457,7 +457,7 @@ def test_the_kubelet_ends_a_node_0_whose_time_is_over(
 
 
 def test_a_node_that_cannot_write_trains(tmp_path: Path) -> None:
-    """Contract: without a folder for files nobody says until when node 0 is alive, and nothing fails."""
+    """Contract: where the file of the liveness probe cannot be written, the script goes on."""
     (tmp_path / "torchrun").touch()
     environment = {"JOB_COMPLETION_INDEX": "0", "TMPDIR": str(tmp_path), "PATH": os.environ["PATH"]}
     subprocess.run(["bash", "-ec", command.ALIVE_AT_FIRST], env=environment, check=True)

@@ -34,6 +34,14 @@ async def during(found: Waking, until: threading.Event) -> None:
         await task
 
 
+async def in_first_look(found: Waking, first: threading.Event, until: threading.Event) -> asyncio.Task[None]:
+    """Wake ONE and run until `first` is set. Return the task, which runs on until the other event is set."""
+    found.wake(ONE)
+    task = asyncio.create_task(during(found, until))
+    assert await asyncio.to_thread(first.wait, LIMIT)
+    return task
+
+
 def test_event_that_comes_during_a_look_is_not_lost() -> None:
     """Contract: the same object is looked at once at a time, and again for what came meanwhile."""
     looks: list[Key] = []
@@ -49,9 +57,7 @@ def test_event_that_comes_during_a_look_is_not_lost() -> None:
 
     async def run() -> None:
         found = Waking(look)
-        found.wake(ONE)
-        task = asyncio.create_task(during(found, done))
-        assert await asyncio.to_thread(first.wait, LIMIT)
+        task = await in_first_look(found, first, done)
         for _ in range(3):
             found.wake(ONE)
         assert looks == [ONE]  # still the first
@@ -106,9 +112,7 @@ def test_progress_during_a_look_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> 
 
     async def run() -> None:
         found = Waking(look)
-        found.wake(ONE)
-        task = asyncio.create_task(during(found, done))
-        assert await asyncio.to_thread(first.wait, LIMIT)
+        task = await in_first_look(found, first, done)
         found.progressed(ONE)
         go_on.set()
         await task
@@ -194,10 +198,11 @@ ENDED = {"conditions": [{"type": "Completed", "status": "True"}]}
         (JOBSETS, changed(jobset(), 1), changed(jobset(), 2, status=ENDED), "wake"),
         (JOBSETS, changed(jobset(), 1), None, "wake"),
         (PODS, None, changed(pod(0, "Running"), 1), "progressed"),
+        (PODS, changed(pod(0, "Running"), 1), changed(pod(0, "Failed"), 2), "wake"),
     ],
 )
 def test_what_wakes_at_once(kind: Kind, before: Object | None, after: Object | None, how: str) -> None:
-    """Contract: what is asked of a job, and the end of its JobSet; not its status, nor what is under way."""
+    """Contract: what is asked of a job, its JobSet's end and a failed pod; not its status, nor progress."""
     operator = Operator(Watching(Api(), lambda: datetime.now(UTC)).reconciler)
     operator.waking = noted = Noted()  # type: ignore[assignment]
     operator._told(kind, Change(before, after))
