@@ -141,6 +141,9 @@ class Settings(BaseSettings):
     images: ImagesMode = Field(
         "auto", description="published images, images built from source, or by whether registries answer"
     )
+    fresh: bool = Field(
+        False, description="have kind create the cluster, and use no template of an earlier one"
+    )
     kind_bin: str = Field("kind", description="the kind program")
     kubectl_bin: str = Field("kubectl", description="the kubectl program")
     runs_dir: Path = Field(Path("runs"), description="where bundles go")

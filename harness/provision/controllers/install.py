@@ -23,7 +23,7 @@ from harness.core.kubernetes import NOT_SERVED, Kube, Object
 from harness.core.progress import Progress
 from harness.provision.controllers.available import wait_available
 from harness.provision.controllers.prove import probes, prove
-from harness.provision.controllers.quick import DEPLOYMENT
+from harness.provision.controllers.quick import DEFINITION, DEPLOYMENT
 from harness.provision.controllers.readiness import CONTROLLERS, looks, standing
 from harness.provision.controllers.trusting import SECRET, trusting
 
@@ -81,14 +81,31 @@ def complete(kube: Kube, manifests: Sequence[Path], progress: Progress, seconds:
     for name, namespace in CONTROLLERS.items():
         _wait_created(kube, namespace, seconds, NOT_READY[name])
     authorities = _authorities(kube, manifests)
-    for document in _documents(manifests):
-        if document["kind"] in SERVED:
-            kube.apply(trusting(document, authorities))
+    for document in late(manifests):
+        kube.apply(trusting(document, authorities))
     for name, namespace in CONTROLLERS.items():
         wait_available(kube, namespace, seconds, NOT_READY[name])
         progress(f"{name}: Available")
     prove(kube)
     progress("jobset, kueue: a dry-run create passes every webhook")
+
+
+def late(manifests: Sequence[Path]) -> Iterator[Object]:
+    """Yield what the deployed controllers serve: it is applied when their pods have been created."""
+    return (document for document in _documents(manifests) if document["kind"] in SERVED)
+
+
+def certify(kube: Kube, manifests: Sequence[Path]) -> None:
+    """Give the webhooks their certificates, where all but the Secrets is there."""
+    _authorities(kube, manifests)
+
+
+def entrust(kube: Kube, manifests: Sequence[Path], change: Change) -> None:
+    """Write the authority of this cluster's webhooks into the definitions that a template brought."""
+    authorities = _authorities(kube, manifests)
+    for document in _documents(manifests):
+        if document["kind"] == DEFINITION and document["spec"].get("conversion", {}).get("webhook"):
+            kube.apply(trusting(change(document), authorities))
 
 
 def _documents(manifests: Iterable[Path]) -> Iterator[Object]:

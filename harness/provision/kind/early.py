@@ -48,6 +48,8 @@ class Begun:
     prepared: bool = False
     deployed: bool = False
     tracker: bool = False
+    copied: bool = False
+    """It was started from a template."""
 
 
 class _Stopped(Exception):

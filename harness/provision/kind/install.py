@@ -32,7 +32,7 @@ from harness.provision.images.load import load_images
 from harness.provision.images.local import LocalImage
 from harness.provision.images.stack import Stack, resolve
 from harness.provision.images.victoria_logs import victoria_logs_images
-from harness.provision.kind import early, power
+from harness.provision.kind import copied, early, power, template
 from harness.provision.kind.early import Begun
 from harness.provision.kind.nodes import KindNodes
 from harness.provision.kind.state import State
@@ -111,10 +111,44 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
             raise trouble
         progress(f"cluster {kind.name}: reused")
         return None
+    own = (images.worker.local, images.tracker.local)
+    made = usable(kind, images, context)
+    if made is not None:
+        progress(f"cluster {kind.name}: copying 1 control plane and {kind.settings.workers} workers")
+        copy = copied.attempt(kind, made, stack, own, context)
+        if copy is not None:
+            return copy
     progress(f"cluster {kind.name}: creating 1 control plane and {kind.settings.workers} workers")
-    with early.filling(kind, stack, (images.worker.local, images.tracker.local), context) as begun:
+    with early.filling(kind, stack, own, context) as begun:
         kind.create(stack.node_image, stack.containerd_patches, context)
     return begun
+
+
+def usable(kind: KindNodes, images: Images, context: RecordedContext) -> template.Template | None:
+    """Return the template of such a cluster, or None, with a line where that is not the usual case."""
+    why = copied.refused(kind, images.stack)
+    if why is not None:
+        if why:
+            context.progress(f"cluster {kind.name}: kind creates it, no template is used ({why})")
+        return None
+    found = template.find(template.tag(kind.settings, images.stack, images.own, context))
+    if found is not None and not found.fresh:
+        context.progress(f"cluster {kind.name}: its template is of {found.made}, too old to be used")
+        return None
+    return found
+
+
+def freeze(kind: KindNodes, images: Images, context: RecordedContext) -> None:
+    """Make a template from a cluster that kind just created, for the next one. A failure only says so."""
+    if copied.refused(kind, images.stack) is not None:
+        return
+    try:
+        name = template.tag(kind.settings, images.stack, images.own, context)
+        with context.writer.attempt("template for the next cluster"):
+            template.make(name, kind, images.stack, images.own, context)
+    except (HarnessError, OSError, ValueError, KeyError) as error:
+        said = (str(error).strip().splitlines() or ["no reason was given"])[-1]
+        context.progress(f"no template for the next cluster: {said}")
 
 
 def install(

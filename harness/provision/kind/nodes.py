@@ -158,19 +158,8 @@ class KindNodes:
         from harness.provision.kind.configuration import configuration
 
         progress, logs = context.progress, context.writer.path / "kind"
-        self.refuse_foreign()
-        docker.tools(self.settings)
-        docker.room(self.settings)
-        docker.port(self.settings)
-        if self.exists():
-            progress(f"removing what is left of cluster {self.name}")
-            self.delete()
-        self.dir.mkdir(parents=True, exist_ok=True)
-        self.volumes.mkdir(parents=True, exist_ok=True)
+        self.begin(node_image, context)
         images = unpacked.folder(context)
-        now = CLOCK.utc().isoformat(timespec="seconds")
-        state = State(self.name, "creating", node_image, self.settings.workers, now, owner=context.nonce)
-        self.save(state)
         config = self.dir / "kind.yaml"
         config.write_text(
             yaml.safe_dump(configuration(self.settings, node_image, containerd_patches, images, self.volumes))
@@ -179,7 +168,7 @@ class KindNodes:
             command = ["create", "cluster", "--name", self.name, "--config", str(config), "--retain"]
             command += ["--kubeconfig", str(self.kubeconfig), "--wait", "180s"]
             self._kind(command, timeout=self.settings.create_seconds)
-            self._wait_ready(seconds=120)
+            self.wait_ready(seconds=120)
         except BaseException as error:
             progress(f"cluster {self.name}: creation ended early, keeping its logs")
             self.export_logs(logs)
@@ -193,9 +182,30 @@ class KindNodes:
                 cause = named[0] if named else "cluster.create_failed"
                 raise HarnessError(_why(error), hint=f"kind's logs are in {logs}", cause=cause) from None
             raise
+        self.created()
+
+    def begin(self, node_image: str, context: RecordedContext) -> None:
+        """Check what a new cluster needs, remove what is left of an old one, and note that it is created."""
+        self.refuse_foreign()
+        docker.tools(self.settings)
+        docker.room(self.settings)
+        docker.port(self.settings)
+        if self.exists():
+            context.progress(f"removing what is left of cluster {self.name}")
+            self.delete()
+        self.dir.mkdir(parents=True, exist_ok=True)
+        self.volumes.mkdir(parents=True, exist_ok=True)
+        now = CLOCK.utc().isoformat(timespec="seconds")
+        self.save(State(self.name, "creating", node_image, self.settings.workers, now, owner=context.nonce))
+
+    def created(self) -> None:
+        """Note that its nodes are Ready."""
+        state = self.state()
+        assert state is not None
         self.save(replace(state, phase="created"))
 
-    def _wait_ready(self, *, seconds: float) -> None:
+    def wait_ready(self, *, seconds: float) -> None:
+        """Wait until every node is Ready. Raises WaitError, cause cluster.nodes_not_ready."""
         from harness.core.kubernetes import condition
 
         count = self.settings.workers + 1

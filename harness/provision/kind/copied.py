@@ -1,0 +1,289 @@
+"""Start a cluster from a template: node containers as kind makes them, keys by kubeadm, workers that only join.
+
+It is an attempt: where it fails, kind creates the cluster.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import socket
+import tarfile
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import yaml
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from harness.context import RecordedContext
+from harness.core import processes
+from harness.core.deadlines import Deadline
+from harness.core.errors import HarnessError
+from harness.core.kubernetes import NOT_SERVED, Kube
+from harness.provision.controllers import install as controllers
+from harness.provision.controllers import tracker as embedded
+from harness.provision.controllers.quick import quick
+from harness.provision.images import unpacked
+from harness.provision.images.local import LocalImage
+from harness.provision.images.stack import Stack
+from harness.provision.kind.configuration import VOLUMES_MOUNT
+from harness.provision.kind.early import Begun
+from harness.provision.kind.nodes import KindNodes
+from harness.provision.kind.template import FILES, Template
+
+NETWORK = "KIND_EXPERIMENTAL_DOCKER_NETWORK"
+PROVIDER = "KIND_EXPERIMENTAL_PROVIDER"
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY")
+SERVE_SECONDS, READY_SECONDS, LOOK_SECONDS = 60, 60, 0.1
+STARTING = (
+    "kubelet-start,wait-control-plane,upload-certs,kubelet-finalize,addon/coredns,show-join-command,preflight"
+)
+KEYS = f"{STARTING},upload-config,mark-control-plane,bootstrap-token,addon"
+"""Phases of kubeadm that are skipped before the API server runs: all but keys, kubeconfigs and static pods."""
+OBJECTS = f"{STARTING},certs,kubeconfig,etcd,control-plane,upload-config/kubelet"
+"""Those that are skipped once it serves: all but the objects with the cluster's name, address or token."""
+_WRONG = (HarnessError, ApiException, HTTPError, OSError, ValueError, KeyError, NOT_SERVED)
+
+
+def refused(kind: KindNodes, stack: Stack) -> str | None:
+    """Return why clusters of this kind are created and not copied; "" where that needs no words; None: copied."""
+    if kind.settings.fresh:
+        return "as asked"
+    if stack.way != "source" or stack.mirrors or stack.containerd_patches or kind.settings.node_image:
+        return ""
+    if os.environ.get(PROVIDER, "docker") != "docker":
+        return f"{PROVIDER} is set"
+    if any(os.environ.get(name) or os.environ.get(name.lower()) for name in PROXIES) or _docker_has_proxies():
+        return "nodes get a proxy"
+    info = processes.run(
+        ["docker", "info", "--format", "{{.Driver}} {{json .SecurityOptions}}"], timeout=30, check=False
+    ).stdout
+    driver, _, options = info.strip().partition(" ")
+    if driver not in ("overlay2", "overlayfs") or "rootless" in options or "userns" in options:
+        return f"Docker's storage is {driver}, its security options are {options}"
+    return None
+
+
+def attempt(
+    kind: KindNodes,
+    template: Template,
+    stack: Stack,
+    own: tuple[LocalImage, LocalImage],
+    context: RecordedContext,
+) -> Begun | None:
+    """Return what is in the cluster that was started, or None, with a line, where it could not be."""
+    if processes.run(["docker", "network", "inspect", _network()], timeout=30, check=False).returncode:
+        return None  # kind makes its network with the first cluster
+    kind.begin(stack.node_image, context)
+    try:
+        begun = _Copy(kind, template, stack, own, context).started()
+    except _WRONG as error:
+        said = (str(error).strip().splitlines() or ["no reason was given"])[-1]
+        context.progress(f"cluster {kind.name}: it could not be copied ({said}); kind creates it")
+        kind.export_logs(context.writer.path / "kind-copy")
+        kind.delete()
+        return None
+    except BaseException:
+        context.progress(f"cluster {kind.name}: creation ended early")
+        if not kind.settings.keep_cluster:
+            kind.delete()
+        raise
+    kind.created()
+    return begun
+
+
+class _Copy:
+    def __init__(
+        self,
+        kind: KindNodes,
+        template: Template,
+        stack: Stack,
+        own: tuple[LocalImage, LocalImage],
+        context: RecordedContext,
+    ) -> None:
+        self._kind, self._template, self._stack, self._context = kind, template, stack, context
+        self._tracker = own[1]
+        workers = kind.settings.workers
+        self._head = f"{kind.name}-control-plane"
+        self._workers = [
+            f"{kind.name}-worker{number if number > 1 else ''}" for number in range(1, workers + 1)
+        ]
+
+    def started(self) -> Begun:
+        """Start it, and return when every node is Ready and the controllers have been applied."""
+        attempt, nodes = self._context.writer.attempt, [self._head, *self._workers]
+        begun = Begun(images=True, prepared=True, copied=True)
+        with ThreadPoolExecutor(len(nodes) + 2) as pool:
+            with attempt("nodes to start"):
+                images = unpacked.folder(self._context)
+                addresses = dict(
+                    zip(nodes, pool.map(lambda node: self._run(node, images), nodes), strict=True)
+                )
+                identities = self._identify(addresses)
+            with attempt("API server to answer"):
+                self._exported()
+                kube = self._until_served()
+            later: list[Future[Any]] = [pool.submit(self._objects)]
+            later += [pool.submit(self._join, node, identities) for node in self._workers]
+            with attempt("Deployments"):
+                controllers.certify(kube, self._stack.controllers)
+                controllers.deploy(kube, self._stack.controllers, quick)
+                begun.deployed = True
+                if self._kind.settings.tracker == "embedded":
+                    embedded.begin(kube, self._tracker.tag)
+                    begun.tracker = True
+                controllers.entrust(kube, self._stack.controllers, quick)
+            with attempt("nodes to be Ready"):
+                for each in later:
+                    each.result()
+                self._kind.wait_ready(seconds=READY_SECONDS)
+        return begun
+
+    def _run(self, node: str, images: Path) -> str:
+        """Start a node's container with the options of kind, and return its address."""
+        head = node == self._head
+        network = _network()
+        command = ["docker", "run", "--name", node, "--hostname", node]
+        command += ["--label", f"io.x-k8s.kind.role={'control-plane' if head else 'worker'}", "--privileged"]
+        command += ["--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined"]
+        command += ["--tmpfs", "/tmp", "--tmpfs", "/run", "--volume", "/var"]  # noqa: S108 - in the node
+        command += [
+            "--volume",
+            "/lib/modules:/lib/modules:ro",
+            "--env",
+            "KIND_EXPERIMENTAL_CONTAINERD_SNAPSHOTTER",
+        ]
+        command += [
+            "--detach",
+            "--tty",
+            "--label",
+            f"io.x-k8s.kind.cluster={self._kind.name}",
+            "--net",
+            network,
+        ]
+        command += ["--restart=on-failure:1", "--init=false", "--cgroupns=private"]
+        command += [f"--volume={images}:{unpacked.MOUNT}:ro"]
+        command += [f"--volume={self._kind.volumes.resolve()}:{VOLUMES_MOUNT}"]
+        if head:
+            port = self._kind.settings.api_port or _free_port()
+            command += [
+                f"--publish=127.0.0.1:{port}:6443/TCP",
+                "--env",
+                "KUBECONFIG=/etc/kubernetes/admin.conf",
+            ]
+        processes.run([*command, self._template.image], timeout=120)
+        told = processes.run(
+            ["docker", "inspect", "--format", "{{json .NetworkSettings.Networks}}", node], timeout=30
+        ).stdout
+        address: str = json.loads(told)[network]["IPAddress"]
+        if not address:
+            raise HarnessError(f"node {node} has no IPv4 address in Docker's network {network}")
+        return address
+
+    def _identify(self, addresses: dict[str, str]) -> str:
+        """Have the control plane make the cluster's keys, and start its kubelet.
+
+        Returns a tar, in base64, of what each worker gets.
+        """
+        files = {}
+        for node, address in addresses.items():
+            role = "control-plane" if node == self._head else "worker"
+            text = configured(self._template.configurations[role], self._kind.name, node, self._head, address)
+            files[f"{node}/kind/kubeadm.conf"] = (0o600, text)
+            flags = f"--node-ip={address} --provider-id={_provider(self._kind.name, node)} --node-labels="
+            files[f"{node}/var/lib/kubelet/kubeadm-flags.env"] = (0o644, f'KUBELET_KUBEADM_ARGS="{flags}"\n')
+        return _in_node(self._head, "identity.sh", packed(files), KEYS)
+
+    def _join(self, node: str, identities: str) -> None:
+        _in_node(node, "join.sh", identities)
+
+    def _objects(self) -> None:
+        """Have kubeadm write the objects that name the cluster, and mark the control plane."""
+        command = ["kubeadm", "init", "--config", "/kind/kubeadm.conf", f"--skip-phases={OBJECTS}"]
+        processes.run(["docker", "exec", self._head, *command], timeout=120)
+
+    def _exported(self) -> None:
+        kind = self._kind
+        export = ["export", "kubeconfig", "--name", kind.name, "--kubeconfig", str(kind.kubeconfig)]
+        processes.run([kind.settings.kind_bin, *export], timeout=60)
+
+    def _until_served(self) -> Kube:
+        """Return a client once the API server lets the administrator in."""
+        kube = Kube(self._kind.kubeconfig, self._kind.context)
+        deadline = Deadline.after(SERVE_SECONDS)
+        while True:
+            try:
+                if kube.fetch("/api/v1/namespaces/kube-system", seconds=2).status == 200:
+                    kube.retried = self._context.writer.retry
+                    return kube
+            except (ApiException, HTTPError) as error:
+                if deadline.passed:
+                    raise HarnessError(
+                        f"the API server does not serve after {SERVE_SECONDS} s: {error}"
+                    ) from None
+            time.sleep(LOOK_SECONDS)
+
+
+def configured(text: str, cluster: str, node: str, head: str, address: str) -> str:
+    """Return a node's kubeadm.conf with another cluster's name, node and address in it."""
+    documents = list(yaml.safe_load_all(text))
+    for document in documents:
+        if document["kind"] == "ClusterConfiguration":
+            document |= {"clusterName": cluster, "controlPlaneEndpoint": f"{head}:6443"}
+        for endpoint in (document, document.get("controlPlane") or {}):
+            if "localAPIEndpoint" in endpoint:
+                endpoint["localAPIEndpoint"]["advertiseAddress"] = address
+        if "discovery" in document:
+            document["discovery"]["bootstrapToken"]["apiServerEndpoint"] = f"{head}:6443"
+        for argument in document.get("nodeRegistration", {}).get("kubeletExtraArgs", []):
+            own = {"node-ip": address, "provider-id": _provider(cluster, node)}
+            argument["value"] = own.get(argument["name"], argument["value"])
+    return str(yaml.safe_dump_all(documents))
+
+
+def packed(files: dict[str, tuple[int, str]]) -> str:
+    """Return a tar of files in base64. `files` are mode and text by path."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for path, (mode, text) in files.items():
+            entry = tarfile.TarInfo(path)
+            content = text.encode()
+            entry.size, entry.mode = len(content), mode
+            archive.addfile(entry, io.BytesIO(content))
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def _in_node(node: str, script: str, stdin: str, *arguments: str) -> str:
+    """Run a script in a node, and then start its kubelet. Returns what it printed."""
+    text = "".join((FILES / name).read_text() for name in (script, "kubelet.sh"))
+    command = ["docker", "exec", "-i", node, "bash", "-c", text, script, *arguments]
+    return processes.run(command, stdin=stdin, timeout=60).stdout
+
+
+def _provider(cluster: str, node: str) -> str:
+    return f"kind://docker/{cluster}/{node}"
+
+
+def _network() -> str:
+    return os.environ.get(NETWORK) or "kind"
+
+
+def _free_port() -> int:
+    """Return a port that is free now, as kind chooses it: Docker would choose another at each start."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _docker_has_proxies() -> bool:
+    """Return whether Docker's client is configured to give containers a proxy."""
+    folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    try:
+        return bool(json.loads((folder / "config.json").read_text()).get("proxies"))
+    except (OSError, ValueError, AttributeError):
+        return False

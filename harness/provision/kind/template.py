@@ -1,0 +1,299 @@
+"""Templates of clusters: the node image with what a new cluster has in etcd and in containerd, and without keys.
+
+It is an image of Docker. It is made from a cluster that was just created and installed, and a later cluster is
+started from it (`copied`). What etcd has of that cluster's nodes, pods and Secrets, and what names the cluster,
+is not kept. Certificates, tokens and kubeconfigs are made by each copy for itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from harness.context import RunContext
+from harness.core import processes
+from harness.core.clock import CLOCK
+from harness.core.errors import HarnessError
+from harness.core.locks import locked
+from harness.provision.controllers import install as controllers
+from harness.provision.images import unpacked
+from harness.provision.images.local import LocalImage
+from harness.provision.images.stack import Stack
+from harness.provision.kind.nodes import KindNodes
+from harness.settings import Settings
+
+REPOSITORY, LABEL = "harness/template", "harness.template"
+FILES = Path(__file__).with_name("files")
+KEPT: Final = 4
+OLDEST = timedelta(days=7)
+SECONDS = 60
+NAMESPACES = (
+    "default", "harness-system", "jobset-system", "kube-node-lease", "kube-public", "kube-system", "kueue-system",
+)  # fmt: skip
+_OF_A_NAMESPACE = ("configmaps", "roles", "rolebindings", "serviceaccounts", "services/specs")
+_KEPT = (
+    "apiextensions.k8s.io/customresourcedefinitions/",
+    "apiregistration.k8s.io/apiservices/",
+    "clusterrolebindings/",
+    "clusterroles/",
+    "deployments/kube-system/coredns",
+    "flowschemas/",
+    "ipaddresses/",
+    "namespaces/",
+    "priorityclasses/",
+    "prioritylevelconfigurations/",
+    "ranges/",
+    "replicasets/kube-system/coredns-",
+    "servicecidrs/",
+    "storageclasses/",
+    *(f"{kind}/{namespace}/" for kind in _OF_A_NAMESPACE for namespace in NAMESPACES),
+)
+"""Beginnings of the keys of etcd, below /registry/, that a copy has from the start."""
+_MADE = (
+    "certificatesigningrequests/",
+    "controllerrevisions/kube-system/",
+    "csinodes/",
+    "daemonsets/kube-system/",
+    "deployments/",
+    "endpointslices/",
+    "events/",
+    "jobset.x-k8s.io/",
+    "kueue.x-k8s.io/",
+    "leases/",
+    "masterleases/",
+    "minions/",
+    "mutatingwebhookconfigurations/",
+    "peerserverleases/",
+    "pods/",
+    "replicasets/",
+    "secrets/",
+    "services/endpoints/",
+    "validatingwebhookconfigurations/",
+)
+"""Beginnings of those that each cluster makes for itself."""
+_NAMING = (
+    "configmaps/kube-public/cluster-info",
+    "configmaps/kube-system/extension-apiserver-authentication",
+    "configmaps/kube-system/kube-proxy",
+    "configmaps/kube-system/kubeadm-config",
+)
+"""Objects with the name, the address or the authority of the cluster in them."""
+_AUTHORITY = "kube-root-ca.crt"
+_REGISTRY = "/registry/"
+
+
+@dataclass(frozen=True)
+class Template:
+    """A template that Docker has."""
+
+    image: str
+    made: str
+    """When, as ISO 8601."""
+    configurations: dict[str, str]
+    """kubeadm.conf of a node of each role, as kind wrote it there."""
+
+    @property
+    def fresh(self) -> bool:
+        """Return whether it is younger than OLDEST."""
+        return CLOCK.utc() - datetime.fromisoformat(self.made) < OLDEST
+
+
+def tag(settings: Settings, stack: Stack, own: Sequence[LocalImage], context: RunContext) -> str:
+    """Return the image's name: of what is in it, of how it is made, and of the volume that its links lead to."""
+    from harness.provision.kind.configuration import configuration
+
+    of = configuration(settings, stack.node_image, (), Path("/images"), Path("/volumes"))
+    ids = [LocalImage.of(each).image_id for each in (stack.node_image, *stack.node_images)]
+    parts = [
+        json.dumps({**of, "name": "", "networking": {}}, sort_keys=True),
+        *ids,
+        *(image.image_id for image in own),
+        *(hashlib.sha256(path.read_bytes()).hexdigest() for path in stack.controllers),
+        processes.run([settings.kind_bin, "version"], timeout=30).stdout,
+        unpacked.volume(context),
+        _program(),
+    ]
+    return f"{REPOSITORY}:{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}"
+
+
+def find(image: str) -> Template | None:
+    """Return the template of that name, or None when there is none that can be read."""
+    command = ["docker", "image", "inspect", "--format", f'{{{{index .Config.Labels "{LABEL}"}}}}', image]
+    done = processes.run(command, timeout=30, check=False)
+    try:
+        return Template(image, **json.loads(base64.b64decode(done.stdout))) if done.returncode == 0 else None
+    except (ValueError, TypeError):
+        return None
+
+
+def make(
+    image: str, kind: KindNodes, stack: Stack, own: Sequence[LocalImage], context: RunContext
+) -> Template:
+    """Make one from a cluster that was just installed, which goes on. Raises HarnessError."""
+    with locked(context.settings.cache_dir / "template.lock"):
+        there = find(image)
+        if there is not None and there.fresh:
+            return there
+        nodes = kind.nodes()
+        kept = keys(_etcd(nodes[0]), names(controllers.late(stack.controllers)))
+        roles = dict(zip(("control-plane", "worker"), nodes, strict=False))
+        configurations = {role: _file(node, "/kind/kubeadm.conf") for role, node in roles.items()}
+        template = Template(image, CLOCK.utc().isoformat(timespec="seconds"), configurations)
+        files = {
+            name: _file(nodes[0], f"/var/lib/kubelet/{name}")
+            for name in ("config.yaml", "instance-config.yaml")
+        }
+        links = [unpacked.script(each) for each in (*(LocalImage.of(i) for i in stack.node_images), *own)]
+        _commit(template, stack.node_image, unpacked.volume(context), kept, files, links)
+        _tidy(image)
+        return template
+
+
+def keys(found: Sequence[dict[str, str]], late: Sequence[str]) -> list[dict[str, str]]:
+    """Return those keys of etcd that a template keeps. Each has `key` and `value` in base64, as etcd answers.
+
+    `late` are names of objects that are applied when their controllers serve. Raises HarnessError for a kind
+    that is not known, because a copy without it might be another cluster.
+    """
+    kept = []
+    for each in found:
+        path = base64.b64decode(each["key"]).decode()
+        below = path.removeprefix(_REGISTRY)
+        name = below.rpartition("/")[2]
+        if below == path or name == "compact_rev_key":
+            continue
+        if below in _NAMING or name == _AUTHORITY or name in late:
+            continue
+        if below.startswith(_KEPT):
+            kept.append({"key": each["key"], "value": each["value"]})
+        elif not below.startswith(_MADE):
+            raise HarnessError(f"etcd has {path}, which no template is known to need or not to need")
+    return kept
+
+
+def names(documents: Iterator[dict[str, Any]]) -> list[str]:
+    """Return the names of objects."""
+    return [str(document["metadata"]["name"]) for document in documents]
+
+
+def puts(kept: Sequence[dict[str, str]], limit: int = 1_000_000) -> Iterator[str]:
+    """Yield bodies for etcd's /v3/kv/txn that put all of them, each of at most 100 keys and about `limit` bytes."""
+    batch: list[dict[str, Any]] = []
+    size = 0
+    for each in kept:
+        length = len(each["key"]) + len(each["value"])
+        if batch and (size + length > limit or len(batch) == 100):
+            yield json.dumps({"success": batch})
+            batch, size = [], 0
+        batch.append({"requestPut": each})
+        size += length
+    if batch:
+        yield json.dumps({"success": batch})
+
+
+@cache
+def _program() -> str:
+    """Return a digest of the code that makes clusters: with other code, a template may be another cluster."""
+    digest = hashlib.sha256()
+    for path in sorted(FILES.parents[1].glob("*/*.py")) + sorted(FILES.iterdir()):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _etcd(node: str) -> list[dict[str, str]]:
+    """Return all keys and values of a cluster's etcd."""
+    pki = "/etc/kubernetes/pki"
+    where = f"--cacert {pki}/etcd/ca.crt --cert {pki}/apiserver-etcd-client.crt --key {pki}/apiserver-etcd-client.key"
+    asked = json.dumps({"key": _encoded(_REGISTRY), "range_end": _encoded("/registry0")})
+    script = f"curl -sS --fail {where} https://127.0.0.1:2379/v3/kv/range -d '{asked}'"
+    answer = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=SECONDS).stdout
+    found: list[dict[str, str]] = json.loads(answer)["kvs"]
+    return found
+
+
+def _encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def _file(node: str, path: str) -> str:
+    return processes.run(["docker", "exec", node, "cat", path], timeout=SECONDS).stdout
+
+
+def _commit(
+    template: Template,
+    node_image: str,
+    volume: str,
+    kept: Sequence[dict[str, str]],
+    files: dict[str, str],
+    links: Sequence[str],
+) -> None:
+    """Make the image in a container that ends by itself, should this process be killed."""
+    name = f"harness-template-{template.image.rpartition(':')[2]}"
+    _docker("rm", "--force", name, check=False)
+    mounts = ["--volume", f"{volume}:{unpacked.MOUNT}:ro", "--tmpfs", "/freeze:exec", "--network", "none"]
+    life = ["--entrypoint", "sleep", node_image, str(3 * SECONDS)]
+    _docker("run", "--detach", "--rm", "--privileged", "--name", name, *mounts, *life)
+    try:
+        _inside(name, (FILES / "containerd.sh").read_text(), *links)
+        _inside(name, _FILLED + "".join(_put(body) for body in puts(kept)) + _ENDED)
+        for path, text in files.items():
+            _inside(name, f"cat >/kind/template/{path} <<'END'\n{text}\nEND\n")
+        configuration = json.loads(_docker("image", "inspect", "--format", "{{json .Config}}", node_image))
+        start = {key.upper(): json.dumps(configuration.get(key) or []) for key in ("Entrypoint", "Cmd")}
+        label = _encoded(json.dumps({"made": template.made, "configurations": template.configurations}))
+        changes = [*(f"{key} {value}" for key, value in start.items()), f"LABEL {LABEL}={label}"]
+        _docker(
+            "commit", *(part for change in changes for part in ("--change", change)), name, template.image
+        )
+    finally:
+        _docker("rm", "--force", name, check=False)
+
+
+_FILLED = """set -eu
+mkdir -p /kind/template
+address=http://127.0.0.1:2379
+/freeze/etcd-program --data-dir /freeze/etcd --log-level error --max-txn-ops 1000 --max-request-bytes 16000000 \\
+  --listen-client-urls $address --advertise-client-urls $address 2>/freeze/etcd-log &
+daemon=$!
+for try in $(seq 300); do
+  if curl -sS --fail $address/health >/dev/null 2>&1; then break; fi
+  sleep 0.1
+done
+put() { curl -sS --fail --data-binary @- $address/v3/kv/txn >/dev/null; }
+"""
+_ENDED = """curl -sS --fail -d '{}' $address/v3/maintenance/defragment >/dev/null
+kill $daemon
+wait $daemon || true
+cp -a --sparse=always /freeze/etcd /kind/template/etcd
+"""
+
+
+def _put(body: str) -> str:
+    return f"put <<'END'\n{body}\nEND\n"
+
+
+def _inside(container: str, script: str, *arguments: str) -> None:
+    processes.run(
+        ["docker", "exec", "-i", container, "bash", "-s", "--", *arguments], stdin=script, timeout=SECONDS
+    )
+
+
+def _docker(*arguments: str, check: bool = True) -> str:
+    return processes.run(["docker", *arguments], timeout=SECONDS, check=check).stdout
+
+
+def _tidy(newest: str) -> None:
+    """Remove all templates but the newest KEPT. One that a cluster uses stays."""
+    listed = _docker(
+        "image", "ls", "--filter", f"reference={REPOSITORY}", "--format", "{{.Repository}}:{{.Tag}}"
+    )
+    others = [each for each in listed.splitlines() if each != newest]  # the newest first
+    for each in others[KEPT - 1 :]:
+        _docker("image", "rm", each, check=False)
