@@ -31,7 +31,7 @@ APIS = {
 SERVING_SECONDS = 30.0
 """In which a controller that restarts serves again."""
 _WEBHOOK = "failed calling webhook"
-_SERVICE = "kubernetes.io/service-name"
+SERVICE = "kubernetes.io/service-name"
 
 
 def standing(kube: Kube) -> None:
@@ -202,7 +202,7 @@ def _unserved(kube: Kube, name: Controller) -> list[Object]:
     """Return the Services of webhooks that have no ready endpoint."""
     namespace = CONTROLLERS[name]
     filled = {
-        (each["metadata"].get("labels") or {}).get(_SERVICE)
+        (each["metadata"].get("labels") or {}).get(SERVICE)
         for each in kube.objects("discovery.k8s.io/v1", "EndpointSlice", namespace)
         if any(serves(endpoint) for endpoint in each.get("endpoints") or [])
     }

@@ -1,4 +1,4 @@
-"""Start a cluster from a template: node containers as kind makes them, keys by kubeadm, workers that only join.
+"""Start a cluster from a template: node containers as kind makes them, with keys of their own by kubeadm.
 
 It is an attempt: where it fails, kind creates the cluster.
 """
@@ -9,12 +9,13 @@ import base64
 import io
 import json
 import os
+import shlex
 import socket
 import tarfile
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import yaml
 from kubernetes.client.exceptions import ApiException
@@ -24,10 +25,11 @@ from harness.context import RecordedContext
 from harness.core import processes
 from harness.core.deadlines import Deadline
 from harness.core.errors import HarnessError
-from harness.core.kubernetes import NOT_SERVED, Kube
+from harness.core.kubernetes import NOT_SERVED, Kube, Object
 from harness.provision.controllers import install as controllers
 from harness.provision.controllers import tracker as embedded
 from harness.provision.controllers.quick import quick
+from harness.provision.controllers.readiness import SERVICE, serves
 from harness.provision.images import unpacked
 from harness.provision.images.local import LocalImage
 from harness.provision.images.stack import Stack
@@ -40,18 +42,26 @@ NETWORK = "KIND_EXPERIMENTAL_DOCKER_NETWORK"
 PROVIDER = "KIND_EXPERIMENTAL_PROVIDER"
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY")
 SERVE_SECONDS, READY_SECONDS, LOOK_SECONDS = 60, 60, 0.1
-STARTING = (
-    "kubelet-start,wait-control-plane,upload-certs,kubelet-finalize,addon/coredns,show-join-command,preflight"
+AS_KIND = shlex.split(
+    "--privileged --security-opt seccomp=unconfined --security-opt apparmor=unconfined "
+    "--tmpfs /tmp --tmpfs /run --volume /var --volume /lib/modules:/lib/modules:ro --env KIND_EXPERIMENTAL_CONTAINERD_SNAPSHOTTER "
+    "--detach --tty --restart=on-failure:1 --init=false --cgroupns=private"
 )
-KEYS = f"{STARTING},upload-config,mark-control-plane,bootstrap-token,addon"
-"""Phases of kubeadm that are skipped before the API server runs: all but keys, kubeconfigs and static pods."""
-OBJECTS = f"{STARTING},certs,kubeconfig,etcd,control-plane,upload-config/kubelet"
-"""Those that are skipped once it serves: all but the objects with the cluster's name, address or token."""
+CLUSTER_LABEL, ROLE_LABEL = "io.x-k8s.kind.cluster", "io.x-k8s.kind.role"
+_NEVER = "preflight,kubelet-start,wait-control-plane,upload-config/kubelet,upload-certs,kubelet-finalize"
+_OBJECTS = "upload-config/kubeadm,mark-control-plane,bootstrap-token,addon,show-join-command"
+_KEYS = "certs,kubeconfig,etcd,control-plane"
+BEFORE = f"{_NEVER},{_OBJECTS}"
+"""Phases that kubeadm skips before the API server runs: it makes keys, kubeconfigs and static pods alone."""
+FIRST = f"{_NEVER},{_KEYS},upload-config,bootstrap-token,addon/coredns,show-join-command"
+"""Those it skips as soon as that serves: it marks the control plane, and starts kube-proxy."""
+MEANWHILE = f"{_NEVER},{_KEYS},mark-control-plane,addon,show-join-command"
+"""Those it skips meanwhile: it writes the objects that name the cluster."""
 _WRONG = (HarnessError, ApiException, HTTPError, OSError, ValueError, KeyError, NOT_SERVED)
 
 
 def refused(kind: KindNodes, stack: Stack) -> str | None:
-    """Return why clusters of this kind are created and not copied; "" where that needs no words; None: copied."""
+    """Return why such a cluster is created and not copied, or None. "": the user need not be told."""
     if kind.settings.fresh:
         return "as asked"
     if stack.way != "source" or stack.mirrors or stack.containerd_patches or kind.settings.node_image:
@@ -118,7 +128,7 @@ class _Copy:
         """Start it, and return when every node is Ready and the controllers have been applied."""
         attempt, nodes = self._context.writer.attempt, [self._head, *self._workers]
         begun = Begun(images=True, prepared=True, copied=True)
-        with ThreadPoolExecutor(len(nodes) + 2) as pool:
+        with ThreadPoolExecutor(len(nodes) + 1) as pool:
             with attempt("nodes to start"):
                 images = unpacked.folder(self._context)
                 addresses = dict(
@@ -128,9 +138,12 @@ class _Copy:
             with attempt("API server to answer"):
                 self._exported()
                 kube = self._until_served()
-            later: list[Future[Any]] = [pool.submit(self._objects)]
-            later += [pool.submit(self._join, node, identities) for node in self._workers]
+            head = self._head
+            objects = pool.submit(_in_node, head, ("objects.sh",), "", MEANWHILE)
+            ruled = pool.submit(_in_node, head, ("objects.sh", "rules.sh"), "", FIRST)
             with attempt("Deployments"):
+                self._register(kube, nodes)
+                joined = [pool.submit(self._join, node, identities) for node in self._workers]
                 controllers.certify(kube, self._stack.controllers)
                 controllers.deploy(kube, self._stack.controllers, quick)
                 begun.deployed = True
@@ -139,43 +152,27 @@ class _Copy:
                     begun.tracker = True
                 controllers.entrust(kube, self._stack.controllers, quick)
             with attempt("nodes to be Ready"):
-                for each in later:
+                ruled.result()
+                for each in joined:
                     each.result()
+                # Where it starts before there are rules, it finds no API server, and pauses for seconds.
+                kube.apply(self._template.dns)
+                objects.result()
                 self._kind.wait_ready(seconds=READY_SECONDS)
         return begun
 
     def _run(self, node: str, images: Path) -> str:
-        """Start a node's container with the options of kind, and return its address."""
-        head = node == self._head
-        network = _network()
-        command = ["docker", "run", "--name", node, "--hostname", node]
-        command += ["--label", f"io.x-k8s.kind.role={'control-plane' if head else 'worker'}", "--privileged"]
-        command += ["--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined"]
-        command += ["--tmpfs", "/tmp", "--tmpfs", "/run", "--volume", "/var"]  # noqa: S108 - in the node
-        command += [
-            "--volume",
-            "/lib/modules:/lib/modules:ro",
-            "--env",
-            "KIND_EXPERIMENTAL_CONTAINERD_SNAPSHOTTER",
-        ]
-        command += [
-            "--detach",
-            "--tty",
-            "--label",
-            f"io.x-k8s.kind.cluster={self._kind.name}",
-            "--net",
-            network,
-        ]
-        command += ["--restart=on-failure:1", "--init=false", "--cgroupns=private"]
+        """Start a node's container with the options that kind gives it, and return its address."""
+        head, network = node == self._head, _network()
+        role = "control-plane" if head else "worker"
+        command = ["docker", "run", "--name", node, "--hostname", node, *AS_KIND, "--net", network]
+        command += ["--label", f"{CLUSTER_LABEL}={self._kind.name}", "--label", f"{ROLE_LABEL}={role}"]
         command += [f"--volume={images}:{unpacked.MOUNT}:ro"]
         command += [f"--volume={self._kind.volumes.resolve()}:{VOLUMES_MOUNT}"]
         if head:
             port = self._kind.settings.api_port or _free_port()
-            command += [
-                f"--publish=127.0.0.1:{port}:6443/TCP",
-                "--env",
-                "KUBECONFIG=/etc/kubernetes/admin.conf",
-            ]
+            command += [f"--publish=127.0.0.1:{port}:6443/TCP"]
+            command += ["--env", "KUBECONFIG=/etc/kubernetes/admin.conf"]
         processes.run([*command, self._template.image], timeout=120)
         told = processes.run(
             ["docker", "inspect", "--format", "{{json .NetworkSettings.Networks}}", node], timeout=30
@@ -197,15 +194,21 @@ class _Copy:
             files[f"{node}/kind/kubeadm.conf"] = (0o600, text)
             flags = f"--node-ip={address} --provider-id={_provider(self._kind.name, node)} --node-labels="
             files[f"{node}/var/lib/kubelet/kubeadm-flags.env"] = (0o644, f'KUBELET_KUBEADM_ARGS="{flags}"\n')
-        return _in_node(self._head, "identity.sh", packed(files), KEYS)
+        return _in_node(self._head, ("identity.sh", "kubelet.sh"), packed(files), BEFORE)
 
     def _join(self, node: str, identities: str) -> None:
-        _in_node(node, "join.sh", identities)
+        _in_node(node, ("join.sh", "kubelet.sh", "rules.sh"), identities)
 
-    def _objects(self) -> None:
-        """Have kubeadm write the objects that name the cluster, and mark the control plane."""
-        command = ["kubeadm", "init", "--config", "/kind/kubeadm.conf", f"--skip-phases={OBJECTS}"]
-        processes.run(["docker", "exec", self._head, *command], timeout=120)
+    def _register(self, kube: Kube, nodes: Sequence[str]) -> None:
+        """Create the Nodes with the networks of their pods, before a worker registers itself.
+
+        A node is Ready when it knows its network, and the controller manager, which gives it one otherwise,
+        starts two seconds later. It leaves those that a Node has.
+        """
+        for number, node in enumerate(nodes):
+            network = f"10.244.{number}.0/24"
+            spec = {"podCIDR": network, "podCIDRs": [network], "providerID": _provider(self._kind.name, node)}
+            kube.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}, "spec": spec})
 
     def _exported(self) -> None:
         kind = self._kind
@@ -227,6 +230,27 @@ class _Copy:
                         f"the API server does not serve after {SERVE_SECONDS} s: {error}"
                     ) from None
             time.sleep(LOOK_SECONDS)
+
+
+def wait_dns(kube: Kube, seconds: float = 60) -> None:
+    """Wait until CoreDNS serves: a rank that starts earlier finds no other. Raises WaitError."""
+
+    def serving(slices: dict[str, Object]) -> str | None:
+        dns = [
+            each for each in slices.values() if each["metadata"].get("labels", {}).get(SERVICE) == "kube-dns"
+        ]
+        ready = any(serves(endpoint) for each in dns for endpoint in each.get("endpoints") or [])
+        return None if ready else "the Service kube-dns has no ready endpoint"
+
+    kube.wait(
+        "CoreDNS",
+        "discovery.k8s.io/v1",
+        "EndpointSlice",
+        serving,
+        seconds=seconds,
+        namespace="kube-system",
+        cause="cluster.unhealthy",
+    )
 
 
 def configured(text: str, cluster: str, node: str, head: str, address: str) -> str:
@@ -258,11 +282,11 @@ def packed(files: dict[str, tuple[int, str]]) -> str:
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-def _in_node(node: str, script: str, stdin: str, *arguments: str) -> str:
-    """Run a script in a node, and then start its kubelet. Returns what it printed."""
-    text = "".join((FILES / name).read_text() for name in (script, "kubelet.sh"))
-    command = ["docker", "exec", "-i", node, "bash", "-c", text, script, *arguments]
-    return processes.run(command, stdin=stdin, timeout=60).stdout
+def _in_node(node: str, scripts: Sequence[str], stdin: str, *arguments: str) -> str:
+    """Run scripts in a node, one after the other. Returns what they printed."""
+    text = "".join((FILES / name).read_text() for name in scripts)
+    command = ["docker", "exec", "-i", node, "bash", "-c", text, scripts[0], *arguments]
+    return processes.run(command, stdin=stdin, timeout=120).stdout
 
 
 def _provider(cluster: str, node: str) -> str:

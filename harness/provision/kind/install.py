@@ -218,6 +218,9 @@ def _install(kind: KindNodes, kube: Kube, images: Images, context: RecordedConte
     with writer.stage("queues"), reached():
         amounts = queues.install(kube)
         progress(f"queues: {queues.CLUSTER_QUEUE} active, quota {amounts}")
+    if begun.copied:
+        with writer.stage("DNS"), reached():
+            copied.wait_dns(kube)
 
 
 def _install_logs(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:

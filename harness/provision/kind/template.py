@@ -1,17 +1,18 @@
-"""Templates of clusters: the node image with what a new cluster has in etcd and in containerd, and without keys.
+"""Templates of clusters: the node image with what a new cluster has in etcd and in containerd, and no keys.
 
-It is an image of Docker. It is made from a cluster that was just created and installed, and a later cluster is
-started from it (`copied`). What etcd has of that cluster's nodes, pods and Secrets, and what names the cluster,
-is not kept. Certificates, tokens and kubeconfigs are made by each copy for itself.
+A template is an image of Docker. It is made from a cluster that was just created and installed, and later ones
+are started from it (`copied`). What etcd has of that cluster's nodes, pods and Secrets is not kept, nor what
+names the cluster. Each copy makes certificates, tokens and kubeconfigs for itself.
 """
 
 from __future__ import annotations
 
 import base64
+import copy
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from harness.context import RunContext
 from harness.core import processes
 from harness.core.clock import CLOCK
 from harness.core.errors import HarnessError
+from harness.core.kubernetes import Object
 from harness.core.locks import locked
 from harness.provision.controllers import install as controllers
 from harness.provision.images import unpacked
@@ -35,23 +37,24 @@ KEPT: Final = 4
 OLDEST = timedelta(days=7)
 SECONDS = 60
 NAMESPACES = (
-    "default", "harness-system", "jobset-system", "kube-node-lease", "kube-public", "kube-system", "kueue-system",
-)  # fmt: skip
+    *("kube-node-lease", "kube-public", "kube-system"),
+    *("harness-system", "jobset-system", "kueue-system"),
+)
 _OF_A_NAMESPACE = ("configmaps", "roles", "rolebindings", "serviceaccounts", "services/specs")
 _KEPT = (
     "apiextensions.k8s.io/customresourcedefinitions/",
     "apiregistration.k8s.io/apiservices/",
     "clusterrolebindings/",
     "clusterroles/",
-    "deployments/kube-system/coredns",
     "flowschemas/",
     "ipaddresses/",
     "namespaces/",
     "priorityclasses/",
     "prioritylevelconfigurations/",
     "ranges/",
-    "replicasets/kube-system/coredns-",
+    "serviceaccounts/default/default",
     "servicecidrs/",
+    "services/specs/default/kubernetes",
     "storageclasses/",
     *(f"{kind}/{namespace}/" for kind in _OF_A_NAMESPACE for namespace in NAMESPACES),
 )
@@ -98,6 +101,8 @@ class Template:
     """When, as ISO 8601."""
     configurations: dict[str, str]
     """kubeadm.conf of a node of each role, as kind wrote it there."""
+    dns: Object
+    """The Deployment of CoreDNS."""
 
     @property
     def fresh(self) -> bool:
@@ -106,7 +111,7 @@ class Template:
 
 
 def tag(settings: Settings, stack: Stack, own: Sequence[LocalImage], context: RunContext) -> str:
-    """Return the image's name: of what is in it, of how it is made, and of the volume that its links lead to."""
+    """Return the image's name: a digest of what is in it, how it is made, and where its links lead."""
     from harness.provision.kind.configuration import configuration
 
     of = configuration(settings, stack.node_image, (), Path("/images"), Path("/volumes"))
@@ -145,7 +150,8 @@ def make(
         kept = keys(_etcd(nodes[0]), names(controllers.late(stack.controllers)))
         roles = dict(zip(("control-plane", "worker"), nodes, strict=False))
         configurations = {role: _file(node, "/kind/kubeadm.conf") for role, node in roles.items()}
-        template = Template(image, CLOCK.utc().isoformat(timespec="seconds"), configurations)
+        dns = eager(kind.kube().get("apps/v1", "Deployment", "coredns", "kube-system"))
+        template = Template(image, CLOCK.utc().isoformat(timespec="seconds"), configurations, dns)
         files = {
             name: _file(nodes[0], f"/var/lib/kubelet/{name}")
             for name in ("config.yaml", "instance-config.yaml")
@@ -178,13 +184,31 @@ def keys(found: Sequence[dict[str, str]], late: Sequence[str]) -> list[dict[str,
     return kept
 
 
+def eager(dns: Object | None) -> Object:
+    """Return the Deployment of CoreDNS as a copy gets it: asked every second whether it is ready.
+
+    A kubelet that was just started asks first after a random part of that period, which is 10 s otherwise.
+    Raises HarnessError where there is none.
+    """
+    if dns is None:
+        raise HarnessError("the cluster has no Deployment coredns")
+    metadata = {key: dns["metadata"][key] for key in ("name", "namespace", "labels")}
+    spec = copy.deepcopy(dns["spec"])
+    for container in spec["template"]["spec"]["containers"]:
+        container["readinessProbe"]["periodSeconds"] = 1
+    return {"apiVersion": dns["apiVersion"], "kind": dns["kind"], "metadata": metadata, "spec": spec}
+
+
 def names(documents: Iterator[dict[str, Any]]) -> list[str]:
     """Return the names of objects."""
     return [str(document["metadata"]["name"]) for document in documents]
 
 
 def puts(kept: Sequence[dict[str, str]], limit: int = 1_000_000) -> Iterator[str]:
-    """Yield bodies for etcd's /v3/kv/txn that put all of them, each of at most 100 keys and about `limit` bytes."""
+    """Yield bodies for etcd's /v3/kv/txn that put all of them.
+
+    Each has at most 100 keys and, unless one key is larger, at most `limit` bytes in base64.
+    """
     batch: list[dict[str, Any]] = []
     size = 0
     for each in kept:
@@ -210,9 +234,11 @@ def _program() -> str:
 def _etcd(node: str) -> list[dict[str, str]]:
     """Return all keys and values of a cluster's etcd."""
     pki = "/etc/kubernetes/pki"
-    where = f"--cacert {pki}/etcd/ca.crt --cert {pki}/apiserver-etcd-client.crt --key {pki}/apiserver-etcd-client.key"
+    mine = f"--cert {pki}/apiserver-etcd-client.crt --key {pki}/apiserver-etcd-client.key"
     asked = json.dumps({"key": _encoded(_REGISTRY), "range_end": _encoded("/registry0")})
-    script = f"curl -sS --fail {where} https://127.0.0.1:2379/v3/kv/range -d '{asked}'"
+    script = (
+        f"curl -sS --fail --cacert {pki}/etcd/ca.crt {mine} https://127.0.0.1:2379/v3/kv/range -d '{asked}'"
+    )
     answer = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=SECONDS).stdout
     found: list[dict[str, str]] = json.loads(answer)["kvs"]
     return found
@@ -247,7 +273,8 @@ def _commit(
             _inside(name, f"cat >/kind/template/{path} <<'END'\n{text}\nEND\n")
         configuration = json.loads(_docker("image", "inspect", "--format", "{{json .Config}}", node_image))
         start = {key.upper(): json.dumps(configuration.get(key) or []) for key in ("Entrypoint", "Cmd")}
-        label = _encoded(json.dumps({"made": template.made, "configurations": template.configurations}))
+        told = {key: value for key, value in asdict(template).items() if key != "image"}
+        label = _encoded(json.dumps(told))
         changes = [*(f"{key} {value}" for key, value in start.items()), f"LABEL {LABEL}={label}"]
         _docker(
             "commit", *(part for change in changes for part in ("--change", change)), name, template.image
@@ -259,7 +286,7 @@ def _commit(
 _FILLED = """set -eu
 mkdir -p /kind/template
 address=http://127.0.0.1:2379
-/freeze/etcd-program --data-dir /freeze/etcd --log-level error --max-txn-ops 1000 --max-request-bytes 16000000 \\
+/freeze/etcd-program --data-dir /freeze/etcd --log-level error --max-request-bytes 16000000 \\
   --listen-client-urls $address --advertise-client-urls $address 2>/freeze/etcd-log &
 daemon=$!
 for try in $(seq 300); do

@@ -1,12 +1,9 @@
 # Run in a node of a copy, by bash, when its identity is there. Starts the kubelet once systemd and containerd answer.
 set -eu
-chmod 700 /var/lib/kubelet
-cp /kind/template/config.yaml /kind/template/instance-config.yaml /var/lib/kubelet/
 for try in $(seq 600); do
-  if [ -S /run/systemd/private ] && [ -S /run/containerd/containerd.sock ]; then
-    exec systemctl start kubelet
-  fi
+  if [ -S /run/systemd/private ] && [ -S /run/containerd/containerd.sock ]; then break; fi
   sleep 0.05
 done
-echo "systemd and containerd do not answer after 30 s" >&2
-exit 1
+# Its unit starts it at boot where config.yaml is there: before containerd, and then again a second later.
+cp /kind/template/instance-config.yaml /kind/template/config.yaml /var/lib/kubelet/
+systemctl start kubelet
