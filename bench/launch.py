@@ -10,6 +10,8 @@ round: machines slow down and recover within minutes. The kept cluster is paused
   without a cluster   bare      `kind create cluster` as kind has it, with the same nodes, and its deletion
                       tuned     the same with the kind.yaml of the harness
                       cold      `harness run`: cluster, controllers, job, verdict, deletion
+                      fresh     the same with `--fresh`: kind creates the cluster, no template is used
+                      up        `harness up`
                       documented  kind, `kind load`, kubectl and polls of 10 s, one step after the other
   on a kept cluster   pause     `harness pause`, before the arms without a cluster
                       resumed   `harness run` of the paused cluster, which starts it
@@ -142,9 +144,19 @@ def without_cluster(bench: Bench, documented: bool) -> None:
     for arm in ("bare", "tuned"):
         bench.take(f"{arm} create", kind("create", "--config", folder / f"{arm}.yaml", "--wait", "180s"))
         bench.take(f"{arm} delete", kind("delete"))
-    bench.take("cold", lambda: bench.run("cold", HARNESS_CLUSTER_NAME="bench-cold"))
+    alone = {"HARNESS_CLUSTER_NAME": "bench-cold"}
+    bench.take("cold", lambda: bench.run("cold", **alone))
+    bench.take("fresh", lambda: bench.run("fresh", HARNESS_FRESH="true", **alone))
+    bench.take("up", lambda: harness("up", "--quiet", **alone))
+    harness("down", "--quiet", **alone)
     if documented:
         bench.take("documented", lambda: documented_flow.run(settings, bench.stack, folder))
+
+
+def harness(*words: str, **told: str) -> None:
+    """Run a command of the harness. Raises CalledProcessError."""
+    command = [Path(sys.executable).with_name("harness"), *words]
+    subprocess.run(command, env={**os.environ, **told}, check=True, capture_output=True)
 
 
 def on_kept_cluster(bench: Bench, kept: KindCluster, number: int, several: bool) -> None:

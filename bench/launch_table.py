@@ -16,6 +16,8 @@ from harness.evidence.reader import Bundle
 
 FLOORS = {
     "cold": ("bare create", "job", "bare delete"),
+    "fresh": ("bare create", "job", "bare delete"),
+    "up": ("bare create",),
     "documented": ("cold",),
     "resumed": ("job",),
     "kept": ("job",),

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from threading import Thread
 
 from harness.context import RecordedContext, RunContext
@@ -30,6 +31,7 @@ from harness.observe.observer import LaunchObserver
 from harness.provision import disk, preflight
 from harness.provision.cluster import Cluster, Ready
 from harness.provision.images import scripts
+from harness.provision.kind.cluster import KindCluster
 from harness.provision.lifecycle import ClusterUse, cluster_of
 from harness.report.finalize import Outcome, finish, prepare_to_finish, tidy
 from harness.settings import Settings
@@ -106,6 +108,22 @@ def cluster(context: RunContext) -> Iterator[Ready]:
             yield ready
         finally:
             use.leave()
+
+
+def template(context: RunContext) -> dict[str, str]:
+    """Return the name of the template of new clusters, as `template`, or nothing where none is used.
+
+    Where there is none, a cluster is created for it, and deleted.
+    """
+    own = {"cluster_name": "harness-template", "keep_cluster": False, "kubeconfig": None, "api_port": 0}
+    settings = context.settings.model_copy(update=own)
+    context, kind = replace(context, settings=settings), KindCluster(settings)
+    silent = replace(context, progress=lambda _line: None)
+    if kind.lacks_template(silent):
+        with cluster(context):
+            pass
+    found = kind.template(silent)
+    return {} if found is None else {"template": found.image}
 
 
 def _finish(cluster: Cluster, context: RecordedContext) -> Outcome:

@@ -24,6 +24,7 @@ def up(
         bool | None,
         typer.Option("--logs", help="start VictoriaLogs too, for `konduktor logs` (HARNESS_LOGS)"),
     ] = None,
+    fresh: options.Fresh = None,
     runs_dir: options.RunsDir = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -38,6 +39,7 @@ def up(
         kubernetes=kubernetes,
         images=images,
         logs=logs,
+        fresh=fresh,
         runs_dir=runs_dir,
     )
     with running.cluster(run_context(settings, progress(quiet))) as ready:

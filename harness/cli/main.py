@@ -54,6 +54,7 @@ def run(
     runs_dir: options.RunsDir = None,
     keep_runs: options.KeepRuns = None,
     keep_cluster: options.Keep = None,
+    fresh: options.Fresh = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
     wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (600)")] = None,
@@ -80,6 +81,7 @@ def run(
         runs_dir=runs_dir,
         keep_runs=keep_runs,
         keep_cluster=keep_cluster,
+        fresh=fresh,
         wait_seconds=wait,
         tracker=tracker,
         netcheck=netcheck,
@@ -161,10 +163,19 @@ app.command(context_settings=konduktor.SETTINGS)(konduktor.konduktor)
 def images_build(
     images: options.Images = None, quiet: options.Quiet = False, as_json: options.Json = False
 ) -> int:
-    """Build or fetch every image of the stack into the cache."""
+    """Build or fetch every image of the stack into the cache, and make the template of new clusters.
+
+    A template that cannot be made is a line, and no failure: kind creates the clusters then.
+    """
+    from harness import run as running
     from harness.cli import status
 
-    built = status.build_images(run_context(load(images=images), progress(quiet)))
+    context = run_context(load(images=images), progress(quiet))
+    built = status.build_images(context)
+    try:
+        built |= running.template(context)
+    except HarnessError as error:
+        context.progress(f"no template of new clusters: {error.message}")
     dump(built) if as_json else print("\n".join(f"{name:8} {ref}" for name, ref in built.items()))
     return 0
 

@@ -28,6 +28,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="show no progress, on
 Keep = Annotated[
     bool | None, typer.Option("--keep-cluster", help="keep the cluster afterwards (KEEP_CLUSTER)")
 ]
+Fresh = Annotated[
+    bool | None,
+    typer.Option("--fresh", help="have kind create the cluster, and use no template (HARNESS_FRESH)"),
+]
 Pod = Annotated[
     Path | None,
     typer.Option("--pod", metavar="FILE", help="merge FILE into the pod template: tolerations, resources, …"),

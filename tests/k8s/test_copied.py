@@ -46,6 +46,12 @@ class Made:
     def nodes(self) -> list[str]:
         return [f"{self.name}-control-plane", f"{self.name}-worker"]
 
+    @property
+    def image(self) -> str:
+        """Return the name of the image of its nodes."""
+        command = ["docker", "inspect", "--format", "{{.Config.Image}}", self.nodes[0]]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
     def inside(self, node: str, script: str) -> str:
         command = ["docker", "exec", node, "bash", "-c", script]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
@@ -136,15 +142,16 @@ def test_kind_takes_a_copy_for_one_of_its_own(three: tuple[Made, Made, Made], tm
 RULES = (
     (r"(?<=-)[0-9a-f]{8,10}-[0-9a-z]{5}$|(?<=-)[0-9a-z]{5}$", "a pod's or a slice's random name"),
     (r"(?<=-)[0-9a-f]{8,10}$", "the digest of a Deployment's template"),
+    (r"^10\.96\.\d+\.\d+$", "the address of a Service"),
     (r"^apiserver-[0-9a-z]{26}$", "the API server's lease, named after its node"),
 )
 """What may differ in the names of two clusters' objects, and why."""
 _OWN_KINDS = "events|leases|certificatesigningrequests|componentstatuses|visibility.kueue"
-"""Made and removed as time goes by. A worker that joins by kubeadm asks for its certificate, a copy's has it."""
+"""Made and removed as time goes by. A worker asks kubeadm for a certificate, a copy's has it."""
 
 
 def objects(made: Made) -> set[tuple[str, ...]]:
-    """Return kind, namespace and name of every object, with names that are random or its own replaced."""
+    """Return kind, namespace and name of every object. What is random or the cluster's own is replaced."""
 
     def kubectl(*arguments: str) -> list[str]:
         command = ["kubectl", "--kubeconfig", str(made.kubeconfig), *arguments]
@@ -156,7 +163,7 @@ def objects(made: Made) -> set[tuple[str, ...]]:
     found = set()
     for line in kubectl("get", listed, "-A", "--no-headers", "-o", columns):
         kind, namespace, name = line.split()
-        name = name.replace(f"{made.name}-", "NAME-")
+        name = re.sub(rf"(^|-){re.escape(made.name)}-(?=control-plane|worker)", r"\1NAME-", name)
         for pattern, _ in RULES:
             name = re.sub(pattern, "X", name)
         found.add((kind, namespace, name))
@@ -198,7 +205,7 @@ def files(made: Made, node: str) -> dict[str, str]:
 
 
 DIFFERENT = {
-    "/etc/kubernetes/kubelet.conf": "kubeadm names user and context of a worker that joins by a token otherwise",
+    "/etc/kubernetes/kubelet.conf": "kubeadm names user and context of a worker with a token otherwise",
     "/kind/old-ipv6": "an IPv6 address of Docker's network",
     "/kind/product_uuid": "random",
     "/kind/kubeadm.conf": "compared as YAML: kind quotes and orders otherwise",
@@ -295,11 +302,7 @@ def test_no_key_opens_another_cluster(three: tuple[Made, Made, Made], tmp_path: 
 
 def test_nothing_secret_is_in_the_template(three: tuple[Made, Made, Made]) -> None:
     """Every file of the layer that the node image has not, without its compression."""
-    image = json.loads(
-        subprocess.run(
-            ["docker", "inspect", three[1].nodes[0]], capture_output=True, text=True, check=True
-        ).stdout
-    )[0]["Config"]["Image"]
+    image = three[1].image
     assert image.startswith(REPOSITORY)
     secrets = []
     for made in three:
@@ -317,3 +320,22 @@ def test_nothing_secret_is_in_the_template(three: tuple[Made, Made, Made]) -> No
     assert len(held) > 1_000_000
     for value in (*secrets, b"PRIVATE KEY"):
         assert value not in held, value[:30]
+
+
+# -- where no template can be used --------------------------------------------------------------------------
+def test_a_template_that_is_cut_off_is_replaced(three: tuple[Made, Made, Made], tmp_path: Path) -> None:
+    """The cluster is created, and one line says why. The next one is copied from a new template."""
+    image, name = three[1].image, "pluto-e2e-cut"
+    cut = f"FROM {image}\nRUN rm -r /kind/template/etcd\n"
+    command = ["docker", "build", "--provenance=false", "-q", "-t", image, "-"]
+    subprocess.run(command, input=cut, capture_output=True, text=True, check=True)
+    try:
+        first = made(name, tmp_path / "first")
+        assert "could not be copied (" in first.said
+        assert "/kind/template/etcd" in first.said
+    finally:
+        removed(name, tmp_path / "first")
+    second = made(name, tmp_path / "second")
+    removed(name, tmp_path / "second")
+    assert "copying 1 control plane" in second.said
+    assert "could not be copied" not in second.said

@@ -16,8 +16,9 @@ from harness.provision.images.docker import image_id
 from harness.provision.images.load import load_images
 from harness.provision.kind import docker, power, storage
 from harness.provision.kind.configuration import VOLUMES_MOUNT
-from harness.provision.kind.install import Images, create_or_reuse, freeze, install, start
+from harness.provision.kind.install import Images, create_or_reuse, freeze, install, lacking, start, usable
 from harness.provision.kind.nodes import KindNodes
+from harness.provision.kind.template import Template
 
 
 class KindCluster(KindNodes):
@@ -59,6 +60,14 @@ class KindCluster(KindNodes):
                 storage.remove_large(self.kube(), namespace, progress)
         except HarnessError as error:
             progress(f"could not see what the pods of {namespace} keep on disk: {error.message}")
+
+    def template(self, context: RunContext) -> Template | None:
+        """Return the template that the cluster would be started from. None: kind creates it."""
+        return usable(self, Images.make(context), context)
+
+    def lacks_template(self, context: RunContext) -> bool:
+        """Return whether it could be started from a template, and there is none."""
+        return lacking(self, Images.make(context), context)
 
     def ready(self, context: RecordedContext) -> Ready:
         """Provide images, kind, JobSet, Kueue, queues and tracker. What is there and proved is left as it is.

@@ -33,6 +33,7 @@ from harness.provision.controllers.readiness import SERVICE, serves
 from harness.provision.images import unpacked
 from harness.provision.images.local import LocalImage
 from harness.provision.images.stack import Stack
+from harness.provision.kind import template as templates
 from harness.provision.kind.configuration import VOLUMES_MOUNT
 from harness.provision.kind.early import Begun
 from harness.provision.kind.nodes import KindNodes
@@ -43,9 +44,9 @@ PROVIDER = "KIND_EXPERIMENTAL_PROVIDER"
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY")
 SERVE_SECONDS, READY_SECONDS, LOOK_SECONDS = 60, 60, 0.1
 AS_KIND = shlex.split(
-    "--privileged --security-opt seccomp=unconfined --security-opt apparmor=unconfined "
-    "--tmpfs /tmp --tmpfs /run --volume /var --volume /lib/modules:/lib/modules:ro --env KIND_EXPERIMENTAL_CONTAINERD_SNAPSHOTTER "
-    "--detach --tty --restart=on-failure:1 --init=false --cgroupns=private"
+    "--privileged --security-opt seccomp=unconfined --security-opt apparmor=unconfined --tmpfs /tmp "
+    "--tmpfs /run --volume /var --volume /lib/modules:/lib/modules:ro --detach --tty --restart=on-failure:1 "
+    "--env KIND_EXPERIMENTAL_CONTAINERD_SNAPSHOTTER --init=false --cgroupns=private"
 )
 CLUSTER_LABEL, ROLE_LABEL = "io.x-k8s.kind.cluster", "io.x-k8s.kind.role"
 _NEVER = "preflight,kubelet-start,wait-control-plane,upload-config/kubelet,upload-certs,kubelet-finalize"
@@ -97,6 +98,7 @@ def attempt(
         context.progress(f"cluster {kind.name}: it could not be copied ({said}); kind creates it")
         kind.export_logs(context.writer.path / "kind-copy")
         kind.delete()
+        templates.ended(template.image, context, well=False)
         return None
     except BaseException:
         context.progress(f"cluster {kind.name}: creation ended early")
@@ -104,6 +106,7 @@ def attempt(
             kind.delete()
         raise
     kind.created()
+    templates.ended(template.image, context, well=True)
     return begun
 
 

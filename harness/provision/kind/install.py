@@ -16,7 +16,7 @@ from kubernetes.client.exceptions import ApiException
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 from urllib3.exceptions import HTTPError
 
-from harness.context import RecordedContext
+from harness.context import RecordedContext, RunContext
 from harness.core.clock import CLOCK
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, reached
@@ -51,7 +51,7 @@ class Images:
     tracker: ImageRef
 
     @classmethod
-    def make(cls, context: RecordedContext) -> Images:
+    def make(cls, context: RunContext) -> Images:
         own: dict[str, ImageRef] = {}
 
         def build_own(bases: Bases) -> list[LocalImage]:
@@ -90,7 +90,8 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
     state = kind.state()
     if state is not None and state.phase != "creating" and (nodes := kind.running()):
         wanted, there = (stack.node_image, kind.settings.workers), (state.node_image, state.workers)
-        if kind.abandoned() and (wanted != there or not kind.healthy()):
+        whole = state.phase == "ready"  # webhooks of a controller that does not serve refuse what it lacks
+        if kind.abandoned() and (wanted != there or not whole or not kind.healthy()):
             progress(f"cluster {kind.name}: left by a run that was killed, and of no use")
             kind.delete()
             return create_or_reuse(kind, images, context)
@@ -124,18 +125,34 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
     return begun
 
 
-def usable(kind: KindNodes, images: Images, context: RecordedContext) -> template.Template | None:
+def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Template | None:
     """Return the template of such a cluster, or None, with a line where that is not the usual case."""
     why = copied.refused(kind, images.stack)
     if why is not None:
         if why:
             context.progress(f"cluster {kind.name}: kind creates it, no template is used ({why})")
         return None
-    found = template.find(template.tag(kind.settings, images.stack, images.own, context))
+    name = template.tag(kind.settings, images.stack, images.own, context)
+    if template.gave_up(name, context):
+        where = context.settings.cache_dir / template.FAILURES
+        context.progress(
+            f"cluster {kind.name}: kind creates it, copies failed {template.GIVE_UP} times ({where})"
+        )
+        return None
+    found = template.find(name)
     if found is not None and not found.fresh:
         context.progress(f"cluster {kind.name}: its template is of {found.made}, too old to be used")
         return None
     return found
+
+
+def lacking(kind: KindNodes, images: Images, context: RunContext) -> bool:
+    """Return whether such a cluster could be started from a template, and there is none."""
+    if copied.refused(kind, images.stack) is not None:
+        return False
+    name = template.tag(kind.settings, images.stack, images.own, context)
+    found = template.find(name)
+    return (found is None or not found.fresh) and not template.gave_up(name, context)
 
 
 def freeze(kind: KindNodes, images: Images, context: RecordedContext) -> None:
@@ -144,8 +161,9 @@ def freeze(kind: KindNodes, images: Images, context: RecordedContext) -> None:
         return
     try:
         name = template.tag(kind.settings, images.stack, images.own, context)
-        with context.writer.attempt("template for the next cluster"):
-            template.make(name, kind, images.stack, images.own, context)
+        if not template.gave_up(name, context):
+            with context.writer.attempt("template for the next cluster"):
+                template.make(name, kind, images.stack, images.own, context)
     except (HarnessError, OSError, ValueError, KeyError) as error:
         said = (str(error).strip().splitlines() or ["no reason was given"])[-1]
         context.progress(f"no template for the next cluster: {said}")

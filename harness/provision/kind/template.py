@@ -1,8 +1,8 @@
 """Templates of clusters: the node image with what a new cluster has in etcd and in containerd, and no keys.
 
-A template is an image of Docker. It is made from a cluster that was just created and installed, and later ones
-are started from it (`copied`). What etcd has of that cluster's nodes, pods and Secrets is not kept, nor what
-names the cluster. Each copy makes certificates, tokens and kubeconfigs for itself.
+A template is an image of Docker. It is made from a cluster that was just created and installed, and later
+ones are started from it (`copied`). What etcd has of that cluster's nodes, pods and Secrets is not kept, nor
+what names the cluster. Each copy makes certificates, tokens and kubeconfigs for itself.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ FILES = Path(__file__).with_name("files")
 KEPT: Final = 4
 OLDEST = timedelta(days=7)
 SECONDS = 60
+FAILURES, GIVE_UP = "templates-failed.json", 2
+"""A file of the cache: how often in a row clusters could not be started from a template, by its name."""
 NAMESPACES = (
     *("kube-node-lease", "kube-public", "kube-system"),
     *("harness-system", "jobset-system", "kueue-system"),
@@ -136,6 +138,32 @@ def find(image: str) -> Template | None:
         return Template(image, **json.loads(base64.b64decode(done.stdout))) if done.returncode == 0 else None
     except (ValueError, TypeError):
         return None
+
+
+def gave_up(image: str, context: RunContext) -> bool:
+    """Return whether the last GIVE_UP attempts to start a cluster from a template of this name failed."""
+    return _failures(context).get(image, 0) >= GIVE_UP
+
+
+def ended(image: str, context: RunContext, *, well: bool) -> None:
+    """Note how an attempt to start a cluster ended. After one that failed the template is made anew."""
+    before = _failures(context)
+    after = {**before, image: 0 if well else before.get(image, 0) + 1}
+    if not well:
+        _docker("image", "rm", image, check=False)
+    if after[image] != before.get(image, 0):
+        path = context.settings.cache_dir / FAILURES
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(after))
+        partial.replace(path)
+
+
+def _failures(context: RunContext) -> dict[str, int]:
+    try:
+        found: dict[str, int] = json.loads((context.settings.cache_dir / FAILURES).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
 
 
 def make(
@@ -270,7 +298,7 @@ def _commit(
         _inside(name, (FILES / "containerd.sh").read_text(), *links)
         _inside(name, _FILLED + "".join(_put(body) for body in puts(kept)) + _ENDED)
         for path, text in files.items():
-            _inside(name, f"cat >/kind/template/{path} <<'END'\n{text}\nEND\n")
+            _inside(name, f"cat >/kind/template/{path} <<'END'\n{text}END\n")
         configuration = json.loads(_docker("image", "inspect", "--format", "{{json .Config}}", node_image))
         start = {key.upper(): json.dumps(configuration.get(key) or []) for key in ("Entrypoint", "Cmd")}
         told = {key: value for key, value in asdict(template).items() if key != "image"}

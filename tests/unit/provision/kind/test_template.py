@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
+from pathlib import Path
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.context import RunContext
 from harness.core.errors import HarnessError
+from harness.provision.kind import template as templates
 from harness.provision.kind.copied import configured
 from harness.provision.kind.template import eager, keys, puts
+from harness.settings import Settings
 
 CONF = """\
 apiVersion: kubeadm.k8s.io/v1beta4
@@ -140,3 +144,28 @@ def test_coredns_is_asked_every_second() -> None:
 def test_no_coredns_no_template() -> None:
     with pytest.raises(HarnessError, match="no Deployment coredns"):
         eager(None)
+
+
+def test_what_fails_twice_in_a_row_is_not_tried_again(tmp_path: Path) -> None:
+    """A machine on which copies fail would lose the time of an attempt at each launch."""
+    context = RunContext(settings=Settings(cache_dir=tmp_path), progress=print)
+    image = "harness/template:of-a-test"
+
+    def after(*ends: bool) -> bool:
+        for well in ends:
+            templates.ended(image, context, well=well)
+        return templates.gave_up(image, context)
+
+    assert not after()
+    assert not after(False)
+    assert not after(True, False)
+    assert after(False)
+    assert not templates.gave_up("harness/template:another", context)
+    assert not after(True)
+
+
+def test_a_list_of_failures_that_is_cut_off_is_empty(tmp_path: Path) -> None:
+    (tmp_path / templates.FAILURES).write_text("{")
+    assert not templates.gave_up(
+        "harness/template:1", RunContext(settings=Settings(cache_dir=tmp_path), progress=print)
+    )
