@@ -15,6 +15,7 @@ import tarfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -24,7 +25,7 @@ from urllib3.exceptions import HTTPError
 from harness.context import RecordedContext
 from harness.core import processes
 from harness.core.deadlines import Deadline
-from harness.core.errors import HarnessError
+from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
 from harness.provision.controllers import install as controllers
 from harness.provision.controllers import tracker as embedded
@@ -42,6 +43,7 @@ from harness.provision.kind.template import FILES, Template
 NETWORK = "KIND_EXPERIMENTAL_DOCKER_NETWORK"
 PROVIDER = "KIND_EXPERIMENTAL_PROVIDER"
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY")
+DNS_PODS = 2
 SERVE_SECONDS, READY_SECONDS, LOOK_SECONDS = 60, 60, 0.1
 AS_KIND = shlex.split(
     "--privileged --security-opt seccomp=unconfined --security-opt apparmor=unconfined --tmpfs /tmp "
@@ -49,15 +51,6 @@ AS_KIND = shlex.split(
     "--env KIND_EXPERIMENTAL_CONTAINERD_SNAPSHOTTER --init=false --cgroupns=private"
 )
 CLUSTER_LABEL, ROLE_LABEL = "io.x-k8s.kind.cluster", "io.x-k8s.kind.role"
-_NEVER = "preflight,kubelet-start,wait-control-plane,upload-config/kubelet,upload-certs,kubelet-finalize"
-_OBJECTS = "upload-config/kubeadm,mark-control-plane,bootstrap-token,addon,show-join-command"
-_KEYS = "certs,kubeconfig,etcd,control-plane"
-BEFORE = f"{_NEVER},{_OBJECTS}"
-"""Phases that kubeadm skips before the API server runs: it makes keys, kubeconfigs and static pods alone."""
-FIRST = f"{_NEVER},{_KEYS},upload-config,bootstrap-token,addon/coredns,show-join-command"
-"""Those it skips as soon as that serves: it marks the control plane, and starts kube-proxy."""
-MEANWHILE = f"{_NEVER},{_KEYS},mark-control-plane,addon,show-join-command"
-"""Those it skips meanwhile: it writes the objects that name the cluster."""
 _WRONG = (HarnessError, ApiException, HTTPError, OSError, ValueError, KeyError, NOT_SERVED)
 
 
@@ -141,11 +134,11 @@ class _Copy:
             with attempt("API server to answer"):
                 self._exported()
                 kube = self._until_served()
-            head = self._head
-            objects = pool.submit(_in_node, head, ("objects.sh",), "", MEANWHILE)
-            ruled = pool.submit(_in_node, head, ("objects.sh", "rules.sh"), "", FIRST)
+            objects = pool.submit(_in_node, self._head, ("objects.sh",), "")
+            alone = () if self._workers else ("alone.sh",)
+            ruled = pool.submit(_in_node, self._head, ("first.sh", *alone, "rules.sh"), "")
             with attempt("Deployments"):
-                self._register(kube, nodes)
+                self._register(kube, nodes, closed=self._workers)
                 joined = [pool.submit(self._join, node, identities) for node in self._workers]
                 controllers.certify(kube, self._stack.controllers)
                 controllers.deploy(kube, self._stack.controllers, quick)
@@ -154,12 +147,15 @@ class _Copy:
                     embedded.begin(kube, self._tracker.tag)
                     begun.tracker = True
                 controllers.entrust(kube, self._stack.controllers, quick)
+            with attempt("CoreDNS to have its node"):
+                ruled.result()  # where it starts before there are rules, it finds no API server
+                kube.apply(self._template.dns)
+                with suppress(WaitError):
+                    kube.wait("a node for CoreDNS", "v1", "Pod", _placed, seconds=10, namespace="kube-system")
+                self._register(kube, self._workers, closed=())
             with attempt("nodes to be Ready"):
-                ruled.result()
                 for each in joined:
                     each.result()
-                # Where it starts before there are rules, it finds no API server, and pauses for seconds.
-                kube.apply(self._template.dns)
                 objects.result()
                 self._kind.wait_ready(seconds=READY_SECONDS)
         return begun
@@ -197,20 +193,24 @@ class _Copy:
             files[f"{node}/kind/kubeadm.conf"] = (0o600, text)
             flags = f"--node-ip={address} --provider-id={_provider(self._kind.name, node)} --node-labels="
             files[f"{node}/var/lib/kubelet/kubeadm-flags.env"] = (0o644, f'KUBELET_KUBEADM_ARGS="{flags}"\n')
-        return _in_node(self._head, ("identity.sh", "kubelet.sh"), packed(files), BEFORE)
+        return _in_node(self._head, ("identity.sh", "kubelet.sh"), packed(files))
 
     def _join(self, node: str, identities: str) -> None:
         _in_node(node, ("join.sh", "kubelet.sh", "rules.sh"), identities)
 
-    def _register(self, kube: Kube, nodes: Sequence[str]) -> None:
-        """Create the Nodes with the networks of their pods, before a worker registers itself.
+    def _register(self, kube: Kube, nodes: Sequence[str], closed: Sequence[str]) -> None:
+        """Create or update Nodes with the networks of their pods, before a worker registers itself.
 
         A node is Ready when it knows its network, and the controller manager, which gives it one otherwise,
-        starts two seconds later. It leaves those that a Node has.
+        starts two seconds later. It leaves those that a Node has. Pods are not placed on the `closed` ones:
+        CoreDNS goes to the control plane, as where workers come later, and takes nothing of what they have.
         """
-        for number, node in enumerate(nodes):
-            network = f"10.244.{number}.0/24"
-            spec = {"podCIDR": network, "podCIDRs": [network], "providerID": _provider(self._kind.name, node)}
+        for node in nodes:
+            network = f"10.244.{[self._head, *self._workers].index(node)}.0/24"
+            spec: Object = {"podCIDR": network, "podCIDRs": [network]}
+            spec["providerID"] = _provider(self._kind.name, node)
+            if node in closed:
+                spec["unschedulable"] = True
             kube.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}, "spec": spec})
 
     def _exported(self) -> None:
@@ -233,6 +233,13 @@ class _Copy:
                         f"the API server does not serve after {SERVE_SECONDS} s: {error}"
                     ) from None
             time.sleep(LOOK_SECONDS)
+
+
+def _placed(pods: dict[str, Object]) -> str | None:
+    """Return what is missing until both pods of CoreDNS have a node."""
+    dns = [pod for name, pod in pods.items() if name.startswith("coredns-")]
+    placed = [pod for pod in dns if pod["spec"].get("nodeName")]
+    return None if len(placed) >= DNS_PODS else f"{len(placed)} of {DNS_PODS} pods have a node"
 
 
 def wait_dns(kube: Kube, seconds: float = 60) -> None:

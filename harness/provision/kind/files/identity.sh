@@ -9,7 +9,11 @@ base64 -d | tar -xC $here
 tar -cC $here/"$self" . | tar -xC / --no-overwrite-dir
 cp -a --sparse=always /kind/template/etcd/. /var/lib/etcd/
 
-kubeadm init --config /kind/kubeadm.conf --skip-phases="$1" >&2
+phase() { kubeadm init phase "$@" --config /kind/kubeadm.conf >&2; }
+phase certs all
+phase kubeconfig all
+phase etcd local
+phase control-plane all
 
 # kubelet.conf as it is once a kubelet has its own certificate: in a file that it replaces when it renews it.
 rotatable() { # kubelet.conf, the folder that becomes the node's /

@@ -1,3 +1,5 @@
-# Run in the control plane of a copy, by bash, once the API server serves. The argument is the phases that kubeadm skips.
+# Run in the control plane of a copy, by bash, once the API server serves: the objects that name the cluster.
 set -eu
-kubeadm init --config /kind/kubeadm.conf --skip-phases="$1"
+phase() { kubeadm init phase "$@" --config /kind/kubeadm.conf >&2; }
+phase upload-config kubeadm
+phase bootstrap-token
