@@ -34,9 +34,10 @@ images: doctor ## build or fetch every image into the cache, with progress (from
 test: images browser ## unit, integration, e2e on a real cluster, and a fault of each kind (docs/tests.md)
 	$(BIN)/pytest $(BOTH) -m "not nightly" $(PYTEST_ARGS)
 
+# Its clusters are those that kind creates. Those of `make test` are copies, where there is a template.
 nightly: images browser ## the tests that `make test` leaves out, without the faults; more examples of properties
 	$(BIN)/pytest -m "not e2e and not registry and not faults" tests/unit --hypothesis-profile=nightly
-	$(BIN)/pytest -m "nightly and not faults" $(PYTEST_ARGS)
+	HARNESS_FRESH=true $(BIN)/pytest -m "nightly and not faults" $(PYTEST_ARGS)
 
 # SHARD=2/4 is the second of four parts that take equally long. Its table is a part too.
 faults: images ## every fault on a real cluster (90 minutes), or those of SHARD=I/N; their table and recorded bundles

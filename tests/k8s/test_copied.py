@@ -60,7 +60,7 @@ class Made:
 
 def made(name: str, folder: Path, **more: str) -> Made:
     folder.mkdir()
-    env = environment(folder, **more)
+    env = environment(folder, **{"HARNESS_FRESH": "false", **more})
     with harness("up", "--cluster-name", name, "--workers", "1", env=env) as up:
         assert up.end() == 0, up.stderr
     return Made(name, env, up.stderr)
@@ -299,6 +299,42 @@ def test_processes_are_those_of_a_created_one(three: tuple[Made, Made, Made], no
             processes_of(copy, copy.nodes[node]) - either
             == processes_of(created, created.nodes[node]) - either
         )
+
+
+# -- what is each cluster's own ----------------------------------------------------------------------------
+def test_no_two_nodes_are_the_same_machine(three: tuple[Made, Made, Made]) -> None:
+    """Whoever copies machines forgets these ids, and whatever tells nodes by them takes two for one."""
+    seen: list[str] = []
+    for made in three:
+        nodes = Kube(made.kubeconfig, f"kind-{made.name}").objects("v1", "Node")
+        told = [node["status"]["nodeInfo"] for node in nodes]
+        seen += [each[name] for each in told for name in ("machineID", "systemUUID")]
+        assert len({each["bootID"] for each in told}) == 1, "one kernel"
+    assert len(seen) == len(set(seen)) == 12
+
+
+def test_the_api_server_is_where_the_cluster_is(three: tuple[Made, Made, Made]) -> None:
+    """An address of the cluster that the template was made from would get half of what pods ask."""
+    for made in three:
+        slices = Kube(made.kubeconfig, f"kind-{made.name}").objects(
+            "discovery.k8s.io/v1", "EndpointSlice", "default"
+        )
+        addresses = [a for each in slices for endpoint in each["endpoints"] for a in endpoint["addresses"]]
+        assert addresses == [inspected_address(made.nodes[0])]
+
+
+def test_a_copy_whose_nodes_get_other_addresses_serves_again(three: tuple[Made, Made, Made]) -> None:
+    """As after a restart of the machine, where Docker starts containers in another order."""
+    copy = three[2]
+    before = [inspected_address(node) for node in copy.nodes]
+    subprocess.run(["docker", "stop", "--time", "2", *copy.nodes], check=True, capture_output=True)
+    for node in reversed(copy.nodes):
+        subprocess.run(["docker", "start", node], check=True, capture_output=True)
+    assert [inspected_address(node) for node in copy.nodes] == before[::-1]
+    with harness(
+        "run", "--cluster-name", copy.name, "--workers", "1", "jobs/multinode.yaml", env=copy.env
+    ) as run:
+        assert run.end() == 0, run.stdout + run.stderr
 
 
 # -- keys ---------------------------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ def test_one_node_is_enough_and_a_kept_cluster_is_reused(kept: dict[str, str]) -
     assert not done & {"controller images to nodes", "queues", "delete cluster"}, done
     for said in (": reused", "images are there"):
         assert said in run.stderr
-    for said in ("building", "saving", "creating 1 control plane"):
+    for said in ("building", "saving", "creating 1 control plane", "copying 1 control plane"):
         assert said not in run.stderr
     assert created_at(kept) == since
     request = run.manifest.cluster.get("cpu_request")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import secrets
 import subprocess
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -112,3 +114,15 @@ def test_what_cannot_be_linked_is_imported(
     assert "is imported, it could not be linked" in capfd.readouterr().out
     assert links(node) == before
     assert seen(node, tag) == "imported\nremoved\nbase\n"
+
+
+def test_a_volume_that_was_made_anew_is_another_one(harness_settings: Settings, tmp_path: Path) -> None:
+    """A template leads to layers by their folders, and another volume has the same layer in another one."""
+    settings = harness_settings.model_copy(update={"cache_dir": tmp_path})
+    context = RunContext(settings=settings, progress=print)
+    first = unpacked.made(context)
+    assert unpacked.made(context) == first
+    run("docker", "volume", "rm", unpacked.volume(context))
+    time.sleep(1.1)  # Docker tells whole seconds
+    assert unpacked.made(context) != first
+    run("docker", "volume", "rm", unpacked.volume(context))

@@ -72,6 +72,12 @@ def folder(context: RunContext) -> Path:
     return Path(_docker("volume", "inspect", "--format", "{{.Mountpoint}}", name).strip())
 
 
+def made(context: RunContext) -> str:
+    """Return when the volume was made: another one may keep the same layer in another folder."""
+    folder(context)
+    return _docker("volume", "inspect", "--format", "{{.CreatedAt}}", volume(context)).strip()
+
+
 def script(image: LocalImage) -> str:
     """Return the path, in a node, of the script that links an image."""
     return f"{MOUNT}/images/{image.file}.sh"

@@ -16,7 +16,7 @@ from harness.provision.images.docker import image_id
 from harness.provision.images.load import load_images
 from harness.provision.kind import docker, power, storage
 from harness.provision.kind.configuration import VOLUMES_MOUNT
-from harness.provision.kind.install import Images, create_or_reuse, freeze, install, lacking, start, usable
+from harness.provision.kind.install import Images, create_or_reuse, install, lacking, start, usable
 from harness.provision.kind.nodes import KindNodes
 from harness.provision.kind.template import Template
 
@@ -111,8 +111,6 @@ class KindCluster(KindNodes):
                 kube = self.kube()
                 kube.retried = writer.retry
                 install(self, kube, images, context, begun)
-                if begun is not None and not begun.copied:
-                    freeze(self, images, context)
             except BaseException:
                 if begun is not None:  # one that was there stays, and can be asked itself
                     self.export_logs(writer.path / "kind")

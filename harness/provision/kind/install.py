@@ -155,7 +155,7 @@ def lacking(kind: KindNodes, images: Images, context: RunContext) -> bool:
     return (found is None or not found.fresh) and not template.gave_up(name, context)
 
 
-def freeze(kind: KindNodes, images: Images, context: RecordedContext) -> None:
+def _freeze(kind: KindNodes, images: Images, context: RecordedContext) -> None:
     """Make a template from a cluster that kind just created, for the next one. A failure only says so."""
     if copied.refused(kind, images.stack) is not None:
         return
@@ -174,7 +174,7 @@ def install(
 ) -> None:
     """Install controllers, queues and tracker while the worker image is loaded.
 
-    Then set the state to ready.
+    Then set the state to ready, and make a template of what kind just created.
     """
     state = kind.state()
     assert state is not None
@@ -183,6 +183,8 @@ def install(
     else:
         _install(kind, kube, images, context, begun or Begun())
         _mark_ready(kind, state, images.fingerprint)
+        if begun is not None and not begun.copied:
+            _freeze(kind, images, context)
     if kind.settings.logs:
         with context.writer.stage("logs"), reached():
             _install_logs(kind, kube, images, context)

@@ -125,6 +125,8 @@ def tag(settings: Settings, stack: Stack, own: Sequence[LocalImage], context: Ru
         *(hashlib.sha256(path.read_bytes()).hexdigest() for path in stack.controllers),
         processes.run([settings.kind_bin, "version"], timeout=30).stdout,
         unpacked.volume(context),
+        unpacked.made(context),
+        settings.tracker,
         _program(),
     ]
     return f"{REPOSITORY}:{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}"
@@ -174,6 +176,7 @@ def make(
         there = find(image)
         if there is not None and there.fresh:
             return there
+        _docker("image", "rm", image, check=False)  # one that is too old
         nodes = kind.nodes()
         kept = keys(_etcd(nodes[0]), names(controllers.late(stack.controllers)))
         roles = dict(zip(("control-plane", "worker"), nodes, strict=False))

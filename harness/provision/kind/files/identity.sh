@@ -1,5 +1,5 @@
-# Run in the control plane of a copy, by bash, before kubelet.sh. stdin: a tar, in base64, of a folder for each node, with its kubeadm.conf and
-# its kubelet's flags. Makes the cluster's keys, and prints a tar, in base64, of what each other node gets.
+# Run in the control plane of a copy, by bash, before kubelet.sh. stdin: a tar, in base64, of a folder for each node,
+# with its kubeadm.conf and its kubelet's flags. Makes the cluster's keys, and prints such a tar of what each worker gets.
 set -euo pipefail
 here=/run/harness-identities self=$(hostname)
 install -d -m 700 $here /var/lib/kubelet /var/lib/etcd

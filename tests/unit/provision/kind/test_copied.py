@@ -1,0 +1,95 @@
+"""Which clusters kind creates although there may be a template."""
+
+from __future__ import annotations
+
+import base64
+import io
+import tarfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.provision.kind import copied
+from harness.settings import Settings
+
+SOURCE: Any = SimpleNamespace(way="source", mirrors={}, containerd_patches=())
+
+
+def kind(**settings: Any) -> Any:
+    return SimpleNamespace(settings=Settings(**settings))
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An environment in which nothing speaks against a copy."""
+    for name in (copied.PROVIDER, *copied.PROXIES, *(name.lower() for name in copied.PROXIES)):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+
+
+def test_a_fresh_one_is_asked_for() -> None:
+    assert copied.refused(kind(fresh=True), SOURCE) == "as asked"
+
+
+@pytest.mark.parametrize(
+    "stack",
+    [
+        {"way": "registry"},
+        {"mirrors": {"docker.io": "http://mirror"}},
+        {"containerd_patches": ("[plugins]",)},
+    ],
+)
+def test_published_images_need_no_words(stack: dict[str, Any]) -> None:
+    assert copied.refused(kind(), SimpleNamespace(**{**vars(SOURCE), **stack})) == ""  # type: ignore[arg-type]
+
+
+def test_a_node_image_of_the_users_own() -> None:
+    assert copied.refused(kind(node_image="kindest/node:v1.36.3"), SOURCE) == ""
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "https_proxy"])
+def test_nodes_that_get_a_proxy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kind gives it to the nodes, with a list of what is reached without."""
+    monkeypatch.setenv(name, "http://proxy:3128")
+    assert copied.refused(kind(), SOURCE) == "nodes get a proxy"
+
+
+def test_a_proxy_of_dockers_client(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"proxies": {"default": {"httpProxy": "http://proxy:3128"}}}')
+    assert copied.refused(kind(), SOURCE) == "nodes get a proxy"
+
+
+def test_another_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(copied.PROVIDER, "podman")
+    assert copied.refused(kind(), SOURCE) == f"{copied.PROVIDER} is set"
+
+
+@pytest.mark.parametrize(
+    ("said", "refused"),
+    [
+        ('overlay2 ["name=seccomp,profile=builtin","name=cgroupns"]', False),
+        ("overlayfs []", False),
+        ("btrfs []", True),
+        ("zfs []", True),
+        ('overlay2 ["name=rootless"]', True),
+        ('overlay2 ["name=userns"]', True),
+        ("", True),
+    ],
+)
+def test_what_docker_is(said: str, refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kind gives nodes other options there. A daemon that does not answer is no reason to try."""
+    monkeypatch.setattr(copied.processes, "run", lambda *_a, **_k: SimpleNamespace(stdout=said))
+    assert (copied.refused(kind(), SOURCE) is not None) == refused
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z]{1,8}(/[a-z]{1,8}){0,2}", fullmatch=True), st.text(), max_size=5))
+def test_files_are_packed_as_they_are(files: dict[str, str]) -> None:
+    text = copied.packed({path: (0o600, content) for path, content in files.items()})
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(text))) as archive:
+        found = {member.name: archive.extractfile(member) for member in archive}
+        assert {member.mode for member in archive} <= {0o600}
+        assert {name: file.read().decode() for name, file in found.items() if file} == files
