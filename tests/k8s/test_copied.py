@@ -7,6 +7,7 @@ import difflib
 import json
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ import yaml
 from harness_command import containers, environment, harness
 
 from harness.core.kubernetes import Kube
+from harness.provision.kind.power import FIRST_START
 from harness.provision.kind.template import LABEL, REPOSITORY
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
@@ -303,14 +305,10 @@ def test_processes_are_those_of_a_created_one(three: tuple[Made, Made, Made], no
 
 # -- what is each cluster's own ----------------------------------------------------------------------------
 def test_no_two_nodes_are_the_same_machine(three: tuple[Made, Made, Made]) -> None:
-    """Whoever copies machines forgets these ids, and whatever tells nodes by them takes two for one."""
-    seen: list[str] = []
-    for made in three:
-        nodes = Kube(made.kubeconfig, f"kind-{made.name}").objects("v1", "Node")
-        told = [node["status"]["nodeInfo"] for node in nodes]
-        seen += [each[name] for each in told for name in ("machineID", "systemUUID")]
-        assert len({each["bootID"] for each in told}) == 1, "one kernel"
-    assert len(seen) == len(set(seen)) == 12
+    """Whoever copies machines forgets this id, and whatever tells nodes by it takes two for one."""
+    nodes = [n for made in three for n in Kube(made.kubeconfig, f"kind-{made.name}").objects("v1", "Node")]
+    told = {node["status"]["nodeInfo"]["machineID"] for node in nodes}
+    assert len(told) == len(nodes) == 6
 
 
 def test_the_api_server_is_where_the_cluster_is(three: tuple[Made, Made, Made]) -> None:
@@ -327,6 +325,7 @@ def test_a_copy_whose_nodes_get_other_addresses_serves_again(three: tuple[Made, 
     """As after a restart of the machine, where Docker starts containers in another order."""
     copy = three[2]
     before = [inspected_address(node) for node in copy.nodes]
+    time.sleep(FIRST_START.total_seconds())  # a container that starts within that time is new
     subprocess.run(["docker", "stop", "--time", "2", *copy.nodes], check=True, capture_output=True)
     for node in reversed(copy.nodes):
         subprocess.run(["docker", "start", node], check=True, capture_output=True)

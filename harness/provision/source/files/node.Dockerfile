@@ -35,7 +35,8 @@ COPY harness/harness-cni.service /etc/systemd/system/harness-cni.service
 COPY harness/cni.conflist /usr/local/share/harness/cni.conflist
 COPY harness/default-cni.yaml harness/default-storage.yaml /kind/manifests/
 # The pause image is the one that kubeadm names; no fuse-overlayfs here; scores below the daemon's own are refused to a
-# container without CAP_SYS_RESOURCE. The hook and the absent limits are as in kind's own base image.
+# container without CAP_SYS_RESOURCE. The hook and the absent limits are as in kind's own base image. dbus has made an id of
+# the machine, which systemd would give to every node.
 ARG PAUSE
 RUN chmod 755 /usr/local/bin/* /usr/local/sbin/* /kind /kind/bin /kind/bin/* \
  && sed -i -e "s#registry.k8s.io/pause:[^\"]*#${PAUSE}#" \
@@ -46,7 +47,8 @@ RUN chmod 755 /usr/local/bin/* /usr/local/sbin/* /kind /kind/bin /kind/bin/* \
  && ctr oci spec | jq '.hooks.createContainer += [{"path": "/kind/bin/mount-product-files.sh"}] | del(.process.rlimits)' \
       > /etc/containerd/cri-base.json \
  && systemctl enable kubelet.service containerd.service undo-mount-hacks.service harness-cni.service \
- && systemctl mask systemd-binfmt.service
+ && systemctl mask systemd-binfmt.service \
+ && rm -f /etc/machine-id /var/lib/dbus/machine-id
 
 FROM base AS node
 COPY bin/ /usr/bin/
