@@ -165,7 +165,7 @@ _ANEW = {
         "ownerReferences",
     ),
 }
-"""Fields that each cluster gives anew, or that say how far it is."""
+"""Fields that the API server or a controller sets anew in each cluster, and the status."""
 UNLIKE = {
     "IPAddress": "whose address it is is random",
     "Pod": "names, places and times are random",
@@ -198,7 +198,7 @@ def objects(made: Made) -> dict[tuple[str, str, str], Any]:
 
 
 def plain(thing: Any, made: Made) -> Any:
-    """Return an object without what each cluster, or each moment, gives it anew."""
+    """Return an object without the fields of _ANEW, and with names, addresses and keys replaced."""
     if isinstance(thing, dict):
         return {key: plain(value, made) for key, value in thing.items() if key not in _ANEW}
     if isinstance(thing, list):
@@ -305,7 +305,7 @@ def test_processes_are_those_of_a_created_one(three: tuple[Made, Made, Made], no
 
 # -- what is each cluster's own ----------------------------------------------------------------------------
 def test_no_two_nodes_are_the_same_machine(three: tuple[Made, Made, Made]) -> None:
-    """Whoever copies machines forgets this id, and whatever tells nodes by it takes two for one."""
+    """Programs that identify nodes by their machine id would otherwise confuse two nodes."""
     nodes = [n for made in three for n in Kube(made.kubeconfig, f"kind-{made.name}").objects("v1", "Node")]
     told = {node["status"]["nodeInfo"]["machineID"] for node in nodes}
     assert len(told) == len(nodes) == 6

@@ -55,7 +55,10 @@ _WRONG = (HarnessError, ApiException, HTTPError, OSError, ValueError, KeyError, 
 
 
 def refused(kind: KindNodes, stack: Stack) -> str | None:
-    """Return why such a cluster is created and not copied, or None. "": the user need not be told."""
+    """Return the reason why kind creates such a cluster, or None if it can be started from a template.
+
+    The reason is empty in the usual cases, which are not reported to the user.
+    """
     if kind.settings.fresh:
         return "as asked"
     if stack.way != "source" or stack.mirrors or stack.containerd_patches or kind.settings.node_image:
@@ -73,6 +76,11 @@ def refused(kind: KindNodes, stack: Stack) -> str | None:
     return None
 
 
+def reason(error: Exception) -> str:
+    """Return the last line of an error's message."""
+    return (str(error).strip().splitlines() or ["no reason was given"])[-1]
+
+
 def attempt(
     kind: KindNodes,
     template: Template,
@@ -87,8 +95,7 @@ def attempt(
     try:
         begun = _Copy(kind, template, stack, own, context).started()
     except _WRONG as error:
-        said = (str(error).strip().splitlines() or ["no reason was given"])[-1]
-        context.progress(f"cluster {kind.name}: it could not be copied ({said}); kind creates it")
+        context.progress(f"cluster {kind.name}: it could not be copied ({reason(error)}); kind creates it")
         kind.export_logs(context.writer.path / "kind-copy")
         kind.delete()
         templates.ended(template.image, context, well=False)
@@ -134,9 +141,9 @@ class _Copy:
             with attempt("API server to answer"):
                 self._exported()
                 kube = self._until_served()
-            objects = pool.submit(_in_node, self._head, ("objects.sh",), "")
+            objects = pool.submit(_in_node, self._head, ("objects.sh",))
             alone = () if self._workers else ("alone.sh",)
-            ruled = pool.submit(_in_node, self._head, ("first.sh", *alone, "rules.sh"), "")
+            ruled = pool.submit(_in_node, self._head, ("first.sh", *alone, "rules.sh"))
             with attempt("Deployments"):
                 self._register(kube, nodes, closed=self._workers)
                 joined = [pool.submit(self._join, node, identities) for node in self._workers]
@@ -173,10 +180,10 @@ class _Copy:
             command += [f"--publish=127.0.0.1:{port}:6443/TCP"]
             command += ["--env", "KUBECONFIG=/etc/kubernetes/admin.conf"]
         processes.run([*command, self._template.image], timeout=120)
-        told = processes.run(
+        networks = processes.run(
             ["docker", "inspect", "--format", "{{json .NetworkSettings.Networks}}", node], timeout=30
         ).stdout
-        address: str = json.loads(told)[network]["IPAddress"]
+        address: str = json.loads(networks)[network]["IPAddress"]
         if not address:
             raise HarnessError(f"node {node} has no IPv4 address in Docker's network {network}")
         return address
@@ -205,8 +212,10 @@ class _Copy:
         starts two seconds later. It leaves those that a Node has. Pods are not placed on the `closed` ones:
         CoreDNS goes to the control plane, as where workers come later, and takes nothing of what they have.
         """
-        for node in nodes:
-            network = f"10.244.{[self._head, *self._workers].index(node)}.0/24"
+        for number, node in enumerate([self._head, *self._workers]):
+            if node not in nodes:
+                continue
+            network = f"10.244.{number}.0/24"
             spec: Object = {"podCIDR": network, "podCIDRs": [network]}
             spec["providerID"] = _provider(self._kind.name, node)
             if node in closed:
@@ -292,10 +301,10 @@ def packed(files: dict[str, tuple[int, str]]) -> str:
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-def _in_node(node: str, scripts: Sequence[str], stdin: str, *arguments: str) -> str:
-    """Run scripts in a node, one after the other. Returns what they printed."""
+def _in_node(node: str, scripts: Sequence[str], stdin: str = "") -> str:
+    """Run scripts in a node, one after the other. Return their output."""
     text = "".join((FILES / name).read_text() for name in scripts)
-    command = ["docker", "exec", "-i", node, "bash", "-c", text, scripts[0], *arguments]
+    command = ["docker", "exec", "-i", node, "bash", "-c", text, scripts[0]]
     return processes.run(command, stdin=stdin, timeout=120).stdout
 
 

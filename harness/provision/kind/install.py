@@ -156,7 +156,7 @@ def lacking(kind: KindNodes, images: Images, context: RunContext) -> bool:
 
 
 def _freeze(kind: KindNodes, images: Images, context: RecordedContext) -> None:
-    """Make a template from a cluster that kind just created, for the next one. A failure only says so."""
+    """Make a template from a cluster that kind has just created. A failure is only reported as progress."""
     if copied.refused(kind, images.stack) is not None:
         return
     try:
@@ -165,8 +165,7 @@ def _freeze(kind: KindNodes, images: Images, context: RecordedContext) -> None:
             with context.writer.attempt("template for the next cluster"):
                 template.make(name, kind, images.stack, images.own, context)
     except (HarnessError, OSError, ValueError, KeyError) as error:
-        said = (str(error).strip().splitlines() or ["no reason was given"])[-1]
-        context.progress(f"no template for the next cluster: {said}")
+        context.progress(f"no template for the next cluster: {copied.reason(error)}")
 
 
 def install(

@@ -148,7 +148,7 @@ def gave_up(image: str, context: RunContext) -> bool:
 
 
 def ended(image: str, context: RunContext, *, well: bool) -> None:
-    """Note how an attempt to start a cluster ended. After one that failed the template is made anew."""
+    """Record whether a cluster could be started from a template. After a failure, the template is removed."""
     before = _failures(context)
     after = {**before, image: 0 if well else before.get(image, 0) + 1}
     if not well:
@@ -291,7 +291,7 @@ def _commit(
     files: dict[str, str],
     links: Sequence[str],
 ) -> None:
-    """Make the image in a container that ends by itself, should this process be killed."""
+    """Create the image from a container, which exits after 3 minutes even if this process is killed."""
     name = f"harness-template-{template.image.rpartition(':')[2]}"
     _docker("rm", "--force", name, check=False)
     mounts = ["--volume", f"{volume}:{unpacked.MOUNT}:ro", "--tmpfs", "/freeze:exec", "--network", "none"]
@@ -304,8 +304,8 @@ def _commit(
             _inside(name, f"cat >/kind/template/{path} <<'END'\n{text}END\n")
         configuration = json.loads(_docker("image", "inspect", "--format", "{{json .Config}}", node_image))
         start = {key.upper(): json.dumps(configuration.get(key) or []) for key in ("Entrypoint", "Cmd")}
-        told = {key: value for key, value in asdict(template).items() if key != "image"}
-        label = _encoded(json.dumps(told))
+        fields = {key: value for key, value in asdict(template).items() if key != "image"}
+        label = _encoded(json.dumps(fields))
         changes = [*(f"{key} {value}" for key, value in start.items()), f"LABEL {LABEL}={label}"]
         _docker(
             "commit", *(part for change in changes for part in ("--change", change)), name, template.image
