@@ -95,9 +95,9 @@ class Training:
 @pytest.fixture
 def training(server: Server, mlflow: MlflowServer, tmp_path: Path) -> Iterator[Training]:
     """Ranks that log to both servers."""
-    environment = dict(server.pluto_environment(tmp_path / "home")) | mlflow.environment()
-    environment |= {"PYTHONPATH": str(ROOT / "harness" / "workers"), "MLFLOW_EXPERIMENT_NAME": tmp_path.name}
-    environment |= {"TMPDIR": str(tmp_path)}
+    workers = str(ROOT / "harness" / "workers")
+    environment = dict(server.pluto_environment(tmp_path / "home", PYTHONPATH=workers)) | mlflow.environment()
+    environment |= {"MLFLOW_EXPERIMENT_NAME": tmp_path.name, "TMPDIR": str(tmp_path)}
     del environment["PLUTO_DIR"]
     training = Training(tmp_path, environment, tmp_path.name)
     yield training

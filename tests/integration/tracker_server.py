@@ -16,6 +16,7 @@ import httpx
 
 ROOT = Path(__file__).parents[2]
 CLIENT = Path(__file__).with_name("tracker_client.py")
+STEADY = Path(__file__).with_name("steady")
 KEY = "mlpi_test_key"
 LISTENING = re.compile(r"running on (http://127\.0\.0\.1:\d+)")
 
@@ -74,7 +75,10 @@ class Server:
         )
 
     def pluto_environment(self, home: Path, **more: str) -> Mapping[str, str]:
-        """Nothing but what a pod would have: no variable of this machine, no address but the server's."""
+        """Nothing but what a pod would have: no variable of this machine, no address but the server's.
+
+        The network interfaces of this machine may come and go: see steady/sitecustomize.py.
+        """
         urls = {f"PLUTO_URL_{part}": self.url for part in ("APP", "API", "INGEST", "PY")}
         home.mkdir(parents=True, exist_ok=True)
         return {
@@ -87,6 +91,7 @@ class Server:
             "NO_PROXY": "127.0.0.1",
             **urls,
             **more,
+            "PYTHONPATH": os.pathsep.join(filter(None, [more.get("PYTHONPATH"), str(STEADY)])),
         }
 
     def pluto(
