@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import yaml
@@ -40,6 +41,7 @@ from harness.provision.kind.early import Begun
 from harness.provision.kind.nodes import KindNodes
 from harness.provision.kind.template import FILES, Template
 
+CERTIFICATES = "harness.provision.controllers.certificates"
 NETWORK = "KIND_EXPERIMENTAL_DOCKER_NETWORK"
 PROVIDER = "KIND_EXPERIMENTAL_PROVIDER"
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY")
@@ -131,22 +133,23 @@ class _Copy:
         """Start it, and return when every node is Ready and the controllers have been applied."""
         attempt, nodes = self._context.writer.attempt, [self._head, *self._workers]
         begun = Begun(images=True, prepared=True, copied=True)
-        with ThreadPoolExecutor(len(nodes) + 1) as pool:
+        with ThreadPoolExecutor(len(nodes) + 2) as pool:
             with attempt("nodes to start"):
                 images = unpacked.folder(self._context)
                 addresses = dict(
                     zip(nodes, pool.map(lambda node: self._run(node, images), nodes), strict=True)
                 )
                 identities = self._identify(addresses)
+            pool.submit(import_module, CERTIFICATES)  # half a second of a processor that is idle now
             with attempt("API server to answer"):
                 self._exported()
                 kube = self._until_served()
-            objects = pool.submit(_in_node, self._head, ("objects.sh",))
             alone = () if self._workers else ("alone.sh",)
             ruled = pool.submit(_in_node, self._head, ("first.sh", *alone, "rules.sh"))
             with attempt("Deployments"):
                 self._register(kube, nodes, closed=self._workers)
                 joined = [pool.submit(self._join, node, identities) for node in self._workers]
+                kube.apply(self._template.dns)
                 controllers.certify(kube, self._stack.controllers)
                 controllers.deploy(kube, self._stack.controllers, quick)
                 begun.deployed = True
@@ -154,16 +157,14 @@ class _Copy:
                     embedded.begin(kube, self._tracker.tag)
                     begun.tracker = True
                 controllers.entrust(kube, self._stack.controllers, quick)
+            objects = pool.submit(_in_node, self._head, ("objects.sh",))
             with attempt("CoreDNS to have its node"):
-                ruled.result()  # where it starts before there are rules, it finds no API server
-                kube.apply(self._template.dns)
                 with suppress(WaitError):
                     kube.wait("a node for CoreDNS", "v1", "Pod", _placed, seconds=10, namespace="kube-system")
                 self._register(kube, self._workers, closed=())
             with attempt("nodes to be Ready"):
-                for each in joined:
+                for each in (*joined, ruled, objects):
                     each.result()
-                objects.result()
                 self._kind.wait_ready(seconds=READY_SECONDS)
         return begun
 

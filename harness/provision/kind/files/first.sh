@@ -1,5 +1,16 @@
 # Run in the control plane of a copy, by bash, as soon as the API server serves: what pods wait for.
 set -eu
 phase() { kubeadm init phase "$@" --config /kind/kubeadm.conf >&2; }
-phase mark-control-plane
+# Pods reach the API server by its Service. Until kube-proxy has its rules, this one stands in for them.
+service=$(kubectl --kubeconfig /etc/kubernetes/admin.conf get service kubernetes --output 'jsonpath={.spec.clusterIP}')
+address=$(sed -n 's/.*advertiseAddress: //p' /kind/kubeadm.conf | head -n 1)
+rule() { # --append or --delete
+  for chain in PREROUTING OUTPUT; do
+    iptables --wait --table nat "$1" $chain --destination "$service" --protocol tcp --dport 443 \
+      --jump DNAT --to-destination "$address:6443"
+  done
+}
+rule --append
+trap 'rule --delete' EXIT
 phase addon kube-proxy
+phase mark-control-plane

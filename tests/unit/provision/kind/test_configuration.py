@@ -30,16 +30,15 @@ def test_kinds_own_arguments_stay(settings: Settings, tmp_path: Path) -> None:
         if patch["kind"] == "ClusterConfiguration"
     }
     assert set(found) == {"kubeadm.k8s.io/v1beta3", "kubeadm.k8s.io/v1beta4"}
-    for part in ("controllerManager", "scheduler"):
-        old, new = (
-            found[f"kubeadm.k8s.io/{version}"][part]["extraArgs"] for version in ("v1beta3", "v1beta4")
-        )
+    before, now = (found[f"kubeadm.k8s.io/{version}"] for version in ("v1beta3", "v1beta4"))
+    for old, new in (
+        (before["controllerManager"]["extraArgs"], now["controllerManager"]["extraArgs"]),
+        (before["scheduler"]["extraArgs"], now["scheduler"]["extraArgs"]),
+        (before["etcd"]["local"]["extraArgs"], now["etcd"]["local"]["extraArgs"]),
+    ):
         assert old == {each["name"]: each["value"] for each in new}
         assert all(isinstance(value, str) for value in old.values())
-    assert (
-        found["kubeadm.k8s.io/v1beta3"]["controllerManager"]["extraArgs"]["enable-hostpath-provisioner"]
-        == "true"
-    )
+    assert before["controllerManager"]["extraArgs"]["enable-hostpath-provisioner"] == "true"
 
 
 def test_the_kubelet_is_told_once(settings: Settings, tmp_path: Path) -> None:
