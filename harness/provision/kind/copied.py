@@ -163,7 +163,9 @@ class _Copy:
                     kube.wait("a node for CoreDNS", "v1", "Pod", _placed, seconds=10, namespace="kube-system")
                 self._register(kube, self._workers, closed=())
             with attempt("nodes to be Ready"):
-                for each in (*joined, ruled, objects):
+                for node in joined:
+                    node.result()
+                for each in (ruled, objects):
                     each.result()
                 self._kind.wait_ready(seconds=READY_SECONDS)
         return begun
