@@ -32,11 +32,11 @@ images: doctor ## build or fetch every image into the cache, with progress (from
 	$(BIN)/harness images build
 
 test: images browser ## unit, integration, e2e on a real cluster, and a fault of each kind (docs/tests.md)
-	$(BIN)/pytest $(BOTH) -m "not nightly" $(PYTEST_ARGS)
+	$(BIN)/pytest $(BOTH) $(PYTEST_ARGS)
 
 # Its clusters are those that kind creates. Those of `make test` are copies, where there is a template.
 nightly: images browser ## the tests that `make test` leaves out, without the faults; more examples of properties
-	$(BIN)/pytest -m "not e2e and not registry and not faults" tests/unit --hypothesis-profile=nightly
+	$(BIN)/pytest tests/unit --hypothesis-profile=nightly
 	HARNESS_FRESH=true $(BIN)/pytest -m "nightly and not faults" $(PYTEST_ARGS)
 
 # SHARD=2/4 is the second of four parts that take equally long. Its table is a part too.
@@ -52,7 +52,7 @@ soak: images ## 100 healthy launches in a row on one cluster, and whether anythi
 	$(BIN)/harness soak 100 --parallel 2 --keep failed --table docs/soak.md
 
 unit: browser ## the tests that need no Docker
-	$(BIN)/pytest $(BOTH) -m "not e2e and not registry and not faults and not nightly" tests/unit tests/integration $(PYTEST_ARGS)
+	$(BIN)/pytest $(BOTH) tests/unit tests/integration $(PYTEST_ARGS)
 
 lint: $(MADE) workflows ## ruff, mypy, the import contracts and actionlint
 	$(BIN)/ruff check

@@ -66,12 +66,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ClustersApar
     return ClustersApart(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests on clusters first, because they take longest, but LAST at the end.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests on clusters, leave out nightly tests that nobody named, and order the rest.
 
-    Of the others, files with real servers and browsers come first: a long file at the end has one process
-    wait for the other.
+    Tests on clusters come first, because they take longest, but LAST at the end. Of the others, files with
+    real servers and browsers come first: a long file at the end has one process wait for the other.
     """
+    for item in items:
+        if item.path.is_relative_to(CLUSTERS):
+            item.add_marker("cluster")
+    named = "nightly" in config.option.markexpr or any("::" in argument for argument in config.args)
+    if not named:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("nightly")])
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
 
     def order(item: pytest.Item) -> int:
         if item.path.is_relative_to(CLUSTERS):

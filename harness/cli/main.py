@@ -30,7 +30,6 @@ FOLDERS = (
 _WrongUsage: Any = typer.BadParameter.__mro__[2]
 """ClickException, of whichever click typer uses: newer ones bring their own."""
 app = typer.Typer(
-    help="Launch real multinode jobs on a real Kubernetes cluster, and get a verdict that can be believed.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -39,6 +38,24 @@ images_app = typer.Typer(help="The images of the stack.", no_args_is_help=True)
 app.add_typer(images_app, name="images")
 app.add_typer(torchrun_app, name="torchrun")
 app.add_typer(tracker_app, name="tracker")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"harness {version('pluto-e2e-harness')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _of_all_commands(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="print the version and exit"),
+    ] = False,
+) -> None:
+    """Launch real multinode jobs on a real Kubernetes cluster, and get a verdict that can be believed."""
 
 
 @app.command()

@@ -32,11 +32,19 @@ def faults_of(*targets: str) -> dict[str, Fault]:
     }
 
 
+MAIN_JOB = ("client-drop-point", "rank-exception-before-logging")
+"""Faults that `pytest -m e2e` injects: a lost point, and a rank that dies."""
+
+
 def each(faults: dict[str, Fault]) -> pytest.MarkDecorator:
-    """Return the parameters of a test over faults: those that are nightly are marked so."""
-    marks = {True: [pytest.mark.nightly], False: []}
+    """Return the parameters of a test over faults, marked as nightly and as the main job's."""
+
+    def marks(fault: Fault) -> list[pytest.MarkDecorator]:
+        nightly = [pytest.mark.nightly] if fault.nightly else []
+        return nightly + ([pytest.mark.e2e] if fault.name in MAIN_JOB else [])
+
     return pytest.mark.parametrize(
-        "name", [pytest.param(name, marks=marks[fault.nightly]) for name, fault in faults.items()]
+        "name", [pytest.param(name, marks=marks(fault)) for name, fault in faults.items()]
     )
 
 

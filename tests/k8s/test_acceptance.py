@@ -16,7 +16,7 @@ from harness.launch.acceptance import Asked
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 
-pytestmark = [pytest.mark.e2e, pytest.mark.acceptance]
+pytestmark = pytest.mark.acceptance
 FAULTS = faults_of("acceptance")
 HEALTHY = CONTROL.model_copy(update={"job": Job(manifest="accept-ddp")})
 CPU = Asked(device="cpu")

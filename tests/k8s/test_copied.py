@@ -22,7 +22,7 @@ from harness.core.kubernetes import Kube
 from harness.provision.kind.power import FIRST_START
 from harness.provision.kind.template import LABEL, REPOSITORY
 
-pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
+pytestmark = pytest.mark.nightly
 ALIKE = ("HostConfig", "Config")
 _OWN_FIELDS = {"Hostname", "Image", "Labels", "Env", "PortBindings", "Binds", "Volumes"}
 """Fields of an inspected container that hold names; what is in them is compared without them."""

@@ -14,7 +14,7 @@ from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
 from harness.provision.kind import storage
 
-pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
+pytestmark = pytest.mark.nightly
 WRITES = "head -c {} /dev/zero >/tmp/filling\n"
 
 

@@ -14,7 +14,6 @@ import pytest
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 
-pytestmark = pytest.mark.e2e
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-repository"
 
 

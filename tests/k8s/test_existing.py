@@ -21,7 +21,6 @@ from harness.provision.existing import ExistingCluster
 from harness.provision.kind.cluster import KindCluster
 from harness.settings import Settings
 
-pytestmark = pytest.mark.e2e
 ACCOUNT = "looks-only"
 
 

@@ -28,7 +28,7 @@ from harness.provision.controllers import queues
 from harness.report.finalize import Outcome
 from harness.settings import Settings
 
-pytestmark = [pytest.mark.e2e, pytest.mark.gpu]
+pytestmark = pytest.mark.gpu
 GPU = "nvidia.com/gpu"
 ADVERTISED = 2
 

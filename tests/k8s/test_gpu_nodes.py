@@ -21,7 +21,7 @@ from harness.provision.node_marks import LABEL, TAINT, mark, undo
 from harness.report.finalize import Outcome
 from harness.settings import Settings
 
-pytestmark = [pytest.mark.e2e, pytest.mark.acceptance, pytest.mark.nightly]
+pytestmark = [pytest.mark.acceptance, pytest.mark.nightly]
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from harness.provision.images.build import build_controller
 from harness.provision.images.stack import resolve
 from harness.settings import Settings
 
-pytestmark = [pytest.mark.e2e, pytest.mark.guides]
+pytestmark = pytest.mark.guides
 ROOT = Path(__file__).parents[2]
 STATE = """kubectl get pods -o wide; kubectl get events --sort-by=.lastTimestamp
 for pod in $(kubectl get pods -o name); do kubectl logs $pod --all-containers --prefix --tail=40; done"""

@@ -26,7 +26,6 @@ from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 
-pytestmark = pytest.mark.e2e
 KEY = f"mlpi_{secrets.token_hex(12)}"
 
 

@@ -21,7 +21,6 @@ from harness.provision.images.stack import resolve
 from harness.provision.kind.cluster import KindCluster
 from harness.settings import load
 
-pytestmark = pytest.mark.e2e
 JOB = "jobs/multinode.yaml"
 CLUSTER = "pluto-e2e-int"
 OTHERS = b"apiVersion: v1\nkind: Config\ncurrent-context: precious\n"
@@ -153,7 +152,7 @@ def created_at(env: dict[str, str]) -> str:
     return state.created_at
 
 
-@pytest.mark.nightly
+@pytest.mark.e2e
 def test_one_node_is_enough_and_a_kept_cluster_is_reused(kept: dict[str, str]) -> None:
     """Two pods that request a whole CPU each share what the control plane leaves of one machine.
 

@@ -20,7 +20,7 @@ from pytest_kind import KindCluster
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 
-pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
+pytestmark = pytest.mark.nightly
 SUITE = """
 def test_nodes(kind_cluster):
     print("NODES", kind_cluster.kubectl("get", "nodes", "-o", "name"))

@@ -16,7 +16,7 @@ from logged_launch import BIN, LoggedLaunch
 from harness.core import processes
 from harness.settings import Settings
 
-pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 GUIDE = (
     "./tests/k8s/run_multinode_test.sh",

@@ -18,7 +18,7 @@ from harness.provision.controllers import victoria_logs
 from harness.provision.images.victoria_logs import LogImages
 from harness.settings import Settings
 
-pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200)]
 LINE = re.compile(r"\(job_name=\S+ worker_id=(\d+)\)(?:\x1b\[0m)? (.*)")
 """A line of `konduktor logs`: the worker, and the line that its pod printed."""
 KLOG = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [^\]]+\] ")

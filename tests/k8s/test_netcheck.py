@@ -28,7 +28,7 @@ from harness.launch.names import NONCE_LABEL
 from harness.launch.netcheck_job import NetcheckJob, job
 from harness.provision.cluster import Ready
 
-pytestmark = [pytest.mark.e2e, pytest.mark.netcheck]
+pytestmark = pytest.mark.netcheck
 RUN = "exec sh /opt/harness/netcheck/netcheck.sh"
 WAIT_SECONDS = 300.0
 SHORTER = 120.0

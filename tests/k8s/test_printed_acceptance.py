@@ -19,7 +19,7 @@ from harness.launch.workload_file import load
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 
-pytestmark = [pytest.mark.e2e, pytest.mark.acceptance, pytest.mark.nightly]
+pytestmark = [pytest.mark.acceptance, pytest.mark.nightly]
 PRESENT = "nvidia.com/gpu.present"
 Kubectl = Callable[..., str]
 

@@ -16,8 +16,6 @@ from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 
-pytestmark = pytest.mark.e2e
-
 
 @pytest.mark.parametrize(
     ("behaviour", "says", "lost"),

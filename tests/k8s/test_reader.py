@@ -19,7 +19,6 @@ from harness.settings import Settings
 from tests import reader
 from tests.reader import Typed
 
-pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
 TUTORIAL = (ROOT / "docs/tutorial.md").read_text()
 BLOCKS = re.findall(r"^```bash\n(.*?)^```$", TUTORIAL, re.MULTILINE | re.DOTALL)

@@ -46,7 +46,7 @@ from harness.provision.kind.cluster import KindCluster
 from harness.report.finalize import Outcome
 from harness.settings import Settings
 
-pytestmark = [pytest.mark.e2e, pytest.mark.registry, pytest.mark.nightly]
+pytestmark = [pytest.mark.registry, pytest.mark.nightly]
 
 PUSH_SECONDS = 900
 CONTROLLERS = ("jobset", "kueue")

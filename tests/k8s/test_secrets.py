@@ -25,7 +25,6 @@ from harness.provision.cluster import Ready
 from harness.provision.controllers import tracker
 from harness.settings import Settings
 
-pytestmark = pytest.mark.e2e
 OTHERS = b"apiVersion: v1\nkind: Config\ncurrent-context: precious\n"
 
 

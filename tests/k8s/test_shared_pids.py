@@ -22,7 +22,7 @@ from harness.launch.workload_file import load
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 
-pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
+pytestmark = pytest.mark.nightly
 WAIT_SECONDS = 420.0
 KILLED = "sleep 5; kill -9 $BASHPID"
 LISTED = """for each in /proc/[0-9]*; do

@@ -22,7 +22,7 @@ from harness.provision.cluster import Ready
 from harness.report.finalize import Outcome
 from harness.settings import Settings
 
-pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
+pytestmark = pytest.mark.nightly
 KEY = "nvidia.com/gpu"
 TAINT = {"key": KEY, "value": "present", "effect": "NoSchedule"}
 TOLERATION = {"key": KEY, "operator": "Exists", "effect": "NoSchedule"}

@@ -16,7 +16,7 @@ from harness.core.kubernetes import Object
 from harness.provision.cluster import Ready
 from harness.torchrun_controller import names
 
-pytestmark = [pytest.mark.e2e, pytest.mark.controller, pytest.mark.nightly, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.controller, pytest.mark.nightly, pytest.mark.timeout(1800)]
 KILLS = 20
 JOBS = 10
 SEED = int(os.environ.get("HARNESS_CHAOS_SEED", "0")) or random.randrange(1, 2**31)

@@ -21,7 +21,7 @@ from harness.provision.cluster import Ready
 from harness.settings import Settings
 from harness.torchrun_controller import names
 
-pytestmark = [pytest.mark.e2e, pytest.mark.controller]
+pytestmark = pytest.mark.controller
 SECONDS = 180.0
 PROGRAM = """
 import os, sys, time

@@ -19,7 +19,7 @@ from harness.core.kubernetes import Object, condition
 from harness.provision.controllers import queues
 from harness.torchrun_controller import names
 
-pytestmark = [pytest.mark.e2e, pytest.mark.controller]
+pytestmark = pytest.mark.controller
 README = Path("tests/unit/torchrun_controller/readme.yaml")
 MET = ["rank 0 of 2: sum 3", "rank 1 of 2: sum 3"]
 LONG = [{"name": "STEPS", "value": "3000"}]

@@ -31,7 +31,7 @@ from harness.provision.images.stack import resolve
 from harness.settings import Settings
 from harness.torchrun_controller import crd, manifests, names
 
-pytestmark = [pytest.mark.e2e, pytest.mark.controller]
+pytestmark = pytest.mark.controller
 MANIFESTS = Path("manifests/torchrun-controller")
 FIRST = Path("tests/k8s/files/torchrun-crds-first.yaml")
 WHILE = [{"name": "STEPS", "value": "20"}]

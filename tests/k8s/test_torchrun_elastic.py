@@ -17,7 +17,7 @@ from harness.core.kubernetes import Object
 from harness.provision.cluster import Ready
 from harness.torchrun_controller import names
 
-pytestmark = [pytest.mark.e2e, pytest.mark.controller, pytest.mark.nightly, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.controller, pytest.mark.nightly, pytest.mark.timeout(3600)]
 SECONDS = 600.0
 """From the strike until the job trains on, or has ended: pods that come back, and a rendezvous of 3 nodes. A
 node 0 that hangs before its store is there is ended after 300 s, at the third probe that finds that."""

@@ -16,7 +16,7 @@ from harness.core.kubernetes import Object
 from harness.provision.cluster import Ready
 from harness.torchrun_controller import names
 
-pytestmark = [pytest.mark.e2e, pytest.mark.controller, pytest.mark.nightly]
+pytestmark = [pytest.mark.controller, pytest.mark.nightly]
 EXAMPLES = Path(__file__).parents[2] / "examples/torchrun"
 FILES = sorted(path.name for path in EXAMPLES.glob("*.yaml"))
 SECONDS = 240.0

@@ -14,7 +14,7 @@ from harness.provision.cluster import Ready
 from harness.provision.controllers import queues
 from harness.torchrun_controller import names
 
-pytestmark = [pytest.mark.e2e, pytest.mark.controller, pytest.mark.nightly]
+pytestmark = [pytest.mark.controller, pytest.mark.nightly]
 GPU = "nvidia.com/gpu"
 WHOLE = {"gpus": 4, "cpus": "500m", "memory": "1Gi"}
 """A node of the queues. Each node of the cluster has half of its GPUs."""

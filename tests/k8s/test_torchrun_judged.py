@@ -12,7 +12,7 @@ from harness.launch.manifests import of_manifest
 from harness.provision.cluster import Ready
 from harness.torchrun_controller import crd
 
-pytestmark = [pytest.mark.e2e, pytest.mark.controller]
+pytestmark = pytest.mark.controller
 PATH = Path("manifests/torchrun-job.yaml")
 
 

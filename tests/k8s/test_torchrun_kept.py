@@ -20,7 +20,7 @@ from harness.provision.cluster import Ready
 from harness.provision.controllers import queues
 from harness.torchrun_controller import names
 
-pytestmark = [pytest.mark.e2e, pytest.mark.controller, pytest.mark.nightly, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.controller, pytest.mark.nightly, pytest.mark.timeout(1800)]
 SECONDS = 90.0
 """From a pod that goes to another one that runs the same code: image and code are on the cluster."""
 PROGRAM = """

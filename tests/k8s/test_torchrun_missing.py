@@ -16,7 +16,7 @@ from torchrun_team import CODE, Controller, Team
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller import names
 
-pytestmark = [pytest.mark.e2e, pytest.mark.controller, pytest.mark.nightly]
+pytestmark = [pytest.mark.controller, pytest.mark.nightly]
 SAID_SECONDS = 30.0
 """A job names what is missing within this time. A scheduler has 30 s to report on a pod."""
 

@@ -27,7 +27,7 @@ from harness.settings import Settings
 from harness.torchrun_controller import etcd, names
 from tests.s3_server import s3_server
 
-pytestmark = [pytest.mark.e2e, pytest.mark.controller, pytest.mark.nightly, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.controller, pytest.mark.nightly, pytest.mark.timeout(1200)]
 GIT_IMAGE = "harness-tests/git:1"
 ELASTIC = """
 import time

@@ -25,7 +25,7 @@ from harness.torchrun_sync.fleet import Fleet
 from harness.torchrun_sync.pods import CONTROL, STORE, Target, wait
 from harness.torchrun_sync.tree import Walker
 
-pytestmark = [pytest.mark.e2e, pytest.mark.controller, pytest.mark.nightly]
+pytestmark = [pytest.mark.controller, pytest.mark.nightly]
 PODS = 2
 MOUNT = "/app"
 SECONDS = 180.0

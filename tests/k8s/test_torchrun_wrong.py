@@ -22,7 +22,7 @@ from harness.settings import Settings
 from harness.torchrun_controller import names
 from harness.torchrun_controller.cluster import STRICT
 
-pytestmark = [pytest.mark.e2e, pytest.mark.controller, pytest.mark.nightly]
+pytestmark = [pytest.mark.controller, pytest.mark.nightly]
 ANSWERED_SECONDS = 60.0
 PASSING = ("is being made", "is being checked", "are being made", "has not seen its LocalQueue", "waits for")
 """Of messages that another one follows."""

@@ -20,7 +20,6 @@ from harness.report.finalize import Outcome
 from harness.settings import Settings
 from tests.browser import Page
 
-pytestmark = pytest.mark.e2e
 HARNESS = Path(sys.executable).with_name("harness")
 
 

@@ -25,7 +25,7 @@ from harness.provision.cluster import Ready
 from harness.report.finalize import Outcome
 from harness.settings import Settings
 
-pytestmark = [pytest.mark.e2e, pytest.mark.training]
+pytestmark = pytest.mark.training
 FAULTS = faults_of("training")
 HEALTHY = CONTROL.model_copy(update={"train": Train()})
 

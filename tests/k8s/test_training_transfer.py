@@ -26,7 +26,7 @@ from harness.settings import Settings
 from harness.workers.training.object_store import VARIABLES
 from tests.s3_server import S3Server, s3_server
 
-pytestmark = [pytest.mark.e2e, pytest.mark.training, pytest.mark.nightly, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.training, pytest.mark.nightly, pytest.mark.timeout(1200)]
 BUCKET = "runs"
 MODEL = ("--width", "32", "--layers", "1", "--context", "64", "--batch", "64", "--micro-batch", "16")
 SMALL = (*MODEL, "--save-every", "12", "--warmup", "100")

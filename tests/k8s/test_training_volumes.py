@@ -26,7 +26,7 @@ from harness.provision.cluster import Ready
 from harness.report.finalize import Outcome
 from harness.settings import Settings
 
-pytestmark = [pytest.mark.e2e, pytest.mark.training, pytest.mark.nightly]
+pytestmark = [pytest.mark.training, pytest.mark.nightly]
 CLASS, THEIRS = "by-hand", "their-data"
 MODEL = ("--width", "32", "--layers", "1", "--context", "64", "--batch", "64", "--micro-batch", "16")
 

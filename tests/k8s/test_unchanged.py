@@ -12,7 +12,6 @@ from harness.evidence.truth_records import TruthStart
 from harness.fixtures.plugin import Launch
 from harness.launch.konduktor.job_file import JobFile
 
-pytestmark = pytest.mark.e2e
 EXAMPLE = Path(__file__).parents[2] / "examples" / "unchanged"
 DROPPING = """
 import os, runpy
@@ -36,6 +35,7 @@ def job() -> JobFile:
     return JobFile.load(EXAMPLE / "job.yaml")
 
 
+@pytest.mark.e2e
 def test_an_unchanged_worker_passes(launch: Launch, job: JobFile) -> None:
     """Every check passes, and the ground truth of both ranks was recorded around their clients."""
     outcome = launch(job, scripts=EXAMPLE / "worker")

@@ -18,7 +18,6 @@ from harness.provision.images.local import LocalImage, node_name
 from harness.provision.images.stack import resolve
 from harness.settings import Settings
 
-pytestmark = pytest.mark.e2e
 FOLDERS = "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/*/fs"
 
 

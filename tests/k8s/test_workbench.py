@@ -26,7 +26,6 @@ from harness.report.finalize import Outcome
 from harness.settings import Settings
 from tests.terminal import Terminal
 
-pytestmark = pytest.mark.e2e
 Launch = Callable[..., Outcome]
 HARNESS = Path(sys.executable).with_name("harness")
 

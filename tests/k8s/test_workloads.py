@@ -21,7 +21,6 @@ from harness.launch.workload_file import load
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 
-pytestmark = pytest.mark.e2e
 QUEUED = ("statefulset", "indexed-job")
 """Kinds that Kueue manages. It admits no DaemonSet."""
 KINDS = ("statefulset", "indexed-job", "daemonset")
