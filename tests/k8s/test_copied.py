@@ -137,6 +137,18 @@ def test_kind_takes_a_copy_for_one_of_its_own(three: tuple[Made, Made, Made], tm
     assert set(kind("get", "nodes", "--name", copy.name).split()) == set(copy.nodes)
     configuration = yaml.safe_load(kind("get", "kubeconfig", "--name", copy.name))
     assert configuration["current-context"] == f"kind-{copy.name}"
+    archive = subprocess.run(
+        ["tar", "-c", "-C", Path(__file__).parent, Path(__file__).name],
+        capture_output=True,
+        check=True,
+    )
+    tag = f"harness-test-{copy.name}:1"
+    subprocess.run(["docker", "import", "-", tag], input=archive.stdout, check=True)
+    try:
+        kind("load", "docker-image", tag, "--name", copy.name)
+    finally:
+        subprocess.run(["docker", "image", "rm", tag], check=True)
+    assert all(tag in copy.inside(node, "ctr -n k8s.io images ls -q") for node in copy.nodes)
     kind("export", "logs", "--name", copy.name, str(tmp_path))
     assert (tmp_path / copy.nodes[0] / "kubelet.log").stat().st_size > 0
 
