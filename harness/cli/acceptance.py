@@ -12,7 +12,7 @@ from harness.core.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:
     from harness.evidence.reader import Bundle
-    from harness.judge.fleet import Fleet
+    from harness.judge.acceptance.fleet import Fleet
 
 LATEST = Path("runs/latest")
 EXIT = {"PASS": 0, "WARN": 0, "FAIL": 1, "UNKNOWN": 2}
@@ -73,7 +73,7 @@ def mark_nodes(
     is not in the cluster, or the image judged none.
     """
     from harness.core.kubernetes import reached
-    from harness.judge.own_faults import doubtful, image_at_fault
+    from harness.judge.acceptance.own_faults import doubtful, image_at_fault
     from harness.provision import node_marks
     from harness.provision.lifecycle import cluster_of
 
@@ -109,7 +109,7 @@ def mark_nodes(
 
 def fleet_of(bundle: "Bundle") -> "Fleet":
     """Return the fleet of a bundle. Raises UsageError where no acceptance tests were recorded."""
-    from harness.judge.fleet_case import FILE, of_bundle
+    from harness.judge.acceptance.bundle import FILE, of_bundle
 
     found = of_bundle(bundle)
     if found is None:
@@ -120,7 +120,7 @@ def fleet_of(bundle: "Bundle") -> "Fleet":
 def write_limits(found: "Fleet", bundle: "Bundle", file: Path, share: float | None = None) -> None:
     """Write the limits. Raises HarnessError for a fleet that is not known to be good, and writes nothing."""
     from harness.evidence.files import replace_file
-    from harness.judge.calibrate import SHARE, baselines, toml
+    from harness.judge.acceptance.calibrate import SHARE, baselines, toml
 
     if found.verdict in ("FAIL", "UNKNOWN"):
         raise HarnessError(

@@ -16,8 +16,8 @@ from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object, condition
 from harness.evidence.reader import Bundle
-from harness.judge import services
 from harness.judge.case import Case
+from harness.judge.cluster import services
 from harness.workers.netcheck import Diagnosis
 from harness.workers.netcheck.finding import FAILED, Finding, failed, in_order, ok, unknown
 

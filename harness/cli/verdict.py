@@ -27,7 +27,7 @@ def show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
     else:
         if bundle.is_relative_to(Path.cwd()):
             bundle = bundle.relative_to(Path.cwd())
-        from harness.judge.fleet_case import of_bundle
+        from harness.judge.acceptance.bundle import of_bundle
         from harness.report import terminal
         from harness.report.attempts import attempts
         from harness.report.netcheck import matrix

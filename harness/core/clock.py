@@ -42,6 +42,11 @@ def seconds(text: object) -> float | None:
     return moment.timestamp() if moment.tzinfo else None
 
 
+def timestamp(at: float) -> str:
+    """Return seconds since the epoch as the bundle writes a time, to the second: 2026-01-02T03:04:05Z."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def now() -> str:
     """The time as the bundle writes it: RFC 3339, UTC, microseconds."""
     return CLOCK.now()

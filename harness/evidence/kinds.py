@@ -68,7 +68,7 @@ SURROUNDINGS = (
     _surrounding("jobset-pod", "v1", "Pod", "jobset-system"),
     _surrounding("kueue-pod", "v1", "Pod", "kueue-system"),
 )
-"""What others may change under a launch (harness/judge/changes.py)."""
+"""What others may change under a launch (harness/judge/disturbance/changes.py)."""
 ALWAYS = (
     WatchedKind("pod", "v1", "Pod"),
     WatchedKind("node", "v1", "Node", namespaced=False),

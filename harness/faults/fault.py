@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from harness.core.errors import UsageError
 from harness.core.user_yaml import yaml_document
-from harness.judge.causes import CAUSES
+from harness.judge.catalogue import CAUSES
 
 CASES = Path(__file__).parent / "cases"
 Target = Literal[

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Literal
 
-from harness.core.clock import seconds
+from harness.core.clock import seconds, timestamp
 from harness.evidence.objects import ObjectState
 from harness.judge.finding import LATE
 
@@ -38,12 +37,7 @@ class Change:
 
     @property
     def told(self) -> str:
-        return f"{clock(self.at)} {self.text}"
-
-
-def clock(at: float) -> str:
-    """Return a time as the bundle writes it, to the second."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return f"{timestamp(self.at)} {self.text}"
 
 
 def when(seen: ObjectState) -> float:

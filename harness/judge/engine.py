@@ -9,42 +9,25 @@ from harness.core.causes import CauseId
 from harness.core.checks import CheckId
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Verdict
-from harness.judge import (
-    acceptance,
-    accounts,
+from harness.judge import next_steps, unification, user_checks
+from harness.judge.acceptance import checks as acceptance
+from harness.judge.case import Case, names
+from harness.judge.catalogue import CAUSES, REGISTRY, Entry, Requirement
+from harness.judge.cluster import (
     admission,
-    attachment,
-    code,
-    completion,
     containers,
     controllers,
-    disturbances,
-    exits,
-    job_status,
-    keys,
-    launching,
+    harness_stages,
     netcheck,
-    next_steps,
     nodes,
-    pods,
-    processes,
-    restarts,
-    rewrites,
     starting,
-    strangers,
-    tracker,
-    training,
-    training_data,
-    training_upload,
-    unification,
-    user_checks,
-    worlds,
 )
-from harness.judge.case import Case, names
-from harness.judge.causes import CAUSES
-from harness.judge.facts import Facts
-from harness.judge.finding import Finding, decisive, explanation, found, unknown
-from harness.judge.registry import REGISTRY, Entry, Requirement
+from harness.judge.context import Facts
+from harness.judge.disturbance import check as disturbances
+from harness.judge.finding import Finding, counted, decisive, explanation, found, unknown
+from harness.judge.points import client_rewrites, foreign_writers, keys, run_attachment, tracker_faults
+from harness.judge.ranks import code, completion, exits, job_status, pods, processes, restarts, worlds
+from harness.judge.training import checkpoints, data_order, upload
 
 Judge = Callable[[Facts], Finding | list[Finding]]
 
@@ -62,11 +45,11 @@ def _rank_pods(case: Case) -> Finding:
 
 
 CHECKS: dict[CheckId, Judge] = {
-    "harness": lambda facts: launching.ended(facts.manifest),
-    "stages": lambda facts: launching.stages(facts.manifest),
-    "manifest": lambda facts: launching.manifest(facts.bundle.manifest, facts.findings),
-    "expected": lambda facts: launching.expected(facts.case),
-    "launched": lambda facts: launching.launched(facts.case),
+    "harness": lambda facts: harness_stages.ended(facts.manifest),
+    "stages": lambda facts: harness_stages.stages(facts.manifest),
+    "manifest": lambda facts: harness_stages.manifest(facts.bundle.manifest, facts.findings),
+    "expected": lambda facts: harness_stages.expected(facts.case),
+    "launched": lambda facts: harness_stages.launched(facts.case),
     "queue": _admission,
     "admission": _admission,
     "scheduling": lambda facts: starting.scheduling(facts.case),
@@ -93,26 +76,31 @@ CHECKS: dict[CheckId, Judge] = {
     "keys": lambda facts: keys.check(facts.agreement, facts.failed("world")),
     "restarts": lambda facts: restarts.check(facts.case, facts.truths, facts.restarts),
     "code": lambda facts: code.check(facts.case, facts.truths, [other for _, other in facts.agreement.pairs]),
-    "run-exists": lambda facts: attachment.run_exists(facts.attached),
-    "one-run": lambda facts: attachment.one_run(facts.attached, facts.recorded, facts.truths, facts.compared),
-    "run-not-stale": lambda facts: attachment.run_fresh(facts.attached),
-    "only-our-job": lambda facts: strangers.check(facts.attached),
-    "attached": lambda facts: attachment.every_rank(facts.attached, facts.truths, facts.compared),
+    "run-exists": lambda facts: run_attachment.run_exists(facts.attached),
+    "one-run": lambda facts: run_attachment.one_run(
+        facts.attached,
+        facts.recorded,
+        facts.truths,
+        facts.compared,
+    ),
+    "run-not-stale": lambda facts: run_attachment.run_fresh(facts.attached),
+    "only-our-job": lambda facts: foreign_writers.check(facts.attached),
+    "attached": lambda facts: run_attachment.every_rank(facts.attached, facts.truths, facts.compared),
     "processes": lambda facts: processes.check(facts.attached),
-    "client-kept": lambda facts: rewrites.check(facts.rewritten, facts.label),
+    "client-kept": lambda facts: client_rewrites.check(facts.rewritten, facts.label),
     "no-lost-points": unification.points_kept,
     "values": unification.values,
     "collisions": unification.collisions,
     "no-unexpected-points": unification.foreign,
-    "status": lambda facts: attachment.status(facts.attached, facts.ends),
-    "training-checkpoints": training.checkpoints,
-    "training-best": training.best,
-    "training-curve": training.curve,
-    "training-data": training_data.data,
-    "training-resume": training_data.resume,
-    "training-upload": training_upload.check,
-    "tracker-kept": lambda facts: tracker.kept(facts.case, facts.truths, facts.findings),
-    "evidence": lambda facts: launching.evidence(facts.case),
+    "status": lambda facts: run_attachment.status(facts.attached, facts.ends),
+    "training-checkpoints": checkpoints.checkpoints,
+    "training-best": checkpoints.best,
+    "training-curve": checkpoints.curve,
+    "training-data": data_order.data,
+    "training-resume": data_order.resume,
+    "training-upload": upload.check,
+    "tracker-kept": lambda facts: tracker_faults.kept(facts.case, facts.truths, facts.findings),
+    "evidence": lambda facts: harness_stages.evidence(facts.case),
     "disturbances": lambda facts: disturbances.judged(facts.case, _in_time(facts)),
 }
 """Check → its function. One that is named twice decides two checks at once."""
@@ -147,7 +135,7 @@ def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
     ordered = [*decisive(ours), *decisive(theirs)]
     checks = [finding.check for finding in [*ours, *theirs]]
     if not ordered:
-        text = _praise(facts, ours, accounts.sentence(facts))
+        text = _praise(facts, ours, accounted(facts))
         return Verdict(verdict="PASS", explanation=text, checks=checks)
     first = ordered[0].check
     said = {first.cause, *(UNREAD if first.cause == "cluster.kubelet_unreachable" else ())}
@@ -232,3 +220,23 @@ def _praise(facts: Facts, findings: list[Finding], accounted: str) -> str:
         [] if "run-exists" in said else ["nothing was to be logged with Pluto, and nothing of that is judged"]
     )
     return explanation("", why=[*(said[name] for name in telling if name in said), *untracked, accounted])
+
+
+def accounted(facts: Facts) -> str:
+    """Return "2 processes, 120 keys × steps, 2 exit codes: all accounted for", of the closed accounts.
+
+    Returns "" for a launch whose processes were not recorded.
+    """
+    closed = {finding.name for finding in facts.findings if finding.result == "PASS"}
+    if "exits" not in closed:
+        return ""
+    lives = sum(map(len, facts.case.lives.values()))
+    told = [counted(lives, "process", "processes")]
+    if "keys" in closed:
+        told.append(f"{facts.compared.compared} keys × steps")
+    told.append(counted(lives, "exit code"))
+    text = ", ".join(told) + ": all accounted for"
+    summary = facts.bundle.summary
+    if summary is not None and not summary.processes:
+        text += ", from the pods' side alone, because this tracker names no senders"
+    return text

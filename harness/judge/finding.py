@@ -9,8 +9,7 @@ from functools import cached_property
 from harness.core.causes import CauseId
 from harness.core.checks import CheckId
 from harness.evidence.schema import Check, VerdictWord
-from harness.judge.causes import CAUSES
-from harness.judge.registry import END, REGISTRY
+from harness.judge.catalogue import CAUSES, END, REGISTRY
 
 LIMIT = 4
 """How many details an explanation lists."""

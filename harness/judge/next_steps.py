@@ -7,7 +7,7 @@ import shlex
 from harness.evidence import refusals
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Launch, Manifest
-from harness.judge.causes import CAUSES
+from harness.judge.catalogue import CAUSES
 from harness.judge.user_checks import FAMILY
 from harness.workers.netcheck.finding import CAUSES as NETCHECK
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from harness.judge import delivery, keys, overwritten
 from harness.judge.case import Case, names
-from harness.judge.facts import Facts
+from harness.judge.context import Facts
 from harness.judge.finding import LIMIT, Finding, counted, found, listed, passed, unknown
-from harness.judge.overwritten import How
-from harness.judge.points import compact
-from harness.judge.truth import Truth
+from harness.judge.points import keys, losses, overwritten
+from harness.judge.points.compare import compact
+from harness.judge.points.ground_truth import Truth
+from harness.judge.points.overwritten import How
 
 EXPECT_RANKS = "pluto-e2e-harness/expect-ranks"
 """As in harness/launch/names.py, which the judges do not import."""
@@ -94,7 +94,7 @@ def _silent(facts: Facts, sure: list[Truth]) -> Finding:
         return unknown("ranks-logged", text, ranks=past)
     text = f"{names(ranks)} logged nothing: its own count is 0 rows"
     line = _line_that_allows(facts)
-    why = delivery.not_uploaded(facts.truths, ranks)
+    why = losses.not_uploaded(facts.truths, ranks)
     why += [f"if only {names(_logged(facts))} of this job log, say so: {line}"] if line and not why else []
     refs = [truth.path for truth in sure]
     return found("ranks-logged", "unification.rank_silent", text, why=why, ranks=ranks, evidence=refs)
@@ -120,7 +120,7 @@ def _not_silent(facts: Facts, ranks: list[int]) -> list[int]:
     """Return the ranks whose own pods sent points that no recorded call of `run.log` has."""
     if not (facts.passed("tracker") and facts.attached.shared and facts.compared.foreign):
         return []
-    nodes = delivery.origin(facts.attached, facts.compared.foreign).nodes
+    nodes = losses.origin(facts.attached, facts.compared.foreign).nodes
     return sorted(set(ranks) & set(facts.case.ranks_of(*nodes)))
 
 
@@ -148,7 +148,7 @@ def points_kept(facts: Facts) -> Finding:
         ]
         refs += [f"truth/{rank}.jsonl" for rank, _, _ in blocks[: LIMIT - len(refs)]]
         ranks = {rank for rank, _ in compared.lost} | {rank for rank, _, _ in blocks}
-        why = delivery.explain(facts.case, facts.truths, recorded, compared)
+        why = losses.explain(facts.case, facts.truths, recorded, compared)
         total = sum(map(len, compared.lost.values())) + sum(block.count - have for _, block, have in blocks)
         return found(
             "no-lost-points",
@@ -249,7 +249,7 @@ def foreign(facts: Facts) -> Finding:
     extra = [(block, have) for _, block, have in compared.lost_in_blocks if have > block.count]
     if not compared.foreign and not extra:
         return passed("no-unexpected-points", "every point in the run was logged by a rank")
-    origin = delivery.origin(facts.attached, compared.foreign)
+    origin = losses.origin(facts.attached, compared.foreign)
     by = [f"they were sent by {listed(origin.senders)}"] if origin.senders else []
     ours = bool(origin.nodes) and not origin.unknown and not extra
     told = [f"{metric} {compact(steps)}" for metric, steps in sorted(compared.foreign.items())]
@@ -268,7 +268,7 @@ def foreign(facts: Facts) -> Finding:
     )
 
 
-def _past(facts: Facts, origin: delivery.Origin) -> list[str]:
+def _past(facts: Facts, origin: losses.Origin) -> list[str]:
     """Return a sentence for points that came from the job's own pods and from no recorded call."""
     return [
         f"{counted(count, 'point')} came from the pod of {names(facts.case.ranks_of(node))} past run.log: "

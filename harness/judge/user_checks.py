@@ -17,7 +17,7 @@ from pathlib import Path
 from harness.core.causes import CauseId
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, VerdictWord
-from harness.judge.causes import CAUSES
+from harness.judge.catalogue import CAUSES
 from harness.judge.finding import Finding, listed
 
 Judge = Callable[[Bundle], Iterable[Check]]

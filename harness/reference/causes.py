@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from harness.faults.fault import catalogue
-from harness.judge.causes import CAUSES, FAMILIES
+from harness.judge.catalogue import CAUSES, FAMILIES
 
 
 def markdown() -> str:

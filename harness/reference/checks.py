@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.judge.registry import NEEDS, PHASES, REGISTRY, REQUIREMENTS
+from harness.judge.catalogue import NEEDS, PHASES, REGISTRY, REQUIREMENTS
 from harness.reference.note import WRITTEN
 
 

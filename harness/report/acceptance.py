@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Verdict
-from harness.judge.fleet import Fleet, NodeResult
-from harness.judge.fleet_case import FILE, of_bundle
-from harness.judge.fleet_cells import ORDER, Cell
+from harness.judge.acceptance.bundle import FILE, of_bundle
+from harness.judge.acceptance.cells import ORDER, Cell, NodeResult
+from harness.judge.acceptance.fleet import Fleet
 from harness.report import markdown
 from harness.report.acceptance_pairs import PairPicture, picture
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from harness.judge.fleet import Fleet, Pair
-from harness.judge.fleet_cells import ORDER, natural
+from harness.judge.acceptance.cells import ORDER, natural
+from harness.judge.acceptance.fleet import Fleet, Pair
 
 SIDE, GAP, MARGIN = 12, 2, 4
 """Pixels: of a square, between squares, around all."""

@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
-from harness.judge import restarts
-from harness.judge.case import Case
-from harness.judge.restart import Restart
-from harness.judge.truth import Truth, read
+from harness.judge.case import Case, Restart
+from harness.judge.points.ground_truth import Truth, read
+from harness.judge.ranks import restarts
 
 HEADINGS = ("rank", "attempt", "pod", "start – last row", "rows", "why it began")
 

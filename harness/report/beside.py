@@ -12,7 +12,7 @@ from collections.abc import Callable
 from harness.evidence.files import replace_file
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict
-from harness.judge.fleet_case import FILE
+from harness.judge.acceptance.bundle import FILE
 from harness.report import acceptance, page, suite
 
 FILES: dict[str, Callable[[Bundle, Verdict], str]] = {

@@ -8,8 +8,8 @@ from itertools import islice
 from pydantic import BaseModel, computed_field
 
 from harness.evidence.record import Record, Value
-from harness.judge import series as rows
-from harness.judge.points import same
+from harness.judge.points import series
+from harness.judge.points.compare import same
 from harness.report.amounts import ranges
 from harness.report.facts import WHOLE, Facts, Series
 from harness.report.points import steps
@@ -205,13 +205,13 @@ def _values(a: Facts, b: Facts) -> Iterator[ValueChange]:
 def _same_steps(one: Series, other: Series) -> bool:
     """Return whether both have the same steps, where that can be told without a look at each."""
     mine, theirs = one.values, other.values
-    return isinstance(mine, rows.Series) and isinstance(theirs, rows.Series) and mine.same_steps(theirs)
+    return isinstance(mine, series.Series) and isinstance(theirs, series.Series) and mine.same_steps(theirs)
 
 
 def _same_values(one: Series, other: Series) -> bool:
     """Return whether both have the same rows, where that can be told without a look at each."""
     mine, theirs = one.values, other.values
-    return isinstance(mine, rows.Series) and isinstance(theirs, rows.Series) and mine.same_as(theirs)
+    return isinstance(mine, series.Series) and isinstance(theirs, series.Series) and mine.same_as(theirs)
 
 
 def _blocks(a: Facts, b: Facts) -> int:

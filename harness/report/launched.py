@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Verdict, VerdictWord
-from harness.judge.fleet_case import of_bundle
+from harness.judge.acceptance.bundle import of_bundle
 from harness.report import acceptance, netcheck
 from harness.report.attempts import restarted
 from harness.report.page import REPORT

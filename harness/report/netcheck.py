@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from harness.evidence.netcheck_records import NetcheckCell, NetcheckStep
 from harness.evidence.reader import Bundle
 from harness.judge.case import Case
-from harness.judge.netcheck import best, said, steps
+from harness.judge.cluster.netcheck import best, said, steps
 from harness.report import markdown
 from harness.workers.netcheck.bandwidth import megabytes
 from harness.workers.netcheck.show import MOST, word

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from harness.evidence.reader import Bundle
 from harness.evidence.tracker_records import Point
-from harness.judge import rows as rows_
-from harness.judge import series
+from harness.judge.points import series
+from harness.judge.points.series import Rows, extend, put
 from harness.report.attempts import truths
 
 MAX_DRAWN = 400
@@ -53,13 +53,13 @@ def metrics(bundle: Bundle, run_id: str | None) -> dict[str, Metric]:
     points come first.
     """
     shared = {run.run_id for _, run in bundle.runs() if run_id is not None and run.external_id == run_id}
-    recorded: rows_.Rows = {}
+    recorded: Rows = {}
     for _, part in bundle.point_parts():
         if isinstance(part, Point):
             if part.run_id in shared:
-                rows_.put(recorded, part.metric, part.step, part.value, part.time_ms)
+                put(recorded, part.metric, part.step, part.value, part.time_ms)
         elif part[0].run_id in shared:
-            rows_.extend(recorded, part[1].series())
+            extend(recorded, part[1].series())
     found = {
         name: Metric(name, recorded=rows.without_times())
         for name, rows in recorded.items()

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.evidence.schema import Stage, Verdict
-from harness.judge.fleet import Fleet
+from harness.judge.acceptance.fleet import Fleet
 from harness.report import acceptance
 from harness.report.amounts import ranges
 from harness.report.attempts import HEADINGS, RankAttempt

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from harness.evidence.reader import Bundle
 from harness.evidence.training_records import TrainedCheckpoint
-from harness.judge.training import VAL_LOSS
+from harness.judge.training.checkpoints import VAL_LOSS
 from harness.report.attempts import truths
 from harness.report.points import Metric, Series, thinned
 

@@ -21,8 +21,8 @@ from harness.core.kubernetes import Kube, Object
 from harness.evidence.objects import COMPLETION_INDEX
 from harness.evidence.reader import Bundle
 from harness.fixtures.plugin import Launch
-from harness.judge.facts import Facts
-from harness.judge.netcheck import best, said
+from harness.judge.cluster.netcheck import best, said
+from harness.judge.context import Facts
 from harness.launch.manifests import of_manifest
 from harness.launch.names import NONCE_LABEL
 from harness.launch.netcheck_job import NetcheckJob, job

@@ -15,8 +15,8 @@ from harness.evidence.acceptance_records import (
     PairRow,
     Verdict,
 )
-from harness.judge.fleet_cells import worst
-from harness.judge.fleet_pods import Member
+from harness.judge.acceptance.cells import worst
+from harness.judge.acceptance.pods import Member
 
 FIGURES = {
     "compute.gemm.bf16": (780.0, 595.5, "TFLOP/s"),

@@ -11,7 +11,7 @@ import pytest
 from harness.cli.execs import Exec, free_port, together
 from harness.cli.inside import Seen, runs, state
 from harness.core.errors import UsageError
-from harness.judge.services import ServiceProblem
+from harness.judge.cluster.services import ServiceProblem
 from harness.workers.netcheck import Diagnosis
 from harness.workers.netcheck.finding import Finding, failed, ok, unknown
 

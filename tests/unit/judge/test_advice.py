@@ -8,7 +8,8 @@ from bundles import UID, Job, at, cond, stuck, timed_out
 from process_events import PodEvents, recorded
 
 from harness.evidence.truth_records import TruthSettings, TruthStart
-from harness.judge import judge, log_clues
+from harness.judge import judge
+from harness.judge.logs import clues
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def test_whether_it_called_init_is_asked_only_of_a_rank_that_came_so_far(judged,
 )
 def test_a_piece_of_a_stack_is_not_a_message(lines):
     """Contract: the last message is quoted, not the line of a stack that follows it."""
-    assert log_clues.last_line(list(enumerate(lines, 1)))[0] == "loading"
+    assert clues.last_line(list(enumerate(lines, 1)))[0] == "loading"
 
 
 def test_the_last_line_of_a_stalled_rank_is_a_message(judged):

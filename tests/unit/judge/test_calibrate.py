@@ -12,8 +12,8 @@ from fleets import Node, changed, expected, healthy, records
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.judge.calibrate import SHARE, Calibration, baselines, stable, toml
-from harness.judge.fleet import Fleet, fleet
+from harness.judge.acceptance.calibrate import SHARE, Calibration, baselines, stable, toml
+from harness.judge.acceptance.fleet import Fleet, fleet
 from harness.workers.acceptance.limits import Limits, judged
 
 SHIPPED = {"bundle": "20261123T030000Z-n0nce7f3a", "date": "2026-11-23"}

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from harness.core.causes import CauseId
-from harness.judge.causes import CAUSES, FAMILIES
+from harness.judge.catalogue import CAUSES, FAMILIES
 from harness.reference.causes import markdown
 from harness.workers.acceptance.causes import ADVICE
 

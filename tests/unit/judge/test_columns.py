@@ -16,7 +16,7 @@ from harness.evidence.record import Record
 from harness.faults.record import extract
 from harness.judge import judge
 from harness.judge.case import Case
-from harness.judge.truth import read
+from harness.judge.points.ground_truth import read
 from harness.report.diff import compare
 from harness.report.facts import facts
 

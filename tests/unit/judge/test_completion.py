@@ -10,7 +10,7 @@ from harness.core.clock import seconds
 from harness.evidence.schema import DiskUse, Manifest, Stage, Verdict
 from harness.evidence.truth_records import TruthRow
 from harness.judge import judge
-from harness.judge.causes import CAUSES
+from harness.judge.catalogue import CAUSES
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 from process_events import PodEvents, recorded, together
 
 from harness.evidence.truth_records import TruthStart
-from harness.judge import hiding
+from harness.judge.ranks import hiding
 from harness.launch import inits
 
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.evidence.acceptance_records import AcceptanceRecord, PairRow
-from harness.judge.fleet import ANSWERED, GPUS, REPORT, Fleet, NodeResult, fleet
-from harness.judge.fleet_cells import ORDER, Cell
-from harness.judge.fleet_compare import VERSIONS
-from harness.judge.fleet_group import TOGETHER
-from harness.judge.fleet_pods import Member
+from harness.judge.acceptance.cells import ORDER, Cell, NodeResult
+from harness.judge.acceptance.compare import VERSIONS
+from harness.judge.acceptance.fleet import ANSWERED, GPUS, REPORT, Fleet, fleet
+from harness.judge.acceptance.groups import TOGETHER
+from harness.judge.acceptance.pods import Member
 
 
 def node(found: Fleet, name: str) -> NodeResult:

@@ -13,7 +13,7 @@ from harness.core.causes import CauseId
 from harness.evidence.objects import COMPLETION_INDEX
 from harness.evidence.schema import Check, RendezvousSnapshot, Retry, Verdict
 from harness.judge import judge
-from harness.judge.causes import CAUSES
+from harness.judge.catalogue import CAUSES
 from harness.workers.netcheck.finding import CAUSES as SAID
 from harness.workers.netcheck.finding import failed
 

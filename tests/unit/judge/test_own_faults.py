@@ -8,8 +8,8 @@ import pytest
 from fleets import Node, changed, collective, expected, healthy, records, together
 
 from harness.evidence.acceptance_records import AcceptanceCheck, AcceptanceRecord
-from harness.judge.fleet import fleet
-from harness.judge.own_faults import COMPARED, OWN, doubtful, image_at_fault, shared_cause
+from harness.judge.acceptance.fleet import fleet
+from harness.judge.acceptance.own_faults import COMPARED, OWN, doubtful, image_at_fault, shared_cause
 from harness.workers.acceptance.causes import ADVICE
 
 

@@ -14,9 +14,10 @@ from bundles import at, cond
 from harness.core.deadlines import Budget
 from harness.evidence.reader import Bundle
 from harness.evidence.schema import Check, Stage, Verdict
-from harness.judge import elastic, judge
+from harness.judge import judge
 from harness.judge.change import Change
-from harness.judge.facts import Facts
+from harness.judge.context import Facts
+from harness.judge.points import elastic
 
 NAME = "trainer"
 GATE = [{"name": "kueue.x-k8s.io/admission"}]

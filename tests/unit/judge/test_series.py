@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.evidence.columns import of_rows
-from harness.judge.row_bytes import row_bytes
-from harness.judge.series import Series
+from harness.judge.points.series import Series, bytes_of_rows
 from harness.workers import truth_frames
 
 STEPS = st.one_of(st.integers(-5, 5), st.integers(-(2**63), 2**63 - 1))
@@ -91,4 +90,4 @@ def test_rows_in_columns_have_the_bytes_of_rows(rows: list[tuple[str, int, float
     """Contract: the digest of a rank fits its rows in columns exactly where it fits its rows."""
     columns = of_rows([(metric, step, value, 0) for metric, step, value in rows])
     assert columns is not None
-    assert row_bytes(columns) == b"".join(truth_frames.row_bytes(*one) for one in rows)
+    assert bytes_of_rows(columns) == b"".join(truth_frames.row_bytes(*one) for one in rows)

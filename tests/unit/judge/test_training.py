@@ -16,7 +16,7 @@ from harness.evidence.schema import Check
 from harness.evidence.training_records import AUDIT, RESUMED_FROM, UPLOAD
 from harness.evidence.truth_records import TruthRow, TruthStart
 from harness.judge import judge
-from harness.judge.training_data import taken
+from harness.judge.training.data_order import taken
 from harness.workers.training import order
 
 SEED, BATCH, SEQUENCES, EPOCHS, RANKS = 7, 4, 10, 2, 2

@@ -21,12 +21,12 @@ from harness.evidence.truth_records import (
     TruthRow,
     TruthStart,
 )
-from harness.judge import judge, overwritten
-from harness.judge.attempt import Attempt
-from harness.judge.points import compact
-from harness.judge.restart import Restart
-from harness.judge.series import Series
-from harness.judge.truth import Life, Truth
+from harness.judge import judge
+from harness.judge.case import Restart
+from harness.judge.points import overwritten
+from harness.judge.points.compare import compact
+from harness.judge.points.ground_truth import Attempt, Life, Truth
+from harness.judge.points.series import Series
 from harness.workers.ground_truth import Recorder
 from harness.workers.truth_frames import digest
 

@@ -17,7 +17,7 @@ from sample_jobs import JOBS, slow, written
 from harness.context import RecordedContext
 from harness.evidence import BundleWriter, Redactor
 from harness.judge import judge, users
-from harness.judge.causes import CAUSES
+from harness.judge.catalogue import CAUSES
 from harness.judge.users import Bundle, Check, failed, passed, unknown
 from harness.report.finalize import finish
 from harness.settings import Settings

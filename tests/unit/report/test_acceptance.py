@@ -15,7 +15,7 @@ from rich.console import Console
 
 from harness.evidence.reader import Bundle
 from harness.judge import judge
-from harness.judge.fleet_case import of_bundle
+from harness.judge.acceptance.bundle import of_bundle
 from harness.report import beside, terminal
 from harness.report.acceptance import of_fleet
 from harness.report.launched import from_properties, launched, properties

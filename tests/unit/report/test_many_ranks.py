@@ -8,7 +8,7 @@ import bundles
 import pytest
 
 from harness.judge import judge
-from harness.judge.series import Series
+from harness.judge.points.series import Series
 from harness.report import matrix, page
 from harness.report.points import MAX_CURVES, Cell, Metric, plot
 

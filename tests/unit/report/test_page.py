@@ -12,7 +12,7 @@ import pytest
 
 from harness.evidence import Bundle
 from harness.judge import judge
-from harness.judge.series import Series
+from harness.judge.points.series import Series
 from harness.report.page import render, write
 from harness.report.points import Metric, metrics, plot, steps
 from harness.report.timeline import lanes

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.evidence import extract
 from harness.evidence.truth_records import TruthEnd, TruthGap
-from harness.judge.series import Series
+from harness.judge.points.series import Series
 from harness.workers import ground_truth
 from harness.workers import truth_frames as frames
 from harness.workers.ground_truth import Recorder

@@ -1,0 +1,184 @@
+"""Judge the acceptance of a whole cluster: each check of each GPU of each node, beside the other nodes. Pure.
+
+A node passes where its whole report is there and every check in it passed. What is missing is UNKNOWN: a node
+that did not answer, a check that the others have, a report that was cut off. Of what pods print, each check
+twice, no single record can be removed so that any verdict becomes better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from harness.evidence.acceptance_records import AcceptanceRecord, AcceptanceReport, Verdict
+from harness.judge.acceptance import compare
+from harness.judge.acceptance import groups as fleet_group
+from harness.judge.acceptance.cells import ORDER, Cell, Figure, GpuResult, Kind, NodeResult, natural, worst
+from harness.judge.acceptance.pods import Member, PodSaid, by_pod, of_group, placed
+
+ANSWERED = "fleet.nodes"
+REPORT = "fleet.report"
+GPUS = "fleet.gpus"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What two nodes gave with each other alone."""
+
+    a: str
+    b: str
+    busbw: float | None
+    verdict: Verdict
+    text: str
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The verdict of a cluster. `nodes`: those that did not answer first, then the worst first.
+
+    `checks` are about all nodes together: who answered, whose versions differ, the collectives.
+    """
+
+    verdict: Verdict
+    nodes: tuple[NodeResult, ...]
+    checks: tuple[Cell, ...]
+    pairs: tuple[Pair, ...]
+    figures: tuple[Figure, ...]
+    """The fleet's median of each figure."""
+
+    @property
+    def text(self) -> str:
+        """Return it as one sentence."""
+        count = {verdict: sum(node.verdict == verdict for node in self.nodes) for verdict in ORDER}
+        told = ", ".join(f"{many} {verdict}" for verdict, many in count.items() if many)
+        number = len(self.nodes)
+        return f"{number} node{'' if number == 1 else 's'}: {told}" if number else "no node"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return asdict(self)
+
+
+def fleet(
+    records: Iterable[AcceptanceRecord | tuple[int, AcceptanceRecord]], expected: Iterable[Member | str]
+) -> Fleet:
+    """Judge what pods said. `expected`: the nodes that should answer. Records may have their line numbers."""
+    members = [Member(one) if isinstance(one, str) else one for one in expected]
+    pods = by_pod(one if isinstance(one, tuple) else (0, one) for one in records)
+    nodes, homeless = placed(pods, members)
+    world = {rank: member.node for member in members for rank in member.ranks}
+    if len(set(world.values())) < 2:
+        world = {}  # what the ranks of one node do together is that node's own affair
+    restarts = {member.node: member.restarts for member in members}
+    groups = fleet_group.groups(nodes, restarts, world)
+    names = dict.fromkeys([*(member.node for member in members), *nodes, *fleet_group.covered(groups)])
+    owing = any(said.of_itself for said in [*nodes.values(), *homeless])
+    results = []
+    for name in names:
+        shared = fleet_group.cells(groups, name)
+        results.append(_node(name, nodes.get(name), restarts.get(name, 0), shared, bool(world), owing))
+    results += [_node(f"pod {one.pod}", one, 0, [], bool(world), owing) for one in homeless]
+    results, figures = compare.beside(results)
+    versions = compare.versions(results) if owing else None
+    missing = [node.node for node in results if not node.answered]
+    checks = [_answered(results, missing), *([versions] if versions else []), *fleet_group.own(groups, world)]
+    return Fleet(
+        verdict=worst([*(node.verdict for node in results), *(cell.verdict for cell in checks)]),
+        nodes=tuple(sorted(results, key=lambda n: (n.answered, ORDER.index(n.verdict), natural(n.node)))),
+        checks=tuple(sorted(checks, key=Cell.rank)),
+        pairs=tuple(_pairs(groups)),
+        figures=tuple(figures),
+    )
+
+
+def _node(
+    name: str, said: PodSaid | None, restarts: int, shared: Sequence[Cell], together: bool, owing: bool
+) -> NodeResult:
+    """Return what a node said of itself, and what tests of several nodes said, before any comparison.
+
+    `together`: all ranks make one world. `owing`: some node tested itself, so this one should have, too.
+    """
+    cells, report, gpus = list(shared), None, list[GpuResult]()
+    if said is not None:
+        own = [(one, checks) for one, checks in said.last() if not of_group(one)]
+        cells += [Cell.of(check) for _, checks in own for check in checks]
+        cells += [Cell.of(check) for check in said.loose if not (together and check.tag == "DDP")]
+        report = next((one for one, _ in reversed(own) if one.kind == "node"), own[-1][0] if own else None)
+        if (lack := said.lacks(restarts)) is not None:
+            cells.append(Cell(REPORT, "UNKNOWN", lack))
+    if report is not None:
+        cells += _verdict_of(report)
+        cells += _no_gpu(report, cells)
+        cells += _untested(report, cells)
+        gpus = _gpus(report, cells)
+    answered = said is not None and said.of_itself if owing else said is not None or bool(shared)
+    if not answered:
+        text = "nothing of its own tests came" if said or shared else "the node did not answer"
+        cells.append(Cell(REPORT, "UNKNOWN", text))
+    elif not cells:
+        cells.append(Cell(REPORT, "UNKNOWN", "no check was made"))
+    return NodeResult(
+        node=name,
+        pod=said.pod if said else "",
+        verdict=worst(cell.verdict for cell in cells),
+        answered=answered,
+        kind=Kind.of(report) if report else None,
+        gpus=tuple(gpus),
+        cells=tuple(sorted(cells, key=Cell.rank)),
+        versions=report.versions if report else {},
+        line=said.line if said else 0,
+    )
+
+
+def _verdict_of(report: AcceptanceReport) -> list[Cell]:
+    """Return a cell where a report says something worse than its checks, or has none."""
+    made = worst(check.verdict for check in report.checks)
+    if ORDER.index(report.verdict) < ORDER.index(made):
+        return [Cell(REPORT, report.verdict, f"the report says {report.verdict}, and its checks say {made}")]
+    return [] if report.checks else [Cell(REPORT, "UNKNOWN", "the report has no check")]
+
+
+def _no_gpu(report: AcceptanceReport, cells: Sequence[Cell]) -> list[Cell]:
+    """Return a cell for a node none of whose GPUs was tested, where no check says so itself."""
+    if (report.device == "cuda" and report.gpus) or any(
+        cell.verdict != "PASS" and (cell.cause or "").startswith("gpu.") for cell in cells
+    ):
+        return []
+    text = f"no GPU was tested: the tests ran on {report.device}, and named {len(report.gpus)} GPUs"
+    return [Cell(GPUS, "UNKNOWN", text, cause="gpu.not_tested")]
+
+
+def _untested(report: AcceptanceReport, cells: Sequence[Cell]) -> list[Cell]:
+    """Return a cell for each GPU that the node has and no check is about."""
+    tested = {cell.gpu for cell in cells}
+    return [
+        Cell(GPUS, "UNKNOWN", f"no check is about {gpu.uuid}", gpu=gpu.index)
+        for gpu in report.gpus
+        if gpu.index not in tested
+    ]
+
+
+def _gpus(report: AcceptanceReport, cells: Sequence[Cell]) -> list[GpuResult]:
+    known = {gpu.index: (gpu.uuid, gpu.name) for gpu in report.gpus}
+    seen = {cell.gpu for cell in cells if cell.gpu is not None}
+    return [
+        GpuResult(index, *known.get(index, ("", "")), worst(c.verdict for c in cells if c.gpu == index))
+        for index in sorted(known.keys() | seen)
+    ]
+
+
+def _answered(results: Sequence[NodeResult], missing: Sequence[str]) -> Cell:
+    count = len(results)
+    if not count:
+        return Cell(ANSWERED, "UNKNOWN", "no node was expected, and none answered")
+    if missing:
+        named = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+        return Cell(ANSWERED, "UNKNOWN", f"{len(missing)} of {count} nodes did not answer: {named}")
+    return Cell(ANSWERED, "PASS", f"all {count} nodes answered")
+
+
+def _pairs(groups: Sequence[fleet_group.Group]) -> Iterable[Pair]:
+    for group in groups:
+        for row in group.pairs:
+            yield Pair(group.node(row.a), group.node(row.b), row.busbw, row.verdict, row.text)

@@ -1,0 +1,112 @@
+"""Say what tests of several nodes together prove of each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from harness.evidence.acceptance_records import AcceptanceCheck, PairRow
+from harness.judge.acceptance.cells import Cell
+from harness.judge.acceptance.pods import PodSaid, of_group
+
+TOGETHER = "fleet.together"
+
+
+@dataclass(frozen=True)
+class Group:
+    """What one pod reported of all. `hosts`: rank → node. `lack`: why the report is not whole, or None."""
+
+    pod: str
+    hosts: Mapping[int, str]
+    checks: tuple[AcceptanceCheck, ...]
+    pairs: tuple[PairRow, ...] = ()
+    lack: str | None = None
+
+    def node(self, number: int) -> str:
+        """Return the name of the node with this node rank: nodes are numbered as their first ranks are."""
+        return self._names[number] if 0 <= number < len(self._names) else f"node {number}"
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(self.hosts[rank] for rank in sorted(self.hosts)))
+
+    def cells(self, node: str) -> list[Cell]:
+        """Return what it proves of one node.
+
+        Where checks name ranks, those about this node's ranks count. Where a check fails because of other
+        nodes, nothing is proved of this one: UNKNOWN.
+        """
+        own = {rank for rank, name in self.hosts.items() if name == node}
+        if not own:
+            return []
+        made: list[Cell] = []
+        for id_ in dict.fromkeys(check.id for check in self.checks):
+            made += self._of(id_, [check for check in self.checks if check.id == id_], own)
+        if self.lack is not None:
+            made.append(Cell(TOGETHER, "UNKNOWN", f"pod {self.pod}: {self.lack}"))
+        return made
+
+    def _of(self, id_: str, checks: Sequence[AcceptanceCheck], own: set[int]) -> list[Cell]:
+        mine = [check for check in checks if own & set(check.ranks)]
+        shared = [check for check in checks if not check.ranks]
+        others = [check for check in checks if check.ranks and not own & set(check.ranks)]
+        cells = [Cell.of(check) for check in mine]
+        # Nobody is accused by the failure of all together. That none is named is no proof for anybody either.
+        # Where one node makes all ranks, it is that node's.
+        alone = len(set(self.hosts.values())) == 1
+        cells += [
+            replace(
+                Cell.of(check), verdict="UNKNOWN" if check.verdict == "FAIL" and not alone else check.verdict
+            )
+            for check in shared
+        ]
+        if cells:
+            return cells
+        blamed = [check for check in others if check.verdict in ("FAIL", "UNKNOWN")]
+        if blamed:
+            names = sorted({self.hosts.get(rank, f"rank {rank}") for one in blamed for rank in one.ranks})
+            text = f"not proved, because of {', '.join(names[:4])}: {blamed[0].text}"
+            return [Cell(id_, "UNKNOWN", text, ranks=tuple(sorted(own)))]
+        return [replace(Cell.of(others[0]), verdict="PASS", cause=None, text=f"others: {others[0].text}")]
+
+
+def groups(
+    nodes: Mapping[str, PodSaid], restarts: Mapping[str, int], world: Mapping[int, str]
+) -> list[Group]:
+    """Return what pods reported of several nodes. `world`: rank → node, where all nodes test together."""
+    found: list[Group] = []
+    for node, said in nodes.items():
+        lack = said.lacks(restarts.get(node, 0))
+        for report, checks in said.last():
+            if of_group(report):
+                found.append(Group(said.pod, report.hosts, tuple(checks), tuple(report.pairs), lack))
+        loose = tuple(check for check in said.loose if check.tag == "DDP")
+        if loose and world:
+            found.append(Group(said.pod, world, loose, lack=lack))
+    return found
+
+
+def covered(found: Iterable[Group]) -> list[str]:
+    """Return the nodes that took part."""
+    return list(dict.fromkeys(name for group in found for name in group.hosts.values()))
+
+
+def cells(found: Iterable[Group], node: str) -> list[Cell]:
+    """Return what all of them prove of one node."""
+    return [cell for group in found for cell in group.cells(node)]
+
+
+def own(found: Sequence[Group], world: Mapping[int, str]) -> list[Cell]:
+    """Return their checks as they were made, about all nodes together.
+
+    Where all nodes should have tested together and none reported it, that is UNKNOWN.
+    """
+    if world and not found:
+        return [Cell(TOGETHER, "UNKNOWN", "no pod reported the tests of all nodes together")]
+    made = [Cell.of(check) for group in found for check in group.checks]
+    return made + [
+        Cell(TOGETHER, "UNKNOWN", f"pod {group.pod}: {group.lack}")
+        for group in found
+        if group.lack is not None
+    ]

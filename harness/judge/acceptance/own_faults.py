@@ -1,0 +1,90 @@
+"""Tell a node's own faults from those of the image, the request, or what all nodes have in common. Pure.
+
+Other people's work is kept off a node only where the tests prove that the node itself is at fault. A cause
+that most nodes share is not: an image without CUDA fails everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.judge.acceptance.cells import NodeResult
+from harness.judge.acceptance.checks import NO_CUDA
+from harness.judge.acceptance.fleet import Fleet
+
+OWN = frozenset(
+    {
+        *("gpu.ecc", "gpu.remapped_rows", "gpu.throttled", "gpu.clocks", "gpu.pcie", "gpu.nvlink"),
+        *("compute.wrong", "compute.slow", "compute.unequal", "memory.slow", "copy.slow"),
+        *("training.not_reproducible", "straggler.rank", "clock.wrong", "node.bad"),
+    }
+)
+"""Causes in a node's hardware, measured on the node, or found by a search among many."""
+COMPARED = frozenset({"gpu.absent", "gpu.fewer", "gpu.driver", "memlock.low", "shm.full"})
+"""Causes of a node, an image or a request: a node's own only where other nodes do not have them."""
+
+
+def doubtful(found: Fleet, *, force: bool = False) -> dict[str, str]:
+    """Return the failed nodes whose fault is not proved to be their own, each with the reason.
+
+    Where more than half of the nodes fail in the same way, these are all failed nodes. `force` takes such a
+    cause for each node's own.
+    """
+    answered = [node for node in found.nodes if node.answered]
+    failed = [node for node in found.nodes if node.verdict == "FAIL"]
+    if not force and (shared := shared_cause(found)) is not None:
+        reason = f"{shared.sentence}; --force taints all the same"
+        return {node.node: _doubt(node, answered) or reason for node in failed}
+    return {node.node: why for node in failed if (why := _doubt(node, answered, force)) is not None}
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A cause that more than half of the nodes have."""
+
+    cause: str
+    count: int
+    answered: int
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.cause} is on {self.count} of {self.answered} nodes: look at what they share"
+
+
+def shared_cause(found: Fleet) -> Shared | None:
+    """Return the cause with which more than half of the nodes fail, at least two, or None."""
+    answered = [node for node in found.nodes if node.answered]
+    causes = dict.fromkeys(cell.cause for node in answered for cell in node.cells if cell.verdict == "FAIL")
+    counts = {cause: sum(_fails(node, cause) for node in answered) for cause in causes if cause}
+    cause, count = max(counts.items(), key=lambda each: each[1], default=("", 0))
+    return Shared(cause, count, len(answered)) if _most(count, answered) else None
+
+
+def image_at_fault(found: Fleet) -> str | None:
+    """Return why the image of the tests can judge no node, or None."""
+    texts = (cell.text for node in found.nodes for cell in node.cells if cell.cause == NO_CUDA)
+    return next(texts, None)
+
+
+def _most(count: int, answered: list[NodeResult]) -> bool:
+    return count > 1 and 2 * count > len(answered)
+
+
+def _doubt(node: NodeResult, answered: list[NodeResult], force: bool = False) -> str | None:
+    causes = dict.fromkeys(cell.cause for cell in node.cells if cell.verdict == "FAIL")
+    reasons = []
+    for cause in causes:
+        having = sum(_fails(other, cause) for other in answered)
+        if cause not in OWN | COMPARED:
+            reasons.append(f"{cause or 'a failure without a cause'} need not be the node's own fault")
+        elif _most(having, answered) and not force:
+            reasons.append(Shared(cause, having, len(answered)).sentence)
+        elif cause in COMPARED and len(answered) < 2:
+            reasons.append(f"{cause} may be the image's: no other node was tested with it")
+        else:
+            return None
+    return "; ".join(reasons) or "no check of this node failed"
+
+
+def _fails(node: NodeResult, cause: str | None) -> bool:
+    return any(cell.verdict == "FAIL" and cell.cause == cause for cell in node.cells)

@@ -1,0 +1,199 @@
+"""Judge whether Kueue admitted the job and let it keep its quota."""
+
+from __future__ import annotations
+
+from harness.core.causes import CauseId
+from harness.core.clock import seconds
+from harness.core.deadlines import MIN_WAIT, Budget
+from harness.evidence import messages
+from harness.evidence.objects import ObjectState, items, mapping
+from harness.judge.case import Case, condition, gated, names
+from harness.judge.cluster import controllers
+from harness.judge.finding import Finding, found, listed, passed, unknown
+
+ENDING_SECONDS = 20.0
+"""Seconds that ranks, their client and torchrun may need to end after the last row, on a busy machine."""
+_MANAGED = "kueue.x-k8s.io/managed"
+"""The label of pods that Kueue admits."""
+
+
+def _is(state: ObjectState, kind: str) -> bool:
+    return condition(state, kind).get("status") == "True"
+
+
+def ever_admitted(case: Case) -> bool:
+    """Return whether any recorded state of the job's Workload shows that it was admitted."""
+    return any(_is(state, "Admitted") for state in case.workload)
+
+
+def evicted(case: Case) -> bool:
+    """Return whether Kueue had taken the job's quota away when the wait ended."""
+    return bool(case.workload) and _is(case.workload[-1], "Evicted")
+
+
+def refused(case: Case) -> bool:
+    """Return whether the job has a Workload that was never admitted."""
+    return bool(case.workload) and not ever_admitted(case)
+
+
+def queue_and_admission(case: Case) -> list[Finding]:
+    """Check `queue` and `admission`."""
+    if not case.queue:
+        if case.jobset is None:
+            missing = found("admission", "run.evidence_missing", "no state of the job was recorded")
+            return [unknown("queue", "the job's queue is not known"), missing]
+        return [passed("queue", "the job names no queue"), passed("admission", "the job needs no admission")]
+    if not case.workload:
+        return [unknown("queue", "no Workload of the job was recorded"), _no_workload(case)]
+    last = case.workload[-1]
+    if ever_admitted(case):
+        return [
+            passed("queue", f"queue {case.queue} took the job", [last.ref]),
+            passed("admission", f"Workload {last.name} was admitted", [last.ref]),
+        ]
+    if case.pods:
+        text = f"pods ran, though Workload {last.name} was not recorded as admitted"
+        missing = found("admission", "run.evidence_missing", text, evidence=[last.ref])
+        return [unknown("queue", "the last states of the Workload are missing"), missing]
+    return _refused(case, last)
+
+
+_TOLERATE = (
+    "add a toleration for the taint to the pod template (a konduktor job's: HARNESS_KONDUKTOR_CONFIG), or to "
+    "spec.tolerations of the ResourceFlavor for all its jobs"
+)
+
+
+def _refused(case: Case, last: ObjectState) -> list[Finding]:
+    """Return both checks for a Workload that was never admitted. The cause is what Kueue says of it."""
+    reserved = condition(last, "QuotaReserved")
+    message, reason = str(reserved.get("message", "")), str(reserved.get("reason", ""))
+    if reserved.get("status") == "True":
+        checks = items(last.object, "status", "admissionChecks")
+        waits = [f"{c.get('name')} is {c.get('state')}" for c in checks if c.get("state") != "Ready"]
+        message = f"quota is reserved, and admission check {', '.join(waits)}"
+        cause: CauseId = "admission.check_pending"
+    else:
+        cause = messages.refusal(message, reason).cause
+    if cause == "admission.not_seen" and not message and controllers.down(case, "kueue"):
+        text = f"Kueue says nothing of Workload {last.name}"
+        return [
+            unknown("queue", "see admission"),
+            controllers.not_followed(case, "admission", "kueue", text, [last.ref]),
+        ]
+    text = f"Kueue did not admit the job (queue {case.queue}): {message or 'it says nothing'}"
+    if cause.startswith("queue."):
+        why = _inactive(case, message) if cause == "queue.inactive" else []
+        result = found("queue", cause, text, why=why, evidence=[last.ref])
+        return [result, unknown("admission", "see queue")]
+    known = passed("queue", f"Kueue knows queue {case.queue}", [last.ref])
+    advice = _TOLERATE if "untolerated taint" in message else ""
+    return [known, found("admission", cause, text, evidence=[last.ref], advice=advice)]
+
+
+def _inactive(case: Case, message: str) -> list[str]:
+    """Return a sentence that says why the queue that Kueue names is inactive, from its status."""
+    for kind in ("clusterqueue", "localqueue"):
+        for queue in case.bundle.last(kind).values():
+            active = condition(queue, "Active")
+            if queue.name in message.split() and active.get("status") == "False":
+                policy = mapping(queue.object, "spec").get("stopPolicy") or "None"
+                stopped = f" (stopPolicy {policy})" if policy != "None" else ""
+                return [f"its status says {active.get('reason')}: {active.get('message')}{stopped}"]
+    return []
+
+
+def _no_workload(case: Case) -> Finding:
+    launched = case.jobset
+    if launched is not None and case.terminal is None and not case.pods:
+        held = any(gated(pod.last) for pods in case.pod_attempts.values() for pod in pods)
+        if held or mapping(launched.object, "spec").get("suspend") is True:
+            text = (
+                f"{case.launch.kind} {launched.name} waits for queue {case.queue}, "
+                "and Kueue made no Workload for it"
+            )
+            return controllers.not_followed(case, "admission", "kueue", text, [launched.ref])
+    if launched is not None and case.pods and not _held_by_kueue(case):
+        what = f"{case.launch.kind} {launched.name} names queue {case.queue}, and Kueue does not manage it"
+        text = f"{what}: there is no Workload of it, and its pods ran without being admitted"
+        return found("admission", "queue.kind_not_managed", text, evidence=[launched.ref])
+    return found("admission", "run.evidence_missing", "no Workload of the job was recorded")
+
+
+def _held_by_kueue(case: Case) -> bool:
+    """Return whether Kueue ever held the job back: it suspends a JobSet and a Job, and gates other pods.
+
+    If it did, it also made a Workload, and the evidence of that is lost.
+    """
+    pods = [state for pods in case.pod_attempts.values() for pod in pods for state in pod.history]
+    suspended = any(mapping(state.object, "spec").get("suspend") is True for state in case.jobsets)
+    return suspended or any(gated(s) or mapping(s.object, "metadata", "labels").get(_MANAGED) for s in pods)
+
+
+def eviction(case: Case) -> Finding:
+    """Check whether Kueue took the job's quota away before the job ended.
+
+    A job that still completed passes.
+    """
+    if not case.queue and case.jobset is not None:
+        return passed("eviction", "the job is in no queue")
+    if not case.workload:
+        return unknown("eviction", "no Workload of the job was recorded")
+    if not ever_admitted(case):
+        return unknown("eviction", "the job was not recorded as admitted")
+    for state in case.workload:
+        inactive = mapping(state.object, "spec").get("active") is False
+        if not _is(state, "Evicted") and not inactive:
+            continue
+        evicted = condition(state, "Evicted") or condition(state, "DeactivationTarget")
+        reason = str(evicted.get("reason") or "Deactivated")
+        if not _is(state, "Evicted") and state is not case.workload[-1]:
+            continue
+        if case.terminal == "Completed":
+            text = f"Kueue evicted the job ({reason}) and admitted it again, and it completed"
+            return passed("eviction", text, [state.ref])
+        cause, message = messages.eviction(reason), str(evicted.get("message", "no message"))
+        limit, advice = "", list[str]()
+        if cause == "admission.max_execution_time":
+            limit, advice = _allowed(case, state)
+            advice = _silent(case, seconds(evicted.get("lastTransitionTime")) or 0.0, advice)
+        return found(
+            "eviction",
+            cause,
+            f"Kueue ended the job ({reason}): {message}{limit}",
+            why=[*_named(case, message), *advice],
+            ranks=case.ranks,
+            evidence=[state.ref],
+            at=seconds(evicted.get("lastTransitionTime")) or seconds(state.received_at),
+        )
+    return passed("eviction", "the job was not evicted", [case.workload[-1].ref])
+
+
+def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
+    """Return the advice, and before it which ranks had logged nothing for long when the job's time was over,
+    the first to fall silent first. Ranks that had logged everything need no longer time.
+    """
+    last = {rank: case.last_logged(rank) for rank in case.ranks}
+    quiet = [rank for rank in last if last[rank] and over - last[rank] >= ENDING_SECONDS]
+    quiet.sort(key=lambda rank: last[rank])
+    if len(quiet) == len(last) and all(map(case.told_all, case.ranks)):
+        told = f"{names(case.ranks)} had logged everything {over - max(last.values()):.0f} s before"
+        return [f"{told}: what did not end is torchrun, or what follows it in the run script"]
+    told = listed([f"{names([rank])} had logged nothing for {over - last[rank]:.0f} s" for rank in quiet])
+    return [told, *advice] if told else advice
+
+
+def _allowed(case: Case, workload: ObjectState) -> tuple[str, list[str]]:
+    """Return how long the job was allowed to run, and advice where the harness set that limit."""
+    limit = mapping(workload.object, "spec").get("maximumExecutionTimeSeconds")
+    wait = case.manifest.deadline_seconds
+    text = f" ({limit} s)" if limit else ""
+    if not limit or wait is None or wait < MIN_WAIT or limit != int(Budget(wait).job):
+        return text, []
+    return text, [f"that is what --wait {wait:g} leaves for the job: if it needs longer, raise --wait"]
+
+
+def _named(case: Case, message: str) -> list[str]:
+    """Return a sentence that names the Workload that Kueue's message gives only by its UID."""
+    names = [seen.name for uid, seen in case.bundle.last("workload").items() if uid in message]
+    return [f"that is Workload {', '.join(names)}"] if names else []

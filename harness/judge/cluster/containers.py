@@ -1,0 +1,299 @@
+"""The containers of a rank's pod that are not the rank's own: init containers, sidecars, helpers.
+
+Kubernetes starts a rank only after its init containers, and counts a pod as ended only when every container
+has ended. So one of them can keep a job from its start or from its end, or fail a job whose ranks all
+succeeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from harness.core.causes import CauseId
+from harness.core.checks import CheckId
+from harness.core.clock import seconds
+from harness.evidence.objects import ObjectState, Pod, items, mapping
+from harness.judge.case import Case, condition, names
+from harness.judge.catalogue import CAUSES, RUNNING, START
+from harness.judge.cluster import deletion
+from harness.judge.end import End
+from harness.judge.finding import Finding, counted, found, passed
+from harness.judge.logs.clues import last_line
+
+CHECK: CheckId = "containers"
+_LISTS = (("initContainers", "initContainerStatuses"), ("containers", "containerStatuses"))
+_WAITS_AGAIN = "CrashLoopBackOff"
+
+
+@dataclass(frozen=True)
+class Other:
+    """One container beside a rank's own, as the last recorded state of its pod that names it shows it."""
+
+    index: int
+    pod: Pod
+    name: str
+    role: Literal["init container", "native sidecar", "container"]
+    image: str
+    seen: ObjectState
+    status: dict[str, Any]
+
+    @property
+    def running(self) -> dict[str, Any] | None:
+        """Return its state while it runs, or None."""
+        state = mapping(self.status, "state").get("running")
+        return state if isinstance(state, dict) else None
+
+    @property
+    def ended(self) -> dict[str, Any]:
+        """Return how it ended, or how its last try did while the kubelet waits to start it again, or {}."""
+        waits = mapping(self.status, "state", "waiting").get("reason") == _WAITS_AGAIN
+        return mapping(self.status, "lastState" if waits else "state", "terminated")
+
+    @property
+    def exit_code(self) -> int:
+        """Return its exit code, 0 while it has none."""
+        code = self.ended.get("exitCode")
+        return code if isinstance(code, int) else 0
+
+    @property
+    def tries(self) -> int:
+        count = self.status.get("restartCount")
+        return count if isinstance(count, int) else 0
+
+    @property
+    def ended_at(self) -> float | None:
+        return seconds(self.ended.get("finishedAt"))
+
+    @property
+    def endless(self) -> bool:
+        """Return whether Kubernetes itself ends it with its pod, so that nobody waits for it."""
+        return self.role == "native sidecar"
+
+
+def of(case: Case, index: int) -> list[Other]:
+    """Return the containers of a node's pod that are not the rank's own, in the order of its spec."""
+    pod = case.pods.get(index)
+    return [] if pod is None else list(_of(case, index, pod))
+
+
+def _of(case: Case, index: int, pod: Pod) -> Iterator[Other]:
+    for specs, statuses in _LISTS:
+        for spec in items(pod.last.object, "spec", specs):
+            name = str(spec.get("name"))
+            if name == case.launch.container:
+                continue
+            role: Literal["init container", "native sidecar", "container"] = "container"
+            if specs == "initContainers":
+                role = "native sidecar" if spec.get("restartPolicy") == "Always" else "init container"
+            seen, status = _last(pod, statuses, name)
+            image = str(spec.get("image") or status.get("image") or "unknown")
+            yield Other(index, pod, name, role, image, seen, status)
+
+
+def _last(pod: Pod, statuses: str, name: str) -> tuple[ObjectState, dict[str, Any]]:
+    """Return a container's last status before its pod was being deleted, which ends every container."""
+    for seen in reversed([seen for seen in pod.history if not deletion.leaving(seen)] or pod.history):
+        for status in items(seen.object, "status", statuses):
+            if status.get("name") == name:
+                return seen, status
+    return pod.last, {}
+
+
+def check(case: Case, ends: dict[int, End]) -> Finding:
+    """Check `containers`: no other container of a pod kept its rank, or the job, from start or end."""
+    others = [other for index in sorted(case.pods) for other in of(case, index)]
+    if not others:
+        return passed(CHECK, "no pod has a container beside its rank's")
+    for judged in (_init_failed, _init_unended, _failed, _unended):
+        if (finding := judged(case, ends, others)) is not None:
+            return finding
+    text = f"{counted(len(others), 'other container')} of the ranks' pods let the ranks start and end"
+    return passed(CHECK, text, list(dict.fromkeys(other.seen.ref for other in others)))
+
+
+def holds_back(case: Case, index: int) -> bool:
+    """Return whether a rank has not started because of an init container of its pod."""
+    return not case.started(index) and any(
+        other.role != "container" and (other.exit_code or other.running is not None)
+        for other in of(case, index)
+    )
+
+
+def before(case: Case, end: End) -> list[str]:
+    """Return a sentence for each helper of a rank's pod that had ended before the rank did."""
+    gone = [
+        other
+        for other in of(case, end.index)
+        if other.role != "init container" and other.ended_at is not None and other.ended_at < end.at
+    ]
+    return [
+        f"{other.role} {other.name} of its pod had ended with exit code {other.exit_code} "
+        f"{end.at - (other.ended_at or end.at):.0f} s before{_said(case, other)}"
+        for other in gone
+    ]
+
+
+def _init_failed(case: Case, _ends: dict[int, End], others: list[Other]) -> Finding | None:
+    """Return the finding for init containers that failed, so that their ranks never started."""
+    bad = [
+        other
+        for other in others
+        if other.role != "container" and other.exit_code and not case.started(other.index)
+    ]
+    if not bad:
+        return None
+    first = bad[0]
+    again = f", {first.tries + 1} times" if first.tries else ""
+    how = f"ended with exit code {first.exit_code}{again}, so the rank never started"
+    return _found(case, "rank.init_container_failed", bad, how, START)
+
+
+def _init_unended(case: Case, _ends: dict[int, End], others: list[Other]) -> Finding | None:
+    """Return the finding for init containers that still ran when the wait was over."""
+    bad = [
+        other
+        for other in others
+        if other.role != "container"
+        and _in_time(case, other.pod)
+        and other.running is not None
+        and not (other.endless and other.status.get("started") is True)
+        and not case.started(other.index)
+    ]
+    if not bad or case.terminal == "Completed":
+        return None
+    removed = deletion.removed(bad[0].pod)
+    until = case.waited_until if removed is None else deletion.asked(removed)
+    since = seconds((bad[0].running or {}).get("startedAt"))
+    ran = f"has run for {until - since:.0f} s" if until and since and until > since else "runs"
+    waits = "is not ready" if bad[0].endless else "has not ended"
+    how = f"{ran} and {waits}, and the rank starts only after it"
+    return _found(case, "rank.init_container_unended", bad, how, START)
+
+
+def _in_time(case: Case, pod: Pod) -> bool:
+    """Return whether a pod was there to the end of the wait, or until the job's time was over."""
+    removed = deletion.removed(pod)
+    if removed is None or deletion.at_the_deadline(case, removed) is not None:
+        return True
+    evicted = any(condition(state, "Evicted").get("status") == "True" for state in case.workload)
+    over = deletion.by_torchrun_controller(case)
+    return evicted or (over is not None and mapping(over.object, "status").get("phase") == "TimedOut")
+
+
+def _failed(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | None:
+    """Return the finding for containers that failed pods whose ranks ended with 0."""
+    bad = [
+        other
+        for other in others
+        if other.role == "container"
+        and other.exit_code
+        and ends[other.index].state == "succeeded"
+        and mapping(other.pod.last.object, "status").get("phase") == "Failed"
+    ]
+    if not bad:
+        return None
+    how = f"ended with exit code {bad[0].exit_code}, so its pod failed, though the rank ended with 0"
+    return _found(case, "rank.helper_failed", bad, how, RUNNING)
+
+
+def _unended(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | None:
+    """Return the finding for containers that still run in pods whose ranks have ended."""
+    if case.launch.held or case.terminal is not None:
+        return None
+    bad = [
+        other
+        for other in others
+        if other.role == "container"
+        and other.running is not None
+        and ends[other.index].state in {"succeeded", "failed"}
+    ]
+    if not bad:
+        return None
+    end = ends[bad[0].index]
+    how = f"still runs, though the rank ended with {end.exit_code}, so the {case.launch.kind} cannot end"
+    return _found(case, "rank.helper_unended", bad, how, RUNNING, at=end.at)
+
+
+def _found(
+    case: Case, cause: CauseId, bad: list[Other], how: str, phase: float, at: float | None = None
+) -> Finding:
+    first = bad[0]
+    alike = [other.index for other in bad[1:] if other.name == first.name]
+    more = [f"the same is true of {names(case.ranks_of(*alike))}"] if alike else []
+    others = {f"{other.role} {other.name}": None for other in bad if other.name != first.name}
+    more += [f"so it is of {', '.join(others)}"] if others else []
+    return found(
+        CHECK,
+        cause,
+        f"{first.role} {first.name} of {case.place(first.index)} {how}{_said(case, first)}",
+        why=[f"its image is {first.image}, and {added_by(case, first)}", *more],
+        ranks=case.ranks_of(*(other.index for other in bad)),
+        evidence=[first.seen.ref, *_log_ref(case, first)],
+        phase=phase,
+        at=first.ended_at if at is None else at,
+        advice=CAUSES[cause].action.replace("POD", first.pod.name).replace("CONTAINER", first.name),
+    )
+
+
+def added_by(case: Case, other: Other) -> str:
+    """Return who put a container into its pod, as far as the templates and their field managers tell."""
+    launched = _templates(case.jobset) if case.jobset is not None else []
+    what = f"{case.launch.kind} {case.launch.object_name}"
+    if case.jobset is None or not launched:
+        return "the template that would tell who added it is not recorded"
+    if _has(launched, other.name):
+        writers = _writers(case.jobset, other.name)
+        return f"it is in the template of {what}" + (f", written by {', '.join(writers)}" if writers else "")
+    owners = {owner.get("uid") for owner in items(other.pod.last.object, "metadata", "ownerReferences")}
+    for uid, seen in case.bundle.last("job").items():
+        if uid in owners and _has(_templates(seen), other.name):
+            return (
+                f"{what} has it not, but Job {seen.name} has: an admission webhook or policy added it there"
+            )
+    return f"the template of {what} has no such container: an admission webhook or policy added it to the pod"
+
+
+def _templates(seen: ObjectState) -> list[dict[str, Any]]:
+    """Return the pod specs in a launched object."""
+    spec = mapping(seen.object, "spec")
+    jobs = [mapping(job, "template", "spec", "template", "spec") for job in items(spec, "replicatedJobs")]
+    return [template for template in [*jobs, mapping(spec, "template", "spec")] if template]
+
+
+def _has(templates: list[dict[str, Any]], name: str) -> bool:
+    return any(
+        container.get("name") == name
+        for template in templates
+        for part, _ in _LISTS
+        for container in items(template, part)
+    )
+
+
+def _writers(seen: ObjectState, name: str) -> list[str]:
+    """Return the field managers that own a container of this name in an object's template."""
+    key = f'k:{{"name":"{name}"}}'
+    entries = items(seen.object, "metadata", "managedFields")
+    return sorted({str(entry.get("manager")) for entry in entries if key in _keys(entry.get("fieldsV1"))})
+
+
+def _keys(fields: Any) -> Iterator[str]:
+    if isinstance(fields, dict):
+        for key, below in fields.items():
+            yield str(key)
+            yield from _keys(below)
+
+
+def _said(case: Case, other: Other) -> str:
+    """Return the end of a sentence: the last line that a container logged, where its log was collected."""
+    line, _ = last_line(case.bundle.tail(case.bundle.log(other.pod.name, other.name)))
+    message = str(other.ended.get("message") or "").strip()
+    text = line or (message.splitlines()[-1] if message else "")
+    return f"; its last log line: {text[:300]}" if text else ""
+
+
+def _log_ref(case: Case, other: Other) -> list[str]:
+    log = case.bundle.log(other.pod.name, other.name)
+    _, number = last_line(case.bundle.tail(log))
+    return [f"{log}:{number}"] if number else []

@@ -1,0 +1,163 @@
+"""Judge whether JobSet and Kueue took the steps that they take at once when they serve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.core.causes import NOT_READY, NOT_RECONCILING, CauseId, Controller
+from harness.core.checks import CheckId
+from harness.core.clock import seconds
+from harness.evidence import refusals
+from harness.evidence.objects import ObjectState, items, mapping
+from harness.evidence.schema import DryRun
+from harness.judge.case import Case, names
+from harness.judge.catalogue import PROVISION
+from harness.judge.finding import Finding, found
+
+_WEBHOOK = "failed calling webhook"
+_TITLES: dict[Controller, str] = {"jobset": "JobSet", "kueue": "Kueue"}
+
+
+def waited(case: Case) -> bool:
+    """Return whether the harness waited to the end and was not stopped.
+
+    Only then is an absent object missing.
+    """
+    whole = case.wait is not None and (case.wait.ok or case.wait.cause == "run.timed_out")
+    return whole and not case.cut_short
+
+
+def down(case: Case, controller: Controller) -> ObjectState | None:
+    """Return a controller's last Deployment if none of its pods was available at the end of the wait."""
+    limit = case.stopped_at or float("inf")
+    states = [s for s in case.bundle.history(f"{controller}-controller") if _at(s) <= limit]
+    if not states:
+        return None
+    last = states[-1]
+    serves = last.type != "DELETED" and mapping(last.object, "status").get("availableReplicas")
+    return None if serves else last
+
+
+@dataclass(frozen=True)
+class SilentWebhook:
+    """The Service of a controller's webhooks without any ready endpoint, and the state that shows it."""
+
+    service: str
+    ref: str
+
+
+def webhook_without_endpoints(case: Case) -> SilentWebhook | None:
+    """Return the first Service of webhooks that had no ready endpoint at the end of the wait, or None."""
+    limit = case.stopped_at or float("inf")
+    last: dict[str, list[ObjectState]] = {}
+    for kind in ("kueue-endpoints", "jobset-endpoints"):
+        newest = {seen.uid: seen for seen in case.bundle.history(kind) if _at(seen) <= limit}
+        for seen in newest.values():
+            service = str(mapping(seen.object, "metadata", "labels").get("kubernetes.io/service-name"))
+            if "webhook" in service:
+                last.setdefault(service, []).append(seen)
+    for service, slices in last.items():
+        if not any(_serves(seen) for seen in slices):
+            return SilentWebhook(service, slices[-1].ref)
+    return None
+
+
+def _serves(slice_: ObjectState) -> bool:
+    """Return whether an EndpointSlice has an endpoint that is ready. Without a word it counts as ready."""
+    ends = [] if slice_.type == "DELETED" else items(slice_.object, "endpoints")
+    return any(end.get("addresses") and mapping(end, "conditions").get("ready") is not False for end in ends)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A request of a controller that the API server refuses, as a dry run showed."""
+
+    cause: CauseId | None
+    """None: the refusal is shown beside the cause of a controller that makes no progress."""
+    text: str
+    ref: str
+
+
+def refused_request(case: Case) -> Refused | None:
+    """Return why the API server refuses what a controller should have created, or None.
+
+    A refusal that only shows a difference between the dry run and the controller's own request is left out.
+    """
+    asked = [(f"dry-runs.jsonl:{line}", run) for line, run in case.bundle.dry_runs()]
+    for awaited in (True, False):
+        runs = [(ref, run) for ref, run in asked if run.awaited is awaited]
+        told = [(ref, run) for ref, run in runs if _tells(run)]
+        if told:
+            ref, run = told[-1]
+            what = f"the awaited {run.kind}" if awaited else f"another {run.kind}"
+            who = f", asked in the name of {run.user}," if run.user else ""
+            text = f"at {run.at[11:19]} a dry run of {what}{who} was refused: {run.message}"
+            later = [other for _, other in runs if other.at > run.at and other.kind == run.kind]
+            if later and later[-1].message is None:
+                text += f"; at {later[-1].at[11:19]} it was accepted"
+            return Refused(_cause(run), text, ref)
+    return None
+
+
+def _tells(run: DryRun) -> bool:
+    message = run.message or ""
+    return _WEBHOOK in message or (run.awaited and refusals.by_rule(message))
+
+
+def _cause(run: DryRun) -> CauseId | None:
+    """Return the cause that a refusal shows. A controller without a right, and a rule that may refuse the
+    harness alone, are told beside the controller's own cause.
+    """
+    message = run.message or ""
+    if _WEBHOOK in message:
+        return "controllers.webhook_not_serving"
+    return "launch.pods_refused" if run.user and refusals.rule_of(message) else None
+
+
+def not_followed(
+    case: Case,
+    check: CheckId,
+    controller: Controller,
+    what: str,
+    evidence: list[str],
+    phase: float = PROVISION,
+) -> Finding:
+    """Return the finding for a step that did not come.
+
+    This controller, or another one on its way, failed to take it.
+    """
+    other: Controller = "kueue" if controller == "jobset" else "jobset"
+    refused = refused_request(case)
+    said, refs = ([refused.text], [refused.ref]) if refused else ([], [])
+    cause: CauseId = NOT_RECONCILING[controller]
+    available = case.bundle.history(f"{controller}-controller")
+    why = [f"the Deployment of {_TITLES[controller]} is Available"] if available else []
+    gone = next(((name, last) for name in (controller, other) if (last := down(case, name))), None)
+    if gone is not None:
+        name, deployment = gone
+        asked = mapping(deployment.object, "spec").get("replicas", "?")
+        none = "was deleted" if deployment.type == "DELETED" else f"has no available pod (replicas: {asked})"
+        why = [f"{_TITLES[name]} is down: Deployment {deployment.name} {none}", *said]
+        cause, refs = NOT_READY[name], [deployment.ref, *refs]
+    elif (silent := webhook_without_endpoints(case)) is not None:
+        why = [f"Service {silent.service} has no endpoint, so the API server cannot call its webhooks", *said]
+        cause, refs = "controllers.webhook_not_serving", [silent.ref, *refs]
+    elif refused is not None:
+        cause, why = refused.cause or cause, said if refused.cause else [*why, *said]
+    return found(check, cause, what, why=why, ranks=case.ranks, evidence=[*refs, *evidence], phase=phase)
+
+
+def no_job(case: Case) -> Finding | None:
+    """Return a finding for a resumed JobSet that has no Job: the JobSet controller does nothing."""
+    jobset = case.jobset
+    if case.launch.kind != "JobSet" or jobset is None or case.pods or case.terminal or not waited(case):
+        return None
+    resumed = mapping(jobset.object, "spec").get("suspend") is not True and jobset.type != "DELETED"
+    if not resumed or case.bundle.history("job") or case.broken("objects/workload.jsonl"):
+        return None
+    text = f"JobSet {jobset.name} was resumed, and no Job was made for {names(case.ranks)}"
+    return not_followed(case, "rank-pods", "jobset", text, [jobset.ref])
+
+
+def _at(seen: ObjectState) -> float:
+    return seconds(seen.received_at) or 0.0

@@ -1,0 +1,71 @@
+"""Judge whether the nodes of the job kept answering while ranks ran on them."""
+
+from __future__ import annotations
+
+from harness.core.clock import seconds
+from harness.evidence.objects import ObjectState, items
+from harness.judge.case import Case, condition, names
+from harness.judge.end import End
+from harness.judge.finding import Finding, found, passed, unknown
+
+SILENT_SECONDS = 50.0
+"""Seconds after a node's last sign of life when Kubernetes calls it Unknown (node-monitor-grace-period)."""
+
+
+def _lost(case: Case, node: str, until: float) -> ObjectState | None:
+    """Return the first state before `until` (seconds since the epoch) with the node not Ready or gone."""
+    for states in case.bundle.objects("node").values():
+        for seen in states:
+            ready = condition(seen, "Ready")
+            away = seen.type == "DELETED" or ready.get("status", "True") != "True"
+            if seen.name == node and away and (seconds(seen.received_at) or 0.0) <= until:
+                return seen
+    return None
+
+
+def checks(case: Case, ends: dict[int, End]) -> Finding:
+    """Check `nodes`. A node that was away for a while does not fail a job that still completed."""
+    if case.terminal == "Completed":
+        return passed("nodes", "the job completed on its nodes")
+    lost: dict[str, tuple[ObjectState, list[int]]] = {}
+    for index, pod in case.pods.items():
+        end = ends.get(index)
+        until = end.at if end is not None and end.state in {"succeeded", "failed"} else float("inf")
+        limit = case.stopped_at or float("inf")
+        seen = _lost(case, pod.node, min(until + SILENT_SECONDS, limit)) if pod.node else None
+        if seen is not None and pod.node and _since(seen) <= until:
+            lost.setdefault(pod.node, (seen, []))[1].extend(case.ranks_of(index))
+    if not lost:
+        known = {seen.name for seen in case.bundle.history("node")}
+        missing = [str(pod.node) for pod in case.pods.values() if pod.node and pod.node not in known]
+        if missing or not case.pods:
+            return unknown("nodes", f"no state of {missing[0] if missing else 'the nodes'} was recorded")
+        return passed("nodes", "every node of the job was Ready while the harness watched")
+    node, (seen, ranks) = min(lost.items(), key=lambda entry: _since(entry[1][0]))
+    others = [f"so did node {n} with {names(r)}" for n, (_, r) in lost.items() if n != node]
+    return found(
+        "nodes",
+        "cluster.node_lost",
+        f"node {node} stopped serving while {names(ranks)} ran on it: {_why(seen)}",
+        why=others,
+        ranks=[rank for _, more in lost.values() for rank in more],
+        evidence=[state.ref for state, _ in lost.values()],
+        at=_since(seen),
+    )
+
+
+def _since(seen: ObjectState) -> float:
+    """Return when the node was last known to serve, in seconds since the epoch."""
+    ready = condition(seen, "Ready")
+    moment = seconds(ready.get("lastTransitionTime")) or seconds(seen.received_at) or 0.0
+    return moment - SILENT_SECONDS if ready.get("status") == "Unknown" else moment
+
+
+def _why(seen: ObjectState) -> str:
+    ready = condition(seen, "Ready")
+    if seen.type == "DELETED" and ready.get("status", "True") == "True":
+        return "it was deleted from the cluster"
+    since = ready.get("lastTransitionTime", "an unknown time")
+    text = f"Ready is {ready.get('status')} since {since}, {ready.get('reason')}: {ready.get('message')}"
+    away = [str(t.get("key")) for t in items(seen.object, "spec", "taints") if t.get("effect") == "NoExecute"]
+    return text + (f" (taints {', '.join(away)})" if away else "")

@@ -1,0 +1,194 @@
+"""What several checks ask of one bundle, each worked out once, and which needs of a check are met."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from harness.core.checks import CheckId
+from harness.evidence.reader import Bundle
+from harness.evidence.schema import Manifest
+from harness.judge.case import Case, Restart
+from harness.judge.catalogue import REQUIREMENTS, Entry, Need, Requirement, up_to
+from harness.judge.cluster.admission import refused
+from harness.judge.end import End
+from harness.judge.finding import Finding
+from harness.judge.points import agreement, client_rewrites, compare, elastic, keys
+from harness.judge.points import ground_truth as truth
+from harness.judge.points.run_attachment import Attached
+from harness.judge.ranks import first_failure, restarts
+
+
+@dataclass
+class Facts:
+    """One bundle under judgement. `findings` are those of the checks that were made so far."""
+
+    bundle: Bundle
+    findings: list[Finding] = field(default_factory=list)
+    made: dict[Callable[[Facts], object], list[Finding]] = field(default_factory=dict)
+    """What each check's function found. Some decide two checks at once, and are called once."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """Return the manifest. Only checks that need it may ask."""
+        assert self.bundle.manifest is not None
+        return self.bundle.manifest
+
+    @cached_property
+    def case(self) -> Case:
+        """Return what was launched. Only checks that need the launch may ask."""
+        expected, launch = self.manifest.expected, self.manifest.launch
+        assert expected is not None
+        assert launch is not None
+        case = Case(self.bundle, self.manifest, expected, launch)
+        if expected.ranks_given or case.world is None or case.world.size == expected.ranks:
+            return case
+        return Case(
+            self.bundle, self.manifest, expected.model_copy(update={"ranks": case.world.size}), launch
+        )
+
+    @cached_property
+    def ends(self) -> dict[int, End]:
+        return first_failure.ends(self.case)
+
+    @cached_property
+    def truths(self) -> list[truth.Truth]:
+        """Return what each rank logged: what it recorded, and what else it handed to the client."""
+        return self.agreement.truths
+
+    @cached_property
+    def restarts(self) -> list[Restart]:
+        """Return every restart of a rank, by time."""
+        return restarts.seen(self.case, self.truths)
+
+    @cached_property
+    def agreement(self) -> agreement.Agreement:
+        read = [truth.read(self.case, rank) for rank in self.case.ranks_ever]
+        return agreement.compare(self.case, elastic.with_superseded(self.case, read))
+
+    @cached_property
+    def attached(self) -> Attached:
+        seen, summary = self.bundle.attachments(), self.bundle.summary
+        keeps = summary is None or summary.attachments is not None or bool(seen)
+        return Attached(self.case, self.bundle.runs(), seen if keeps else None)
+
+    @cached_property
+    def recorded(self) -> compare.Recorded:
+        shared = self.attached.shared
+        run = shared[0][1].run_id if shared else None
+        return compare.read(self.bundle, run, self.attached.of_others)
+
+    @cached_property
+    def compared(self) -> compare.Comparison:
+        """Return in what ground truth and run differ, but for what the client changed (`rewritten`)."""
+        return self._comparison[0]
+
+    @cached_property
+    def rewritten(self) -> client_rewrites.Rewritten:
+        return self._comparison[1]
+
+    @cached_property
+    def _comparison(self) -> tuple[compare.Comparison, client_rewrites.Rewritten]:
+        compared = compare.compare(self.truths, self.recorded)
+        left = keys.left_out(self.agreement)
+        return compared, client_rewrites.explain(self.truths, self.recorded, compared, left)
+
+    @property
+    def label(self) -> str:
+        """Return how messages name the shared run."""
+        return self.attached.label(self.attached.shared[0][1].run_id)
+
+    def passed(self, id_: CheckId) -> bool:
+        """Return whether this check was made before and passed."""
+        return any(finding.name == id_ and finding.result == "PASS" for finding in self.findings)
+
+    def failed(self, id_: CheckId) -> bool:
+        """Return whether this check was made before and failed."""
+        return any(finding.name == id_ and finding.result == "FAIL" for finding in self.findings)
+
+    @property
+    def tracked(self) -> bool:
+        """Return whether the ranks of this launch log with Pluto, as far as is known."""
+        return self._netcheck != "alone" and self._acceptance is None
+
+    @property
+    def _netcheck(self) -> str | None:
+        launch = self.bundle.manifest.launch if self.bundle.manifest else None
+        return launch.netcheck if launch else None
+
+    @property
+    def _acceptance(self) -> str | None:
+        launch = self.bundle.manifest.launch if self.bundle.manifest else None
+        return launch.acceptance if launch else None
+
+    @property
+    def _processes(self) -> bool:
+        launch = self.bundle.manifest.launch if self.bundle.manifest else None
+        return launch is not None and launch.processes
+
+    @property
+    def _training(self) -> bool:
+        launch = self.bundle.manifest.launch if self.bundle.manifest else None
+        return launch is not None and launch.training
+
+    @property
+    def _upload(self) -> bool:
+        launch = self.bundle.manifest.launch if self.bundle.manifest else None
+        return launch is not None and launch.upload is not None
+
+    @property
+    def _accounts(self) -> list[str]:
+        launch = self.bundle.manifest.launch if self.bundle.manifest else None
+        return launch.accounts if launch else []
+
+    @property
+    def _torchrun(self) -> bool:
+        launch = self.bundle.manifest.launch if self.bundle.manifest else None
+        return launch is not None and launch.launcher == "torchrun"
+
+    def applies(self, entry: Entry) -> bool:
+        """Return whether a check is about launches like this one."""
+        met = {
+            "always": True,
+            "tracked": self.tracked,
+            "processes": self._processes,
+            "netcheck": self._netcheck is not None,
+            "acceptance": self._acceptance is not None,
+            "training": self._training,
+            "upload": self._upload,
+            "torchrun": self._torchrun,
+            "keys": self.tracked and "keys" in self._accounts,
+        }
+        return met[entry.applies]
+
+    def lacks(self, need: Need) -> tuple[Requirement, list[int]] | None:
+        """Return the first need, up to this one, that is not met, and the ranks that it is about."""
+        for each in up_to(need):
+            ranks = _UNMET[each](self)
+            if ranks is not None:
+                return REQUIREMENTS[each], ranks
+        return None
+
+
+def _unless(met: object) -> list[int] | None:
+    return None if met else []
+
+
+def _or_ranks(ranks: list[int]) -> list[int] | None:
+    return sorted(set(ranks)) or None
+
+
+_UNMET: dict[Need, Callable[[Facts], list[int] | None]] = {
+    "bundle": lambda _: None,
+    "manifest": lambda facts: _unless(facts.bundle.manifest),
+    "launch": lambda facts: _unless(facts.manifest.expected and facts.manifest.launch),
+    "job": lambda facts: _unless(facts.case.launch.uid is not None),
+    "admission": lambda facts: _unless(facts.case.pods or not refused(facts.case)),
+    "rank": lambda facts: _unless(any(map(facts.case.started, range(facts.case.expected.num_nodes)))),
+    "tracker": lambda facts: _unless(facts.passed("tracker")),
+    "shared-run": lambda facts: _unless(facts.attached.shared),
+    "truth": lambda facts: _or_ranks([truth.rank for truth in facts.truths if truth.incomplete]),
+    "rows": lambda facts: _or_ranks([rank for rank, _ in facts.compared.undecided]),
+}
+"""Need → None when it is met, and else the ranks that it is about, which may be none."""

@@ -1,0 +1,194 @@
+"""List what changed in the cluster under a launch, and who changed it.
+
+A change counts when it came between the launch and the end of the wait, and neither the harness nor one of
+the controllers made it. Field managers of an object say who wrote it (metadata.managedFields). Kubernetes
+does not record who deleted an object. A bundle that lacks an object, or who wrote it, tells of no change of
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from harness.core.clock import seconds
+from harness.evidence.objects import ObjectState, changed_by, items, mapping
+from harness.evidence.training_records import TRANSFER_SECRET
+from harness.judge.case import Case
+from harness.judge.change import STATUS, SYSTEM_PODS, Change, title, when
+from harness.judge.cluster import deletion
+from harness.judge.disturbance.outages import outages
+from harness.judge.finding import LATE
+from harness.judge.points import elastic
+
+_WRITTEN = (
+    *("namespace", "jobset", "job", "statefulset", "daemonset", "pod", "service", "networkpolicy"),
+    *("secret", "configmap", "workload", "localqueue", "clusterqueue", "node", "dns"),
+    *("jobset-controller", "kueue-controller", "system-daemonset", "dns-service"),
+    *("tracker-service", "tracker-deployment", "resourcequota", "limitrange"),
+    *("admission-policy", "admission-binding", "validating-webhooks", "mutating-webhooks"),
+)
+"""Kinds of which others may create, edit or delete an object."""
+_OF_THE_JOB = ("pod", "job", "jobset", "statefulset", "daemonset", "workload")
+"""Kinds of the launched object and what belongs to it."""
+_WITH_STATUS = ("jobset", "job", "statefulset", "daemonset", "workload")
+"""Kinds whose status nobody but their controllers writes."""
+_OF_ADMISSION = ("admission-policy", "admission-binding", "validating-webhooks", "mutating-webhooks")
+_CONTROLLERS = {
+    *("kubelet", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kindnetd", "kubeadm"),
+    *("jobset", "manager", "kueue", "coredns", "pluto-e2e-harness"),
+}
+"""Field managers of Kubernetes, JobSet (`manager` in older versions), Kueue and the harness."""
+_OF_KUEUE = "kueue-"
+"""How the other field managers of Kueue begin: kueue-admission, kueue-job-controller-PodsReady, …"""
+_MAKERS = {"OpenAPI-Generator", "torchrun-controller"}
+"""Field managers of konduktor and of our controller. They create the objects of a launch, and edit none."""
+
+
+def changes(case: Case) -> list[Change]:
+    """Return what others changed between the launch and the end of the wait, the earliest first."""
+    begin, end = _window(case)
+    found = [*_written(case), *_deleted(case), *outages(case)]
+    # A delivery may be recorded twice, when a watch began anew.
+    once = {(change.at, change.text): change for change in found if begin <= change.at <= end}
+    return [once[key] for key in sorted(once)]
+
+
+def _window(case: Case) -> tuple[float, float]:
+    """Return when the launch began and when the wait ended. After it the harness deletes its own objects."""
+    end = case.waited_until
+    return seconds(case.manifest.launched_at) or LATE, LATE if end is None else end
+
+
+def _others(managers: list[str]) -> list[str]:
+    return [name for name in managers if name not in _CONTROLLERS and not name.startswith(_OF_KUEUE)]
+
+
+def _written(case: Case) -> Iterator[Change]:
+    """Yield each creation and edit whose field manager is of none of the known controllers."""
+    for kind in _WRITTEN:
+        for states in case.bundle.objects(kind).values():
+            yield from _created(case, kind, states[0])
+            for before, after in pairwise(states):
+                if kind in _WITH_STATUS:
+                    yield from _status_written(kind, before, after)
+                who, fields = _others(changed_by(before, after)), _differences(before.object, after.object)
+                removed = _removed(before.object, after.object)
+                scaled = "spec.replicas" in fields and items(after.object, "metadata", "managedFields")
+                if scaled and not changed_by(before, after):
+                    who = ["somebody"]  # `kubectl scale` leaves no field manager
+                if kind in _OF_ADMISSION and set(who) <= set(_managers(before)):
+                    continue  # who renews the certificates of its own webhook
+                if kind in _OF_THE_JOB and removed and not changed_by(before, after):
+                    who = ["somebody"]  # nor does who takes away a field
+                if after.type != "DELETED" and who and fields:
+                    what = ", ".join(
+                        [*fields, *(f"without {part}" for part in removed if kind in _OF_THE_JOB)]
+                    )
+                    text = f"{title(after)} was edited by {', '.join(who)} ({what})"
+                    if fields == ("spec.replicas",) and (scaled_ := elastic.scaling(before, after)):
+                        text = f"{title(after)} was {scaled_}"
+                    at = when(after)
+                    yield Change(at, "edited", kind, after.name, text, after.ref, fields, removed=removed)
+
+
+def _managers(seen: ObjectState) -> list[str]:
+    return [str(entry.get("manager")) for entry in items(seen.object, "metadata", "managedFields")]
+
+
+def _status_written(kind: str, before: ObjectState, after: ObjectState) -> Iterator[Change]:
+    """Yield that somebody who is no controller wrote the status of an object of the job."""
+
+    def writes(state: ObjectState) -> set[tuple[str, str]]:
+        entries = items(state.object, "metadata", "managedFields")
+        return {
+            (str(e.get("manager")), str(e.get("time"))) for e in entries if e.get("subresource") == "status"
+        }
+
+    who = _others(sorted({manager for manager, _ in writes(after) - writes(before)} - _MAKERS))
+    if who and after.type != "DELETED":
+        said = ended(after)
+        text = f"the status of {title(after)} was edited by {', '.join(who)}"
+        text += f": it says {said}" if said and said != ended(before) else ""
+        yield Change(when(after), "edited", kind, after.name, text, after.ref, (STATUS,))
+
+
+def ended(seen: ObjectState) -> str | None:
+    """Return how an object says that it ended, or None."""
+    said = [c.get("type") for c in items(seen.object, "status", "conditions") if c.get("status") == "True"]
+    word = next((w for w in ("Completed", "Complete", "Failed", "Finished") if w in said), None)
+    return mapping(seen.object, "status").get("terminalState") or word
+
+
+def _removed(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
+    """Return the labels and owner references that one state has and the next one lacks."""
+    old, new = mapping(before, "metadata"), mapping(after, "metadata")
+    kept = {owner.get("uid") for owner in items(new, "ownerReferences")}
+    lost = [owner for owner in items(old, "ownerReferences") if owner.get("uid") not in kept]
+    return (
+        *(f"label {name}" for name in mapping(old, "labels") if name not in mapping(new, "labels")),
+        *(f"owner {owner.get('kind')} {owner.get('name')}" for owner in lost),
+    )
+
+
+def _created(case: Case, kind: str, first: ObjectState) -> Iterator[Change]:
+    made = seconds(mapping(first.object, "metadata").get("creationTimestamp")) or 0.0
+    who = [name for name in _others(_managers(first)) if name not in _MAKERS]
+    if first.type == "ADDED" and who and made >= (seconds(case.manifest.launched_at) or LATE) - 1:
+        text = f"{title(first)} was created by {', '.join(dict.fromkeys(who))}"
+        yield Change(when(first), "created", kind, first.name, text, first.ref)
+
+
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
+    """Return what of an object differs, without its status. Of a Secret only that it was written is known."""
+    if "spec" not in after and "status" not in after:
+        return ("its content",)
+    found = [
+        f"metadata.{part}"
+        for part in ("labels", "annotations", "ownerReferences")
+        if (mapping(before, "metadata").get(part) or None) != (mapping(after, "metadata").get(part) or None)
+    ]
+    old, new = mapping(before, "spec"), mapping(after, "spec")
+    keys = sorted({*old, *new})
+    return (*found, *(f"spec.{key}" for key in keys if old.get(key) != new.get(key)))
+
+
+def _deleted(case: Case) -> Iterator[Change]:
+    """Yield each deletion that did not follow from another one, from a restart or from the job's end."""
+    gone = [
+        (kind, state)
+        for kind in (*_WRITTEN, *SYSTEM_PODS)
+        for states in case.bundle.objects(kind).values()
+        if (state := next(filter(deletion.leaving, states), None)) is not None
+    ]
+    namespace = min((s.version for kind, s in gone if kind == "namespace"), default=None)
+    first = {state.uid: state.version for _, state in gone}
+    for kind, state in gone:
+        inside = mapping(state.object, "metadata").get("namespace") == case.launch.namespace
+        if kind != "namespace" and inside and namespace is not None and namespace < state.version:
+            continue
+        owners = [str(o.get("uid")) for o in items(state.object, "metadata", "ownerReferences")]
+        if any(first.get(owner, state.version + 1) <= state.version for owner in owners):
+            continue
+        if kind == "jobset" and state.uid == case.launch.uid and deletion.by_torchrun_controller(case):
+            continue
+        if kind == "secret" and state.name == TRANSFER_SECRET:
+            continue
+        if kind in {"pod", "job"} and not _by_somebody(case, kind, state):
+            continue
+        if kind == "pod" and elastic.scaled_away(case, state):
+            continue
+        text = f"{title(state)} was deleted"
+        yield Change(when(state), "deleted", kind, state.name, text, state.ref)
+
+
+def _by_somebody(case: Case, kind: str, state: ObjectState) -> bool:
+    """Return whether no controller deletes a pod or Job at this time: nothing had ended or was to end."""
+    if case.terminal is not None or (case.jobset and mapping(case.jobset.object, "status").get("restarts")):
+        return False
+    if kind == "job":
+        return True
+    pods = [pod for attempts in case.pod_attempts.values() for pod in attempts]
+    mine = next((pod for pod in pods if pod.last.uid == state.uid), None)
+    return mine is not None and deletion.by_somebody(case, mine, state)

@@ -1,0 +1,103 @@
+"""Judge whether somebody or something from outside the job disturbed it, and name that as the cause.
+
+A disturbance is the cause when it came before what the other checks found, and explains it. The rules
+(harness/judge/disturbance/rules.py) state which findings each one explains, so that a rank that failed
+by itself keeps its own cause.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from harness.core.checks import CheckId
+from harness.judge.case import Case
+from harness.judge.catalogue import RUNNING
+from harness.judge.change import Change
+from harness.judge.disturbance.changes import changes
+from harness.judge.disturbance.rules import UNEXPLAINED, named
+from harness.judge.finding import Finding, decisive, found, listed, passed
+from harness.judge.points import elastic
+
+CHECK: Final[CheckId] = "disturbances"
+PARTS = {
+    "the job": ("jobset", "job", "statefulset", "daemonset", "torchrunjob"),
+    "its pods": ("pod",),
+    "its namespace": ("namespace",),
+    "Secrets and ConfigMaps": ("secret", "configmap"),
+    "Services and NetworkPolicies": ("service", "networkpolicy"),
+    "quotas and limits": ("resourcequota", "limitrange"),
+    "queues": ("localqueue", "clusterqueue"),
+    "nodes": ("node",),
+    "DNS": ("dns", "dns-pod", "dns-service"),
+    "the control plane": ("control-plane",),
+    "DaemonSets of the system": ("system-daemonset", "service-proxy"),
+    "JobSet and Kueue": ("jobset-controller", "kueue-controller", "jobset-pod", "kueue-pod"),
+    "rules of admission": ("admission-policy", "validating-webhooks"),
+    "the tracker": ("tracker", "tracker-service", "tracker-deployment"),
+}
+"""What a launch depends on → the kinds of objects that show it."""
+_TRACKER = PARTS["the tracker"]
+TOLD = 8
+"""To how many changes a verdict refers."""
+
+
+def judged(case: Case, findings: list[Finding]) -> Finding:
+    """Check `disturbances`: whether one explains the finding that would give the verdict.
+
+    That one then becomes a consequence.
+    """
+    seen = changes(case)
+    first = next(iter(decisive(findings)), None)
+    if first is None:
+        return passed(CHECK, _beside(case, seen))
+    cause, evidence = first.cause or "", [change.ref for change in seen[:TOLD]]
+    for one in sorted(named(case, seen), key=lambda d: d.change.at):
+        if one.explains(cause) and one.change.at <= first.at + one.late:
+            why = [f"what followed: {first.check.explanation}"]
+            if others := _listed([change for change in seen if change is not one.change]):
+                why.append(f"also changed: {others}")
+            refs = [one.change.ref, *first.evidence]
+            text = f"{one.change.told}{one.text}"
+            return _before(found(CHECK, one.cause, text, why=why, ranks=one.ranks, evidence=refs), first)
+    # What a cause of the tracker names is the tracker, and who changed that is told beside it.
+    elsewhere = [
+        change
+        for change in seen
+        if not (cause.startswith("tracker.") and change.kind in _TRACKER) and not elastic.allows(case, change)
+    ]
+    if cause in UNEXPLAINED and elsewhere:
+        result = Finding(
+            CHECK,
+            first.result,
+            "no check explains it, and the cluster was changed meanwhile",
+            "run.disturbed",
+            first.ranks,
+            [*evidence, *first.evidence],
+            details=[change.told for change in seen],
+            why=[f"what was found: {first.check.explanation}"],
+        )
+        return _before(result, first)
+    return passed(CHECK, _beside(case, seen), evidence)
+
+
+def _before(result: Finding, first: Finding) -> Finding:
+    """Return the finding as one that comes before the one that it explains."""
+    return replace(result, phase=min(first.phase, RUNNING), at=0.0)
+
+
+def _beside(case: Case, seen: list[Change]) -> str:
+    """Return what others changed, or of which parts of the cluster nobody is known to have changed any."""
+    if seen:
+        return f"beside the job: {_listed(seen)}"
+    watched = case.manifest.watched
+    if not watched:  # a harness that did not record what it watched
+        return "nobody else was seen to change the cluster"
+    named_ = [part for part, kinds in PARTS.items() if set(kinds) & set(watched)]
+    left = [part for part in PARTS if part not in named_]
+    text = f"nobody else was seen to change {', '.join(named_)}"
+    return text + (f"; not watched: {', '.join(left)}" if left else "")
+
+
+def _listed(seen: list[Change]) -> str:
+    return listed([change.told for change in seen])

@@ -1,0 +1,174 @@
+"""List what happened to machines and services under a launch: nodes, clocks, DNS, restarted containers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from harness.core.clock import seconds, timestamp
+from harness.evidence.objects import ObjectState, items, mapping
+from harness.judge.case import Case, condition
+from harness.judge.change import SYSTEM_PODS, Change, title, when
+from harness.judge.finding import LATE
+
+CONTROL_PLANE = {
+    "kube-scheduler": "the scheduler (kube-scheduler)",
+    "kube-controller-manager": "the controller manager (kube-controller-manager)",
+}
+"""Component label of a control plane's pod → how a sentence calls it."""
+CLOCK_SECONDS = 30.0
+"""A lease that is off by more was written by a clock that is wrong. A late request is off by 10 s at most."""
+
+
+def outages(case: Case) -> Iterator[Change]:
+    """Yield each of them, also those after the wait, in no order."""
+    yield from _restarts(case)
+    yield from _nodes(case)
+    yield from _clocks(case)
+    yield from _away_for_a_time(case, "dns-pod", "the cluster's DNS", _dns_pods(case))
+    for part, called in CONTROL_PLANE.items():
+        yield from _away_for_a_time(case, "control-plane", called, _control_plane(case, part))
+    for node in sorted({str(pod.node) for pod in case.pods.values() if pod.node}):
+        called = f"the service proxy (kube-proxy) of node {node}"
+        for change in _away_for_a_time(case, "service-proxy", called, _service_proxy(case, node)):
+            yield replace(change, name=node)
+
+
+def _restarts(case: Case) -> Iterator[Change]:
+    """Yield each restart of a container of the pods that serve the launch."""
+    for kind in SYSTEM_PODS:
+        for states in case.bundle.objects(kind).values():
+            for before, after in pairwise(states):
+                old = {s.get("name"): s.get("restartCount") for s in _containers(before)}
+                for status in _containers(after):
+                    count, earlier = status.get("restartCount"), old.get(status.get("name"))
+                    if not isinstance(count, int) or not isinstance(earlier, int) or count <= earlier:
+                        continue
+                    ended = mapping(status, "lastState", "terminated")
+                    code = f", it had ended with exit code {ended['exitCode']}" if "exitCode" in ended else ""
+                    text = f"container {status.get('name')} of {title(after)} was started again{code}"
+                    yield Change(when(after), "restarted", kind, after.name, text, after.ref)
+
+
+def _containers(seen: ObjectState) -> list[dict[str, Any]]:
+    return items(seen.object, "status", "containerStatuses")
+
+
+def _nodes(case: Case) -> Iterator[Change]:
+    """Yield what happened to nodes: a new boot, a kubelet that started again, a time without service."""
+    for states in case.bundle.objects("node").values():
+        for before, after in pairwise(states):
+            name, old, new = after.name, _boot(before), _boot(after)
+            if old and new and old != new:
+                text = f"node {name} rebooted (boot id {old[:8]} before, {new[:8]} since)"
+                alive = _last_sign(case, name, when(after))
+                yield Change(alive or when(after), "rebooted", "node", name, text, after.ref)
+            ready, was = condition(after, "Ready"), condition(before, "Ready")
+            if was.get("status") == "True" and ready.get("status") in {"False", "Unknown"}:
+                text = f"node {name} is not Ready: {ready.get('reason')}"
+                yield Change(when(after), "not ready", "node", name, text, after.ref)
+    for event in case.bundle.history("node-event"):
+        source = mapping(event.object, "source").get("component") or event.object.get("reportingComponent")
+        about = mapping(event.object, "involvedObject")
+        if source == "kubelet" and event.object.get("reason") == "Starting" and event.type == "ADDED":
+            name = str(about.get("name"))
+            text = f"the kubelet of node {name} was started again"
+            yield Change(when(event), "kubelet", "node", name, text, event.ref)
+
+
+def _boot(seen: ObjectState) -> str:
+    return str(mapping(seen.object, "status", "nodeInfo").get("bootID") or "")
+
+
+def _last_sign(case: Case, node: str, before: float) -> float | None:
+    """Return when the node last renewed its lease before a time."""
+    signs = [when(lease) for lease in case.bundle.history("node-lease") if lease.name == node]
+    return max((at for at in signs if at < before - 1), default=None)
+
+
+def _clocks(case: Case) -> Iterator[Change]:
+    """Yield each time from which a node renewed its lease by a clock that differs from the API server's."""
+    for states in case.bundle.objects("node-lease").values():
+        wrong = 0.0
+        for before, after in pairwise([None, *states]):
+            assert after is not None
+            off = _clock_error(after)
+            if off is None:
+                continue
+            if abs(off - wrong) > CLOCK_SECONDS and before is not None:
+                text = f"the clock of node {after.name} jumped by {off - wrong:+.0f} s"
+                yield Change(when(after), "clock", "node", after.name, text, after.ref)
+            wrong = off if abs(off - wrong) > CLOCK_SECONDS else wrong
+
+
+def _clock_error(lease: ObjectState) -> float | None:
+    """Return the seconds by which the node's clock is ahead of the API server's when it wrote the lease."""
+    written = [
+        seconds(entry.get("time"))
+        for entry in items(lease.object, "metadata", "managedFields")
+        if entry.get("manager") == "kubelet"
+    ]
+    told, server = (
+        seconds(mapping(lease.object, "spec").get("renewTime")),
+        max(filter(None, written), default=None),
+    )
+    return None if told is None or server is None else told - server
+
+
+def _dns_pods(case: Case) -> list[ObjectState] | None:
+    """Return the states of the DNS's pods, or None where the cluster has no DNS that is known here."""
+    seen = case.bundle.history("dns-pod")
+    return seen if seen or case.bundle.history("dns") else None
+
+
+def _control_plane(case: Case, part: str) -> list[ObjectState] | None:
+    """Return the states of one component's pods, or None where the control plane is not in pods."""
+    seen = case.bundle.history("control-plane")
+    labels = [mapping(state.object, "metadata", "labels").get("component") for state in seen]
+    if "kube-apiserver" not in labels:
+        return None
+    return [state for state, label in zip(seen, labels, strict=True) if label == part]
+
+
+def _service_proxy(case: Case, node: str) -> list[ObjectState] | None:
+    """Return the states of kube-proxy's pods on a node, or None where the cluster has no kube-proxy."""
+    seen = case.bundle.history("service-proxy")
+    known = any(state.name == "kube-proxy" for state in case.bundle.history("system-daemonset"))
+    if not seen and not known:
+        return None
+    return [state for state in seen if mapping(state.object, "spec").get("nodeName") == node]
+
+
+def _away_for_a_time(
+    case: Case, kind: str, called: str, states: list[ObjectState] | None
+) -> Iterator[Change]:
+    """Yield each time in which no pod of a service was ready, also from the start of the launch."""
+    if states is None:
+        return
+    ready: dict[str, bool] = {}
+    launched = seconds(case.manifest.launched_at) or LATE
+    began = None if kind not in case.manifest.watched else launched
+    ref = next((seen.ref for seen in [*states, *case.bundle.history(kind)]), f"objects/{kind}.jsonl")
+    since: tuple[float, str] | None = (began, ref) if began is not None else None
+    for seen in sorted(states, key=lambda s: (s.version, s.type == "DELETED")):
+        before = any(ready.values())
+        ready[seen.uid] = seen.type != "DELETED" and condition(seen, "Ready").get("status") == "True"
+        now = any(ready.values())
+        if before and not now:
+            since = max(when(seen), began or 0.0), seen.ref
+        elif now and since is not None:
+            if when(seen) > launched or began is None:
+                yield _away(kind, called, since, when(seen), launched)
+            since = None
+    if since is not None:
+        yield _away(kind, called, since, LATE, launched)
+
+
+def _away(kind: str, called: str, since: tuple[float, str], until: float, launched: float) -> Change:
+    at, ref = since
+    begun = "from the start " if at <= launched else ""
+    lasted = "to the end" if until == LATE else f"until {timestamp(until)}"
+    text = f"{called} had no ready pod {begun}{lasted}"
+    return Change(at, "away", kind, called, text, ref, until=until)

@@ -1,0 +1,334 @@
+"""Name the changes that are disturbances with a cause of their own, and what follows from each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from harness.core.causes import CauseId
+from harness.core.clock import seconds
+from harness.evidence.objects import Pod, items, mapping
+from harness.judge.case import Case
+from harness.judge.catalogue import CAUSES
+from harness.judge.change import STATUS, Change
+from harness.judge.disturbance.outages import CONTROL_PLANE
+from harness.judge.end import SAME_MOMENT
+from harness.judge.finding import LATE
+from harness.judge.points import elastic
+
+Explains = Callable[[str], bool]
+
+BACK_SECONDS = 60.0
+"""Seconds in which a machine that starts again is back."""
+_OUT_OF_TIME = ("run.timed_out", "admission.max_execution_time")
+"""Where Kueue manages the job, it ends it a little before the harness would."""
+UNEXPLAINED = {
+    *("", "run.not_completed", *_OUT_OF_TIME, "run.evidence_missing", "run.log_incomplete"),
+    *(
+        "rank.missing",
+        "rendezvous.timeout",
+        "peer.never_came",
+        "unification.wrong_status",
+        "unification.truth_incomplete",
+    ),
+    *("tracker.unreachable", "tracker.incomplete"),
+}
+"""Causes that say what followed and not why ("" for a check without a cause)."""
+_UNSERVICED = {
+    *("rank.tracker_unreachable", "rendezvous.dns", "rendezvous.timeout", "rendezvous.unreachable"),
+    *("dns.server_silent", "dns.server_refused", "dns.server_failed", "dns.no_record"),
+    *("dns.differs_by_node", "peer.never_came", "unification.no_run"),
+}
+"""What follows where the address of a Service leads nowhere."""
+_TAKEN_DOWN = {
+    "rank.killed",
+    "rank.pod_deleted",
+    "rank.evicted",
+    "rank.crashed",
+    "rank.hung",
+    "rank.restarted",
+}
+_NOT_STARTED = {
+    *("image.config", "scheduling.not_started", "scheduling.sandbox_failed", "scheduling.volume_failed"),
+    *_OUT_OF_TIME,
+    "rank.missing",
+    "rendezvous.timeout",
+    "peer.never_came",
+}
+_NOT_ADMITTED = {
+    *("admission.quota_exceeded", "admission.pending", "admission.no_flavor"),
+    *("admission.resource_not_covered", "admission.not_seen", "queue.inactive"),
+    *("queue.local_queue_missing", "queue.cluster_queue_missing"),
+}
+_CUT_OFF = {
+    *(cause for cause in CAUSES if cause.startswith(("dns.", "tcp.", "peer.", "service."))),
+    *("rank.tracker_unreachable", "rank.hung", "rank.crashed", "rendezvous.dns", "rendezvous.unreachable"),
+    *("rendezvous.timeout", *_OUT_OF_TIME, "unification.no_run", "unification.not_attached"),
+    *("unification.lost_points", "unification.truth_incomplete", "unification.wrong_status"),
+}
+_WITHOUT_TRACKER = {
+    *(
+        "rank.tracker_unreachable",
+        "rank.hung",
+        "rank.crashed",
+        "unification.no_run",
+        "unification.not_attached",
+        "unification.lost_points",
+    ),
+    *("unification.truth_incomplete", "unification.wrong_status", *_OUT_OF_TIME),
+}
+_RELEASED = {
+    *_TAKEN_DOWN,
+    *UNEXPLAINED,
+    *("rank.restarted_too_often", "rank.exited_early", "rendezvous.world_size"),
+    *("unification.metric_collision", "unification.foreign_job", "unification.lost_points"),
+    "controllers.jobset_not_reconciling",
+}
+"""What follows when a controller no longer counts a pod as its own and makes another one."""
+_UNSERVED = {
+    *("scheduling.not_started", "scheduling.unschedulable", "admission.pods_ready_timeout"),
+    *("controllers.jobset_not_reconciling", "controllers.kueue_not_reconciling"),
+    *UNEXPLAINED,
+}
+"""What follows where no scheduler gives pods a node, or no controller manager makes pods and ends Jobs."""
+_UNRESOLVED = re.compile(
+    r"Temporary failure in name resolution|Name or service not known|gaierror|getaddrinfo"
+    r"|No address associated with hostname|dns error|failed to lookup address"
+    r"|DNS server \S+ does not resolve",
+    re.IGNORECASE,
+)
+_LOST_CONTAINER = 255
+"""Exit code that containerd gives a container that ended while it was not there to see it."""
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """A change that explains other findings: which, and of which ranks."""
+
+    cause: CauseId
+    change: Change
+    explains: Explains
+    ranks: tuple[int, ...]
+    text: str = ""
+    """What more there is to say of it."""
+    late: float = SAME_MOMENT
+    """Seconds by which it may be seen later than what follows from it."""
+
+
+def _one_of(*causes: str) -> Explains:
+    return frozenset(causes).__contains__
+
+
+def named(case: Case, seen: list[Change]) -> Iterator[Disturbance]:
+    """Yield each change that is a disturbance with a cause of its own."""
+    all_ = tuple(range(case.expected.ranks))
+    for change in seen:
+        if change.kind == "namespace" and change.verb == "deleted":
+            yield Disturbance(
+                "run.namespace_deleted",
+                change,
+                _of_the_job,
+                all_,
+                "; Kubernetes does not record who deleted it",
+            )
+        elif change.kind in {"secret", "configmap"} and change.verb == "deleted":
+            yield from _config(case, change)
+        elif change.kind in {"localqueue", "clusterqueue"} and _of_our_queue(case, change):
+            yield Disturbance("queue.changed", change, _one_of(*_NOT_ADMITTED), all_)
+        elif change.fields == (STATUS,):
+            text = ", which its controller alone may say: what it does then follows from that"
+            explains = _one_of(*_TAKEN_DOWN, *UNEXPLAINED, "rank.missing", "run.deleted", "run.status_wrong")
+            yield Disturbance("run.edited", change, explains, all_, text)
+        elif elastic.allows(case, change):
+            continue
+        elif change.kind in {"jobset", "job", "statefulset", "daemonset"} and _edits_spec(change):
+            explains = _one_of("rank.killed", "rank.pod_deleted", "rank.missing", *UNEXPLAINED)
+            yield Disturbance("run.edited", change, explains, all_)
+        elif change.kind in {"networkpolicy", "service"} and change.fields != ("metadata.annotations",):
+            yield Disturbance("cluster.network_changed", change, _one_of(*_CUT_OFF), all_)
+        elif change.kind == "tracker-service" and change.fields != ("metadata.annotations",):
+            text = ", which is outside the job's namespace: the ranks reach the tracker through it"
+            yield Disturbance("cluster.network_changed", change, _one_of(*_WITHOUT_TRACKER), all_, text)
+        elif change.kind == "pod" and change.removed:
+            yield from _released(case, change)
+        elif change.verb == "away":
+            yield from _AWAY.get(change.kind, _unserved)(case, change)
+        elif change.kind == "node":
+            yield from _of_a_node(case, change)
+
+
+def _of_the_job(cause: str) -> bool:
+    """Return whether a finding can follow from the end of the job's namespace: any but one of the harness."""
+    family = cause.partition(".")[0]
+    return family not in {"docker", "cluster", "controllers", "user"} and cause not in {
+        *(
+            "run.interrupted",
+            "run.harness_killed",
+            "run.no_manifest",
+            "run.evidence_disk_full",
+            "run.judge_error",
+        ),
+    }
+
+
+def _edits_spec(change: Change) -> bool:
+    return change.verb == "edited" and any(field.startswith("spec.") for field in change.fields)
+
+
+def _config(case: Case, change: Change) -> Iterator[Disturbance]:
+    """Yield the deletion of a Secret or ConfigMap if a container that needs it had not started by then."""
+    late = [
+        index
+        for index, pod in case.pods.items()
+        if change.name in _needs(pod, change.kind) and _first_run(case, pod) > change.at
+    ]
+    ranks = tuple(rank for index in late for rank in case.ranks_of(index))
+    if ranks:
+        yield Disturbance(
+            "launch.config_deleted",
+            change,
+            _one_of(*_NOT_STARTED),
+            ranks,
+            ", before containers that need it started",
+        )
+
+
+def _needs(pod: Pod, kind: str) -> set[str]:
+    """Return the names of the Secrets or ConfigMaps that a pod's containers cannot start without."""
+    ref, plain = ("secret", "secretName") if kind == "secret" else ("configMap", "name")
+    spec = mapping(pod.last.object, "spec")
+    volumes = items(spec, "volumes")
+    names = {mapping(volume, ref).get(plain) for volume in volumes}
+    names |= {
+        mapping(each, ref).get("name") for one in volumes for each in items(one, "projected", "sources")
+    }
+    for container in items(spec, "containers"):
+        names |= {mapping(e, "valueFrom", f"{ref}KeyRef").get("name") for e in items(container, "env")}
+        names |= {mapping(e, f"{ref}Ref").get("name") for e in items(container, "envFrom")}
+    return {str(name) for name in names if name}
+
+
+def _first_run(case: Case, pod: Pod) -> float:
+    for seen in pod.history:
+        for status in items(seen.object, "status", "containerStatuses"):
+            state = mapping(status, "state")
+            if status.get("name") == case.launch.container and ("running" in state or "terminated" in state):
+                return seconds(seen.received_at) or 0.0
+    return LATE
+
+
+def _of_our_queue(case: Case, change: Change) -> bool:
+    """Return whether somebody changed the job's own LocalQueue or the ClusterQueue behind it.
+
+    A queue that was created as the launch began took nothing from the job: what it lacks is the cause.
+    """
+    if change.verb == "created" or (change.verb == "edited" and not _edits_spec(change)):
+        return False
+    if change.kind == "localqueue":
+        return change.name == case.queue
+    locals_ = case.bundle.last("localqueue").values()
+    return any(
+        seen.name == case.queue and mapping(seen.object, "spec").get("clusterQueue") == change.name
+        for seen in locals_
+    )
+
+
+def _unresolved(case: Case, after: float) -> dict[int, str]:
+    """Map each node index to the first line of its rank's log that tells of a name that did not resolve."""
+    unresolved: dict[int, str] = {}
+    for index, pod in case.pods.items():
+        path = case.bundle.log(pod.name, case.launch.container)
+        for number, raw in case.bundle.lines(path):
+            moment, _, line = raw.decode(errors="replace").partition(" ")
+            if _UNRESOLVED.search(line) and (seconds(moment) or 0.0) >= after:
+                unresolved.setdefault(index, f"{path}:{number}")
+    return unresolved
+
+
+def _without_dns(case: Case, change: Change) -> Iterator[Disturbance]:
+    """Yield an absence of the cluster's DNS if a rank could not resolve a name meanwhile."""
+    unresolved = _unresolved(case, change.at)
+    if unresolved:
+        ranks = tuple(rank for index in unresolved for rank in case.ranks_of(index))
+        text = f", and names could not be resolved ({', '.join(unresolved.values())})"
+        yield Disturbance("cluster.dns_down", change, _one_of(*_CUT_OFF), ranks, text)
+
+
+def _without_proxy(case: Case, change: Change) -> Iterator[Disturbance]:
+    """Yield an absence of the service proxy on a node where ranks ran."""
+    there = [index for index, pod in case.pods.items() if pod.node == change.name]
+    ranks = case.ranks_of(*there)
+    if ranks:
+        text = ", and nothing else makes the addresses of Services (DNS, the tracker) lead to pods there"
+        crashed = [index for index in _unresolved(case, change.at) if index in there]
+        explains = _one_of(*_UNSERVICED, *(("rank.crashed",) if crashed else ()))
+        yield Disturbance("cluster.service_proxy_down", change, explains, tuple(ranks), text)
+
+
+def _released(case: Case, change: Change) -> Iterator[Disturbance]:
+    """Yield that a pod of the job lost labels or owners by which its controllers know it."""
+    for attempts in case.pod_attempts.values():
+        for pod in attempts:
+            if pod.name == change.name:
+                text = ", so that its controllers no longer know it as the job's"
+                ranks = tuple(case.ranks_of(pod.index))
+                yield Disturbance("run.edited", change, _one_of(*_RELEASED), ranks, text)
+
+
+def _unserved(case: Case, change: Change) -> Iterator[Disturbance]:
+    """Yield the absence of a part of the control plane if a step of the job was left to it meanwhile."""
+    pods = case.bundle.pod_attempts()
+    waiting = [rank for index, each in pods.items() if not each[-1].node for rank in case.ranks_of(index)]
+    missing = [rank for i in range(case.expected.num_nodes) if i not in pods for rank in case.ranks_of(i)]
+    if change.name == CONTROL_PLANE["kube-scheduler"]:
+        ranks, text = waiting, ", and pods wait for a node"
+    else:
+        phases = {mapping(each[-1].last.object, "status").get("phase") for each in pods.values()}
+        unended = list(case.ranks) if phases <= {"Succeeded", "Failed"} and case.terminal is None else []
+        ranks, text = missing or unended, ", which makes the pods of a Job and writes how it ended"
+    if ranks and change.until == LATE:
+        explains = _one_of(*_UNSERVED)
+        yield Disturbance("cluster.component_down", change, explains, tuple(ranks), text)
+
+
+def _of_a_node(case: Case, change: Change) -> Iterator[Disturbance]:
+    """Yield a change of a node that ranks ran on, or that they were to run on."""
+    pods = [pod for attempts in case.pod_attempts.values() for pod in attempts]
+    there = [pod for pod in pods if pod.node == change.name]
+    ranks = tuple(rank for pod in there for rank in case.ranks_of(pod.index))
+    lost = [pod for pod in there if _lost(case, pod)]
+    follows = _one_of(*_TAKEN_DOWN, *_CUT_OFF, *UNEXPLAINED, "cluster.node_lost", "tracker.data_lost")
+    if change.verb == "rebooted" and lost:
+        yield Disturbance("cluster.node_rebooted", change, follows, ranks)
+    elif change.verb == "kubelet" and lost:
+        text = (
+            ", and containerd had lost the containers there (exit code 255), as when the machine starts again"
+        )
+        # A kubelet tells that it started when it is back: what followed may have been seen before.
+        yield Disturbance("cluster.runtime_restarted", change, follows, ranks, text, BACK_SECONDS)
+    elif change.verb == "clock" and ranks:
+        yield Disturbance("cluster.clock_jumped", change, _one_of(*_CUT_OFF, *UNEXPLAINED), ranks)
+    elif change.verb in {"edited", "deleted"} and change.fields != ("metadata.annotations",):
+        waiting = tuple(
+            rank for pod in case.pods.values() if not pod.node for rank in case.ranks_of(pod.index)
+        )
+        if waiting:
+            explains = _one_of("scheduling.unschedulable", "scheduling.not_spread", "rendezvous.timeout")
+            yield Disturbance("scheduling.node_changed", change, explains, waiting)
+
+
+def _lost(case: Case, pod: Pod) -> bool:
+    """Return whether the node lost the pod's container: nothing there saw how it ended."""
+    ended = pod.container(case.launch.container, "terminated")
+    return ended is not None and (
+        (ended[1].get("exitCode") == _LOST_CONTAINER and ended[1].get("reason") == "Unknown")
+        or ended[1].get("reason") == "ContainerStatusUnknown"
+    )
+
+
+_AWAY: dict[str, Callable[[Case, Change], Iterator[Disturbance]]] = {
+    "dns-pod": _without_dns,
+    "service-proxy": _without_proxy,
+}
+"""Kind of what was away → what follows from that. Otherwise it is a part of the control plane."""

@@ -1,0 +1,231 @@
+"""What a rank's last log lines say about its end. Logs only explain: no verdict rests on them alone.
+
+The patterns are those of torch 2.6, gloo, torchrun, faulthandler and konduktor, as seen in recorded jobs.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from harness.core.causes import CauseId
+from harness.evidence.own_lines import is_own
+from harness.judge.logs import stacks
+from harness.judge.logs.stacks import Stack
+
+Lines = list[tuple[int, str]]
+
+_WARNING = re.compile(r"\[[WI]\d{4}|^[WI]\d{4} |Warning:")
+_CLUES: tuple[tuple[CauseId, str], ...] = (
+    ("image.no_torch", r"torchrun: (command )?not found|No module named '?torch'?$"),
+    ("image.not_root", r"mkdir: .*/\.konduktor.: Permission denied|/etc/environment: Permission denied"),
+    ("image.wrong_architecture", r"exec format error|cannot execute binary file"),
+    (
+        "rendezvous.dns",
+        r"(Error|failed).*(Name or service not known|Temporary failure in name resolution)"
+        r"|(Error|failed).*(gai error|getaddrinfo)",
+    ),
+    ("rendezvous.dns", r"socket\.gaierror"),
+    ("port.taken", r"name: EADDRINUSE|Error.*[Aa]ddress already in use|EADDRINUSE: "),
+    (
+        "rendezvous.unreachable",
+        r"client socket has (timed out|failed to connect)"
+        r"|DistNetworkError.*(timed out|refused|failed to connect)"
+        r"|Ping failed, invalid (value|nonce) returned",
+    ),
+    (
+        "rendezvous.timeout",
+        r"RendezvousTimeoutError|waiting for clients|RendezvousClosedError"
+        r"|(TCPStore|[Rr]endezvous|init_process_group|DistStoreError).*[Tt]imed? ?out",
+    ),
+    # Of gloo, and of NCCL (src/bootstrap.cc).
+    (
+        "variables.interface",
+        r"Unable to find address for: |GLOO_SOCKET_IFNAME=\S+: |Bootstrap : no socket interface found",
+    ),
+    ("variables.master_port", r"[Ee]rror.*(?i:master.?port).*'tcp://[\d.]+:\d+'"),
+    ("training.loss_not_finite", r"FloatingPointError: the loss of step"),
+    (
+        "rank.write_failed",
+        r"(Error|IOException).*\[Errno (5|27|28|30|116|122)\]"
+        r"|No space left on device|Disk quota exceeded|Input/output error|Read-only file system"
+        # torch.save does not tell the reason, and closing the file then fails too.
+        r"|PytorchStreamWriter failed writing file|inline_container\.cc:\d+\] \. unexpected pos",
+    ),
+    ("tracker.key_rejected", r"authentication failed \(HTTP 401\)"),
+    ("launch.run_id_resumes", r"Failed to create run: Run not found"),
+    (
+        "rank.tracker_unreachable",
+        r"Failed to create (or resume )?run|(httpx\.|pluto.*)(Connect|Read)(Error|Timeout)",
+    ),
+)
+AT_ANY_TIME: tuple[CauseId, ...] = ("training.loss_not_finite", "rank.write_failed")
+"""Causes that are so also of a rank that has logged, where its last own error says so. The others are of its
+start.
+"""
+_OF_A_PEER = re.compile(
+    r"Connection (closed|reset) by peer|RendezvousConnectionError|SignalException|Broken pipe"
+    r"|remote process exited|Received 15 death signal|Socket closed"
+)
+_IN_VAIN = re.compile(
+    r"Timed out waiting \d+ms for (recv|send) operation|wait timeout after \d+ms, keys:"
+    r"|Watchdog caught collective operation timeout"
+)
+_RETRIED = re.compile(r"attempt \d+/\d+: (connection error|no response) from ")
+"""How Pluto's client says that it tries a request again (pluto/iface.py)."""
+_REPORT = re.compile(
+    r"ChildFailedError|Sending process \d+ closing signal|failed \(exitcode: |elastic/multiprocessing/api\.py"
+)
+_EXIT = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
+_FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
+BEGINS = "===== KONDUKTOR: Running task ====="
+"""Lines before this one are the shell's own."""
+SHELL_ENDED = "finished with exit code: "
+"""What konduktor's shell says last of a command."""
+_SHELL_ENDED = re.compile(r"^===== KONDUKTOR: .* finished with exit code: (\d+)")
+_AFTER_REPORT = re.compile(
+    r"^={20,}$|^-{20,}$|^\s|^\[\d+\]:$|^Failures:$|^Root Cause|FAILED$|^===== KONDUKTOR: |^$"
+)
+_TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d) ?")
+_NOISE = re.compile(
+    r"^\s*$|^[=\-]{5,}|torch/distributed/elastic|^(\[rank\d+\]: ?)?(Traceback|\s+File |\s+[\^~]+|frame #\d)"
+    r"|^(\[rank\d+\]: ?)?(During handling of the above|The above exception was|\s+\[Previous line repeated)"
+    r"|^Extension modules: |^<unknown function>"
+    r"|^pluto: |\[pluto-sync\]|^Exception raised from "
+    # Frames of faulthandler, gdb, glog and glibc.
+    r"|^(Current thread|Thread) 0x|^Fatal Python error|^\*\*\* Signal \d+|^PC: @|^\s*@ +0x[0-9a-f]+"
+    r"|^#\d+ +(0x[0-9a-f]+ )?in |^#\d+ +0x[0-9a-f]+|\(\+0x[0-9a-f]+\) ?\[0x[0-9a-f]+\]"
+)
+_FILE_OF_A_STACK = re.compile(r'^(\[rank\d+\]: ?)?\s*File "')
+_CODE_OF_A_STACK = re.compile(r"^(\[rank\d+\]: ?)?\s{4,}")
+_ERROR = re.compile(r"^(\[rank\d+\]: ?)?[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Timeout)(: .*)?$")
+
+
+@dataclass(frozen=True)
+class Clues:
+    """`rank` and `exit_code` are those of the worker that torchrun names as the first to fail."""
+
+    log: str = ""
+    cause: CauseId | None = None
+    line: str = ""
+    line_number: int = 0
+    last: str = ""
+    """The last error that the rank itself printed, or else its last line."""
+    last_number: int = 0
+    rank: int | None = None
+    exit_code: int | None = None
+    of_a_peer: bool = False
+    """Whether it lost a peer, or waited for one in vain."""
+    in_vain: bool = False
+    """Whether a collective operation timed out because a peer did not take part."""
+    stack: Stack | None = None
+    """Where it stood when its deadline passed or it was ended."""
+    retried: str = ""
+    """The last line in which Pluto's client says that the tracker did not answer."""
+    report_is_last: bool = False
+    """Whether the log ends with torchrun's report of a failure."""
+
+    @property
+    def said(self) -> str:
+        """Return a sentence with its last line."""
+        return f"its last log line: {self.last}" if self.last else "its log is empty"
+
+    @property
+    def refs(self) -> list[str]:
+        return [f"{self.log}:{self.last_number}"] if self.last_number else []
+
+
+def read(tail: Lines, log: str = "") -> Clues:
+    """Return the clues in the numbered last lines of a log. `log` is its file in the bundle."""
+    lines = _plain(tail)
+    stack, dumped = stacks.last(lines)
+    lines = [entry for entry in lines if entry[0] not in dumped]
+    cause: CauseId | None = None
+    clue, clue_number = "", 0
+    last, last_number = _last_own(lines)
+    another_error = False
+    for number, text in reversed(lines):
+        if _WARNING.search(text):
+            continue
+        is_error = _ERROR.match(text) is not None
+        cause = next((cause for cause, pattern in _CLUES if re.search(pattern, text)), None)
+        # What a program mentions, and goes on, did not end it.
+        if cause in AT_ANY_TIME and (another_error or not (is_error or number == last_number)):
+            cause = None
+        if cause:
+            clue, clue_number = text.strip(), number
+            break
+        another_error = another_error or (is_error and not _REPORT.search(text) and not _is_of_a_peer(text))
+    whole = "\n".join(text for _, text in lines)
+    report = whole.rpartition("Root Cause")[2] if "Root Cause" in whole else ""
+    worker = _EXIT.search(report)
+    failed = _FAILED.search(whole)
+    in_vain = any(_IN_VAIN.search(text) for _, text in lines[-80:])
+    return Clues(
+        log=log,
+        cause=cause,
+        line=clue[:300],
+        line_number=clue_number,
+        last=last[:300],
+        last_number=last_number,
+        rank=int(worker[1]) if worker else None,
+        exit_code=int(worker[2]) if worker else int(failed[1]) if failed else None,
+        of_a_peer=in_vain or any(_OF_A_PEER.search(text) for _, text in lines[-80:]),
+        in_vain=in_vain,
+        stack=stack,
+        retried=next((text.strip()[:300] for _, text in reversed(lines) if _RETRIED.search(text)), ""),
+        report_is_last=worker is not None and _ends_with(lines),
+    )
+
+
+def last_line(tail: Lines) -> tuple[str, int]:
+    """Return the last error in the numbered last lines of any container's log, or else its last line.
+
+    ("", 0) for an empty log.
+    """
+    return _last_own(_plain(tail))
+
+
+def _plain(tail: Lines) -> Lines:
+    """Return what the program itself logged, without times and without the harness's own lines."""
+    return [(number, _TIME.sub("", text)) for number, text in tail if not is_own(text)]
+
+
+def _is_of_a_peer(text: str) -> bool:
+    return any(pattern.search(text) for pattern in (_OF_A_PEER, _IN_VAIN))
+
+
+def _ends_with(lines: Lines) -> bool:
+    """Return whether only the success message of konduktor's shell follows torchrun's report."""
+    for _, text in reversed(lines):
+        if text.startswith("Root Cause"):
+            return True
+        ended = _SHELL_ENDED.match(text)
+        if not _AFTER_REPORT.search(text) or (ended and ended[1] != "0"):
+            return False
+    return False
+
+
+def _last_own(lines: Lines) -> tuple[str, int]:
+    """Return the last error before torchrun's own report, or the last line that is not noise."""
+    begins = [position for position, (_, text) in enumerate(lines) if text.startswith(BEGINS)]
+    own = lines = lines[begins[-1] :] if begins else lines
+    for position, (_, text) in enumerate(lines):
+        if _REPORT.search(text) and position:
+            own = lines[:position]
+            break
+    telling = [(number, text.strip()) for number, text in _without_stacks(own) if not _NOISE.search(text)]
+    error = next((entry for entry in reversed(telling[-12:]) if _ERROR.match(entry[1])), None)
+    number, text = error or (telling[-1] if telling else (0, ""))
+    return text, number
+
+
+def _without_stacks(lines: Lines) -> Lines:
+    """Return lines without the source lines that follow each "File …" of a Python stack."""
+    kept, inside = [], False
+    for number, text in lines:
+        of_a_stack = _FILE_OF_A_STACK.match(text) is not None
+        inside = of_a_stack or (inside and _CODE_OF_A_STACK.match(text) is not None)
+        if not inside:
+            kept.append((number, text))
+    return kept

@@ -1,0 +1,123 @@
+"""Judge whether the two recorders of a rank agree: the worker's own, and the one around Pluto's client.
+
+Where a worker records by itself, its own record is compared with the tracker. The other one must hold the
+same points. A point that only the other one has was handed to the client, so the run must hold it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from harness.core.checks import CheckId
+from harness.judge.case import Case, names
+from harness.judge.finding import Finding, found, passed, unknown
+from harness.judge.points import ground_truth
+from harness.judge.points.compare import same
+from harness.judge.points.ground_truth import Truth
+from harness.judge.points.series import NONE, joined
+
+CHECK: Final[CheckId] = "recorders-agree"
+SUFFIX = ".outside"
+Differences = list[tuple[str, int, str]]
+"""(metric, step, how the two differ)."""
+
+
+@dataclass
+class Agreement:
+    """What the ranks logged, and where the two records of a rank differ."""
+
+    truths: list[Truth]
+    pairs: list[tuple[Truth, Truth]]
+    """(the rank's own record, the one around the client)."""
+    apart: dict[int, tuple[Truth, Differences]]
+    """Rank → its record around the client, and the differences."""
+    cut: list[int]
+    """Ranks that were cut off: they may have recorded a point and not handed it over yet."""
+
+    def finding(self) -> Finding:
+        """Check `recorders-agree`."""
+        ranks = [own.rank for own, _ in self.pairs]
+        if not self.pairs:
+            return passed(CHECK, "each rank has one record of what it logged, so nothing can differ")
+        if self.apart:
+            refs = [p for rank, (other, _) in self.apart.items() for p in (f"truth/{rank}.jsonl", other.path)]
+            return found(
+                CHECK,
+                "unification.recorders_disagree",
+                f"what {names(self.apart)} recorded and what was recorded around the client differ",
+                details=[_told(rank, *how) for rank, how in self.apart.items()],
+                ranks=self.apart,
+                evidence=refs,
+            )
+        if self.cut:
+            return unknown(CHECK, f"what {names(self.cut)} recorded is not completely known", ranks=self.cut)
+        rows = sum(other.count for _, other in self.pairs)
+        text = f"what {names(ranks)} recorded and what they handed to the client are the same {rows} rows"
+        return passed(CHECK, text, [other.path for _, other in self.pairs])
+
+
+def compare(case: Case, truths: list[Truth]) -> Agreement:
+    """Compare both records of each rank. `Agreement.truths` also have the points that only the other has."""
+    pairs = [(one, other) for one in truths if (other := _other(case, one)) is not None]
+    apart = {
+        own.rank: (other, found_)
+        for own, other in pairs
+        if not own.incomplete and (found_ := [*differences(own, other)])
+    }
+    seconds = {own.rank: other for own, other in pairs}
+    both = [_joined(own, seconds[own.rank]) if own.rank in seconds else own for own in truths]
+    return Agreement(both, pairs, apart, [own.rank for own, _ in pairs if own.incomplete])
+
+
+def _joined(own: Truth, other: Truth) -> Truth:
+    """Return the rank's own record with the points and client settings that only the other one has."""
+    for mine, theirs in zip(own.attempts, other.attempts, strict=False):
+        mine.settings = mine.settings or theirs.settings
+    more = {
+        metric: joined(own.rows.get(metric), series)
+        for metric, series in other.rows.items()
+        if metric not in own.rows or not own.rows[metric].same_steps(series)
+    }
+    return replace(own, rows={**own.rows, **more}) if more else own
+
+
+def _other(case: Case, own: Truth) -> Truth | None:
+    """Return what was recorded around the client of a rank that also recorded by itself."""
+    if not own.attempts or not case.bundle.has(f"truth/{own.rank}{SUFFIX}.jsonl"):
+        return None
+    return ground_truth.read(case, own.rank, SUFFIX)
+
+
+def differences(own: Truth, other: Truth) -> Iterator[tuple[str, int, str]]:
+    """Yield where two records of a rank differ. Of points past the row limit, the digests are compared."""
+    if own.blocks or other.blocks:
+        mine, theirs = (one.attempts[-1].metrics if one.end else {} for one in (own, other))
+        if own.end and own.end == other.end and not mine and not theirs:
+            return  # of older recorders, with more metrics than one frame had room for: all rows, in order
+        for metric in sorted(metric for metric in {*mine, *theirs} if mine.get(metric) != theirs.get(metric)):
+            told = [f"{(side.get(metric) or (0, ''))[0]} rows" for side in (mine, theirs)]
+            yield metric, -1, f"{told[0]} recorded, {told[1]} handed over, or other values"
+        if not mine or not theirs:
+            yield "", -1, "the record of one has no digests of its metrics"
+        return
+    for metric in sorted({*own.rows, *other.rows}):
+        mine_, theirs_ = own.rows.get(metric, NONE), other.rows.get(metric, NONE)
+        if mine_.same_as(theirs_):
+            continue
+        for step in sorted({*mine_, *theirs_}):
+            if step not in theirs_:
+                yield metric, step, "recorded, and not seen to be handed to the client"
+            elif step not in mine_:
+                yield metric, step, "handed to the client, and not recorded by the worker"
+            elif not same(mine_[step], theirs_[step]):
+                yield metric, step, f"recorded as {mine_[step]!r}, handed over as {theirs_[step]!r}"
+
+
+def _told(rank: int, other: Truth, found_: Differences) -> str:
+    metric, step, how = found_[0]
+    where = metric + (f" at step {step}" if step >= 0 else "")
+    text = f"rank {rank}: {where}{': ' if where else ''}{how}"
+    text += f"; and {len(found_) - 1} more points" if len(found_) > 1 else ""
+    return text + (f" (of the recorder around the client, {other.incomplete})" if other.incomplete else "")

@@ -1,0 +1,191 @@
+"""Judge what Pluto's client changed on the way: names, values and steps (harness/workers/client_rules.py).
+
+`explain` takes what the client's rules explain out of the comparison. So what is left is lost or foreign for
+another reason, and a renamed metric is not reported as lost and as foreign.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from harness.core.checks import CheckId
+from harness.evidence.truth_records import TruthBlock, TruthRewrite
+from harness.judge.case import names
+from harness.judge.finding import Finding, found, passed
+from harness.judge.points.compare import Comparison, Recorded, compact, same
+from harness.judge.points.ground_truth import Truth
+from harness.judge.points.keys import Left
+from harness.judge.points.series import NONE
+from harness.workers.client_rules import sent_name
+from harness.workers.truth_frames import digest
+
+CHECK: Final[CheckId] = "client-kept"
+
+
+@dataclass
+class Rewritten:
+    """What the client changed."""
+
+    merged: dict[str, list[str]] = field(default_factory=dict)
+    """Name in the run → the names that became it, where more than one did."""
+    overwritten: dict[tuple[int, str], list[int]] = field(default_factory=dict)
+    """(rank, metric) → steps that the run lacks, because another name became the same."""
+    renamed: dict[tuple[int, str], list[int]] = field(default_factory=dict)
+    """(rank, metric) → steps that the run has under the new name."""
+    renamed_blocks: list[tuple[int, TruthBlock]] = field(default_factory=list)
+    dropped: dict[tuple[int, str], list[int]] = field(default_factory=dict)
+    """(rank, metric) → steps whose values the client left out."""
+    why: dict[tuple[int, str], str] = field(default_factory=dict)
+    """(rank, metric) → why the client left values of it out, or changed them."""
+    told: dict[tuple[int, str], list[TruthRewrite]] = field(default_factory=dict)
+    """(rank, reason) → what the recorder told of values that are changed or left out for that reason."""
+
+    @property
+    def ranks(self) -> set[int]:
+        keyed = (*self.overwritten, *self.renamed, *self.dropped)
+        return {rank for rank, _ in (*keyed, *self.renamed_blocks, *self.told)}
+
+
+def explain(
+    truths: list[Truth], recorded: Recorded, compared: Comparison, left: Iterable[Left] = ()
+) -> Rewritten:
+    """Move lost and foreign points that the client's rules explain from the comparison to the result.
+
+    `left` are values that the client was seen to leave out.
+    """
+    why = {(one.rank, one.key): one.why for one in left}
+    result = Rewritten()
+    by_rank = {truth.rank: truth for truth in truths}
+    became: dict[str, dict[str, None]] = {}
+    for truth in truths:
+        for metric in [*truth.rows, *(block.metric for block in truth.blocks)]:
+            became.setdefault(sent_name(metric), {})[metric] = None
+        for rewrite in truth.rewrites:
+            why.setdefault((truth.rank, rewrite.metric), rewrite.why)
+            result.told.setdefault((truth.rank, rewrite.why), []).append(rewrite)
+    result.why, observed = why, {(one.rank, one.key) for one in left}
+    result.merged = {name: list(of) for name, of in became.items() if len(of) > 1}
+    for (rank, metric), steps in list(compared.lost.items()):
+        rest = _renamed(by_rank[rank], metric, steps, recorded, result)
+        told = any(not one.kept and one.metric == metric for one in by_rank[rank].rewrites)
+        if rest and (told or (rank, metric) in observed):
+            result.dropped[rank, metric] = rest
+            rest = []
+        _keep(compared.lost, (rank, metric), rest)
+    for entry in list(compared.lost_in_blocks):
+        rank, block, have = entry
+        if have == 0 and _has_block(recorded, block):
+            result.renamed_blocks.append((rank, block))
+            compared.lost_in_blocks.remove(entry)
+    for wrong in list(compared.wrong):  # A plain name that another name became.
+        others = [
+            truth.rows.get(m, NONE).get(wrong.step) for truth in truths for m in became.get(wrong.metric, {})
+        ]
+        if wrong.metric in result.merged and any(
+            same(wrong.seen, value) for value in others if value is not None
+        ):
+            result.overwritten.setdefault((wrong.rank, wrong.metric), []).append(wrong.step)
+            compared.wrong.remove(wrong)
+    for name, steps in list(compared.foreign.items()):
+        _keep(
+            compared.foreign,
+            name,
+            [step for step in steps if not _expected(truths, became.get(name, {}), step)],
+        )
+    return result
+
+
+def _renamed(truth: Truth, metric: str, steps: list[int], recorded: Recorded, result: Rewritten) -> list[int]:
+    """Sort lost steps of a metric into renamed and overwritten ones. Return the others."""
+    name = sent_name(metric)
+    series = recorded.shared.get(name, NONE)
+    if name == metric:
+        return steps
+    rows = truth.rows[metric]
+    here = [step for step in steps if step in series and same(series[step], rows[step])]
+    hidden = [step for step in steps if step in series and step not in set(here) and name in result.merged]
+    truth_key = (truth.rank, metric)
+    _keep(result.renamed, truth_key, here)
+    _keep(result.overwritten, truth_key, hidden)
+    explained = {*here, *hidden}
+    return [step for step in steps if step not in explained]
+
+
+def _keep(into: dict, key: object, steps: list[int]) -> None:  # type: ignore[type-arg]
+    """Set the steps of a key, or remove the key when there are none."""
+    if steps:
+        into[key] = steps
+    else:
+        into.pop(key, None)
+
+
+def _expected(truths: list[Truth], originals: dict[str, None], step: int) -> bool:
+    """Return whether a rank logged this step under a name that the client changes into another."""
+    return any(
+        step in truth.rows.get(metric, NONE)
+        or any(block.metric == metric and block.first <= step <= block.last for block in truth.blocks)
+        for truth in truths
+        for metric in originals
+        if sent_name(metric) != metric
+    )
+
+
+def _has_block(recorded: Recorded, block: TruthBlock) -> bool:
+    """Return whether the run has exactly the points of a block under the block's new name."""
+    name = sent_name(block.metric)
+    series = recorded.shared.get(name, NONE)
+    steps = sorted(step for step in series if block.first <= step <= block.last)
+    if name == block.metric or len(steps) != block.count:
+        return False
+    return digest((block.metric, step, series[step]) for step in steps) == block.sha256
+
+
+def check(result: Rewritten, label: str) -> Finding:
+    """Check `client-kept`: the client sent names, values and steps as the ranks gave them."""
+    parts = [
+        f"{result.why[rank, metric]}: {metric!r} of rank {rank} ({compact(steps)})"
+        for (rank, metric), steps in result.dropped.items()
+    ]
+    dropped = {(rank, metric) for rank, metric in result.dropped}
+    for (rank, why), rewrites in result.told.items():
+        others = [one for one in rewrites if (rank, one.metric) not in dropped]
+        more = len({one.metric for one in others}) - 1
+        parts += [
+            f"{why}: {one.metric} = {one.was} at step {one.step} of rank {rank}"
+            + (f", and {more} more of its metrics" if more > 0 else "")
+            for one in others[:1]
+        ]
+    for name, metrics in sorted(result.merged.items()):
+        who = names(rank for rank, metric in result.overwritten if sent_name(metric) == name)
+        lost = [
+            step
+            for (_, metric), steps in result.overwritten.items()
+            if sent_name(metric) == name
+            for step in steps
+        ]
+        text = f"{', '.join(map(repr, metrics))} became one metric, {name!r}, with one value for each step"
+        parts.append(text + (f": {len(lost)} points of {who} are gone ({compact(lost)})" if lost else ""))
+    counts: dict[str, Counter[int]] = {}
+    for (rank, metric), steps in result.renamed.items():
+        counts.setdefault(metric, Counter())[rank] += len(steps)
+    for rank, block in result.renamed_blocks:
+        counts.setdefault(block.metric, Counter())[rank] += block.count
+    parts += [
+        f"{metric!r} of {names(ranks)} was renamed to {sent_name(metric)!r} ({ranks.total()} points)"
+        for metric, ranks in counts.items()
+    ]
+    if not parts:
+        return passed(CHECK, "Pluto's client changed no name, value or step")
+    text = f"Pluto's client did not send to {label} what the ranks gave it"
+    refs = [f"truth/{rank}.jsonl" for rank in sorted(result.ranks)][:4]
+    return found(
+        CHECK,
+        "unification.client_rewrote",
+        text,
+        details=parts,
+        ranks=result.ranks,
+        evidence=[*refs, "tracker/points.jsonl"],
+    )

@@ -1,0 +1,264 @@
+"""Compare the ranks' rows with the tracker's after Pluto's own deduplication, in one pass over each."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+
+from harness.evidence.reader import Bundle
+from harness.evidence.tracker_records import Point
+from harness.evidence.truth_records import TruthBlock
+from harness.judge.points.ground_truth import Truth
+from harness.judge.points.series import NONE, Rows, Series, extend, put
+from harness.workers.truth_frames import digest
+
+OWN_METRICS = "sys/"
+"""Prefix of metrics that the client logs by itself. No rank's ground truth holds them."""
+
+
+@dataclass
+class Recorded:
+    """The tracker's rows as Pluto shows them: the highest client time wins, then the last to arrive."""
+
+    shared: Rows = field(default_factory=dict)
+    elsewhere: dict[int, Rows] = field(default_factory=dict)
+    """The same rows for every other run."""
+    raw: int = 0
+    raw_shared: int = 0
+
+    @property
+    def distinct(self) -> int:
+        return sum(map(len, self.shared.values()))
+
+
+def read(bundle: Bundle, shared_run: int | None, others: Callable[[int], bool]) -> Recorded:
+    """Read tracker/points.jsonl in one pass. `others`: whether a run is of other launches alone."""
+    recorded = Recorded()
+    for _, part in bundle.point_parts():
+        run, count = (part.run_id, 1) if isinstance(part, Point) else (part[0].run_id, len(part[1]))
+        recorded.raw += count
+        if run == shared_run:
+            recorded.raw_shared += count
+            rows = recorded.shared
+        elif others(run):
+            continue
+        else:
+            rows = recorded.elsewhere.setdefault(run, {})
+        if isinstance(part, Point):
+            put(rows, part.metric, part.step, part.value, part.time_ms)
+        else:
+            extend(rows, part[1].series())
+    for rows in (recorded.shared, *recorded.elsewhere.values()):
+        for series in rows.values():
+            series.without_times()
+    return recorded
+
+
+@dataclass(frozen=True)
+class Wrong:
+    rank: int
+    metric: str
+    step: int
+    logged: float
+    seen: float
+
+
+@dataclass
+class Comparison:
+    """The differences between the ground truth and the run."""
+
+    compared: int = 0
+    lost: dict[tuple[int, str], list[int]] = field(default_factory=dict)
+    """(rank, metric) → steps that the run lacks."""
+    lost_in_blocks: list[tuple[int, TruthBlock, int]] = field(default_factory=list)
+    """(rank, block, points that the run has of it)."""
+    wrong: list[Wrong] = field(default_factory=list)
+    wrong_blocks: list[tuple[int, TruthBlock]] = field(default_factory=list)
+    collisions: dict[tuple[str, int], dict[int, float]] = field(default_factory=dict)
+    """(metric, step) → rank → value, where ranks differ."""
+    undecided: list[tuple[int, TruthBlock]] = field(default_factory=list)
+    """Blocks that share a metric and steps with another rank, so that their digest cannot be compared."""
+    foreign: dict[str, list[int]] = field(default_factory=dict)
+    arrived: dict[int, int] = field(default_factory=dict)
+    """Number of each rank's rows that are in the run."""
+
+
+def same(one: float, other: float) -> bool:
+    """Return whether two values are exactly the same double. NaN is the same as NaN."""
+    return one == other or (one != one and other != other)  # noqa: PLR0124
+
+
+def compare(truths: Iterable[Truth], recorded: Recorded) -> Comparison:
+    """Compare every rank's rows and blocks with the shared run."""
+    truths = list(truths)
+    result = Comparison()
+    claims: dict[str, list[Truth]] = {}
+    blocks: dict[str, list[Truth]] = {}
+    for truth in truths:
+        for metric in truth.rows:
+            claims.setdefault(metric, []).append(truth)
+        for metric in dict.fromkeys(block.metric for block in truth.blocks):
+            blocks.setdefault(metric, []).append(truth)
+    ascending = cache(lambda metric: sorted(recorded.shared.get(metric, NONE)))
+    disputed = {metric: _disputed(owners, metric) for metric, owners in claims.items() if len(owners) > 1}
+    for truth in truths:
+        result.arrived[truth.rank] = 0
+        kept = truth.kept_metrics
+        for metric, rows in truth.rows.items():
+            if metric in kept:
+                continue  # Its blocks hold these rows too, as far as no later one replaced them.
+            owners, steps = claims[metric], disputed.get(metric, set())
+            _compare_rows(truth, metric, rows, owners, steps, recorded.shared.get(metric, NONE), result)
+        for block in truth.blocks:
+            holders = {one.rank: one for one in blocks[block.metric] + claims.get(block.metric, [])}
+            all_steps = ascending(block.metric)
+            here = all_steps[bisect_left(all_steps, block.first) : bisect_right(all_steps, block.last)]
+            series = recorded.shared.get(block.metric, NONE)
+            _compare_block(truth, block, holders.values(), here, series, result)
+    for metric, series in recorded.shared.items():
+        if metric.startswith(OWN_METRICS):
+            continue
+        ranges = [
+            (b.first, b.last) for truth in blocks.get(metric, []) for b in truth.blocks if b.metric == metric
+        ]
+        strange = _unclaimed(series, [truth.rows[metric] for truth in claims.get(metric, [])], ranges)
+        if strange:
+            result.foreign[metric] = sorted(strange)
+    return result
+
+
+def _disputed(owners: list[Truth], metric: str) -> set[int]:
+    """Return the steps for which the ranks that logged a metric do not all have the same value."""
+    all_rows = [truth.rows[metric] for truth in owners]
+    if all(rows.same_as(all_rows[0]) for rows in all_rows[1:]):
+        return set()
+    first: dict[int, float] = {}
+    return {
+        step
+        for rows in all_rows
+        for step, value in rows.items()
+        if not same(first.setdefault(step, value), value)
+    }
+
+
+def _unclaimed(series: Series, owners: list[Series], ranges: list[tuple[int, int]]) -> list[int]:
+    """Return the steps in the run that no rank logged."""
+    if any(rows.same_steps(series) for rows in owners):
+        return []
+    firsts, lasts = list[int](), list[int]()
+    for first, last in sorted(ranges):
+        if lasts and first <= lasts[-1]:
+            lasts[-1] = max(lasts[-1], last)
+        else:
+            firsts.append(first)
+            lasts.append(last)
+
+    def in_a_block(step: int) -> bool:
+        at = bisect_right(firsts, step) - 1
+        return at >= 0 and step <= lasts[at]
+
+    return [step for step in series if not in_a_block(step) and not any(step in rows for rows in owners)]
+
+
+def _compare_rows(
+    truth: Truth,
+    metric: str,
+    rows: Series,
+    owners: list[Truth],
+    disputed: set[int],
+    series: Series,
+    result: Comparison,
+) -> None:
+    result.compared += len(rows)
+    if not disputed and rows.same_as(series):
+        result.arrived[truth.rank] += len(rows)
+        return
+    superseded = truth.superseded.get(metric, set())
+    # Of a superseded step that the rank made twice, the run may have the value of the first time.
+    earlier = superseded & {step for steps in rows.overwrites.values() for step in steps}
+    for step, value in rows.items():
+        if step in disputed:
+            said = {other.rank: other.rows[metric][step] for other in owners if step in other.rows[metric]}
+            result.collisions[metric, step] = said
+            result.arrived[truth.rank] += step in series
+            continue
+        if step not in series:
+            if step in superseded:
+                continue
+            result.lost.setdefault((truth.rank, metric), []).append(step)
+            continue
+        result.arrived[truth.rank] += 1
+        if not same(value, series[step]) and step not in earlier:
+            result.wrong.append(Wrong(truth.rank, metric, step, value, series[step]))
+
+
+def _compare_block(
+    truth: Truth,
+    block: TruthBlock,
+    holders: Iterable[Truth],
+    here: list[int],
+    series: Series,
+    result: Comparison,
+) -> None:
+    """Compare a block with the run. `holders` are the ranks that logged anything of its metric.
+
+    `here` are the steps in `series`, the run's rows of the metric, that lie between the block's.
+    """
+    own = NONE if block.kept else truth.rows.get(block.metric, NONE)
+    if len(here) == block.count and _digest(block, here, series) == block.sha256:
+        new = sum(step not in own for step in here)
+        result.compared += new
+        result.arrived[truth.rank] += new
+        return
+    several = len(truth.attempts) > 1
+    if several and (block.kept or any(block.first <= step <= block.last for step in own)):
+        result.undecided.append((truth.rank, block))  # A row in the run does not say which attempt logged it.
+        return
+    if block.ordered is False or block.count > block.last - block.first + 1:
+        result.undecided.append((truth.rank, block))  # Rows replaced others, and nothing says which stayed.
+        return
+    for other in holders:
+        steps = other.rows.get(block.metric, NONE) if other is not truth else NONE
+        overlap = [
+            b
+            for b in other.blocks
+            if b is not block and b.metric == block.metric and b.first <= block.last and block.first <= b.last
+        ]
+        differs = any((b.first, b.last, b.count, b.sha256) != _key(block) for b in overlap)
+        if differs or any(block.first <= step <= block.last for step in steps):
+            result.undecided.append((truth.rank, block))
+            return
+    here = [step for step in here if step not in own]
+    result.compared += block.count
+    result.arrived[truth.rank] += len(here)
+    if len(here) != block.count:
+        result.lost_in_blocks.append((truth.rank, block, len(here)))
+        return
+    if _digest(block, here, series) != block.sha256:
+        result.wrong_blocks.append((truth.rank, block))
+
+
+def _digest(block: TruthBlock, steps: Iterable[int], series: Series) -> str:
+    return digest((block.metric, step, series[step]) for step in steps)
+
+
+def _key(block: TruthBlock) -> tuple[int, int, int, str]:
+    return block.first, block.last, block.count, block.sha256
+
+
+def compact(steps: Iterable[int], limit: int = 8) -> str:
+    """Return steps as short text: "step 7", "steps 7, 9–12 (5 points)"."""
+    ordered = sorted(set(steps))
+    ranges: list[tuple[int, int]] = []
+    for step in ordered:
+        if ranges and step == ranges[-1][1] + 1:
+            ranges[-1] = ranges[-1][0], step
+        else:
+            ranges.append((step, step))
+    parts = [str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}–{b}" for a, b in ranges[:limit]]
+    if len(ordered) == 1:
+        return f"step {parts[0]}"
+    more = ", …" if len(ranges) > limit else ""
+    return f"steps {', '.join(parts)}{more} ({len(ordered)} points)"

@@ -1,0 +1,94 @@
+"""A training whose number of nodes changed while it ran: which rows count, and who changed the number.
+
+torchrun forms a world of the nodes that are there. Its ranks resume from the last checkpoint, so they make
+the steps after it again. What an earlier world logged of these steps does not belong to the result. In each
+step, rank 0 logs how many ranks made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+from harness.core.clock import timestamp
+from harness.evidence.members import pod_index
+from harness.evidence.objects import ObjectState, changed_by, items, mapping
+from harness.judge.case import Case
+from harness.judge.change import Change, when
+from harness.judge.points.ground_truth import Truth
+from harness.judge.points.series import NONE, Series
+
+RANKS = "train/ranks"
+"""The metric of rank 0 with the number of ranks that made a step (harness/workers/training/trainer.py)."""
+
+
+def with_superseded(case: Case, truths: list[Truth]) -> list[Truth]:
+    """Return what the ranks logged, and which rows of it the run need not hold.
+
+    A row is superseded when a world without its rank made the step again. Ranks are left out that were
+    expected for a time and never came to a world: their pods were deleted before.
+    """
+    if case.launch.max_nodes is None or not truths:
+        return truths
+    sizes = truths[0].rows.get(RANKS, NONE)
+    worlds = max([case.expected.ranks, *map(int, sizes.values())])
+    there = [truth for truth in truths if truth.rank < worlds or truth.attempts]
+    return [_with_superseded(truth, sizes) for truth in there]
+
+
+def _with_superseded(truth: Truth, sizes: Series) -> Truth:
+    again = {step for step, size in sizes.items() if size <= truth.rank}
+    if again and truth.blocks:
+        why = (
+            "it logged more rows than are kept (HARNESS_TRUTH_ROWS), and a world without it made steps again"
+        )
+        return replace(truth, incomplete=truth.incomplete or why)
+    superseded = {metric: again.intersection(series) for metric, series in truth.rows.items()}
+    return replace(truth, superseded={metric: steps for metric, steps in superseded.items() if steps})
+
+
+def scalings(case: Case) -> Iterator[tuple[float, str, ObjectState]]:
+    """Yield each change of the launched object's replicas: when, in words, and the state after it."""
+    for before, after in pairwise(case.jobsets):
+        if (text := scaling(before, after)) is not None:
+            yield when(after), text, after
+
+
+def scaling(before: ObjectState, after: ObjectState) -> str | None:
+    """Return "scaled from 2 to 3 replicas by kubectl", or None where the replicas stayed as they were."""
+    was, now = (mapping(seen.object, "spec").get("replicas") for seen in (before, after))
+    if was == now or not isinstance(was, int) or not isinstance(now, int):
+        return None
+    who = changed_by(before, after)
+    if not who:  # A field manager that scaled it once is known without the times at which it did.
+        entries = items(after.object, "metadata", "managedFields")
+        who = sorted({str(each.get("manager")) for each in entries if each.get("subresource") == "scale"})
+    return f"scaled from {was} to {now} replicas by {who[0] if len(who) == 1 else 'somebody'}"
+
+
+def allows(case: Case, change: Change) -> bool:
+    """Return whether a change scaled the launched object to a size that the launch allows."""
+    most = case.launch.max_nodes
+    launched = change.kind == case.launch.kind.lower() and change.name == case.launch.object_name
+    if most is None or not launched or change.fields != ("spec.replicas",):
+        return False
+    sizes = (mapping(seen.object, "spec").get("replicas") for _, _, seen in scalings(case))
+    return all(isinstance(size, int) and 0 < size <= most for size in sizes)
+
+
+def why_formed(case: Case, at: float) -> str:
+    """Return in one clause which change of replicas a new world followed, or "" where there was none."""
+    before = [f"{text} at {timestamp(when_)}" for when_, text, _ in scalings(case) if when_ <= at]
+    return f", after the {case.launch.kind} was {before[-1]}" if before else ""
+
+
+def scaled_away(case: Case, pod: ObjectState) -> bool:
+    """Return whether the StatefulSet's controller deleted a pod because the StatefulSet was to have fewer."""
+    owners = items(pod.object, "metadata", "ownerReferences")
+    if case.launch.kind != "StatefulSet" or all(owner.get("uid") != case.launch.uid for owner in owners):
+        return False
+    before = [seen for seen in case.jobsets if 0 <= seen.version < pod.version]
+    replicas = mapping(before[-1].object, "spec").get("replicas") if before else None
+    index = pod_index(pod.object)
+    return index is not None and isinstance(replicas, int) and index >= replicas

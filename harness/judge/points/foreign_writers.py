@@ -1,0 +1,211 @@
+"""Judge whether the shared run holds anything that another job sent: before, during or after this one.
+
+The embedded tracker tells of every request which launch's key it came with, so equal names, steps, values and
+addresses do not hide a stranger. A tracker that does not tell launches is judged by the job's name, the
+sender's name and the address. Hosted Pluto tells none of these, and nothing is known there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from harness.core.checks import CheckId
+from harness.evidence.column_reader import points_of
+from harness.evidence.reader import Bundle
+from harness.evidence.tracker_records import Attachment, Point, RunWriter, TrackerRun
+from harness.judge.case import Case, names
+from harness.judge.finding import Finding, found, passed
+from harness.judge.points.compare import compact
+from harness.judge.points.losses import addresses
+from harness.judge.points.run_attachment import Attached
+
+CHECK: Final[CheckId] = "only-our-job"
+_WRITTEN = {
+    "attach": ("attached process", "attached processes"),
+    "metrics": ("row", "rows"),
+    "logs": ("log line", "log lines"),
+    "data": ("row of other data", "rows of other data"),
+    "files": ("file", "files"),
+    "status": ("status report", "status reports"),
+    "tags": ("change of its tags", "changes of its tags"),
+    "names": ("metric name", "metric names"),
+    "config": ("change of its configuration", "changes of its configuration"),
+    "heartbeat": ("heartbeat", "heartbeats"),
+    "claim": ("claim of its id", "claims of its id"),
+}
+"""Kind of RunWriter → one of what it writes, and several."""
+_TOLD_ELSEWHERE = {"attach", "metrics", "status"}
+"""Kinds of RunWriter that are counted from records of their own."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One thing that somebody else did to the run."""
+
+    ref: str
+    kind: str
+    count: int
+    launch: str | None
+    sender: str | None
+    peer: str | None
+    times: tuple[str, ...] = ()
+    job: str | None = None
+    rank: int | None = None
+    point: Point | None = None
+
+
+@dataclass
+class Stranger:
+    """One other job, as far as the tracker tells it apart from others."""
+
+    launch: str | None
+    job: str | None
+    ranks: set[int] = field(default_factory=set)
+    senders: dict[str, None] = field(default_factory=dict)
+    written: Counter[str] = field(default_factory=Counter)
+    steps: dict[str, set[int]] = field(default_factory=dict)
+    times: list[str] = field(default_factory=list)
+
+    def take(self, trace: Trace) -> None:
+        self.job = self.job or trace.job
+        self.ranks |= set() if trace.rank is None else {trace.rank}
+        if trace.sender or trace.peer:
+            who = repr(trace.sender) if trace.sender else "somebody"
+            self.senders[who + (f" at {trace.peer}" if trace.peer else "")] = None
+        self.written[trace.kind] += trace.count
+        self.times += [time for time in trace.times if time]
+        if trace.point is not None:
+            self.steps.setdefault(trace.point.metric, set()).add(trace.point.step)
+
+    @property
+    def text(self) -> str:
+        """Return which job it is, with its ranks and senders, what it sent and when."""
+        launch = f" of launch {self.launch}" if self.launch else ""
+        who = f"job {self.job}{launch}" if self.job else f"another job{launch}"
+        who += f", {names(self.ranks)}" if self.ranks else ""
+        sent = ", ".join(_many(kind, count) for kind, count in self.written.items() if count)
+        some = [f"{metric} {compact(steps)}" for metric, steps in sorted(self.steps.items())[:2]]
+        some += [f"{len(self.steps) - 2} more metrics"] if len(self.steps) > 2 else []
+        by = f", by {', '.join(list(self.senders)[:4])}" if self.senders else ""
+        span = sorted({min(self.times), max(self.times)}) if self.times else []
+        when = f", {' to '.join(span)}" if span else ""
+        which = f" ({', '.join(some)})" if some else ""
+        return f"{who}: {sent}{which}{by}{when}"
+
+
+def _many(kind: str, count: int) -> str:
+    one, several = _WRITTEN.get(kind, (kind, f"{kind}s"))
+    return f"{count} {one if count == 1 else several}"
+
+
+class Own:
+    """What tells this launch's requests from others' in the shared run."""
+
+    def __init__(self, case: Case, attachments: Iterable[Attachment]) -> None:
+        attachments = list(attachments)
+        pods = [pod for pods in case.pod_attempts.values() for pod in pods]
+        self.nonce = case.manifest.nonce
+        self.job = case.launch.tracked_as
+        self.hosts = {name for pod in pods for name in (pod.name, pod.hostname)}
+        self.addresses = {address for pod in pods for address in addresses(pod)}
+        self.by_launch = any(one.launch == self.nonce for one in attachments)
+        """Whether the tracker tells launches, and this launch's ranks used the key of their launch."""
+        own = [one for one in attachments if self.attached(one)]
+        self.senders = {one.name for one in own if one.name is not None}
+        self.peers = self.addresses | {one.peer for one in own if one.peer is not None}
+
+    def attached(self, one: Attachment) -> bool:
+        """Return whether a process of this launch attached."""
+        if self.by_launch or one.launch not in {None, self.nonce}:
+            return one.launch == self.nonce
+        strange_host = bool(self.hosts) and one.hostname is not None and one.hostname not in self.hosts
+        strange_peer = bool(self.addresses) and one.peer is not None and one.peer not in self.addresses
+        if one.job_name is None:
+            return not (strange_host if one.hostname is not None else strange_peer)
+        return one.job_name == self.job and not (strange_host and strange_peer)
+
+    def sent(self, launch: str | None, sender: str | None, peer: str | None) -> bool:
+        """Return whether a process of this launch sent this.
+
+        What the tracker does not tell makes no difference.
+        """
+        if self.by_launch or launch not in {None, self.nonce}:
+            return launch == self.nonce
+        known_sender = sender is None or not self.senders or sender in self.senders
+        known_peer = peer is None or not self.peers or peer in self.peers
+        return known_sender and known_peer
+
+
+def check(attached: Attached) -> Finding:
+    """Check `only-our-job`: everything in the shared run was sent by this launch."""
+    _, run = attached.shared[0]
+    label = attached.label(run.run_id)
+    if attached.attachments is None:
+        text = f"this tracker does not tell who sent what into {label}, so another job's share is not known"
+        return passed(CHECK, text)
+    here = [(number, one) for number, one in attached.attachments if one.run_id == run.run_id]
+    own = Own(attached.case, (one for _, one in here))
+    traces = list(_traces(attached, own, here, run))
+    if not traces:
+        how = "the key of each request" if own.by_launch else "the names and addresses of its senders"
+        return passed(CHECK, f"by {how}, all of {label} is this job's", ["tracker/attachments.jsonl"])
+    jobs: dict[str, Stranger] = {}
+    known = {trace.sender: trace.job for trace in traces if trace.sender and trace.job}
+    for trace in traces:
+        job = trace.job or known.get(trace.sender or "")
+        key = trace.launch or job or trace.sender or trace.peer or ""
+        jobs.setdefault(key, Stranger(trace.launch, job)).take(trace)
+    refs = list(dict.fromkeys(trace.ref for trace in traces if not trace.point))[:6]
+    refs += [trace.ref for trace in traces if trace.point][:2]
+    told = [job.text for job in jobs.values()]
+    text = f"{label} holds what another job sent"
+    return found(CHECK, "unification.foreign_job", text, details=told, evidence=refs)
+
+
+def _traces(
+    attached: Attached, own: Own, attachments: list[tuple[int, Attachment]], run: TrackerRun
+) -> Iterator[Trace]:
+    bundle, run_line = attached.case.bundle, attached.shared[0][0]
+    for number, one in attachments:
+        if not own.attached(one):
+            ref, who = f"tracker/attachments.jsonl:{number}", (one.launch, one.name, one.peer)
+            yield Trace(ref, "attach", 1, *who, (one.at,), job=one.job_name, rank=one.rank)
+    for number, writer in bundle.writers():
+        if writer.run_id == run.run_id and not _by_us(own, writer):
+            count = 0 if writer.kind in _TOLD_ELSEWHERE else max(writer.rows, writer.requests)
+            who = writer.launch, writer.sender, writer.peer
+            yield Trace(
+                f"tracker/writers.jsonl:{number}", writer.kind, count, *who, (writer.first, writer.last)
+            )
+    for event in run.status_history:
+        launch, sender, peer = (_text(event.get(name)) for name in ("launch", "sender", "peer"))
+        who = launch, sender, peer
+        if any(who) and not own.sent(*who) and event.get("source") == "api":
+            at = str(event.get("createdAt") or "")
+            yield Trace(f"tracker/runs.jsonl:{run_line}", "status", 1, *who, (at,))
+    for number, point in _points_of_others(bundle, own, run):
+        ref, who = f"tracker/points.jsonl:{number}", (point.launch, point.sender, point.peer)
+        yield Trace(ref, "metrics", 1, *who, (point.received_at,), point=point)
+
+
+def _points_of_others(bundle: Bundle, own: Own, run: TrackerRun) -> Iterator[tuple[int, Point]]:
+    """Yield the points of the run that this launch did not send, with their line numbers."""
+    for number, part in bundle.point_parts():
+        whose = part if isinstance(part, Point) else part[0]
+        if whose.run_id == run.run_id and not own.sent(whose.launch, whose.sender, whose.peer):
+            yield from (
+                (number, point) for point in ([part] if isinstance(part, Point) else points_of(*part))
+            )
+
+
+def _by_us(own: Own, writer: RunWriter) -> bool:
+    if writer.kind == "claim":
+        return writer.launch == own.nonce
+    return own.sent(writer.launch, writer.sender, writer.peer)
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,472 @@
+"""A rank's ground truth over all its attempts, and whether it holds everything that the rank logged."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from harness.evidence.columns import Columns, Part
+from harness.evidence.objects import Pod, mapping, termination
+from harness.evidence.reader import Bundle
+from harness.evidence.truth_records import (
+    TruthAccount,
+    TruthBatching,
+    TruthBlock,
+    TruthClient,
+    TruthCode,
+    TruthEnd,
+    TruthFault,
+    TruthGap,
+    TruthInit,
+    TruthLeft,
+    TruthMetrics,
+    TruthRewrite,
+    TruthRow,
+    TruthSettings,
+    TruthStart,
+)
+from harness.judge.case import Case
+from harness.judge.finding import counted
+from harness.judge.logs import clues
+from harness.judge.points.series import Rows, ascend, bytes_of_rows, extend, put
+from harness.workers.ground_truth import BLOCK_ROWS
+from harness.workers.truth_frames import row_bytes
+
+DENSE_ROWS, DENSE_MS = 20, 30
+"""A rank that recorded so many rows in so many ms may have held some back for a longer frame."""
+
+
+@dataclass
+class Attempt:
+    """One attempt of a rank: what it recorded from its start to its end, or until it was cut off."""
+
+    start: TruthStart | None = None
+    """None when the recorder wrote no attempts."""
+    end: TruthEnd | None = None
+    client: TruthClient | None = None
+    account: TruthAccount | None = None
+    accounted: int = -1
+    """The number of rows before its last account."""
+    left: dict[tuple[str, str, str], tuple[int, str, str]] = field(default_factory=dict)
+    """(key, type, reason) of values that the client left out → how many, first step, last step."""
+    code: list[tuple[int, TruthCode]] = field(default_factory=list)
+    """What it said of the code that it ran, each with its line number."""
+    row_count: int = 0
+    blocks: list[TruthBlock] = field(default_factory=list)
+    kept: list[TruthBlock] = field(default_factory=list)
+    """What Pluto keeps of metrics whose steps fell or came again. They stand for their rows and blocks."""
+    metrics: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """metric → the number and the digest of all its rows. For attempts with blocks."""
+    steps: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """metric → its first and last step."""
+    settings: list[TruthSettings] = field(default_factory=list)
+    """How it made the client, once for each init."""
+    batch: int = 1
+    """The number of rows for which its frames waited when it recorded fast."""
+    gaps: int = 0
+    fault: str = ""
+    """Why the recorder around the client failed, or ""."""
+    _root: hashlib._Hash = field(default_factory=hashlib.sha256)
+    _counts: dict[str, int] = field(default_factory=dict)
+    _digests: dict[str, hashlib._Hash] = field(default_factory=dict)
+    _times: deque[int] = field(default_factory=lambda: deque(maxlen=DENSE_ROWS))
+
+    @property
+    def is_child(self) -> bool:
+        """Return whether it is a process that the rank started, such as an evaluation, and logs too."""
+        return self.start is not None and self.start.parent is not None
+
+    @property
+    def count(self) -> int:
+        return self.row_count + sum(block.count for block in self.blocks)
+
+    @property
+    def compared(self) -> list[TruthBlock]:
+        """Return what must be compared in blocks: those of metrics in disorder as Pluto keeps them."""
+        kept = {block.metric for block in self.kept}
+        return [*(block for block in self.blocks if block.metric not in kept), *self.kept]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Map each metric to the number of its rows, those in blocks included."""
+        counts = dict(self._counts)
+        for block in self.blocks:
+            counts[block.metric] = counts.get(block.metric, 0) + block.count
+        return counts
+
+    @property
+    def last_ms(self) -> int | None:
+        """Return when it recorded its last row, in milliseconds since the epoch. None without rows."""
+        return self._times[-1] if self._times else None
+
+    def told(
+        self,
+        number: int,
+        line: TruthAccount
+        | TruthBatching
+        | TruthBlock
+        | TruthClient
+        | TruthCode
+        | TruthGap
+        | TruthFault
+        | TruthLeft
+        | TruthMetrics
+        | TruthSettings
+        | TruthEnd,
+    ) -> None:
+        """Take what is no row. `number` is its line."""
+        if isinstance(line, TruthBlock):
+            (self.kept if line.kept else self.blocks).append(line)
+            self._reach(line.metric, line.first, line.last)
+        elif isinstance(line, TruthClient):
+            self.client = line
+        elif isinstance(line, TruthCode):
+            self.code.append((number, line))
+        elif isinstance(line, TruthLeft):
+            self.left |= {(key, kind, why): entry for key, kind, why, *entry in line.left}  # type: ignore[misc]
+        elif isinstance(line, TruthAccount):
+            self.account, self.accounted = line, self.count
+        elif isinstance(line, TruthMetrics):
+            self.metrics |= {metric: (count, sha256) for metric, count, sha256 in line.metrics}
+        elif isinstance(line, TruthBatching):
+            self.batch = line.rows
+        elif isinstance(line, TruthGap):
+            self.gaps += 1
+        elif isinstance(line, TruthSettings):
+            self.settings.append(line)
+        elif isinstance(line, TruthFault):
+            self.fault = self.fault or line.text
+        else:
+            self.gaps += self.end is not None
+            self.end = line
+            self.metrics |= line.metrics
+
+    def take(self, row: TruthRow) -> None:
+        """Count and digest one row. Rows must come in the order in which the rank recorded them."""
+        data = row_bytes(row.metric, row.step, row.value)
+        self._root.update(data)
+        self._digests.setdefault(row.metric, hashlib.sha256()).update(data)
+        self._counts[row.metric] = self._counts.get(row.metric, 0) + 1
+        self.row_count += 1
+        self._reach(row.metric, row.step, row.step)
+        self._times.append(row.time_ms)
+
+    def take_columns(self, columns: Columns, parts: Iterable[Part], by_metric: bool) -> None:
+        """Count and digest rows in columns, as `take` does one by one. `parts` are its metrics.
+
+        Digests by metric take long, and are for attempts with blocks alone.
+        """
+        data = bytes_of_rows(columns)
+        self._root.update(data)
+        for name, steps, _, _ in parts:
+            self._counts[name] = self._counts.get(name, 0) + len(steps)
+            low, high = (steps[0], steps[-1]) if ascend(steps) else (min(steps), max(steps))
+            self._reach(name, low, high)
+        if by_metric:
+            for name, line in zip(columns.metrics(), data.splitlines(keepends=True), strict=True):
+                self._digests.setdefault(name, hashlib.sha256()).update(line)
+        self.row_count += len(columns)
+        self._times.extend(columns.times[-DENSE_ROWS:])
+
+    def _reach(self, metric: str, low: int, high: int) -> None:
+        """Widen `steps` by those from `low` to `high`."""
+        first, last = self.steps.get(metric, (low, high))
+        self.steps[metric] = min(first, low), max(last, high)
+
+    @property
+    def dense(self) -> bool:
+        """Return whether its last rows came so fast that a cut-off may have lost some of them."""
+        return len(self._times) == DENSE_ROWS and self._times[-1] - self._times[0] <= DENSE_MS
+
+    @property
+    def fits(self) -> bool:
+        """Return whether its rows match its end line: by the root digest, or by metric if it has blocks."""
+        assert self.end is not None
+        if not self.blocks:
+            return self._root.hexdigest() == self.end.sha256
+        if not self.metrics:
+            return True  # an older recorder, with more metrics than one frame had room for
+        if self.counts != {metric: count for metric, (count, _) in self.metrics.items()}:
+            return False
+        whole = self._digests.keys() - {block.metric for block in self.blocks}
+        return all(self._digests[metric].hexdigest() == self.metrics[metric][1] for metric in whole)
+
+
+_READ: WeakKeyDictionary[Bundle, dict[tuple[int, str], Truth]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Life:
+    """One run object of one process: the attempt by its number, and its `init` in that process."""
+
+    attempt: int
+    init: int = 0
+    same_run: bool = True
+    """Whether it is attached to the run of the process's first `init`."""
+
+
+@dataclass
+class Truth:
+    """What one rank logged in all its attempts. `incomplete` says why rows may be missing from it."""
+
+    rank: int
+    attempts: list[Attempt] = field(default_factory=list)
+    rows: Rows = field(default_factory=dict)
+    """The rows that the run must hold. Where a metric and step was logged twice, the latest counts."""
+    overwritten: int = 0
+    """Number of rows that the rank itself logged again for the same metric and step.
+
+    Pluto keeps the latest.
+    """
+    lives: list[Life] = field(default_factory=list)
+    """What the marks of `rows` stand for."""
+    superseded: dict[str, set[int]] = field(default_factory=dict)
+    """metric → steps that a world without this rank made again. The run may lack them."""
+    left: bool = False
+    """Whether the world went on without this rank, because its pod was scaled away."""
+    incomplete: str = ""
+    suffix: str = ""
+    """".outside" for what was recorded around the client of a worker that also records by itself."""
+    rewrites: list[TruthRewrite] = field(default_factory=list)
+    known_silent: bool = False
+    """The termination message says that the rank logged nothing."""
+
+    @property
+    def count(self) -> int:
+        return sum(attempt.count for attempt in self.attempts)
+
+    @property
+    def blocks(self) -> list[TruthBlock]:
+        """Return what must be compared in blocks: those of metrics in disorder as Pluto keeps them."""
+        return [block for attempt in self.attempts for block in attempt.compared]
+
+    @property
+    def kept_metrics(self) -> set[str]:
+        """Return the metrics of which the blocks hold every row that Pluto keeps."""
+        return {block.metric for attempt in self.attempts for block in attempt.kept}
+
+    @property
+    def metrics(self) -> set[str]:
+        """Return the names that the rank logged numbers under."""
+        return {*self.rows, *(block.metric for block in self.blocks)}
+
+    @property
+    def outside(self) -> bool:
+        """Return whether it was recorded around the client, so that each row was handed to the client."""
+        return any(attempt.start is not None and attempt.start.outside for attempt in self.attempts)
+
+    @property
+    def own(self) -> list[Attempt]:
+        """Return the attempts of the rank itself, without those of its children."""
+        return [attempt for attempt in self.attempts if not attempt.is_child] or self.attempts
+
+    @property
+    def end(self) -> TruthEnd | None:
+        """Return the end line of the last attempt.
+
+        The end of an earlier attempt does not end the ground truth.
+        """
+        return self.own[-1].end if self.attempts else None
+
+    def client(self, metric: str, step: int) -> TruthClient | None:
+        """Return the report of the client that was given this row."""
+        series = self.rows.get(metric)
+        mark = series.mark(step) if series is not None else 0  # as `read` marks it
+        return self.attempts[self.lives[mark].attempt].client if self.lives else None
+
+    @property
+    def clients(self) -> list[TruthClient]:
+        return [attempt.client for attempt in self.attempts if attempt.client is not None]
+
+    @property
+    def path(self) -> str:
+        return f"truth/{self.rank}{self.suffix}.jsonl"
+
+
+def read(case: Case, rank: int, suffix: str = "") -> Truth:
+    """Read truth/<rank>.jsonl in one pass. It is kept: the report asks for what the judges have read."""
+    known = _READ.setdefault(case.bundle, {})
+    if (rank, suffix) not in known:
+        known[rank, suffix] = _read(case, rank, suffix)
+    return known[rank, suffix]
+
+
+def _read(case: Case, rank: int, suffix: str) -> Truth:
+    truth, mark = Truth(rank, suffix=suffix, left=rank not in case.ranks), 0
+    has_blocks = any(b'"kind":"block"' in line for _, line in case.bundle.lines(truth.path))
+    for number, line in case.bundle.truth_parts(rank, suffix):
+        if isinstance(line, TruthStart):
+            truth.attempts.append(Attempt(line))
+            mark = _live(truth, Life(len(truth.attempts) - 1))
+            continue
+        if not truth.attempts:
+            truth.attempts.append(Attempt())
+            mark = _live(truth, Life(0))
+        attempt = truth.attempts[-1]
+        if isinstance(line, TruthRow):
+            attempt.take(line)
+            truth.overwritten += put(truth.rows, line.metric, line.step, line.value, line.time_ms, mark)
+        elif isinstance(line, Columns):
+            parts = list(line.series())
+            attempt.take_columns(line, parts, has_blocks)
+            truth.overwritten += extend(truth.rows, parts, mark)
+        elif isinstance(line, TruthRewrite):
+            truth.rewrites.append(line)
+        elif isinstance(line, TruthInit):
+            mark = _live(truth, Life(len(truth.attempts) - 1, line.number, line.same_run))
+        else:
+            attempt.told(number, line)
+    for series in truth.rows.values():
+        series.without_times()
+    damage = any(ref.startswith(truth.path) for ref in case.bundle.damaged)
+    said = {} if suffix else _in_message(case, truth)
+    truth.known_silent = said.get("count") == 0
+    truth.incomplete = _why_incomplete(case, truth, damage, said)
+    return truth
+
+
+def _live(truth: Truth, life: Life) -> int:
+    """Return the mark of a life, which is its place in `truth.lives`."""
+    if life not in truth.lives:
+        truth.lives.append(life)
+    return truth.lives.index(life)
+
+
+def _in_message(case: Case, truth: Truth) -> dict[str, object]:
+    """Return the rank's digest from the termination message of its last attempt's pod, or {}.
+
+    torchrun may give a rank to another node when it restarts, so the attempt says which pod to look up.
+    """
+    start = truth.attempts[-1].start if truth.attempts else None
+    pods: list[Pod] = [pod for pods in case.pod_attempts.values() for pod in pods]
+    own = [pod for pod in pods if start is not None and start.pod == pod.name]
+    latest = case.pods.get(case.node_of(truth.rank))
+    for pod in own[-1:] or ([latest] if latest else []):
+        ended = pod.container(case.launch.container, "terminated")
+        return mapping(termination(ended[1])[1], "truth", str(truth.rank)) if ended else {}
+    return {}
+
+
+def _why_incomplete(case: Case, truth: Truth, damage: bool, said: dict[str, object]) -> str:
+    """Return in one clause why the ground truth is incomplete, or "" when it is complete."""
+    if not case.bundle.has(truth.path):
+        return f"nothing of what it recorded reached the harness{why_unrecorded(case, truth.rank)}"
+    reasons = ["its file is damaged"] * damage
+    for number, attempt in enumerate(truth.attempts):
+        why = _why_attempt(truth, number, attempt, said)
+        reasons += [f"{_which(truth, number)}{why}"] if why else []
+    if not truth.attempts and not reasons:
+        return "its end is missing after 0 rows"
+    return " and ".join(reasons)
+
+
+def _why_attempt(truth: Truth, number: int, attempt: Attempt, said: dict[str, object]) -> str:
+    if attempt.fault or attempt.gaps:
+        return (
+            f"the recorder around its client: {attempt.fault}"
+            if attempt.fault
+            else f"{counted(attempt.gaps, 'gap')} in its frames"
+        )
+    last = attempt is truth.own[-1]
+    if attempt.end is None:
+        return _without_end(truth, number, attempt)
+    if attempt.count != attempt.end.count:
+        return f"it recorded {attempt.end.count} rows, {attempt.count} are here"
+    if not attempt.fits:
+        return "its rows do not fit its own counts and digests"
+    message = (said.get("count"), said.get("sha256"))
+    if last and said and message not in _of_its_pod(truth, attempt):
+        here = attempt.end.count
+        return f"its termination message ({message[0]} rows) and its log ({here} rows) do not agree"
+    return ""
+
+
+def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
+    """Return why rows of an attempt without an end may be unknown, or ""."""
+    last = attempt is truth.own[-1]
+    if not last and not attempt.is_child:
+        return _cut(truth, number, attempt)
+    if last and truth.left and not (attempt.dense or attempt.blocks):
+        return ""  # The world went on without this rank. Its steps are compared with those of rank 0.
+    if attempt is not truth.own[-1] and attempt.accounted == attempt.count:
+        return ""  # A pool killed the child, after it had finished its runs.
+    return f"its end is missing after {attempt.count} rows"
+
+
+def _of_its_pod(truth: Truth, last: Attempt) -> list[tuple[int, str]]:
+    """Return what the processes of a rank in one pod ended with. Each of them replaces the rank's message."""
+    pod = last.start.pod if last.start else None
+    same = [one for one in truth.attempts if one is last or (one.start is not None and one.start.pod == pod)]
+    return [(one.end.count, one.end.sha256) for one in same if one.end is not None]
+
+
+def _cut(truth: Truth, number: int, attempt: Attempt) -> str:
+    """Return why rows of an attempt that was cut off may be unknown, or "" when all are known.
+
+    Its frames have no gap, and a rank writes a frame for each row before it logs the row. So only a rank that
+    recorded very fast can have logged rows without a frame. These rows are still known when the next attempt
+    starts at a step that the cut-off attempt had recorded, because it then logs them again. As many rows as
+    a frame or, past the row limit, a block holds may be missing, so the next attempt must have logged as many
+    further ones.
+    """
+    if not attempt.dense and not attempt.blocks:
+        return ""
+    hidden = (BLOCK_ROWS if attempt.blocks else attempt.batch) - 1
+    following = next(one for one in truth.attempts[number + 1 :] if not one.is_child)
+    apart = [
+        metric
+        for metric, (_, last) in attempt.steps.items()
+        if metric not in following.steps
+        or (begun := following.steps[metric][0]) > last + 1
+        or (hidden and following.counts[metric] - (last + 1 - begun) < hidden)
+    ]
+    if not apart:
+        return ""
+    limit = ", past the row limit (HARNESS_TRUTH_ROWS)" if attempt.blocks else ""
+    return f"it was cut after {attempt.count} rows{limit}, and may have logged more of {apart[0]}"
+
+
+def _which(truth: Truth, number: int) -> str:
+    start = truth.attempts[number].start
+    if start is not None and start.parent is not None:
+        return f"process {start.pid}, a child of the rank's process {start.parent}: "
+    own = [number for number, attempt in enumerate(truth.attempts) if not attempt.is_child] or [number]
+    return f"in attempt {own.index(number) + 1} of {len(own)}, " if len(own) > 1 else ""
+
+
+_TOLD = re.compile(rb"\[harness\] the recorder around Pluto's client (.*)")
+
+_WAITING = re.compile(r"\[c10d\].*(cannot be retrieved|failed to connect|has timed out)")
+"""How torch says that it tries again to reach the rendezvous."""
+
+
+def why_unrecorded(case: Case, rank: int) -> str:
+    """Return the end of a sentence: what the recorder around the client said, or what kept it away."""
+    pod = case.pods.get(case.node_of(rank))
+    log = case.bundle.log(pod.name, case.launch.container) if pod else ""
+    told = [found for _, line in (case.bundle.lines(log) if log else ()) if (found := _TOLD.search(line))]
+    if told:
+        return f": the recorder around Pluto's client {told[0][1].decode(errors='replace').strip()}"
+    if not case.launch.recorder or not case.started(case.node_of(rank)):
+        return ""
+    tail = case.bundle.tail(log)
+    if tail and _WAITING.search(tail[-1][1]):
+        return ". It never came to log anything: it still looked for the other ranks"
+    cause = clues.read(tail, log).cause or ""
+    if cause.startswith(("rendezvous.", "image.")):
+        return f". It never came to log anything: it ended before ({cause})"
+    if not _came_to_its_end(case, pod):
+        return ""
+    return (
+        ". No recorder spoke: did it call pluto.init()? Is PYTHONPATH replaced, or Python run with -I or -E?"
+    )
+
+
+def _came_to_its_end(case: Case, pod: Pod | None) -> bool:
+    """Return whether the rank's container ended with 0. One that did not may never have come to log."""
+    ended = pod.container(case.launch.container, "terminated") if pod else None
+    return ended is not None and ended[1].get("exitCode") == 0

@@ -1,0 +1,181 @@
+"""Judge the account of keys: what a rank handed to `run.log` was logged, or is named with a reason.
+
+The recorder stands at both ends of the client's `log` (harness/workers/outside_account.py). Its numbers must
+add up. What the client left out is a FAIL, but for a key that never had another value than None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from harness.core.checks import CheckId
+from harness.judge.case import names
+from harness.judge.finding import Finding, counted, found, passed, unknown
+from harness.judge.points.agreement import Agreement
+from harness.judge.points.ground_truth import Truth
+
+CHECK: Final[CheckId] = "keys"
+NONE = "NoneType"
+NOOP = "the mode of the run is noop"
+"""The beginning of the reason why a run in mode noop sends nothing."""
+OFF = "sync_process_enabled is False"
+"""The beginning of the reason why a run without the client's upload process sends nothing."""
+_UPLOADS_OFF = "leave sync_process_enabled out of the settings: without that process nothing is uploaded"
+SHOWN_KEYS = 3
+Records = dict[int, Truth | None]
+"""By rank: what was recorded around its client, or None if nothing was."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """Values of one key that the client left out for one reason."""
+
+    rank: int
+    key: str
+    type: str
+    why: str
+    count: int
+    first: str
+    last: str
+
+    @property
+    def steps(self) -> str:
+        """Return the steps as text."""
+        return f"step {self.first}" if self.first == self.last else f"steps {self.first} to {self.last}"
+
+
+def recorders(agreement: Agreement) -> Records:
+    """Map each rank to what was recorded around its client, or None if nothing was."""
+    seconds = {own.rank: other for own, other in agreement.pairs}
+    return {
+        truth.rank: seconds.get(truth.rank) or (truth if truth.outside else None)
+        for truth in agreement.truths
+    }
+
+
+def left_out(agreement: Agreement) -> list[Left]:
+    """Return everything that the ranks' clients left out and that the ranks did not mean to leave out."""
+    records = recorders(agreement)
+    return [left for left in _all(records) if not _meant(records, left)]
+
+
+def _all(records: Records) -> Iterable[Left]:
+    for rank, truth in records.items():
+        for attempt in truth.attempts if truth is not None else ():
+            for (key, kind, why), (count, first, last) in attempt.left.items():
+                yield Left(rank, key, kind, why, count, first, last)
+
+
+def _meant(records: Records, left: Left) -> bool:
+    """Return whether no value is missing: of a key that only ever was None, of a rank that sends nothing."""
+    truth = records[left.rank]
+    assert truth is not None
+    if left.why.startswith(NOOP):
+        return not truth.count and not any(a.account and a.account.logged for a in truth.attempts)
+    others = any(other[0] == left.key and other[1] != NONE for a in truth.attempts for other in a.left)
+    return left.type == NONE and not others and left.key not in truth.metrics
+
+
+def check(agreement: Agreement, apart: bool = False) -> Finding:
+    """Check `keys`. `apart`: the ranks were not one world, so a rank may never have run."""
+    records = recorders(agreement)
+    refs = [truth.path for truth in records.values() if truth is not None]
+    if left := left_out(agreement):
+        ranks = {one.rank for one in left}
+        return found(
+            CHECK,
+            "unification.client_rewrote",
+            f"Pluto's client did not log {_values(sum(one.count for one in left))} of {names(ranks)}",
+            details=reasons(left),
+            ranks=ranks,
+            evidence=[truth.path for rank, truth in records.items() if rank in ranks and truth is not None],
+            advice=_UPLOADS_OFF if all(one.why.startswith(OFF) for one in left) else "",
+        )
+    open_ = {rank: why for rank, truth in records.items() if (why := _open(truth))}
+    if apart and open_ and all(records[rank] is None for rank in open_):
+        return unknown(CHECK, "not judged: the ranks were not one world", ranks=open_)
+    if open_:
+        return found(
+            CHECK,
+            "unification.truth_incomplete",
+            f"it is not known what became of every value that {names(open_)} handed to run.log",
+            details=[f"rank {rank}: {why}" for rank, why in open_.items()],
+            ranks=open_,
+            evidence=refs,
+        )
+    accounts = [
+        attempt.account
+        for truth in records.values()
+        if truth is not None
+        for attempt in truth.attempts
+        if attempt.account is not None
+    ]
+    return passed(
+        CHECK,
+        f"{sum(account.handed for account in accounts)} keys × steps",
+        refs,
+        details=_notes(records),
+    )
+
+
+def reasons(left: Iterable[Left]) -> list[str]:
+    """Return one text for each reason, with the keys and how many values it is about."""
+    by_reason: dict[str, list[Left]] = {}
+    for one in left:
+        by_reason.setdefault(one.why, []).append(one)
+    return [f"{why}: {_keys(entries)}" for why, entries in by_reason.items()]
+
+
+def _keys(entries: list[Left]) -> str:
+    first: dict[str, Left] = {}
+    for entry in entries:
+        first.setdefault(entry.key, entry)
+    shown = [f"{e.key!r} ({e.type}) at {e.steps} of rank {e.rank}" for e in list(first.values())[:SHOWN_KEYS]]
+    more = len(first) - SHOWN_KEYS
+    others = f" and {counted(more, 'more key')}" if more > 0 else ""
+    return f"{', '.join(shown)}{others} ({_values(sum(e.count for e in entries))})"
+
+
+def _values(count: int) -> str:
+    return counted(count, "value")
+
+
+def _open(truth: Truth | None) -> str:
+    """Return why the account of a rank does not close, or ""."""
+    if truth is None:
+        return "no recorder stood around its client"
+    if truth.incomplete:
+        return truth.incomplete
+    for attempt in truth.attempts:
+        account = attempt.account
+        last = attempt is truth.own[-1] and not truth.left
+        if account is None and attempt.end is None and not last and not attempt.is_child:
+            continue  # It was cut off. Each row was recorded before the call, and what was left out after it.
+        if account is None:
+            return "its recorder closed no account"
+        if account.unseen:
+            return account.unseen
+        told = sum(count for count, _, _ in attempt.left.values())
+        if account.handed != account.logged + account.left or account.left != told:
+            return (
+                f"it handed over {_values(account.handed)}; {account.logged} were logged, and {told} of "
+                f"{account.left} that were left out have a reason"
+            )
+    return ""
+
+
+def _notes(records: Records) -> list[str]:
+    """Return what a reader of a PASS should know of values that were left out or came another way."""
+    none = [left for left in _all(records) if left.type == NONE]
+    noop = [left for left in _all(records) if left.why.startswith(NOOP)]
+    notes = [f"only ever None, so not logged: {_keys(none)}"] if none else []
+    notes += [f"{NOOP}: {_keys(noop)}"] if noop else []
+    past = {
+        rank: count
+        for rank, truth in records.items()
+        if truth is not None
+        and (count := sum(attempt.account.past for attempt in truth.attempts if attempt.account))
+    }
+    return notes + [f"{_values(count)} of rank {rank} came without run.log" for rank, count in past.items()]

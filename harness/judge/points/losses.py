@@ -1,0 +1,205 @@
+"""Explain what became of points that are not in the run, and who sent those that no rank recorded."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from harness.core.clock import seconds
+from harness.evidence.columns import Columns
+from harness.evidence.objects import Pod, items, mapping
+from harness.evidence.tracker_records import Point
+from harness.evidence.truth_records import TruthClient
+from harness.judge.case import Case, names
+from harness.judge.finding import counted
+from harness.judge.points.compare import Comparison, Recorded, same
+from harness.judge.points.ground_truth import Truth
+from harness.judge.points.run_attachment import Attached, in_mode_noop
+from harness.workers.client_rules import sent_name
+
+UNSENT, ACKNOWLEDGED, NEVER, UNTOLD, ASTRAY = "unsent", "acknowledged", "never", "untold", "astray"
+_STARTED, _EXITING = b"[pluto-sync] INFO: Sync process started", b"[pluto-sync] INFO: Sync process exiting"
+_KEY = re.compile(r"401 Unauthorized|API key|HTTP 401")
+
+
+def fate(client: TruthClient | None, metric: str, step: int) -> str:
+    """Return where a lost point is: in the client's queue, acknowledged, never given to it, or unknown."""
+    if client is None:
+        return UNTOLD
+    if _within(client.unsent.get(metric, []), step):
+        return UNSENT
+    if _within(client.sent.get(metric, []), step):
+        return ACKNOWLEDGED
+    return NEVER if client.whole else UNTOLD
+
+
+def _astray(truth: Truth, recorded: Recorded, metric: str, step: int) -> bool:
+    value = truth.rows[metric][step]
+    series = [rows[metric] for rows in recorded.elsewhere.values() if metric in rows]
+    return any(step in values and same(values[step], value) for values in series)
+
+
+def _within(ranges: Iterable[tuple[int, int]], step: int) -> bool:
+    return any(first <= step <= last for first, last in ranges)
+
+
+def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Comparison) -> list[str]:
+    """Return a sentence for each fate that lost points have. Where no client tells, there is none."""
+    counts: dict[str, Counter[int]] = {}
+    by_rank = {truth.rank: truth for truth in truths}
+    for (rank, metric), steps in compared.lost.items():
+        for step in steps:
+            told = fate(by_rank[rank].client(metric, step), sent_name(metric), step)
+            if _astray(by_rank[rank], recorded, metric, step):
+                told = ASTRAY
+            counts.setdefault(told, Counter())[rank] += 1
+    who = {told: names(ranks) for told, ranks in counts.items()}
+    many = {told: f"{ranks.total()} of them" for told, ranks in counts.items()}
+    cut = {told: _cut_off(case, counts.get(told, ())) for told in (UNSENT, UNTOLD)}
+    sentences = []
+    if ASTRAY in counts:
+        sentences.append(f"{who[ASTRAY]} put {many[ASTRAY]} into another run")
+    if UNSENT in counts:
+        errors = [c.error for rank in sorted(counts[UNSENT]) for c in by_rank[rank].clients if c.error]
+        why = f": {errors[0].splitlines()[0]}" if errors else ""
+        text = f"the client of {who[UNSENT]} still has {many[UNSENT]} in its queue, not sent{why}"
+        sentences += [text, *cut[UNSENT]]
+    if ACKNOWLEDGED in counts:
+        text = f"the tracker acknowledged {many[ACKNOWLEDGED]} to the client of {who[ACKNOWLEDGED]}"
+        sentences.append(f"{text}, so the client had done its part")
+    if NEVER in counts:
+        handed = Counter({rank: n for rank, n in counts[NEVER].items() if by_rank[rank].outside})
+        if handed:
+            sentences.append(
+                f"{names(handed)} handed {handed.total()} of them to the client, whose queue never had them"
+            )
+        if others := counts[NEVER] - handed:
+            sentences.append(f"{names(others)} never gave {others.total()} of them to its client")
+    if cut[UNTOLD]:
+        sentences += [f"the client of {who[UNTOLD]} reported nothing of {many[UNTOLD]}", *cut[UNTOLD]]
+    made = not_uploaded(truths, {rank for rank, _ in compared.lost})
+    return [*made, *sentences, *refusals(case)]
+
+
+def not_uploaded(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
+    """Return a sentence for each setting of these ranks' clients by which points are not uploaded."""
+    off, shared = set[int](), dict[tuple[str, str], set[int]]()
+    for truth in truths:
+        for attempt in truth.attempts:
+            for one in attempt.settings:
+                off |= set() if one.uploads or one.mode == "noop" else {truth.rank}
+                if one.queue and attempt.start is not None and attempt.start.pod:
+                    shared.setdefault((attempt.start.pod, one.queue), set()).add(truth.rank)
+    wanted = set(ranks)
+    sentences = in_mode_noop(truths, wanted)
+    if off & wanted:
+        text = f"the client of {names(off & wanted)} was made with sync_process_enabled=False"
+        sentences.append(f"{text}, so it has no process that uploads")
+    return sentences + [
+        f"{names(of)} share one queue of the client ({queue}), and the first finish() ends the upload of "
+        "all: give each process a PLUTO_DIR of its own"
+        for (_, queue), of in shared.items()
+        if len(of) > 1 and of & wanted
+    ]
+
+
+def refusals(case: Case) -> list[str]:
+    """Return a sentence for the first writes of this launch that the tracker refused. Their rows are lost."""
+    launched, summary = seconds(case.manifest.launched_at) or 0.0, case.bundle.summary
+    ours = [one for one in (summary.refused if summary else []) if one.launch in (None, case.manifest.nonce)]
+    late = [one for one in ours if (seconds(one.last) or 0.0) >= launched]
+    return [
+        f"the tracker refused {counted(one.count, 'request')} of {one.sender!r} ({one.reason})"
+        for one in late[:2]
+    ]
+
+
+@dataclass
+class Origin:
+    """Who sent points that no rank recorded: names and addresses, and the nodes of this job among them."""
+
+    senders: list[str] = field(default_factory=list)
+    nodes: dict[int, int] = field(default_factory=dict)
+    """Node index → how many of the points its pod sent."""
+    unknown: int = 0
+    """How many came from elsewhere, or from nobody knows where."""
+
+
+def origin(attached: Attached, points: Mapping[str, Iterable[int]]) -> Origin:
+    """Return who sent these points (metric → steps) into the shared run."""
+    case, found = attached.case, Origin()
+    wanted = {metric: set(steps) for metric, steps in points.items()}
+    shared = {run.run_id for _, run in attached.shared}
+    node_of = _nodes(attached)
+    told: dict[str, None] = {}
+    for _, part in case.bundle.point_parts() if wanted else ():
+        who = part if isinstance(part, Point) else part[0]
+        if who.run_id not in shared:
+            continue
+        seen: Iterable[tuple[str, int]] = (
+            [(part.metric, part.step)] if isinstance(part, Point) else _metric_steps(part[1], wanted)
+        )
+        count = sum(step in wanted.get(metric, ()) for metric, step in seen)
+        if not count:
+            continue
+        if who.sender:
+            told[f"{who.sender!r}" + (f" at {who.peer}" if who.peer else "")] = None
+        node = node_of.get(who.peer or "", node_of.get(who.sender or "") if who.peer is None else None)
+        if node is None:
+            found.unknown += count
+        else:
+            found.nodes[node] = found.nodes.get(node, 0) + count
+    found.senders = list(told)
+    return found
+
+
+def _nodes(attached: Attached) -> dict[str, int]:
+    """Map what tells pods apart to their node: addresses, and names of processes that one pod alone has."""
+    known: dict[str, set[int]] = {}
+    for index, pods in attached.case.pod_attempts.items():
+        for pod in pods:
+            for address in addresses(pod):
+                known.setdefault(address, set()).add(index)
+    for _, one in attached.attachments or []:
+        node = attached.node_of(one)
+        if node is not None and one.name:
+            known.setdefault(one.name, set()).add(node)
+    return {key: nodes.pop() for key, nodes in known.items() if len(nodes) == 1}
+
+
+def addresses(pod: Pod) -> Iterator[str]:
+    """Yield the addresses that a pod had."""
+    for seen in pod.history:
+        status = mapping(seen.object, "status")
+        yield from (str(one["ip"]) for one in items(status, "podIPs") if one.get("ip"))
+        yield from [str(status["podIP"])] if status.get("podIP") else []
+
+
+def _metric_steps(columns: Columns, wanted: Mapping[str, set[int]]) -> Iterable[tuple[str, int]]:
+    """Return metric and step of the rows whose metric is wanted."""
+    return ((name, step) for name, steps, *_ in columns.series() if name in wanted for step in steps)
+
+
+def rejected(truths: list[Truth]) -> list[int]:
+    """Return the ranks whose client says that its key was refused."""
+    return [truth.rank for truth in truths if any(_KEY.search(client.error) for client in truth.clients)]
+
+
+def _cut_off(case: Case, ranks: Iterable[int]) -> list[str]:
+    """Return a sentence that names the ranks whose upload process was cut off, or none.
+
+    It logs a line when it starts and when it ends.
+    """
+    cut = []
+    for rank in sorted(ranks):
+        pod = case.pods.get(case.node_of(rank))
+        if pod is None:
+            continue
+        log = case.bundle.log(pod.name, case.launch.container)
+        lines = [line for _, line in case.bundle.lines(log)]
+        started = sum(_STARTED in line for line in lines)
+        if started > sum(_EXITING in line for line in lines):
+            cut.append(rank)
+    return [f"the upload process of {names(cut)} started and did not come to its end"] if cut else []

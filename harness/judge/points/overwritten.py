@@ -1,0 +1,125 @@
+"""Find points that a rank logged again with another value, and judge whether the run lost something by it.
+
+Pluto keeps the row with the latest client time of each metric and step. A life of a rank is one run object of
+one process: each `init` begins another. docs/decisions/028-points-a-rank-overwrote.md says which is a FAIL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from harness.judge.case import Restart
+from harness.judge.points.compare import compact
+from harness.judge.points.ground_truth import Attempt, Life, Truth
+
+CLOCK_ERROR = 5.0
+"""Seconds between a restart as the cluster tells it and the first frame of the process."""
+
+
+class How(Enum):
+    """How a point came to be logged again."""
+
+    SAME_LIFE = "the same process logged it again"
+    RESTART = "a restart that the job allows logged it again"
+    BY_SCRIPT = "the run script started the rank again, which logged it again"
+    OTHER_LIFE = "another life of the rank overwrote it"
+    AT_ONCE = "two processes of the rank logged it at the same time"
+    OLDER_STAYS = "the client's clock went back, so the run shows the value that was logged first"
+
+
+@dataclass(frozen=True)
+class Overwritten:
+    """Points of one metric that one life logged before another one did, with another value."""
+
+    rank: int
+    metric: str
+    count: int
+    where: str
+    """The steps as text."""
+    how: How
+    who: str = ""
+    """The lives, where they are not the same."""
+
+    @property
+    def text(self) -> str:
+        """Return what happened, in one clause."""
+        who = f" ({self.who})" if self.who else ""
+        return f"rank {self.rank}: {self.metric} at {self.where}: {self.how.value}{who}"
+
+
+def find(truths: list[Truth], restarts: list[Restart]) -> list[Overwritten]:
+    """Return the points that ranks overwrote themselves, by rank and metric."""
+    in_rows = [one for truth in truths for one in _in_rows(truth, restarts)]
+    return [*in_rows, *(one for truth in truths for one in _in_blocks(truth))]
+
+
+def _in_rows(truth: Truth, restarts: list[Restart]) -> Iterator[Overwritten]:
+    for metric, series in truth.rows.items():
+        for (before, after), steps in series.overwrites.items():
+            one, other = truth.lives[before], truth.lives[after]
+            if not (one.same_run and other.same_run):
+                continue
+            older = [step for step in set(steps) if series.older.get(step) == (before, after)]
+            for stays, places in ((True, older), (False, list(set(steps).difference(older)))):
+                if places:
+                    how, who = _how(truth, one, other, stays, restarts), _who(truth, one, other)
+                    yield Overwritten(truth.rank, metric, len(places), compact(places), how, who)
+
+
+def _in_blocks(truth: Truth) -> Iterator[Overwritten]:
+    """Yield what is known of points past the row limit: how many, but not of which life."""
+    several = any(life.init for life in truth.lives)
+    for attempt in truth.attempts:
+        for block in attempt.kept:
+            how = How.OLDER_STAYS if block.older else How.OTHER_LIFE if several else How.SAME_LIFE
+            if block.again:
+                where = f"{block.again} of steps {block.first}–{block.last}"
+                yield Overwritten(truth.rank, block.metric, block.again, where, how)
+
+
+def _how(truth: Truth, before: Life, after: Life, older_stays: bool, restarts: list[Restart]) -> How:
+    one, other = truth.attempts[before.attempt], truth.attempts[after.attempt]
+    if one is not other and _at_once(one, other):
+        return How.AT_ONCE
+    if older_stays:
+        return How.OLDER_STAYS
+    if before == after:
+        return How.SAME_LIFE
+    restart = None if one is other else _restart(truth.rank, one, other, restarts)
+    if restart is None:
+        return How.OTHER_LIFE
+    return How.BY_SCRIPT if restart.by_script else How.RESTART
+
+
+def _at_once(one: Attempt, other: Attempt) -> bool:
+    """Return whether two processes of one pod lived at the same time, by the clock that they share."""
+    first, second = sorted((one, other), key=lambda attempt: attempt.start.time_ms if attempt.start else 0)
+    if first.start is None or second.start is None or first.start.pod != second.start.pod:
+        return False
+    if first.start.restart != second.start.restart and not (first.is_child or second.is_child):
+        return False
+    return first.last_ms is not None and first.last_ms > second.start.time_ms
+
+
+def _restart(rank: int, one: Attempt, other: Attempt, restarts: list[Restart]) -> Restart | None:
+    """Return the restart, not forbidden by the job, that lies between two attempts, or None."""
+    if one.start is None or other.start is None:
+        return None
+    allowed = (restart for restart in restarts if restart.allowed and rank in restart.ranks)
+    if one.start.pod != other.start.pod:  # Their clocks may differ.
+        return next(allowed, None)
+    begin, end = sorted((one.start.time_ms / 1000, other.start.time_ms / 1000))
+    return next((each for each in allowed if begin - CLOCK_ERROR <= each.at <= end + CLOCK_ERROR), None)
+
+
+def _who(truth: Truth, before: Life, after: Life) -> str:
+    if before.attempt == after.attempt:
+        return f"init {before.init + 1} and init {after.init + 1} of one process" if before != after else ""
+    starts = [truth.attempts[life.attempt].start for life in (before, after)]
+    told = [
+        f"process {start.pid if start.pid is not None else '?'} in pod {start.pod or '?'}" if start else "?"
+        for start in starts
+    ]
+    return " and ".join(told)

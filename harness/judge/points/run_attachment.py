@@ -1,0 +1,239 @@
+"""Judge which run is the shared one, whether every rank attached to it alone, and its final status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from harness.core.clock import seconds
+from harness.evidence.tracker_records import Attachment, TrackerRun
+from harness.judge.case import Case, names
+from harness.judge.end import End
+from harness.judge.finding import Finding, counted, found, listed, passed, unknown
+from harness.judge.points.compare import Comparison, Recorded, compact, same
+from harness.judge.points.ground_truth import Truth
+from harness.judge.points.series import NONE, Rows
+
+CLOCK_ERROR = 2.0
+"""Seconds by which the tracker's clock may be behind the harness's.
+
+A run of an earlier launch is older than that, because submission, scheduling and the start of a container lie
+between two launches.
+"""
+
+
+@dataclass
+class Attached:
+    """The tracker's runs and attachments: of this launch or another, to the shared run or another."""
+
+    case: Case
+    runs: list[tuple[int, TrackerRun]]
+    attachments: list[tuple[int, Attachment]] | None
+    """None when this tracker keeps no attachments."""
+
+    @cached_property
+    def shared(self) -> list[tuple[int, TrackerRun]]:
+        """Return the runs with the expected id and project. There must be exactly one."""
+        expected = self.case.expected
+        return [
+            (line, run)
+            for line, run in self.runs
+            if run.external_id == expected.run_id and run.project == expected.project
+        ]
+
+    def node_of(self, attachment: Attachment) -> int | None:
+        """Return the node of this launch that an attachment came from, or None."""
+        if attachment.job_name not in {None, self.case.launch.tracked_as}:
+            return None  # Another launch may have pods of the same names.
+        if attachment.launch not in {None, self.case.manifest.nonce}:
+            return None  # konduktor ends a job's name with four random digits, so launches share names too.
+        for index, pod in self.case.pods.items():
+            if attachment.hostname and attachment.hostname in {pod.hostname, pod.name}:
+                return index
+        if attachment.hostname and self.case.pods and attachment.job_name is None:
+            return None
+        rank = attachment.rank
+        return rank if rank is not None and 0 <= rank < self.case.expected.num_nodes else None
+
+    @cached_property
+    def by_node(self) -> dict[int, dict[int, list[tuple[int, Attachment]]]]:
+        """Map each run to its attachments by node of this launch."""
+        found_: dict[int, dict[int, list[tuple[int, Attachment]]]] = {}
+        for line, attachment in self.attachments or []:
+            node = self.node_of(attachment)
+            if node is not None:
+                found_.setdefault(attachment.run_id, {}).setdefault(node, []).append((line, attachment))
+        return found_
+
+    def of_others(self, run_id: int) -> bool:
+        """Return whether only other launches attached to a run."""
+        return run_id in self._of_others
+
+    @cached_property
+    def _of_others(self) -> set[int]:
+        keys: dict[int, set[str | None]] = {}
+        for _, attachment in self.attachments or []:
+            keys.setdefault(attachment.run_id, set()).add(attachment.launch)
+        return {run_id for run_id, of in keys.items() if not of & {None, self.case.manifest.nonce}}
+
+    def label(self, run_id: int) -> str:
+        """Return how messages name a run: its display id, and an unexpected id and project."""
+        run = next((run for _, run in self.runs if run.run_id == run_id), None)
+        if run is None:
+            return f"run {run_id}"
+        other = []
+        if run.external_id != self.case.expected.run_id:
+            other.append(f"id {run.external_id}")
+        if run.project != self.case.expected.project:
+            other.append(f"project {run.project}")
+        return f"run {run.display_id or run_id}" + (f" ({', '.join(other)})" if other else "")
+
+
+def run_exists(attached: Attached) -> Finding:
+    """Check `run-exists`."""
+    wanted = attached.case.expected
+    if attached.shared:
+        line, run = attached.shared[0]
+        return passed("run-exists", f"{attached.label(run.run_id)} exists", [f"tracker/runs.jsonl:{line}"])
+    elsewhere = [attached.label(run_id) for run_id in sorted(attached.by_node)]
+    return found(
+        "run-exists",
+        "unification.no_run",
+        f"the tracker has no run with id {wanted.run_id} in project {wanted.project}",
+        why=[f"ranks attached to {', '.join(elsewhere)}"] if elsewhere else [],
+        ranks=attached.case.ranks,
+        evidence=["tracker/runs.jsonl"],
+    )
+
+
+def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compared: Comparison) -> Finding:
+    """Check `one-run`: no rank of this launch attached to another run or has points in another run."""
+    case = attached.case
+    shared = [run.run_id for _, run in attached.shared]
+    astray: dict[int, str] = {}
+    refs: list[str] = []
+    for run_id, nodes in attached.by_node.items():
+        if run_id in shared[:1]:
+            continue
+        for node, seen in nodes.items():
+            refs.append(f"tracker/attachments.jsonl:{seen[0][0]}")
+            for rank in case.ranks_of(node):
+                astray.setdefault(rank, f"{case.place(node)} attached to {attached.label(run_id)}")
+    for truth in truths:
+        for run_id, rows in recorded.elsewhere.items():
+            if truth.rank not in astray and (steps := _steps_elsewhere(truth, rows, compared)):
+                text = f"rank {truth.rank}'s points ({compact(steps)}) are in {attached.label(run_id)}"
+                astray[truth.rank] = text
+                refs.append(truth.path)
+    text = f"the tracker has {len(shared)} runs with id {case.expected.run_id}"
+    if len(shared) == 1:
+        if not astray:
+            return passed("one-run", f"no rank is in another run than {attached.label(shared[0])}")
+        text = f"{names(astray)} did not use the shared {attached.label(shared[0])} alone"
+    return found(
+        "one-run",
+        "unification.split_runs",
+        text,
+        details=list(dict.fromkeys(astray[rank] for rank in sorted(astray))),
+        ranks=astray,
+        evidence=refs or ["tracker/runs.jsonl"],
+    )
+
+
+def _steps_elsewhere(truth: Truth, rows: Rows, compared: Comparison) -> list[int]:
+    """Return the rank's steps that the shared run lacks and another run has with the same value."""
+    for (rank, metric), steps in compared.lost.items():
+        series = rows.get(metric, NONE)
+        here = [
+            s for s in steps if s in series and same(series[s], truth.rows.get(metric, NONE).get(s, s + 1))
+        ]
+        if rank == truth.rank and here:
+            return here
+    return []
+
+
+def run_fresh(attached: Attached) -> Finding:
+    """Check `run-not-stale`: the run was created during this launch.
+
+    Within CLOCK_ERROR the attachments decide.
+    """
+    case = attached.case
+    line, run = attached.shared[0]
+    created, launched = seconds(run.created_at), seconds(case.manifest.launched_at)
+    refs = [f"tracker/runs.jsonl:{line}", "manifest.json"]
+    if created is None or launched is None:
+        text = "the time of the launch or of the run's creation is not known"
+        return found("run-not-stale", "run.evidence_missing", text, evidence=refs)
+    label, early = attached.label(run.run_id), launched - created
+    own = [a for nodes in attached.by_node.get(run.run_id, {}).values() for _, a in nodes]
+    if early > CLOCK_ERROR or (early > 0 and own and all(a.resumed for a in own)):
+        text = f"{label} is older than this launch: it was created at {run.created_at}, {early:.1f} s before"
+        return found("run-not-stale", "unification.stale_run", text, ranks=case.ranks, evidence=refs)
+    return passed("run-not-stale", f"{label} was created {max(0.0, -early):.1f} s after the launch", refs)
+
+
+def in_mode_noop(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
+    """Return a sentence that names which of `ranks` made their client with mode='noop', or []."""
+    noop = {t.rank for t in truths for a in t.attempts for one in a.settings if one.mode == "noop"}
+    who = noop.intersection(ranks)
+    return [f"the client of {names(who)} was made with mode='noop', which sends nothing"] if who else []
+
+
+def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) -> Finding:
+    """Check `attached`: each rank's process attached to the shared run."""
+    case = attached.case
+    run = attached.shared[0][1]
+    if attached.attachments is None:
+        absent = [t.rank for t in truths if t.count and not compared.arrived.get(t.rank)]
+        silent = [truth.rank for truth in truths if not truth.count and truth.rank in case.logging]
+    else:
+        here = attached.by_node.get(run.run_id, {})
+        nodes = range(case.expected.num_nodes)
+        due = {node: {rank for rank in case.ranks_of(node) if rank in case.logging} for node in nodes}
+        short = [node for node in nodes if len(here.get(node, [])) < len(due[node])]
+        absent = sorted(rank for node in short for rank in due[node])
+        silent = []
+        strangers = [a for _, a in attached.attachments if a.run_id == run.run_id and _nameless(a)]
+        if absent and strangers:
+            text = f"the origin of {counted(len(strangers), 'attachment')} is not recorded"
+            return unknown("attached", text, ranks=absent, evidence=["tracker/attachments.jsonl"])
+    label = attached.label(run.run_id)
+    if absent:
+        where = listed([case.place(node) for node in sorted({case.node_of(rank) for rank in absent})])
+        few = [f"fewer than {case.per_node} processes of a node attached"] if case.per_node > 1 else []
+        kept = "attachments" if attached.attachments is not None else "points"
+        return found(
+            "attached",
+            "unification.not_attached",
+            f"{where} never attached to {label}",
+            why=[*in_mode_noop(truths, absent), *few],
+            ranks=absent,
+            evidence=[f"tracker/{kept}.jsonl"],
+        )
+    if silent:
+        return unknown("attached", f"this tracker keeps no attachments, and {names(silent)} has no points")
+    return passed("attached", f"{names(case.logging)} attached to {label}")
+
+
+def status(attached: Attached, ends: dict[int, End]) -> Finding:
+    """Check `status`: the run's last status on the tracker fits how the pods ended."""
+    line, run = attached.shared[0]
+    refs = [f"tracker/runs.jsonl:{line}"]
+    text = f"{attached.label(run.run_id)} is {run.status}"
+    if all(end.state == "succeeded" for end in ends.values()):
+        if run.status == "COMPLETED":
+            return passed("status", f"{text}, and every pod succeeded", refs)
+        text += ", though every pod succeeded"
+        return found("status", "unification.wrong_status", text, evidence=refs)
+    ranks = [rank for end in ends.values() if end.state in {"failed", "deleted"} for rank in end.ranks]
+    if not ranks:
+        return unknown("status", "not every pod was seen to end", evidence=refs)
+    if run.status in {"FAILED", "TERMINATED", "CANCELLED"}:
+        return passed("status", f"{text}, and {names(ranks)} did not succeed", refs)
+    text += f", though {names(ranks)} did not succeed"
+    return found("status", "unification.wrong_status", text, ranks=ranks, evidence=refs)
+
+
+def _nameless(attachment: Attachment) -> bool:
+    return attachment.hostname is None and attachment.rank is None

@@ -1,0 +1,238 @@
+"""Rows of one metric, by step, as compact as arrays, and kept as the tracker keeps them.
+
+A dictionary of Python numbers takes 100 bytes a row, and a launch of 512 ranks has millions. Whole series are
+compared by their bytes; only where those differ does anybody look at rows.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from bisect import bisect_left
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableSequence
+from functools import lru_cache
+from itertools import cycle, islice, repeat
+
+import msgspec
+
+from harness.evidence.columns import Columns, Part
+from harness.workers.truth_frames import encode_value
+
+Numbers = MutableSequence[int]
+"""array("q"), or a list where a number has more than 64 bits."""
+
+
+class Series(Mapping[int, float]):
+    """step → value, in the order in which the steps came first.
+
+    Of two rows for one step, the one with the later client time counts, and else the last.
+    """
+
+    __slots__ = ("_marks", "_places", "_steps", "_times", "_values", "older", "overwrites")
+
+    def __init__(self, rows: Iterable[tuple[int, float]] = ()) -> None:
+        """`rows` are of one time."""
+        self._steps: Numbers = array("q")
+        self._times: Numbers = array("q")
+        self._values = array("d")
+        self._marks = array("H")
+        self.overwrites: dict[tuple[int, int], Numbers] = {}
+        """(mark before, mark after) → steps that came again with another value."""
+        self.older: dict[int, tuple[int, int]] = {}
+        """step → (mark of the row that stays, mark of the row that came last, with an earlier time)."""
+        self._places: dict[int, int] | None = None
+        """step → its place. None while the steps ascend: then it is searched."""
+        for step, value in rows:
+            self.put(step, value, 0)
+
+    def put(self, step: int, value: float, time_ms: int, mark: int = 0) -> bool:
+        """Take one row. Return whether there was one for this step before.
+
+        `mark` is any small number that the caller wants to know of the row that counts.
+        """
+        if self._places is None and self._steps and step <= self._steps[-1]:
+            self._places = {of: place for place, of in enumerate(self._steps)}
+        if self._places is not None:
+            place = self._places.setdefault(step, len(self._steps))
+            if place < len(self._steps):
+                was = self._values[place]
+                self.older.pop(step, None)
+                if value != was and (value == value or was == was):  # noqa: PLR0124
+                    key = self._marks[place], min(mark, 0xFFFF)
+                    self.overwrites[key] = _append(self.overwrites.get(key, array("q")), step)
+                    if time_ms < self._times[place]:
+                        self.older[step] = key
+                if time_ms >= self._times[place]:
+                    self._values[place], self._marks[place] = value, min(mark, 0xFFFF)
+                    self._times = _set(self._times, place, time_ms)
+                return True
+        self._steps, self._times = _append(self._steps, step), _append(self._times, time_ms)
+        self._values.append(value)
+        self._marks.append(min(mark, 0xFFFF))
+        return False
+
+    def extend(self, steps: array[int], values: array[float], times: array[int], mark: int = 0) -> int:
+        """Take rows in the order in which they came. Return how many were for a step that was known."""
+        mine = self._steps, self._times
+        if (
+            self._places is None
+            and isinstance(mine[0], array)
+            and isinstance(mine[1], array)
+            and (not mine[0] or not steps or steps[0] > mine[0][-1])
+            and ascend(steps)
+        ):
+            mine[0].extend(steps)
+            mine[1].extend(times)
+            self._values.extend(values)
+            self._marks.extend(array("H", [min(mark, 0xFFFF)]) * len(steps))
+            return 0
+        return sum(map(self.put, steps, values, times, repeat(mark)))
+
+    def _place(self, step: object) -> int:
+        """Return where a step is, -1 where it is not."""
+        if not isinstance(step, int):
+            return -1
+        if self._places is not None:
+            return self._places.get(step, -1)
+        place = bisect_left(self._steps, step)
+        return place if place < len(self._steps) and self._steps[place] == step else -1
+
+    def __getitem__(self, step: int) -> float:
+        place = self._place(step)
+        if place < 0:
+            raise KeyError(step)
+        return self._values[place]
+
+    def __contains__(self, step: object) -> bool:
+        return self._place(step) >= 0
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._steps)
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def items(self) -> ItemsView[int, float]:
+        return _Items(self)
+
+    def __repr__(self) -> str:
+        return f"Series({dict(self.items())})"
+
+    def pairs(self) -> Iterator[tuple[int, float]]:
+        """Yield step and value of each row."""
+        return zip(self._steps, self._values, strict=True)
+
+    def mark(self, step: int) -> int:
+        """Return the mark of the row that counts, 0 for none."""
+        place = self._place(step)
+        return self._marks[place] if place >= 0 else 0
+
+    def same_steps(self, other: Series) -> bool:
+        """Return whether both have the same steps in the same order."""
+        return _equal(self._steps, other._steps)
+
+    def same_as(self, other: Series) -> bool:
+        """Return whether both have the same steps and the same doubles, bit for bit, in the same order.
+
+        False does not prove that they differ: 0.0 and -0.0 are equal, and have other bits.
+        """
+        return self.same_steps(other) and self._values.tobytes() == other._values.tobytes()
+
+    def without_times(self) -> Series:
+        """Forget times: no row is taken any more."""
+        self._times = array("q")
+        return self
+
+
+class _Items(ItemsView[int, float]):
+    """Pairs without a search for each step."""
+
+    def __init__(self, series: Series) -> None:
+        super().__init__(series)
+        self._series = series
+
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        return self._series.pairs()
+
+
+def _append(numbers: Numbers, number: int) -> Numbers:
+    try:
+        numbers.append(number)
+    except OverflowError:
+        return [*numbers, number]
+    return numbers
+
+
+def _set(numbers: Numbers, place: int, number: int) -> Numbers:
+    try:
+        numbers[place] = number
+    except OverflowError:
+        numbers = list(numbers)
+        numbers[place] = number
+    return numbers
+
+
+def _equal(one: Numbers, other: Numbers) -> bool:
+    if isinstance(one, array) and isinstance(other, array):
+        return len(one) == len(other) and one.tobytes() == other.tobytes()
+    return list(one) == list(other)
+
+
+def ascend(steps: array[int]) -> bool:
+    """Return whether each step is higher than the one before."""
+    return _ascend(steps.tobytes())
+
+
+@lru_cache(maxsize=256)
+def _ascend(steps: bytes) -> bool:
+    """Ranks log the same steps, so most of the time the answer is known."""
+    numbers = array("q", steps)
+    return all(map(int.__lt__, numbers, numbers[1:]))
+
+
+Rows = dict[str, Series]
+"""metric → step → value."""
+NONE = Series()
+
+
+def put(rows: Rows, metric: str, step: int, value: float, time_ms: int, mark: int = 0) -> bool:
+    """Take one row. Return whether there was one of this metric and step before."""
+    series = rows.get(metric)
+    if series is None:
+        series = rows[metric] = Series()
+    return series.put(step, value, time_ms, mark)
+
+
+def extend(rows: Rows, parts: Iterable[Part], mark: int = 0) -> int:
+    """Take rows in columns, by metric. Return how many were for a metric and step that were known."""
+    known = 0
+    for metric, steps, values, times in parts:
+        series = rows.get(metric)
+        if series is None:
+            series = rows[metric] = Series()
+        known += series.extend(steps, values, times, mark)
+    return known
+
+
+def joined(own: Series | None, other: Mapping[int, float]) -> Series:
+    """Return the rows of `other`, and over them the own ones."""
+    return Series({**other, **(own or {})}.items())
+
+
+_encode = msgspec.json.Encoder().encode_lines
+SMALL, LARGE = 1e-4, 1e16
+"""From the one to the other, both write a double without an exponent."""
+
+
+def bytes_of_rows(columns: Columns) -> bytes:
+    """Return `truth_frames.row_bytes` of each row, one after another."""
+    names = [msgspec.Raw(json.dumps(name).encode()) for name in columns.names]
+    metrics = (
+        islice(cycle(names), len(columns)) if columns.which is None else map(names.__getitem__, columns.which)
+    )
+    values = [v if SMALL <= v < LARGE or -LARGE < v <= -SMALL else _raw(v) for v in columns.values]
+    return _encode(list(zip(metrics, columns.steps, values, strict=True)))
+
+
+def _raw(value: float) -> float | msgspec.Raw:
+    return msgspec.Raw(json.dumps(encode_value(value)).encode())

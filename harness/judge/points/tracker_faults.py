@@ -1,0 +1,112 @@
+"""Judge whether the tracker caused what the run lacks: by its disk, its database, its key or its absence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.core.causes import CauseId
+from harness.core.clock import seconds
+from harness.evidence.objects import ObjectState, items, mapping
+from harness.judge.case import Case, condition, names
+from harness.judge.finding import Finding, counted, found, passed
+from harness.judge.points import losses
+from harness.judge.points.ground_truth import Truth
+
+KIND = "tracker"
+_LACKS = {
+    *("unification.no_run", "unification.not_attached", "unification.lost_points"),
+    *("unification.wrong_status", "unification.split_runs"),
+}
+"""Causes that a tracker produces when it stores nothing or forgets what it stored."""
+_FULL = "disk is full"
+
+
+@dataclass(frozen=True)
+class Absence:
+    """A time in which no pod of the tracker was ready. `until` is "" when it has not ended."""
+
+    since: str
+    until: str
+    seen: ObjectState
+
+    @property
+    def text(self) -> str:
+        lasted = f"from {self.since} to {self.until}" if self.until else f"from {self.since} on"
+        return f"the tracker had no ready pod {lasted}"
+
+
+def absences(case: Case) -> list[Absence]:
+    """Return the tracker's absences from the launch to the end of the wait, as its watched pods show them."""
+    launched = seconds(case.manifest.launched_at) or 0.0
+    ready: dict[str, bool] = {}
+    found_: list[Absence] = []
+    for seen in case.bundle.history(KIND):
+        before = any(ready.values()) or not ready
+        ready[seen.uid] = seen.type != "DELETED" and condition(seen, "Ready").get("status") == "True"
+        now = any(ready.values())
+        late = (seconds(seen.received_at) or 0.0) >= launched
+        if before and not now and late:
+            found_.append(Absence(_clock(seen), "", seen))
+        elif now and found_ and not found_[-1].until:
+            found_[-1] = Absence(found_[-1].since, _clock(seen), found_[-1].seen)
+    return found_
+
+
+def told_absence(case: Case) -> list[str]:
+    """Return a sentence for each of the first times in which the tracker was away."""
+    return [absence.text for absence in absences(case)[:3]]
+
+
+def replaced(case: Case) -> ObjectState | None:
+    """Return the first state of a tracker pod that replaced another one after the launch, or None.
+
+    The database is in a volume of the pod, so the new pod began with an empty one.
+    """
+    launched = seconds(case.manifest.launched_at)
+    first: dict[str, ObjectState] = {}
+    for seen in case.bundle.history(KIND):
+        first.setdefault(seen.uid, seen)
+    later = [
+        seen
+        for seen in first.values()
+        if (seconds(mapping(seen.object, "metadata").get("creationTimestamp")) or 0.0) >= (launched or 0.0)
+        and any("emptyDir" in volume for volume in items(seen.object, "spec", "volumes"))
+    ]
+    return later[0] if later and len(later) < len(first) else None
+
+
+def kept(case: Case, truths: list[Truth], before: list[Finding]) -> Finding:
+    """Check `tracker-kept`: whether the tracker caused what the checks `before` found missing."""
+    lacking = [f for f in before if f.result == "FAIL" and f.cause in _LACKS]
+    launched, summary = seconds(case.manifest.launched_at) or 0.0, case.bundle.summary
+    failures = [f for f in summary.failures if (seconds(f.last) or 0.0) >= launched] if summary else []
+    full = [failure for failure in failures if _FULL in failure.reason]
+    anew, refused = replaced(case), losses.rejected(truths)
+    away = told_absence(case)
+    cause: CauseId
+    if not lacking or not (full or anew or refused):
+        text = "nothing was found missing on the tracker"
+        text = "nothing shows that the tracker lost what is missing" if lacking else text
+        failed = [f"it failed {counted(f.count, 'request')} ({f.reason})" for f in failures[:2]]
+        return passed("tracker-kept", text, why=[*failed, *away])
+    ranks = {rank for finding in lacking for rank in finding.ranks} or set(case.ranks)
+    why, refs = [lacking[0].check.explanation], [*lacking[0].evidence]
+    if full:
+        count, since = sum(f.count for f in full), min(f.first for f in full)
+        text = f"the tracker's disk is full: it failed {counted(count, 'request')} from {since} on"
+        text += f" ({full[0].reason})"
+        cause, refs = "tracker.disk_full", ["tracker/summary.json", *refs]
+    elif anew is not None:
+        text = (
+            f"pod {anew.name} of the tracker replaced another one at {_clock(anew)}, with an empty database"
+        )
+        cause, why, refs = "tracker.data_lost", [*away, *why], [anew.ref, *refs]
+    else:
+        errors = [c.error for t in truths if t.rank in refused for c in t.clients if c.error]
+        text = f"the tracker refused the key of {names(refused)}: {errors[0]}"
+        cause, ranks = "tracker.key_rejected", set(refused)
+    return found("tracker-kept", cause, text, why=why, ranks=ranks, evidence=refs)
+
+
+def _clock(seen: ObjectState) -> str:
+    return seen.received_at.partition(".")[0] + "Z" * ("." in seen.received_at)

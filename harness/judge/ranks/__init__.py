@@ -1,0 +1,1 @@
+"""Judge how each rank ended, and which failure came first."""

@@ -1,0 +1,238 @@
+"""Judge whether what ran is what was sent: files of the ranks, image, torch and Pluto's client.
+
+The manifest says what was sent. Each attempt of each rank says what it runs (harness/workers/code_digest.py),
+and the status of each pod says which image it got. A bundle whose manifest says nothing is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from harness.core.checks import CheckId
+from harness.evidence.objects import items
+from harness.evidence.schema import SentCode
+from harness.judge.case import Case, names
+from harness.judge.catalogue import RUNNING, START
+from harness.judge.finding import Finding, found, passed, unknown
+from harness.judge.points.ground_truth import Attempt, Truth
+
+CHECK: Final[CheckId] = "code"
+_SAME = ("image", "python", "packages", "torch", "torch_loaded", "pluto", "pluto_files")
+"""What must be the same on every rank, the most telling first."""
+_NAMES = {"pluto": "pluto-ml", "pluto_files": "files of pluto-ml", "torch_loaded": "loaded torch"}
+
+
+@dataclass
+class Ran:
+    """What one attempt of a rank said of its code."""
+
+    rank: int
+    files: dict[str, set[str]] = field(default_factory=dict)
+    """Path → SHA-256, as the process found it when it started."""
+    ran: dict[str, set[str]] = field(default_factory=dict)
+    """Path → every SHA-256 that the process saw there later, of files that it imported."""
+    touched: set[str] = field(default_factory=set)
+    stale: set[str] = field(default_factory=set)
+    client: set[str] = field(default_factory=set)
+    stack: dict[str, str] = field(default_factory=dict)
+    became: dict[str, str] = field(default_factory=dict)
+    """What of `stack` had another value later."""
+    whole: bool = False
+    """Every file that was there is in `files`."""
+    error: str = ""
+    refs: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Difference:
+    """A difference that some ranks share. `late`: it came while the ranks ran."""
+
+    late: bool = False
+    ranks: set[int] = field(default_factory=set)
+    refs: dict[str, None] = field(default_factory=dict)
+
+
+def check(case: Case, truths: list[Truth], others: Iterable[Truth] = ()) -> Finding:
+    """Check `code`: what ran is what was sent, where the manifest says what was sent.
+
+    `others`: what a second recorder told of the same processes. Both must be right.
+    """
+    sent = case.manifest.code
+    if sent is None:
+        return passed(CHECK, "this bundle is of a harness that did not record which code it sent")
+    both = [*truths, *others]
+    told = [read(truth, attempt) for truth in both for attempt in truth.attempts if attempt.code]
+    seen: dict[str, _Difference] = {}
+    for ran in told:
+        for text, late in [*_of_files(sent, ran), *_of_stack(sent, ran)]:
+            one = seen.setdefault(text, _Difference(late))
+            one.ranks.add(ran.rank)
+            one.refs.update(dict.fromkeys(ran.refs))
+    for text, ranks, refs in _of_pods(case, sent):
+        seen[text] = _Difference(False, set(ranks), dict.fromkeys(refs))
+    if not seen:  # else the ranks differ because one of them differs from what was sent
+        seen = {
+            text: _Difference(False, set(ranks), dict.fromkeys(refs)) for text, ranks, refs in _between(told)
+        }
+    if seen:
+        return _mismatch(seen)
+    return _silent(sent, truths, told) or passed(CHECK, _praise(sent, told), sorted(_refs(told)))
+
+
+def read(truth: Truth, attempt: Attempt) -> Ran:
+    """Return what an attempt said of its code, at its start and at its end."""
+    ran = Ran(truth.rank)
+    for number, line in attempt.code:
+        ran.refs.append(f"{truth.path}:{number}")
+        for what, name, value in line.facts:
+            if what == "file":
+                ran.files.setdefault(name, set()).add(value)
+            elif what == "ran":
+                ran.ran.setdefault(name, set()).add(value)
+            elif what == "stack":
+                ran.stack[name] = ran.stack.get(name) or value
+                if value and value != ran.stack[name]:
+                    ran.became[name] = value
+            elif what in ("touched", "stale", "client"):
+                getattr(ran, what).add(name)
+            elif what == "whole":
+                ran.whole = not attempt.gaps
+            elif what == "error":
+                ran.error = f"{name}: {value}"
+    return ran
+
+
+def _of_files(sent: SentCode, ran: Ran) -> Iterator[tuple[str, bool]]:
+    """Yield where files of one attempt differ from those sent, and whether that came while the rank ran."""
+    for path, digest in sent.files.items():
+        before, now = ran.files.get(path, set()), ran.ran.get(path, set())
+        if other := before - {digest}:
+            how = "ran with" if now else "was there with"
+            yield f"{path} was sent with {_short(digest)} and {how} {_short(min(other))}", False
+        elif other := now - {digest}:
+            became = f"it became {_short(min(other))}" if min(other) else "it was removed or made unreadable"
+            yield f"{path} was sent with {_short(digest)}, and while it ran {became}", True
+        elif ran.whole and not before and not now:
+            yield f"{path} was sent with {_short(digest)} and was not there", False
+        elif path in ran.touched:
+            yield f"{path} was written to or replaced while it ran, and is again as it was sent", True
+    for path, digests in ran.ran.items():
+        if path not in sent.files and path.startswith(tuple(f"{folder}/" for folder in sent.whole)):
+            yield f"{path} was not sent and ran with {_short(min(digests))}", False
+    for path in ran.touched - sent.files.keys():
+        yield f"{path} was written to or replaced while it ran", True
+    for path in ran.stale:
+        yield f"{path} ran from bytecode of another source than lies there", False
+
+
+def _of_stack(sent: SentCode, ran: Ran) -> Iterator[tuple[str, bool]]:
+    """Yield where image, torch and client of one attempt differ, and whether that came while the rank ran."""
+    for name, value in ran.became.items():
+        before = _short(ran.stack[name])
+        yield f"{_NAMES.get(name, name)} changed while it ran, from {before} to {_short(value)}", True
+    if not sent.ours:
+        return
+    for path in sorted(ran.client - sent.files.keys()):
+        yield f"pluto-ml is not as it was installed: {path}", False
+    for name, wanted in {"image": sent.image, **sent.versions}.items():
+        if wanted and (has := ran.stack.get(name, wanted)) != wanted:
+            yield f"{_NAMES.get(name, name)} was sent as {wanted} and is {has or 'not there'}", False
+
+
+def _of_pods(case: Case, sent: SentCode) -> Iterator[tuple[str, list[int], list[str]]]:
+    """Yield where pods got another image than was loaded, or pods of one launch got different ones."""
+    ids: dict[str, tuple[set[int], list[str]]] = {}
+    for index, pods in case.pod_attempts.items():
+        for pod in pods:
+            for state in pod.history:
+                for status in items(state.object, "status", "containerStatuses"):
+                    id_ = str(status.get("imageID") or "")
+                    if status.get("name") == case.launch.container and id_:
+                        ranks, refs = ids.setdefault(id_, (set(), []))
+                        ranks.update(case.ranks_of(index))
+                        refs.append(state.ref)
+    # The kubelet names an image that was pulled by its registry's digest, which no other id is like.
+    loaded = {id_: found for id_, found in ids.items() if "@" not in id_}
+    for id_, (ranks, refs) in loaded.items():
+        if sent.image_id and id_ != sent.image_id:
+            text = f"image {sent.image} was sent as {_short(sent.image_id)}, and the pods got {_short(id_)}"
+            yield text, sorted(ranks), refs[:1]
+    if not sent.image_id:
+        for same in (loaded, {id_: found for id_, found in ids.items() if id_ not in loaded}):
+            if len(same) > 1:
+                parts = [f"{names(ranks)} got {_short(id_)}" for id_, (ranks, _) in same.items()]
+                everyone = sorted({rank for ranks, _ in same.values() for rank in ranks})
+                yield (
+                    f"the pods got different images under {sent.image}: {', '.join(parts)}",
+                    everyone,
+                    [refs[0] for _, refs in same.values()],
+                )
+
+
+def _between(told: list[Ran]) -> Iterator[tuple[str, list[int], list[str]]]:
+    """Yield in what the ranks differ from each other. One difference of images makes many of packages."""
+    for name in _SAME:
+        by_value: dict[str, set[int]] = {}
+        for ran in told:
+            if ran.stack.get(name):
+                by_value.setdefault(ran.stack[name], set()).add(ran.rank)
+        if len(by_value) > 1:
+            parts = [f"{names(ranks)}: {_short(value)}" for value, ranks in sorted(by_value.items())]
+            ranks = sorted(set().union(*by_value.values()))
+            yield f"the ranks differ in {_NAMES.get(name, name)} ({', '.join(parts)})", ranks, _refs(told)
+            return
+
+
+def _mismatch(seen: dict[str, _Difference]) -> Finding:
+    return found(
+        CHECK,
+        "launch.code_mismatch",
+        "what ran is not what was sent",
+        details=[f"{names(one.ranks)}: {text}" if one.ranks else text for text, one in seen.items()],
+        ranks={rank for one in seen.values() for rank in one.ranks},
+        evidence=["manifest.json", *dict.fromkeys(ref for one in seen.values() for ref in one.refs)],
+        phase=RUNNING if all(one.late for one in seen.values()) else START,
+    )
+
+
+def _silent(sent: SentCode, truths: list[Truth], told: list[Ran]) -> Finding | None:
+    """Return why it is not known of every attempt what it ran, or None when it is."""
+    failed = {ran.rank: ran.error or "it named no file" for ran in told if ran.error or not ran.ran}
+    if failed:
+        text = f"{names(failed)} could not say which code it ran: {next(iter(failed.values()))}"
+        return found(CHECK, "run.evidence_missing", text, ranks=failed, evidence=_refs(told))
+    silent = [t for t in truths if not t.attempts or any(not attempt.code for attempt in t.attempts)]
+    ranks = [truth.rank for truth in silent]
+    if any(truth.incomplete for truth in silent):
+        return unknown(CHECK, f"not all that {names(ranks)} recorded is known", ranks=ranks)
+    if silent and sent.files:
+        text = f"{names(ranks)} did not report which code ran, so it may be other code than was sent"
+        return found(
+            CHECK, "run.evidence_missing", text, ranks=ranks, evidence=[truth.path for truth in silent]
+        )
+    return None
+
+
+def _praise(sent: SentCode, told: list[Ran]) -> str:
+    """Return in one line which code ran."""
+    changed = [f"{path.removeprefix('/workspace/')}@{_short(sent.files[path])}" for path in sent.mounted]
+    over = f", mounted over it {', '.join(changed[:8])}" if changed else ""
+    over += f" and {len(changed) - 8} more" if len(changed) > 8 else ""
+    stack = {name: value for ran in told for name, value in ran.stack.items() if value}
+    versions = [f"{_NAMES.get(n, n)} {stack[n]}" for n in ("torch", "pluto", "python") if n in stack]
+    count = len({path for ran in told for path in ran.ran} & sent.files.keys())
+    files = f"{count} of the {len(sent.files)} files sent ran as they were sent" if sent.files else ""
+    parts = [files or "no files were sent", f"image {sent.image}{over}", *versions]
+    return ", ".join(parts if told else [*parts, "no rank reports its code"])
+
+
+def _refs(told: Iterable[Ran]) -> list[str]:
+    return [ran.refs[0] for ran in told]
+
+
+def _short(digest: str) -> str:
+    """Return a digest shortened, and any other text as it is."""
+    bare = digest.rpartition("sha256:")[2]
+    return bare[:12] if len(bare) == 64 else digest or "nothing readable"

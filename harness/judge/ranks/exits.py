@@ -1,0 +1,288 @@
+"""Judge the exit codes: each rank's is known from two sources, and none was hidden by the script around it.
+
+One source is the pod, or the init of a container that is held. The other is the rank itself or torchrun's
+agent, who write to the container's own stdout, whatever the script does with theirs.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from harness.core.causes import CauseId
+from harness.core.clock import seconds
+from harness.evidence.columns import Columns
+from harness.evidence.truth_records import TruthRow
+from harness.evidence.worlds import PATH, PodProcesses, RankLife
+from harness.judge.case import Case, names
+from harness.judge.finding import Finding, counted, found, passed, unknown
+from harness.judge.ranks import hiding, retries, time_limits
+from harness.workers import outside
+
+_OF_A_PEER = re.compile(
+    r"[Cc]onnection (closed|reset|was)|Broken pipe|Socket closed|SignalException|\bgloo\b.*recv"
+    r"|Rendezvous\w*Error|DistStoreError|connectFullMesh"
+)
+
+_UNTOLD = (
+    "it raises SystemExit by itself, whose code Python before 3.12 tells nobody, and the script may hide it:"
+    " start the rank by torchrun, call sys.exit, or let the script end with the rank's command"
+)
+
+
+@dataclass(frozen=True)
+class BadEnd:
+    """A rank that did not end well, in a pod that did."""
+
+    cause: CauseId
+    ranks: list[int]
+    text: str
+    """What the rank did: "rank 1 ended with exit code 3 after step 7: RuntimeError: …"."""
+    at: float
+    code: int | None
+    of_a_peer: bool
+    ref: str
+    why: str = ""
+
+
+def bad_end(case: Case, index: int) -> BadEnd | None:
+    """Return the first end in a pod that was not good, as its processes tell it. None where all were good."""
+    of_pod = case.processes.get(index)
+    if of_pod is None:
+        return _never_began(case, index)
+    repeated = {before.id for before, _ in retries.retried(case, index)}
+    ends = [*_of_ranks(case, index, repeated), *_of_agents(case, index, repeated)]
+    ends += [*_before_any_rank(case, index, repeated), *_of_others(case, index, repeated)]
+    if any(gap.startswith(of_pod.pod) for gap in case.manifest.log_gaps):
+        ends = [end for end in ends if end.cause != "rank.exited_early"]
+    if not ends:
+        return None
+    first = min(ends, key=lambda end: (end.cause == "rank.exited_early", end.of_a_peer, end.at))
+    if first.cause == "rank.exited_early":
+        return first
+    if first.of_a_peer:
+        first = _before_a_restart(of_pod) or first
+    return replace(first, why=_way(case, of_pod, index, first))
+
+
+def _way(case: Case, of_pod: PodProcesses, index: int, end: BadEnd) -> str:
+    """Return how the script hid an exit code, or that a program between the two did, or ""."""
+    text = hiding.script(case, index)
+    process = next((process for process in of_pod.processes.values() if process.ref == end.ref), None)
+    if process is None or not process.argv or not text or retries.named(text, process):
+        return hiding.way(text)
+    return "the program that the script starts did not pass it on: it has to end with that exit code"
+
+
+def _never_began(case: Case, index: int) -> BadEnd | None:
+    """Return the end of a script that left or ended its program before a process of it was recorded."""
+    script = hiding.script(case, index)
+    if not (case.launch.processes and case.launch.recorder):
+        return None
+    ended = case.pods[index].container(case.launch.container, "terminated")
+    times = [
+        seconds(ended[1].get(name)) if ended is not None else None for name in ("startedAt", "finishedAt")
+    ]
+    ran = times[1] - times[0] if times[0] is not None and times[1] is not None else 0.0
+    ranks = case.ranks_of(index)
+    if hiding.leaves_behind(script):
+        text = f"the script ended before a process of {names(ranks)} was recorded"
+    elif limit := time_limits.before_any(script, ran):
+        text = f"{limit} of its script was over before a process of {names(ranks)} was recorded"
+    else:
+        return None
+    return BadEnd("rank.exited_early", ranks, text, float("inf"), None, False, PATH, hiding.way(script))
+
+
+def _of_ranks(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
+    for life in case.processes[index].lives:
+        if repeated.intersection(one.id for one in [life.agent, *life.processes] if one is not None):
+            continue
+        who, step = f"rank {life.rank}", _last_step(case, life.rank)
+        code, error, at = _code(life), _error(life), _at(life)
+        if code != 0 and (limit := _limit(case, index, life, at)):
+            text = f"{limit} of its script ended {who}{step}"
+            yield BadEnd("rank.exit_code_masked", [life.rank], text, at, code, False, life.ref)
+        elif code == -9 and _out_of_memory(life):
+            text = f"{who} was killed{step}: out of memory"
+            yield BadEnd("rank.oom_killed", [life.rank], text, at, code, False, life.ref)
+        elif code:
+            text = f"{who} {_ended(code)}{step}{f': {error}' if error else ''}"
+            peer = bool(_OF_A_PEER.search(error)) or code == -15
+            yield BadEnd("rank.exit_code_masked", [life.rank], text, at, code, peer, life.ref)
+        elif code is None:
+            text = f"{who} left with exit code 0 before its work was done: its record{step} has no end"
+            yield BadEnd("rank.exited_early", [life.rank], text, at, None, False, life.ref)
+        elif any(end.how == "os._exit" and end.open for end in life.ends):
+            text = f"{who} left by os._exit(0){step}, before it had finished its run of Pluto's client"
+            yield BadEnd("rank.exited_early", [life.rank], text, at, None, False, life.ref)
+
+
+def _of_agents(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
+    """Yield each torchrun that failed though none of its ranks is known to have."""
+    of_pod = case.processes[index]
+    for agent in of_pod.agents:
+        told = agent.result
+        if agent.id in repeated or told is None or told.state == "SUCCEEDED":
+            continue
+        if any(life.agent is agent and _code(life) for life in of_pod.lives):
+            continue
+        ranks = [rank for _, _, rank, _ in agent.rounds[-1].workers]
+        text, peer = f"torchrun of {names(ranks)} failed: {told.error or told.state}", False
+        if limit := time_limits.reached(agent, told.time_ms / 1000):
+            text = f"{limit} of its script ended torchrun of {names(ranks)}{_last_step(case, ranks[0])}"
+        else:
+            peer = bool(_OF_A_PEER.search(told.error))
+        yield BadEnd("rank.exit_code_masked", ranks, text, told.time_ms / 1000, 1, peer, agent.ref)
+
+
+def _before_any_rank(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
+    """Yield each torchrun, or other launcher, that ended before it started a rank."""
+    ranks, before = case.ranks_of(index), "before it started a rank"
+    for agent in case.processes[index].agents_without_ranks:
+        if agent.id in repeated or not retries.agent_failed(agent):
+            continue
+        errors = [event.error.splitlines()[0] for event in (agent.result, agent.end) if event and event.error]
+        name = outside.launcher(agent.argv) or "torchrun"
+        code = (agent.end.code if agent.end is not None else None) or 1
+        unseen = agent.result is None and agent.end is None
+        at = _end_of_pod(case, index) if unseen else agent.last_ms / 1000
+        cause: CauseId = "rank.exit_code_masked"
+        if limit := time_limits.reached(agent, at):
+            text = f"{limit} of its script ended {name} {before}"
+        elif unseen:
+            cause, text = "rank.exited_early", f"{name} left {before}: its record has no end"
+        else:
+            text = f"{name} {_ended(code)} {before}{f': {errors[0]}' if errors else ''}"
+        peer = bool(errors) and _OF_A_PEER.search(errors[0]) is not None
+        yield BadEnd(cause, ranks, text, at, None if unseen else code, peer, agent.ref)
+
+
+def _before_a_restart(of_pod: PodProcesses) -> BadEnd | None:
+    """Return the last failure of a rank's own, and not of a peer, before torchrun started them again."""
+    found = None
+    for agent in of_pod.agents:
+        rounds = {pid: one for one in agent.rounds for pid, *_ in one.workers}
+        for event in agent.failures:
+            for pid, _, rank, code, message in event.failures:
+                process = of_pod.last_with(pid)
+                end = process.end if process is not None else None
+                error = end.error.splitlines()[0] if end is not None and end.error else message
+                if code == -15 or _OF_A_PEER.search(error) or pid not in rounds:
+                    continue
+                which = f"(restart {rounds[pid].restart} of at most {rounds[pid].max_restarts})"
+                told = "" if error.startswith("To enable traceback") else f": {error}"
+                text = f"rank {rank} {_ended(code)} {which}{told}"
+                at, ref = event.time_ms / 1000, process.ref if process is not None else agent.ref
+                found = BadEnd("rank.exit_code_masked", [rank], text, at, code, False, ref)
+    return found
+
+
+def _limit(case: Case, index: int, life: RankLife, at: float) -> str:
+    """Return the `timeout N` of the script that ended a rank, or ""."""
+    if at == float("inf"):  # nobody saw the end: it was before the container's
+        at = _end_of_pod(case, index)
+    agent = time_limits.reached(life.agent, at)
+    return agent or next(filter(None, (time_limits.reached(one, at) for one in life.processes)), "")
+
+
+def _end_of_pod(case: Case, index: int) -> float:
+    """Return when a rank's container ended, in seconds since the epoch, or 0."""
+    ended = case.pods[index].container(case.launch.container, "terminated")
+    return (seconds(ended[1].get("finishedAt")) or 0.0) if ended is not None else 0.0
+
+
+def _out_of_memory(life: RankLife) -> bool:
+    """Return whether the kernel had killed a process of the container when torchrun saw this rank fail."""
+    failures = life.agent.failures if life.agent is not None else []
+    return any(event.oom_kills and any(f[0] == life.pid for f in event.failures) for event in failures)
+
+
+def _of_others(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
+    """Yield each program that used Pluto's client beside the ranks, such as an evaluation, and failed."""
+    of_pod = case.processes[index]
+    known = repeated.union(process.id for life in of_pod.lives for process in life.processes)
+    for process in of_pod.commands:
+        end = process.end
+        if process.id in known or end is None or not end.code:
+            continue
+        error = f": {end.error.splitlines()[0]}" if end.error else ""
+        text = f"process {process.pid} (`{shlex.join(process.argv)[:80]}`) {_ended(end.code)}{error}"
+        at, ranks = end.time_ms / 1000, case.ranks_of(index)
+        yield BadEnd("rank.exit_code_masked", ranks, text, at, end.code, False, process.ref)
+
+
+def _code(life: RankLife) -> int | None:
+    """Return how a rank ended: its exit code, minus the signal, or None where nobody knows of an end."""
+    if life.failure is not None:
+        return life.failure[0]
+    codes = [end.code for end in life.ends]
+    if any(codes):
+        return next(code for code in codes if code)
+    agent = life.agent
+    good = agent is not None and agent.result is not None and agent.result.state == "SUCCEEDED"
+    return 0 if codes or good else None  # where no code is known, check `exits` says so
+
+
+def _error(life: RankLife) -> str:
+    errors = [end.error.splitlines()[0] for end in life.ends if end.error]
+    if errors:
+        return errors[0]
+    told = life.failure[1] if life.failure else ""
+    return "" if told.startswith("To enable traceback") else told
+
+
+def _at(life: RankLife) -> float:
+    """Return when a life ended, in seconds since the epoch: by its own word, or by torchrun's."""
+    times = [end.time_ms for end in life.ends]
+    agent = life.agent
+    if not times and agent is not None:
+        times = [event.time_ms for event in agent.failures if any(f[0] == life.pid for f in event.failures)]
+    return max(times) / 1000 if times else float("inf")
+
+
+def _ended(code: int) -> str:
+    return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+
+def _last_step(case: Case, rank: int) -> str:
+    """Return " after step N" for the last step that a rank recorded, or ""."""
+    last = -1
+    for _, line in case.bundle.truth_parts(rank):
+        if isinstance(line, TruthRow):
+            last = max(last, line.step)
+        elif isinstance(line, Columns) and line.steps:
+            last = max(last, *line.steps) if len(line.steps) > 1 else max(last, line.steps[0])
+    return f" after step {last}" if last >= 0 else ""
+
+
+def check(case: Case, before: list[Finding]) -> Finding:
+    """Check `exits`: the exit code of each rank is known from two sources, and both say 0."""
+    for other in before:
+        if other.name in {"rank-exit", "world"} and other.result != "PASS":
+            return unknown("exits", f"see {other.name}")
+    lives = {life.rank: (index, life) for index in sorted(case.lives) for life in case.lives[index]}
+    # A worker that records by itself ends its record as the last thing that it does.
+    own = set() if case.launch.recorder else set(filter(case.told_all, case.ranks))
+    lacking = [
+        rank for rank in case.ranks if rank not in lives or not (rank in own or _known(case, *lives[rank]))
+    ]
+    if lacking:
+        text = f"the end of {names(lacking)} is known from its pod alone"
+        untold = [
+            rank for rank in lacking if rank in lives and any(e.code is None for e in lives[rank][1].ends)
+        ]
+        why = [_UNTOLD] if untold else []
+        return found("exits", "run.evidence_missing", text, why=why, ranks=lacking, evidence=[PATH])
+    refs = [life.ref for _, life in lives.values()][:8]
+    return passed("exits", f"{counted(len(lives), 'exit code')}, each from two sources", refs)
+
+
+def _known(case: Case, index: int, life: RankLife) -> bool:
+    """Return whether a second source says how a rank ended, or its script surely passes its code on."""
+    by_agent = life.agent is not None and life.agent.result is not None
+    if by_agent or any(end.code is not None for end in life.ends):
+        return True
+    return bool(life.ends) and hiding.passes_on(hiding.script(case, index))

@@ -1,0 +1,328 @@
+"""Find how each node's pod ended, and which end came first."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from harness.core.clock import seconds
+from harness.evidence.columns import Columns
+from harness.evidence.objects import ObjectState, Pod, mapping, termination
+from harness.evidence.truth_records import TruthRow
+from harness.judge.case import Case, names
+from harness.judge.cluster import deletion
+from harness.judge.end import SAME_MOMENT, End
+from harness.judge.finding import LATE, listed
+from harness.judge.logs import clues as log_clues
+from harness.judge.logs.clues import Clues
+from harness.judge.logs.stacks import Stack
+from harness.judge.ranks import exits, time_limits
+
+OF_ITSELF = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+"""Signals of a process's own faults. Hardly anybody sends them."""
+_TAKEN_DOWN = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
+"""Exit codes of a container that its kubelet ended.
+
+Where torchrun reports a failed worker, its report counts instead.
+"""
+
+_OOM = "the kernel killed a process of its container, out of memory"
+_SERVICE_LINK = re.compile(r"'tcp://[\d.]+:\d+'")
+_SERVICE_LINK_ADVICE = (
+    "Kubernetes sets such a variable for each Service, by its name (MASTER_PORT for `master`): rename the "
+    "Service, or set enableServiceLinks: false in the pod template"
+)
+_FINALIZATION_ADVICE = (
+    "end the script with torch.distributed.barrier() and destroy_process_group(): else a thread of gloo that "
+    "still holds a tensor can abort the process while Python ends (pytorch#179291)"
+)
+_TEARDOWN_ADVICE = (
+    "torch.distributed.barrier() right before destroy_process_group(): before PyTorch 2.8 that waits without "
+    "end for a thread of gloo that still holds a tensor (pytorch#154976)"
+)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"
+
+
+def _logged(case: Case, ranks: Iterable[int]) -> bool:
+    """Return whether one of these ranks recorded a row. It was then past the rendezvous."""
+    return any(
+        isinstance(line, TruthRow | Columns) for rank in ranks for _, line in case.bundle.truth_parts(rank)
+    )
+
+
+def end_of(case: Case, index: int) -> End:
+    """Return how a node's pod ended, as far as the evidence tells."""
+    ranks = case.ranks_of(index)
+    pod = case.pods.get(index)
+    if pod is None:
+        return End(index, "unknown", ranks)
+    ended = pod.container(case.launch.container, "terminated")
+    if ended is not None:
+        return _terminated(case, pod, *ended)
+    if deletion.removed(pod) is not None or mapping(pod.last.object, "status").get("reason") == "Evicted":
+        return _deleted(case, pod)
+    if pod.container(case.launch.container, "running") is not None:
+        return End(index, "running", ranks, evidence=(pod.last.ref,))
+    return End(index, "waiting", ranks, evidence=(pod.last.ref,))
+
+
+def _deleted(case: Case, pod: Pod) -> End:
+    """Return the end of a pod that was deleted before its container was seen to end."""
+    seen = deletion.removed(pod) or pod.last
+    end = End(pod.index, "deleted", case.ranks_of(pod.index), deletion.asked(seen), evidence=(seen.ref,))
+    if evicted := _evicted(case, pod, end):
+        return evicted
+    if deletion.with_the_job(case, seen):
+        return _gone_with_the_job(case, pod, end)
+    if (deadline := deletion.at_the_deadline(case, seen)) is not None:
+        return _out_of_time(case, pod, end, deadline)
+    text = f"{case.place(pod.index)} was deleted while it ran"
+    return replace(
+        end, cause="rank.pod_deleted", text=text, follows=not deletion.by_somebody(case, pod, seen)
+    )
+
+
+def _evicted(case: Case, pod: Pod, end: End) -> End | None:
+    """Return the end of a pod that its node or the scheduler evicted, or None when they did not."""
+    why, at = deletion.evicted(pod), deletion.evicted_at(pod)
+    text = f"{case.place(pod.index)} was evicted: {why}"
+    at = end.at if at is None else min(at, end.at)
+    return replace(end, at=at, cause="rank.evicted", text=text, follows=False) if why else None
+
+
+def _gone_with_the_job(case: Case, pod: Pod, end: End) -> End:
+    text = f"{case.place(pod.index)} was taken down with its {case.launch.kind}"
+    return replace(end, cause="run.deleted", text=text, said="", follows=True)
+
+
+def _out_of_time(case: Case, pod: Pod, end: End, deadline: float) -> End:
+    """Return the end of a pod that its Job's controller deleted at the deadline. It comes after that."""
+    text = f"{case.place(pod.index)} was taken down at the deadline of its {case.launch.kind}"
+    return replace(end, at=max(end.at, deadline + 0.001), cause="run.timed_out", text=text, follows=True)
+
+
+def _terminated(case: Case, pod: Pod, seen: ObjectState, terminated: dict[str, object]) -> End:
+    own, _ = termination(terminated)
+    code = terminated.get("exitCode")
+    code = code if isinstance(code, int) else None
+    at = seconds(terminated.get("finishedAt")) or seconds(seen.received_at) or LATE
+    end = End(pod.index, "unknown", case.ranks_of(pod.index), at, evidence=(seen.ref,))
+    if code is None and own is None:
+        return end
+    log = case.bundle.log(pod.name, case.launch.container)
+    clues = log_clues.read(case.bundle.tail(log), log)
+    ranks = [clues.rank] if clues.rank in end.ranks else end.ranks
+    end = replace(end, stack=clues.stack, in_vain=clues.in_vain, follows=clues.of_a_peer, clue=clues.cause)
+    end = replace(end, said=clues.said, retried=clues.retried)
+    if code or own:
+        end = replace(end, state="failed", ranks=ranks, exit_code=clues.exit_code or code or own)
+        return _failed(case, pod, end, clues, terminated)
+    if (bad := exits.bad_end(case, pod.index)) is not None:
+        return _hidden(case, pod, end, bad, terminated)
+    if terminated.get("reason") == "OOMKilled":
+        text = f"{case.place(pod.index)} exited with 0, though {_OOM}"
+        return replace(end, state="failed", cause="rank.oom_killed", text=text, follows=False)
+    if not clues.report_is_last or case.launch.processes or _tests_failed(case, pod):
+        return replace(end, state="succeeded", exit_code=0, follows=False)
+    text = f"{case.place(pod.index)} exited with 0, though torchrun reports that {names(ranks)} failed with "
+    text += f"exit code {clues.exit_code}"
+    end = replace(end, state="failed", ranks=ranks, exit_code=clues.exit_code)
+    return replace(end, cause="rank.exit_code_masked", text=text, evidence=(*end.evidence, *clues.refs))
+
+
+def _tests_failed(case: Case, pod: Pod) -> bool:
+    """Return whether acceptance tests of this pod reported that they did not pass.
+
+    Their script then ends with 0, because the report is judged (harness/launch/files/acceptance.sh).
+    """
+    reports = [one.report for _, one in case.bundle.accepted() if one.pod == pod.name and one.report]
+    return bool(reports) and reports[-1].verdict in ("FAIL", "UNKNOWN")
+
+
+def _hidden(case: Case, pod: Pod, end: End, bad: exits.BadEnd, terminated: dict[str, object]) -> End:
+    """Return the end of a pod that exited with 0, though one of its ranks did not end well."""
+    if terminated.get("reason") == "OOMKilled" and bad.code in (None, -signal.SIGKILL):
+        killed = "" if bad.cause == "rank.oom_killed" else f": {_OOM}"
+        bad = replace(bad, cause="rank.oom_killed", text=bad.text + killed, of_a_peer=False)
+    text = f"{bad.text} (pod {pod.name} on node {pod.node or 'none'})"
+    if bad.cause != "rank.exited_early":
+        text = f"{case.place(pod.index)} exited with 0, though {bad.text}"
+    at = min(end.at, bad.at)
+    end = replace(end, state="failed", ranks=bad.ranks, cause=bad.cause, text=text, said=bad.why, at=at)
+    return replace(end, exit_code=bad.code, follows=bad.of_a_peer, evidence=(*end.evidence, bad.ref))
+
+
+def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, object]) -> End:
+    place, code, number = case.place(pod.index), terminated.get("exitCode"), _signal_of(end.exit_code)
+    removed = deletion.while_it_ran(case, pod)
+    end = replace(end, evidence=(*end.evidence, *clues.refs))
+    if terminated.get("reason") == "OOMKilled":
+        text = f"{place} was killed: out of memory (exit code {end.exit_code})"
+        return replace(end, cause="rank.oom_killed", text=text, follows=False)
+    by_signal = number in {signal.SIGTERM, signal.SIGKILL} and code in _TAKEN_DOWN
+    if removed is not None and (by_signal or number == signal.SIGTERM):
+        return _taken_down(case, pod, end, removed)
+    # A kubelet that evicts a pod ends its containers and leaves the pod.
+    if by_signal and (evicted := _evicted(case, pod, end)):
+        return evicted
+    if (ended := _from_outside(case, pod, end, code)) is not None:
+        return ended
+    if clues.stack is not None and clues.stack.after:
+        return _without_progress(case, end, clues.stack, clues.log)
+    return _exited(case, end, clues, terminated)
+
+
+def _from_outside(case: Case, pod: Pod, end: End, code: object) -> End | None:
+    """Return the end of a container whose command a signal or a `timeout` of its script ended, or None."""
+    place, number = case.place(pod.index), _signal_of(end.exit_code)
+    limit = time_limits.of_pod(case, pod.index, end.at, code if isinstance(code, int) else None)
+    if limit:
+        text = f"{place} exited with code {code}: {limit} of its script ended it"
+        advice = "raise the limit of `timeout`, or see in the log what takes so long"
+        return replace(end, cause="rank.killed", text=text, follows=False, advice=advice)
+    if not number:
+        return None
+    text = f"{place} was ended by {_signal_name(number)}"
+    own = "a fault of its own code or libraries: its log, and a core dump" if number in OF_ITSELF else ""
+    if number == signal.SIGABRT and _script_ended(case, pod.index):
+        text, own = f"{text}, after its script had ended with 0", _FINALIZATION_ADVICE
+    return replace(end, cause="rank.killed", text=text, follows=number == signal.SIGTERM, advice=own)
+
+
+def _script_ended(case: Case, index: int) -> bool:
+    """Return whether the script of each rank of a pod came to a good end, before its process did."""
+    of_pod = case.processes.get(index)
+    ends = [life.ends for life in of_pod.lives] if of_pod else []
+    return bool(ends) and all(each and (each[-1].how, each[-1].code) == ("exit", 0) for each in ends)
+
+
+def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:
+    """Return the end of a rank whose own deadline passed."""
+    text = f"{case.place(end.index)} made no progress for {stack.after}"
+    if stack.in_client:
+        return _without_tracker(end, log, text)
+    # The last line of the log is older than the end.
+    refs = (f"{log}:{stack.number}", end.evidence[0])
+    end = replace(end, cause="rank.hung", text=f"{text} and stood in {stack.place}", evidence=refs)
+    if stack.in_teardown:
+        end = replace(end, advice=_TEARDOWN_ADVICE)
+    return replace(end, follows=stack.in_collective, in_vain=stack.in_collective)
+
+
+def _without_tracker(end: End, log: str, text: str) -> End:
+    """Return the end of a rank that Pluto's client kept waiting in a request to the tracker."""
+    assert end.stack is not None
+    text += f": it waited for the tracker, in {end.stack.frames[0]} of a request of Pluto's client"
+    told = [f"its client says: {end.retried}"] if end.retried else []
+    refs = (f"{log}:{end.stack.number}", end.evidence[0])
+    end = replace(end, text=text, said=next(iter(told), ""), evidence=refs, follows=False, in_vain=False)
+    return replace(end, cause="rank.tracker_unreachable")
+
+
+def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -> End:
+    """Return the end of a container that exited by itself with a code other than 0."""
+    place, code = case.place(end.index), terminated.get("exitCode")
+    text = f"{place} exited with code {end.exit_code}"
+    if clues.exit_code and code not in (None, 0, clues.exit_code):
+        text += f" (torchrun then ended with {code})"
+    if not code:
+        text = f"{place}: the container exited with 0, its command with {end.exit_code} "
+        text += "(konduktor's termination message)"
+    if _SERVICE_LINK.search(clues.line or clues.last):
+        end = replace(end, advice=_SERVICE_LINK_ADVICE)
+    at_any_time = clues.cause in log_clues.AT_ANY_TIME
+    if clues.cause and (at_any_time or not _logged(case, case.ranks_of(end.index))):
+        refs = (*end.evidence, f"{clues.log}:{clues.line_number}")
+        text = f"{text}: {clues.line}{_shares_ports(case, end.index) if clues.cause == 'port.taken' else ''}"
+        end = replace(end, cause=clues.cause, text=text, said="", follows=clues.in_vain)
+        return replace(end, evidence=refs)
+    return replace(end, cause="rank.crashed", text=text)
+
+
+def _shares_ports(case: Case, index: int) -> str:
+    """Return which other pods of the job share their ports with this one, as a clause, or ""."""
+    on_host = {
+        at: pod for at, pod in case.pods.items() if mapping(pod.last.object, "spec").get("hostNetwork")
+    }
+    own = on_host.get(index)
+    others = [pod.name for at, pod in on_host.items() if own and at != index and pod.node == own.node]
+    if own is None:
+        return ""
+    if not others:
+        return f"; the pod has hostNetwork, and so the ports of node {own.node}"
+    return f"; with hostNetwork it shares the ports of node {own.node} with {listed(others)}"
+
+
+def _taken_down(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
+    """Return the end of a container whose pod was deleted while it ran."""
+    place, number = case.place(pod.index), _signal_of(end.exit_code)
+    how = f"ended by {_signal_name(number)}" if number else f"ended with exit code {end.exit_code}"
+    end = replace(end, at=min(end.at, deletion.asked(removed)), evidence=(removed.ref, *end.evidence))
+    if evicted := _evicted(case, pod, end):
+        return evicted
+    if deletion.with_the_job(case, removed):
+        return _gone_with_the_job(case, pod, end)
+    if (deadline := deletion.at_the_deadline(case, removed)) is not None:
+        return _out_of_time(case, pod, end, deadline)
+    if deletion.by_somebody(case, pod, removed):
+        text = f"{place} was deleted while it ran, and {how}"
+        return replace(end, cause="rank.pod_deleted", text=text, follows=False)
+    text = f"{place} was taken down, and {how}"
+    return replace(end, cause="rank.killed", text=text, follows=True)
+
+
+def _signal_of(exit_code: int | None) -> int:
+    """Return the signal in an exit code, as a shell (128 + n) or torchrun (-n) writes it, or 0 for none."""
+    exit_code = exit_code or 0
+    return -exit_code if exit_code < 0 else exit_code - 128 if 128 < exit_code <= 192 else 0
+
+
+def ends(case: Case) -> dict[int, End]:
+    """Map the index of every expected node to its end."""
+    return {index: end_of(case, index) for index in range(case.expected.num_nodes)}
+
+
+def first(bad: list[End]) -> End:
+    """Return the end that explains the others: among the earliest, one that follows from no other."""
+    earliest = min(end.at for end in bad)
+    near = [end for end in bad if end.at <= earliest + SAME_MOMENT] or bad
+
+    def order(end: End) -> tuple[bool, bool, float, int]:
+        waited = bool(end.cause and end.cause.startswith("rendezvous."))
+        return end.follows, waited, end.at, end.index
+
+    return min(near, key=order)
+
+
+def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
+    """Return who did not take part, when the first end is only that of a rank that lost or awaited a peer.
+
+    That is a rank that exited with code 0 without the end of its ground truth, or a rank that was outside a
+    collective operation when it was taken down.
+    """
+    if not cause.follows:
+        return None
+    # A stack outside a collective proves nothing by itself: some peer must have waited in vain.
+    waited = any(end.in_vain for end in all_)
+    for end in all_:
+        place = case.place(end.index)
+        left = end.state == "succeeded" and end.at <= cause.at + SAME_MOMENT
+        if left and not all(case.told_all(rank) for rank in end.ranks):
+            text = f"{place} left with exit code 0 before its work was done: its ground truth has no end"
+            return replace(end, cause="rank.exited_early", text=text, said="")
+        if waited and not end.in_vain and end.stack is not None and not end.stack.in_collective:
+            text = f"{place} did not take part: when it was ended, it stood in {end.stack.place}"
+            log = case.bundle.log(case.pods[end.index].name, case.launch.container)
+            if end.stack.in_client:
+                return _without_tracker(end, log, f"{place} did not take part")
+            refs = (f"{log}:{end.stack.number}", end.evidence[0])
+            return replace(end, cause="rank.hung", text=text, said="", evidence=refs)
+    return None

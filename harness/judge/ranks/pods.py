@@ -1,0 +1,307 @@
+"""Judge the pods from admission to the end of every rank: images, scheduling, exit codes, logs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from harness.core.causes import CauseId
+from harness.core.clock import seconds
+from harness.evidence import refusals
+from harness.evidence.objects import Pod, items, mapping
+from harness.evidence.refusals import Refusal
+from harness.judge.case import Case, gated, names
+from harness.judge.catalogue import RUNNING
+from harness.judge.cluster import containers, controllers, netcheck
+from harness.judge.end import End
+from harness.judge.finding import LATE, Finding, counted, found, passed, unknown
+from harness.judge.logs import clues
+from harness.judge.points import tracker_faults
+from harness.judge.ranks import worlds
+from harness.judge.ranks.first_failure import absent, first
+from harness.judge.ranks.frozen import frozen
+from harness.judge.ranks.rendezvous import diagnose_rendezvous, too_many
+from harness.workers.truth_frames import EXIT_MARK
+
+LAST_LINES = 400
+"""In how many last lines of a log the exit code is looked for: other processes of the pod may write on."""
+STOPPED_LINES = 5000
+"""In how many last lines the last one before the end of the wait is looked for. Ranks that the harness has
+not ended yet write on, and a recorder writes a line for each row.
+"""
+MOMENT = 2.0
+"""Seconds between a last line and the end of its container, which Kubernetes gives in whole seconds."""
+OF_THE_TRACKER = ("rank.tracker_unreachable", "tracker.key_rejected")
+"""Causes that can apply to several ranks at once.
+
+Every rank that reports one is named, not only the first to end.
+"""
+
+
+_KUBELET = re.compile(r"dial tcp \S+:10250: [\w/: -]*\w")
+"""How the API server says that it does not reach a kubelet."""
+
+
+def rank_pods(case: Case) -> Finding:
+    """Check whether every expected rank had a pod in the last attempt of the job."""
+    missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
+    ranks = case.ranks_of(*missing)
+    restarts = mapping(case.jobset.object, "status").get("restarts", 0) if case.jobset else 0
+    if not missing:
+        old = [index for index, pod in case.pods.items() if pod.attempt != restarts]
+        if old and case.terminal:
+            text = f"the JobSet restarted {restarts} times, and the last pod of node {old[0]} is not recorded"
+            return found("rank-pods", "run.evidence_missing", text, evidence=["objects/pod.jsonl"])
+        return passed("rank-pods", f"{names(case.ranks)} had a pod")
+    if case.launch.acceptance == "nodes":  # Which node it is, says `reports`.
+        return unknown("rank-pods", f"{names(ranks)} never had a pod: see reports", ranks=ranks)
+    held = [pods[-1].last for pods in case.pod_attempts.values() if gated(pods[-1].last)]
+    if held:
+        text = f"{names(ranks)} wait behind a scheduling gate, and nobody removes it"
+        return controllers.not_followed(case, "rank-pods", "kueue", text, [pod.ref for pod in held])
+    refusal, refs = _refusal(case)
+    asked = None if refusal else controllers.refused_request(case)
+    if case.terminal == "Completed" or (case.broken("objects/pod.jsonl") and not (refusal or asked)):
+        text = f"no pod of {names(ranks)} was recorded"
+        return found("rank-pods", "run.evidence_missing", text, ranks=ranks, evidence=["objects/pod.jsonl"])
+    cause: CauseId = (asked.cause if asked else None) or "rank.missing"
+    if refusal and refusal.webhook_down:
+        cause = "controllers.webhook_not_serving"
+    why = f": {refusal.message}" if refusal else ""
+    waits = None if refusal or asked else _unready_before(case, missing[0])
+    return found(
+        "rank-pods",
+        cause,
+        f"{names(ranks)} never had a pod{why}",
+        why=[asked.text] if asked else [_IN_ORDER.format(pod=waits.name)] if waits else [],
+        ranks=ranks,
+        evidence=[asked.ref] if asked else [waits.last.ref] if waits else refs or ["objects/pod.jsonl"],
+        advice=_PARALLEL if waits else "",
+    )
+
+
+_IN_ORDER = (
+    "the StatefulSet creates a pod when all pods before it are Ready (podManagementPolicy OrderedReady), and "
+    "{pod} never was"
+)
+_PARALLEL = "set podManagementPolicy: Parallel, because the ranks wait for each other"
+
+
+def _unready_before(case: Case, index: int) -> Pod | None:
+    """Return a pod that was never Ready, for which the StatefulSet's pod of this index waited, or None."""
+    policy = mapping(case.jobset.object, "spec").get("podManagementPolicy") if case.jobset else "Parallel"
+    if case.launch.kind != "StatefulSet" or policy == "Parallel":
+        return None
+    earlier = (pod for other, pod in sorted(case.pods.items()) if other < index)
+    return next((pod for pod in earlier if not any(_ready(state.object) for state in pod.history)), None)
+
+
+def _ready(pod: dict[str, Any]) -> bool:
+    conditions = items(pod, "status", "conditions")
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+
+
+def refused(case: Case) -> Finding | None:
+    """Return a finding for pods that a rule of the cluster refuses at every try, or None."""
+    missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
+    refusal, refs = _refusal(case)
+    if not missing or case.terminal == "Completed" or refusal is None or not refusal.final:
+        return None
+    ranks = case.ranks_of(*missing)
+    why = [f"the rule is {' '.join(filter(None, refusal.rule))}"] if refusal.rule else []
+    text = f"the API server refuses the pods of {names(ranks)}: {refusal.message}"
+    return found("rank-pods", "launch.pods_refused", text, why=why, ranks=ranks, evidence=refs)
+
+
+def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
+    """Return the last refusal of a pod or Job that no newer pod contradicts, and the event that says it."""
+    limit = case.waited_until or LATE  # after it the harness deletes the objects that own pods
+    seen = [each for each in case.bundle.history("event") if (seconds(each.received_at) or 0.0) <= limit]
+    events = list({each.uid: each for each in seen}.values())
+    newest = refusals.created(pod.last.object for pod in case.pods.values())
+    last = refusals.last([seen.object for seen in events], newest)
+    return last, [seen.ref for seen in events if last and refusals.refusal(seen.object) == last][:1]
+
+
+def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
+    """Check `rendezvous` and `rank-exit`: find the first end that was not good, and what followed it."""
+    bad = [end for end in ends.values() if end.state in {"failed", "deleted"} and case.started(end.index)]
+    if not bad:
+        # Where ranks of every node were recorded, each torchrun has met those that it waited for.
+        met = case.launch.processes and all(map(case.lives.get, range(case.expected.num_nodes)))
+        apart = (None if met else diagnose_rendezvous(case, ends)) or too_many(case)
+        if apart is not None:
+            return [apart, unknown("rank-exit", "see rendezvous")]
+        return _no_bad_end(case, ends)
+    if ours := netcheck.ended_by_it(case):
+        bad = [end for end in bad if end.index not in ours and not end.follows]
+        if not bad:
+            return [unknown("rendezvous", "see netcheck"), unknown("rank-exit", "see netcheck")]
+    cause = first(bad)
+    if cause.follows:
+        cause = frozen(case, ends) or absent(case, cause, ends.values()) or cause
+    others = [end for end in bad if end.index != cause.index]
+    after = [text for end in others[:3] for text in (f"after it: {end.text}", end.said)]
+    id_ = cause.cause or "rank.crashed"
+    if id_ == "run.deleted":
+        return [unknown("rendezvous", "see completed"), unknown("rank-exit", cause.text)]
+    if id_.startswith("rendezvous."):
+        return [_never_met(case, ends, bad, cause, after), unknown("rank-exit", "see rendezvous")]
+    ranks, away = cause.ranks, list[str]()
+    if id_.startswith("image."):
+        ranks = [rank for end in bad if end.cause == id_ for rank in end.ranks]
+    if id_ in OF_THE_TRACKER:
+        ranks = [rank for end in bad if id_ in {end.cause, end.clue} for rank in end.ranks]
+        away = tracker_faults.told_absence(case)
+    why = [cause.said, *containers.before(case, cause), *away, *after]
+    result = found(
+        "rank-exit",
+        id_,
+        cause.text,
+        why=why,
+        ranks=ranks,
+        evidence=cause.evidence,
+        at=cause.at,
+        advice=cause.advice,
+    )
+    return [unknown("rendezvous", "see rank-exit"), result]
+
+
+def _no_bad_end(case: Case, ends: dict[int, End]) -> list[Finding]:
+    if (cause := frozen(case, ends)) is not None:
+        result = found(
+            "rank-exit", "rank.hung", cause.text, ranks=cause.ranks, evidence=cause.evidence, at=cause.at
+        )
+        return [unknown("rendezvous", "see rank-exit"), result]
+    open_ = [end for end in ends.values() if end.state != "succeeded"]
+    if not open_:
+        codes = f"{names(case.ranks)} exited with 0"
+        refs = [ref for end in ends.values() for ref in end.evidence]
+        return [worlds.rendezvous(case), passed("rank-exit", codes, refs)]
+    ranks = [rank for end in open_ for rank in end.ranks]
+    told = [f"{case.place(end.index)} is {end.state}" for end in open_]
+    return [
+        unknown("rendezvous", f"the end of {names(ranks)} was not seen", ranks=ranks),
+        unknown("rank-exit", f"no exit code of {names(ranks)} was seen", details=told, ranks=ranks),
+    ]
+
+
+def _never_met(case: Case, ends: dict[int, End], bad: list[End], cause: End, after: list[str]) -> Finding:
+    """Return the finding for ranks whose first bad end says that they did not meet."""
+    waiting = [end for end in bad if (end.cause or "").startswith("rendezvous.")]
+    ranks = [rank for end in ends.values() if end not in waiting for rank in end.ranks]
+    text = f"{names(ranks)} never came to the rendezvous" if ranks else "all ranks failed alike"
+    if cause.cause != "rendezvous.timeout":
+        failed = "DNS failed" if cause.cause == "rendezvous.dns" else "TCP failed"
+        if "Ping failed" in cause.text:
+            failed = "what answered at MASTER_ADDR is no rendezvous"
+        text, ranks = f"{names(cause.ranks)} could not reach the others: {failed}", cause.ranks
+    return found(
+        "rendezvous",
+        cause.cause or "rendezvous.timeout",
+        text,
+        why=[cause.text, cause.said, *after],
+        ranks=ranks or case.ranks,
+        evidence=cause.evidence,
+        at=cause.at,
+    )
+
+
+def spread(case: Case) -> Finding:
+    """Check whether the ranks ran on as many nodes as the test asks for."""
+    nodes = {pod.node for pod in case.pods.values() if pod.node}
+    where = f"the ranks ran on {counted(len(nodes), 'node')} ({', '.join(sorted(map(str, nodes))) or 'none'})"
+    if len(nodes) >= case.expected.min_nodes_used:
+        return passed("node-spread", where)
+    if len(case.pods) < case.expected.num_nodes or not all(pod.node for pod in case.pods.values()):
+        return unknown("node-spread", "the node of a pod was not recorded")
+    text = f"{where}, at least {case.expected.min_nodes_used} are expected"
+    refs = [pod.last.ref for pod in case.pods.values()]
+    return found("node-spread", "scheduling.not_spread", text, ranks=case.ranks, evidence=refs)
+
+
+def logs(case: Case) -> Finding:
+    """Check whether each rank's log is complete from its first line to its last."""
+    for index in range(case.expected.num_nodes):
+        pod = case.pods.get(index)
+        if pod is None or not case.started(index):
+            return unknown("logs", f"{case.place(index)} was not seen running")
+        for each in [*case.pod_attempts[index][:-1], pod]:
+            path = case.bundle.log(each.name, case.launch.container)
+            known = [gap for gap in case.manifest.log_gaps if gap.startswith(each.name)]
+            ran = each is pod or each.container(case.launch.container, "running") is not None
+            early = _stops_early(case, each, path) if ran and not known else None
+            if known and (unreached := _KUBELET.search(known[0])) is not None:
+                return _kubelet(case, index, each, unreached[0])
+            if known or early or (ran and not case.bundle.tail(path, 1)):
+                why = known[0] if known else early or f"{path} is missing or empty"
+                return found(
+                    "logs",
+                    "run.log_incomplete",
+                    f"the log of {case.place(index)} is incomplete: {why}",
+                    ranks=case.ranks_of(index),
+                    evidence=[path],
+                )
+    return passed("logs", "every rank's log is complete")
+
+
+def _kubelet(case: Case, index: int, pod: Pod, said: str) -> Finding:
+    """Return the finding for a log that no kubelet gives: nothing in it was read, so it shows nothing."""
+    text = (
+        f"the log of {case.place(index)} could not be read: the API server does not reach port 10250 of the "
+        f"kubelet of node {pod.node} ({said})"
+    )
+    why = ["what the rank logged and recorded there is not known, and says nothing of the rank"]
+    return found(
+        "logs",
+        "cluster.kubelet_unreachable",
+        text,
+        why=why,
+        ranks=case.ranks_of(index),
+        evidence=["manifest.json"],
+        phase=RUNNING,
+    )
+
+
+def _stops_early(case: Case, pod: Pod, path: str) -> str | None:
+    """Return why a log cannot have reached its end, or None.
+
+    The shell around a rank's command writes the exit code as the last line. It does so whenever the
+    container exited by itself, so a log without that line has lost its end.
+    """
+    ended = pod.container(case.launch.container, "terminated")
+    code = ended[1].get("exitCode") if ended else None
+    lines = [line for _, line in case.bundle.tail(path, LAST_LINES)]
+    if not case.manifest.watched or ended is None or not isinstance(code, int) or code >= 128 or not lines:
+        return None  # an older harness, or a container that a signal ended
+    marks = {"konduktor": clues.SHELL_ENDED, "apply": EXIT_MARK}
+    mark = marks.get(case.launch.launcher)
+    if mark is None or any(mark in line for line in lines):
+        return None
+    at, finished = lines[-1].partition(" ")[0], ended[1].get("finishedAt")
+    silent = (seconds(finished) or 0.0) - (seconds(at) or 0.0)
+    # What failed before konduktor's shell began the command wrote no such line, and ended in that moment.
+    if mark is not EXIT_MARK and silent < MOMENT and not any(clues.BEGINS in line for line in lines):
+        return None
+    return f"{path} stops at {at} without the line of the exit code, and its container ended at {finished}"
+
+
+def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], list[str]]:
+    """Return the ranks still running at the end of the wait, and sentences on the longest silent one."""
+    silent: list[tuple[float, str, End]] = []
+    for end in ends.values():
+        if end.state in {"running", "waiting"}:
+            path = case.bundle.log(case.pods[end.index].name, case.launch.container)
+            limit = case.stopped_at or LATE
+            lines = case.bundle.tail(path, STOPPED_LINES)
+            before = [line for line in lines if (seconds(line[1].partition(" ")[0]) or 0.0) <= limit]
+            before = before[-LAST_LINES:]
+            moment = before[-1][1].partition(" ")[0] if before else ""
+            last = before[-1][1].partition(" ")[2] if before else "none"
+            silent.append((seconds(moment) or 0.0, clues.last_line(before)[0] or last, end))
+    if not silent:
+        return [], []
+    _, text, end = min(silent, key=lambda entry: entry[0])
+    still = [rank for entry in silent for rank in entry[2].ranks]
+    last = f"its last log line: {text}" if text else "its log is empty"
+    return still, [f"{case.place(end.index)} was silent longest", last]

@@ -1,0 +1,92 @@
+"""Judge whether every process that reached the tracker was recorded: the check `processes`.
+
+The tracker keeps the process that each request names. A process of this launch that names none ran without
+the recorder: nobody knows what else it did, so there is no PASS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.evidence.tracker_records import Attachment
+from harness.evidence.truth_records import TruthStart
+from harness.evidence.worlds import PATH
+from harness.judge.case import names
+from harness.judge.finding import Finding, counted, found, passed
+from harness.judge.points.run_attachment import Attached
+
+REFS = ["tracker/attachments.jsonl", PATH]
+
+
+def check(attached: Attached) -> Finding:
+    """Check `processes`: every process that attached to a run or sent to it is recorded."""
+    case, summary = attached.case, attached.case.bundle.summary
+    if not case.launch.recorder:
+        return _without_recorder(attached)
+    recorded = {_process(event.id) for _, event in case.bundle.processes()}
+    number = counted(len(recorded), "process", "processes")
+    if attached.attachments is None or summary is None or not summary.processes:
+        return passed(
+            "processes", f"{number} recorded; this tracker does not name the processes that it heard"
+        )
+    strange = dict.fromkeys(_strange(attached, recorded))
+    if strange:
+        text = "processes that were not recorded reached the tracker"
+        why = [
+            "each ran without the harness's recorder: with another environment, with Python's -S, or as "
+            "another program"
+        ]
+        return found(
+            "processes", "unification.unrecorded_process", text, details=list(strange), why=why, evidence=REFS
+        )
+    ranks = sorted({life.rank for lives in case.lives.values() for life in lives})
+    return passed(
+        "processes", f"{number} recorded, those of {names(ranks)} among them; no other attached", REFS
+    )
+
+
+def _without_recorder(attached: Attached) -> Finding:
+    """Compare numbers alone: each rank attaches once in each of its lives."""
+    case = attached.case
+    own = [one for _, one in attached.attachments or [] if one.launch == case.manifest.nonce]
+    lives = sum(
+        isinstance(line, TruthStart) for rank in case.ranks for _, line in case.bundle.truth_parts(rank)
+    )
+    text = f"{counted(len(own), 'attachment')} of {counted(lives, 'recorded life', 'recorded lives')}"
+    if len(own) > lives:
+        text += ": no recorder was mounted (HARNESS_RECORDER=false), and the others are of nobody known"
+        return found("processes", "unification.unrecorded_process", text, evidence=REFS[:1])
+    return passed("processes", f"{text}: the workers record by themselves, and no recorder was mounted")
+
+
+def _strange(attached: Attached, recorded: set[tuple[str, str]]) -> Iterator[str]:
+    case = attached.case
+    for _, one in attached.attachments or []:
+        if one.launch != case.manifest.nonce:
+            continue  # The check `only-our-job` is about others.
+        if one.process is None or _process(one.process) not in recorded:
+            yield f"{_who(attached, one)} attached to {attached.label(one.run_id)}"
+    for _, writer in case.bundle.writers():
+        if writer.launch != case.manifest.nonce or writer.kind not in {"metrics", "status", "data", "files"}:
+            continue
+        if writer.process is None or _process(writer.process) not in recorded:
+            who = f"process {writer.process.split('/')[1]}" if writer.process else "a process"
+            where = f" at {writer.peer}" if writer.peer else ""
+            sent = f"{counted(writer.requests, 'request')} with {writer.kind}"
+            yield f"{who}{where} sent {sent} to {attached.label(writer.run_id)}"
+
+
+def _who(attached: Attached, one: Attachment) -> str:
+    node = attached.node_of(one)
+    where = f" in pod {attached.case.pods[node].name}" if node in attached.case.pods else ""
+    where = where or (f" on host {one.hostname}" if one.hostname else "")
+    pid = (
+        f"process {one.process.split('/')[1]}" if one.process and one.process.count("/") == 2 else "a process"
+    )
+    return f"{pid}{where}{f' with RANK={one.rank}' if one.rank is not None else ''}"
+
+
+def _process(id_: str) -> tuple[str, str]:
+    """Return the pod uid and the process id: the start time is not known of a process that has ended."""
+    uid, _, rest = id_.partition("/")
+    return uid, rest.partition("/")[0]

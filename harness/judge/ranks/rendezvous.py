@@ -1,0 +1,256 @@
+"""Diagnose why the ranks never met, from what was seen inside their containers at the rendezvous deadline."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.core.causes import CauseId
+from harness.evidence import torchrun
+from harness.evidence.objects import mapping
+from harness.evidence.schema import Asked, RendezvousSnapshot
+from harness.evidence.torchrun import Agent
+from harness.judge.case import Case, names
+from harness.judge.catalogue import CAUSES
+from harness.judge.cluster import services
+from harness.judge.cluster.services import ServiceProblem
+from harness.judge.end import End
+from harness.judge.finding import Finding, found, listed
+from harness.judge.ranks import worlds
+from harness.workers import truth_frames
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the job as it was seen. Without an agent, no torchrun ran in its pod."""
+
+    index: int
+    ranks: list[int]
+    place: str
+    ref: str | None
+    seen: RendezvousSnapshot | None
+    agent: Agent | None
+
+    @property
+    def host(self) -> str:
+        return self.agent.host if self.agent else ""
+
+    @property
+    def where(self) -> str:
+        """Return the rendezvous address that this node was given."""
+        return f"{self.host}:{self.agent.port}" if self.agent else ""
+
+    @property
+    def addresses(self) -> list[str] | None:
+        """Return the addresses of the rendezvous host: [] if it does not resolve, None if not known."""
+        return self.seen.resolved.get(self.host) if self.seen else None
+
+    @property
+    def asked(self) -> Asked | None:
+        """Return what netcheck said of the rendezvous address in this container; None if it was not asked."""
+        return self.seen.asked.get(self.where) if self.seen else None
+
+    def cause(self, families: tuple[str, ...], otherwise: CauseId) -> CauseId:
+        """Return netcheck's word for why the address is not reached, where it is of these families."""
+        outcome = self.asked.outcome if self.asked else ""
+        return CAUSES[outcome].id if outcome in CAUSES and outcome.startswith(families) else otherwise
+
+    @property
+    def why(self) -> str:
+        return f": {self.asked.text}" if self.asked and self.asked.outcome != "ok" else ""
+
+    @property
+    def reached(self) -> bool:
+        """Return whether it had a connection to the port of the rendezvous."""
+        if self.agent is None or self.seen is None:
+            return False
+        return any(other.endswith(f":{self.agent.port}") for other in self.seen.connected)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """All nodes of the job. `waiting` are those whose torchrun had started no rank yet."""
+
+    nodes: list[Node]
+    waiting: list[Node]
+    ends: dict[int, End]
+    size: int
+    """Number of nodes of the job."""
+
+
+Told = tuple[CauseId, list[Node], str] | None
+"""A cause, the nodes that it is about, and a sentence."""
+
+
+def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
+    """Check `rendezvous` when a torchrun was seen waiting.
+
+    Returns None when no torchrun waited, or when the containers were not looked into.
+    """
+    nodes = _nodes(case)
+    waiting = [node for node in nodes if node.agent and not node.agent.started]
+    if not waiting:
+        return None
+    scene = Scene(nodes, waiting, ends, case.expected.num_nodes)
+    told = (
+        _alone(case, scene)
+        or _process(scene)
+        or _dns(case, scene, services.problem(case))
+        or _tcp(scene)
+        or _id(scene)
+        or _size(scene)
+    )
+    where = waiting[0].where
+    text = f"{_who(waiting)} waited at {where} and did not meet, and no difference between them was seen"
+    cause, guilty, text = told or ("rendezvous.timeout", waiting, text)
+    ranks = [rank for node in guilty for rank in node.ranks]
+    refs = [node.ref for node in nodes if node.ref]
+    return found("rendezvous", cause, text, ranks=ranks, evidence=refs)
+
+
+def _nodes(case: Case) -> list[Node]:
+    seen = {one.pod: (line, one) for line, one in case.bundle.inspections() if not one.at_end}
+    nodes = []
+    for index in range(case.expected.num_nodes):
+        pod = case.pods.get(index)
+        line, one = seen.get(pod.name if pod else "", (0, None))
+        agents = torchrun.agents(one) if one else []
+        ref = f"inspections.jsonl:{line}" if one else None
+        place = case.place(index)
+        nodes.append(Node(index, case.ranks_of(index), place, ref, one, agents[0] if agents else None))
+    return nodes
+
+
+def _who(nodes: Iterable[Node]) -> str:
+    return names(rank for node in nodes for rank in node.ranks)
+
+
+def _places(nodes: list[Node]) -> str:
+    return " and ".join(node.place for node in nodes) if len(nodes) < 3 else _who(nodes)
+
+
+def _alone(case: Case, scene: Scene) -> Told:
+    """Detect nodes that trained without the others, and a torchrun that waits in a rendezvous of its own."""
+    alone = [node for node in scene.nodes if worlds.alone(case, node.index)]
+    apart = [node for node in scene.waiting if _standalone(node)]
+    if scene.size < 2 or not (alone or apart):
+        return None
+    lives = [life for node in alone for life in case.lives[node.index]]
+    told = [f"{node.place} trained alone: {worlds.why_alone(case.lives[node.index][0])}" for node in alone]
+    told += [
+        f"{node.place} waits in a rendezvous of its own: its torchrun has --standalone" for node in apart
+    ]
+    cause: CauseId = "rendezvous.world_size"
+    if {life.world for life in lives} <= {1}:
+        cause = "variables.world_of_one"
+    return cause, [*alone, *apart], "; ".join(told)
+
+
+def _standalone(node: Node) -> bool:
+    commands = [process.command for process in node.seen.processes] if node.seen else []
+    return any("standalone" in (torchrun.options(command) or {}) for command in commands)
+
+
+def _process(scene: Scene) -> Told:
+    """Detect a pod in which no torchrun runs."""
+    gone = [node for node in scene.nodes if node.agent is None and not (node.seen and node.seen.error)]
+    if not gone:
+        return None
+    told = listed([f"{node.place} never came to the rendezvous: {_instead(scene, node)}" for node in gone])
+    text = f"{told}, and {_who(scene.waiting)} waited at {scene.waiting[0].where}"
+    return "rendezvous.agent_missing", gone, text
+
+
+def _instead(scene: Scene, node: Node) -> str:
+    """Return what a pod does in place of torchrun."""
+    if node.seen is None:
+        end = scene.ends.get(node.index)
+        if end is not None and end.state == "succeeded":
+            return "its pod had ended with exit code 0"
+        return f"its pod was {end.state if end else 'unknown'}"
+    commands = [" ".join(process.command) for process in node.seen.processes]
+    own = [command[:80] for command in commands if command and not command.startswith("bash -c")]
+    return f"no torchrun runs there, only {', '.join(own[:3]) or 'a shell'}"
+
+
+def _dns(case: Case, scene: Scene, service: ServiceProblem | None) -> Told:
+    """Detect that a container cannot resolve the rendezvous host."""
+    blind = [node for node in scene.waiting if node.addresses == [] and not node.reached]
+    if not blind:
+        return None
+    text = f"{_places(blind)} could not resolve MASTER_ADDR {blind[0].host} (DNS failed{blind[0].why})"
+    cause = blind[0].cause(("dns.", "address."), "rendezvous.dns")
+    if cause in services.NAMES and service and service.service in blind[0].host.split(".")[1:2]:
+        return service.cause, blind, f"{text}: {service.text}"
+    resolved = [n for n in scene.nodes if n.addresses and n.host == blind[0].host and _by_dns(case, n)]
+    machines = {case.pods[node.index].node for node in blind}
+    if cause == "dns.no_record" and resolved and not machines & {case.pods[n.index].node for n in resolved}:
+        where = f"the DNS that answers on node {listed(sorted(map(str, machines)))} is another or out of date"
+        return "dns.differs_by_node", blind, f"{text}. {_places(resolved)} resolved it, so {where}"
+    return cause, blind, text
+
+
+def _by_dns(case: Case, node: Node) -> bool:
+    """Return whether a node had the address of the rendezvous host from DNS, and not from its /etc/hosts.
+
+    A kubelet writes a pod's own names there, the host name and the full one. `pod.subdomain` is neither.
+    """
+    own = mapping(case.pods[node.index].last.object, "status").get("podIP")
+    return own not in (node.addresses or []) or node.host.count(".") == 1
+
+
+def _tcp(scene: Scene) -> Told:
+    """Detect that a node has no connection to the port of the rendezvous."""
+    apart = [node for node in scene.waiting if not node.reached]
+    if not apart:
+        return None
+    address = ", ".join(apart[0].addresses or ["not known"])
+    how = f"address {address}; TCP failed{apart[0].why}"
+    text = f"{_places(apart)} had no connection to {apart[0].where} ({how})"
+    others = [node for node in scene.nodes if node.agent and node not in apart]
+    if others and others[0].where != apart[0].where:
+        text += f", {_who(others)} used {others[0].where}"
+    return apart[0].cause(("tcp.",), "rendezvous.unreachable"), apart, text
+
+
+def _id(scene: Scene) -> Told:
+    """Detect nodes that reach the same address but use different rendezvous ids."""
+    ids = {node.index: node.agent.rendezvous_id for node in scene.waiting if node.agent}
+    # Of several ids, take that of the first node, which is the rendezvous host.
+    common = Counter(ids.values()).most_common(1)[0][0]
+    odd = [node for node in scene.waiting if ids[node.index] != common]
+    if not odd:
+        return None
+    text = f"{_places(odd)} came to {odd[0].where} with rendezvous id {ids[odd[0].index]}, "
+    return "rendezvous.id_mismatch", odd, f"{text}the others with {common}"
+
+
+def _size(scene: Scene) -> Told:
+    """Detect that torchrun expects another number of nodes than the job has."""
+    sizes = {node.index: node.agent.nodes for node in scene.waiting if node.agent}
+    odd = [node for node in scene.waiting if sizes[node.index] != str(scene.size)]
+    if not odd:
+        return None
+    text = f"{_places(odd)} expected {sizes[odd[0].index]} nodes (--nnodes), the job has {scene.size}"
+    return "rendezvous.world_size", odd, text
+
+
+def too_many(case: Case) -> Finding | None:
+    """Check `rendezvous` when more ranks took part than the job has."""
+    ranks_ = len(case.ranks_ever)
+    path = f"truth/{ranks_}.jsonl"
+    if not case.bundle.has(path):
+        return None
+    text = f"more ranks took part than the {ranks_} of the job"
+    for index, pod in case.pods.items():
+        log = case.bundle.log(pod.name, case.launch.container)
+        lines = (line.decode(errors="replace") for _, line in case.bundle.lines(log))
+        ranks = {int(frame["r"]) for frame in truth_frames.decode(case.manifest.nonce, lines)}
+        if len(ranks) > case.per_node:
+            told = [f"{names(ranks)} ran in one pod, which should run {case.per_node} ({case.place(index)})"]
+            refs = [log, path]
+            return found(
+                "rendezvous", "rendezvous.world_size", text, details=told, ranks=ranks, evidence=refs
+            )
+    return found("rendezvous", "rendezvous.world_size", text, ranks=[ranks_], evidence=[path])

@@ -1,0 +1,244 @@
+"""Find which ranks lived more than once, who restarted them, and whether that was allowed.
+
+A restart is allowed when the job asked for it: torchrun's --max-restarts, the JobSet's maxRestarts, the Job's
+backoffLimit or the pod's restartPolicy. Kueue may also take quota away and give it back. Any other restart
+means that somebody disturbed the job. All points may be there, and the run is still not what was launched.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+
+from harness.core.clock import seconds, timestamp
+from harness.evidence.objects import ObjectState, Pod, changed_by, items, mapping
+from harness.judge.case import Case, Restart, condition, names
+from harness.judge.cluster import deletion
+from harness.judge.finding import Finding, counted, found, passed
+from harness.judge.points.ground_truth import Truth
+from harness.judge.ranks.torchrun_restarts import beside, by_torchrun
+
+RESTARTS = "pluto-e2e-harness/restarts"
+"""As in harness/launch/names.py, which the judges do not import."""
+
+
+def seen(case: Case, truths: list[Truth]) -> list[Restart]:
+    """Return every restart, by time."""
+    others = [*_of_pods(case), *_of_containers(case)]
+    known = [*by_torchrun(case, truths, others), *_of_processes(case, truths), *others]
+    return sorted(known, key=lambda restart: restart.at)
+
+
+def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
+    """Check `restarts`, which are those that were `seen`."""
+    if not restarts:
+        several = beside(truths)
+        text = f"nothing was started again; {'; '.join(several)}" if several else "every rank ran once"
+        return passed("restarts", text)
+    # What nothing allowed comes first, so that the limit of details does not hide it.
+    told = list(dict.fromkeys(one.text for one in sorted(restarts, key=lambda one: one.allowed)))
+    limit = _limit(case)
+    if limit is not None:
+        return _counted(restarts, told, limit)
+    bad = [restart for restart in restarts if not restart.allowed]
+    ranks = [rank for one in bad or restarts for rank in one.ranks]
+    refs = [ref for one in bad or restarts for ref in one.evidence]
+    if not bad:
+        by_script = any(restart.by_script for restart in restarts)
+        why = "because the run script started them again" if by_script else "as the job allows"
+        text = f"{names(ranks)} ran again, {why}"
+        return passed("restarts", text, refs, details=told)
+    return found(
+        "restarts",
+        "rank.restarted",
+        f"{names(ranks)} ran again, and nothing in the job allows it",
+        details=told,
+        ranks=ranks,
+        evidence=refs,
+        at=bad[0].at,
+    )
+
+
+def _limit(case: Case) -> int | None:
+    """Return how often each rank may run again, whatever ended it, where the workload says so."""
+    text = mapping(case.jobset.object, "metadata", "annotations").get(RESTARTS) if case.jobset else None
+    return int(text) if isinstance(text, str) and text.isdecimal() else None
+
+
+def _counted(restarts: list[Restart], told: list[str], limit: int) -> Finding:
+    """Judge restarts of a job that may be restarted so often, by whoever does it."""
+    times = Counter(rank for one in restarts if not one.resized for rank in set(one.ranks))
+    most = max(times.values(), default=0)
+    ranks = sorted(rank for rank, count in times.items() if count == most)
+    refs = [ref for one in restarts for ref in one.evidence]
+    each = f"{names(ranks)} ran again {counted(most, 'time')}"
+    if most <= limit:
+        resized = sum(one.resized for one in restarts)
+        parts = [f"a world of another size was formed {counted(resized, 'time')}"] if resized else []
+        if most:
+            parts += [
+                f"{names(sorted(times))} ran again; at most {counted(most, 'time')}, and {limit} are allowed"
+            ]
+        return passed("restarts", "; ".join(parts), refs, details=told)
+    text = f"{each}, and {limit} are allowed"
+    return found(
+        "restarts",
+        "rank.restarted_too_often",
+        text,
+        details=told,
+        ranks=ranks,
+        evidence=refs,
+        at=restarts[-1].at,
+    )
+
+
+def _of_processes(case: Case, truths: list[Truth]) -> Iterator[Restart]:
+    """Yield each further start of ranks that never logged: only their processes recorded it."""
+    logged = {truth.rank for truth in truths if truth.own}
+    for of_pod in case.processes.values():
+        starts = sorted(
+            ((one.time_ms, agent.id, one) for agent in of_pod.agents for one in agent.rounds),
+            key=lambda start: start[0],
+        )
+        for (_, first, _), (time_ms, then, one) in pairwise(starts):
+            ranks = sorted({rank for _, _, rank, _ in one.workers} - logged)
+            if not ranks:
+                continue
+            by_script, at = first != then, time_ms / 1000
+            text = f"torchrun started {names(ranks)} again at {timestamp(at)}"
+            if by_script:
+                text = f"the run script started torchrun with {names(ranks)} again at {timestamp(at)}"
+            text += f" in pod {of_pod.pod}; {'they' if ranks[1:] else 'it'} had logged nothing"
+            yield Restart(at, ranks, text, True, ["processes.jsonl"], by_script)
+
+
+def _of_pods(case: Case) -> Iterator[Restart]:
+    """Yield one restart for each pod that replaced another pod of the same node of the job."""
+    for index, pods in case.pod_attempts.items():
+        for before, after in pairwise(pods):
+            yield _replaced(case, index, before, after)
+
+
+def _replaced(case: Case, index: int, before: Pod, after: Pod) -> Restart:
+    at = seconds(mapping(after.history[0].object, "metadata").get("creationTimestamp")) or 0.0
+    ranks, refs = case.ranks_of(index), [before.last.ref, after.history[0].ref]
+
+    def restart(text: str, allowed: bool, *more: str) -> Restart:
+        who = names(ranks)
+        return Restart(
+            at, ranks, f"{who} got pod {after.name} at {timestamp(at)}: {text}", allowed, [*more, *refs]
+        )
+
+    if after.attempt > before.attempt:
+        limit = (
+            mapping(case.jobset.object, "spec", "failurePolicy").get("maxRestarts", 0) if case.jobset else 0
+        )
+        text = f"JobSet restarted the job (restart {after.attempt} of at most {limit}){_ended(case, before)}"
+        return restart(text, isinstance(limit, int) and after.attempt <= limit)
+    if (suspended := _suspended(case, before, after)) is not None:
+        return restart(*suspended)
+    jobs = [_owner(pod) for pod in (before, after)]
+    if jobs[0] != jobs[1]:
+        gone = next((s for s in case.bundle.objects("job").get(jobs[0], []) if deletion.leaving(s)), None)
+        when = f" at {timestamp(seconds(gone.received_at) or at)}" if gone else ""
+        name = f"Job {gone.name}" if gone else "its Job"
+        return restart(
+            f"{name} was deleted{when}, and a new one was made for it", False, *([gone.ref] if gone else [])
+        )
+    removed = deletion.while_it_ran(case, before)
+    if removed is not None:
+        why = deletion.evicted(before)
+        text = f"pod {before.name} was {f'evicted ({why})' if why else 'deleted while it ran'}"
+        text += f" at {timestamp(deletion.asked(removed))}, and was made again"
+        return restart(text, False, removed.ref)
+    limit = _backoff_limit(case, jobs[0])
+    text = f"pod {before.name} failed{_ended(case, before)}, and its Job made another (backoffLimit {limit})"
+    return restart(text, limit > 0)
+
+
+def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
+    """Return whether the job was suspended between two pods: by whom, and whether that was Kueue."""
+    born, again = before.history[0].version, after.history[0].version
+    states = [state for state in case.jobsets if state.version < again]
+    for previous, state in pairwise(states):
+        stopped = mapping(state.object, "spec").get("suspend") is True
+        if not stopped or mapping(previous.object, "spec").get("suspend") is True or state.version < born:
+            continue
+        evicted = [
+            w for w in case.workload if condition(w, "Evicted").get("status") == "True" and w.version < again
+        ]
+        when = timestamp(seconds(state.received_at) or 0.0)
+        if evicted:
+            reason = condition(evicted[-1], "Evicted").get("reason")
+            return (
+                f"Kueue suspended {case.launch.kind} {state.name} at {when} ({reason}) and admitted it again",
+                True,
+            )
+        gone = [w for w in case.workload if deletion.leaving(w) and born < w.version < again]
+        if gone:
+            at = timestamp(seconds(gone[0].received_at) or 0.0)
+            text = f"Workload {gone[0].name} was deleted at {at}, so "
+            return text + f"that Kueue suspended {case.launch.kind} {state.name} and admitted it again", False
+        who = ", ".join(changed_by(previous, state)) or "somebody"
+        text = f"{who} suspended {case.launch.kind} {state.name} at {when}, without Kueue, and it was resumed"
+        return text, False
+    return None
+
+
+def _of_containers(case: Case) -> Iterator[Restart]:
+    """Yield one restart for each time that a kubelet restarted the container of a pod."""
+    for index, pods in case.pod_attempts.items():
+        for pod in pods:
+            counted = _restart_count(case, pod.history[0])
+            for after in pod.history[1:]:
+                count = _restart_count(case, after)
+                if count <= counted or _lost(_status(case, after)):
+                    continue
+                counted = count
+                policy = mapping(after.object, "spec").get("restartPolicy", "Always")
+                at = seconds(after.received_at) or 0.0
+                ended = mapping(_status(case, after), "lastState", "terminated")
+                code = f", it had ended with exit code {ended['exitCode']}" if "exitCode" in ended else ""
+                text = f"the container of pod {pod.name} was started again at {timestamp(at)} "
+                text += f"(restartPolicy {policy}{code})"
+                allowed = policy == "OnFailure" and ended.get("exitCode") != 0
+                yield Restart(at, case.ranks_of(index), text, allowed, [after.ref])
+
+
+def _status(case: Case, seen: ObjectState) -> dict[str, object]:
+    statuses = items(seen.object, "status", "containerStatuses")
+    return next((status for status in statuses if status.get("name") == case.launch.container), {})
+
+
+def _restart_count(case: Case, seen: ObjectState) -> int:
+    count = _status(case, seen).get("restartCount")
+    return count if isinstance(count, int) else 0
+
+
+def _lost(status: dict[str, object]) -> bool:
+    """Return whether a kubelet counts a restart only because it no longer finds the container.
+
+    It does so of a pod that it evicted. There is no new container then.
+    """
+    reason = mapping(status, "lastState", "terminated").get("reason")
+    return not status.get("containerID") and reason == "ContainerStatusUnknown"
+
+
+def _ended(case: Case, pod: Pod) -> str:
+    """Return how the container of a pod ended, as the end of a sentence."""
+    ended = pod.container(case.launch.container, "terminated")
+    if ended is None:
+        return ""
+    return f": pod {pod.name} ended with exit code {ended[1].get('exitCode')} ({ended[1].get('reason')})"
+
+
+def _owner(pod: Pod) -> str:
+    owners = items(pod.history[0].object, "metadata", "ownerReferences")
+    return str(owners[0].get("uid")) if owners else ""
+
+
+def _backoff_limit(case: Case, job: str) -> int:
+    states = case.bundle.objects("job").get(job, [])
+    limit = mapping(states[-1].object, "spec").get("backoffLimit", 0) if states else 0
+    return limit if isinstance(limit, int) else 0

@@ -1,0 +1,115 @@
+"""Find commands that a run script or a supervisor ran again after they had failed, until they succeeded.
+
+Such an end hides nothing: the script acted on it. A loop over seeds or folds is no retry, though it runs the
+same command: there a run that failed is followed by others whatever it did.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import PurePath
+
+from harness.evidence.worlds import PodProcesses, ProcessRecord
+from harness.judge.case import Case
+from harness.judge.ranks import hiding
+
+_TRIES_AGAIN = re.compile(r"\b(until|while|break)\b|\|\|")
+_RESUMES = re.compile(r"^-+\S*(resum|restor|restart|continu|checkpoint|ckpt)", re.IGNORECASE)
+_MEETING = re.compile(r"--?(rdzv[-_]id|master[-_]port)(?P<value>=.*)?$", re.DOTALL)
+MAX_ADDED = 2
+"""Arguments by which a second try may differ: `--resume PATH`."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run of a command: torchrun, or a program that runs without it."""
+
+    process: ProcessRecord
+    failed: bool
+
+
+def retried(case: Case, index: int) -> list[tuple[ProcessRecord, ProcessRecord]]:
+    """Return each process of a node's pod that failed, with the one that the script started in its place."""
+    of_pod = case.processes.get(index)
+    if of_pod is None:
+        return []
+    chains: list[list[_Run]] = []
+    for run in _runs(of_pod):
+        chain = next((chain for chain in chains if _again(chain[-1].process, run.process)), None)
+        if chain is None:
+            chains.append([run])
+        else:
+            chain.append(run)
+    text = hiding.script(case, index)
+    return [
+        (before.process, after.process)
+        for chain in chains
+        if all(run.failed for run in chain[:-1]) and _may_try_again(text, chain[0].process)
+        for before, after in pairwise(chain)
+    ]
+
+
+def _runs(of_pod: PodProcesses) -> list[_Run]:
+    """Return the runs of a pod, oldest first."""
+    torchruns = [*of_pod.agents, *of_pod.agents_without_ranks]
+    agents = [_Run(agent, agent_failed(agent)) for agent in torchruns]
+    alone = [_Run(process, _failed(process)) for process in of_pod.commands]
+    return sorted([*agents, *alone], key=lambda run: run.process.began)
+
+
+def agent_failed(agent: ProcessRecord) -> bool:
+    """Return whether a torchrun did not succeed. One that only prints its help has an end and no result."""
+    if agent.result is None and not agent.rounds and agent.end is not None:
+        return agent.end.code != 0
+    return agent.result is None or agent.result.state != "SUCCEEDED"
+
+
+def _failed(process: ProcessRecord) -> bool:
+    return process.end is None or bool(process.end.code)
+
+
+def _again(before: ProcessRecord, after: ProcessRecord) -> bool:
+    """Return whether a process runs the command of one that had ended, or resumes it."""
+    if not before.argv or before.env("RANK") != after.env("RANK") or before.last_ms > after.began:
+        return False
+    first, then = _without_meeting(before.argv), _without_meeting(after.argv)
+    return first == then or _resumes(first, then)
+
+
+def _without_meeting(argv: list[str]) -> list[str]:
+    """Return a command line without where its ranks meet: a rendezvous that was closed needs another id."""
+    found: list[str] = []
+    words = iter(argv)
+    for word in words:
+        option = _MEETING.match(word)
+        if option is None:
+            found.append(word)
+        elif not option["value"]:
+            next(words, None)
+    return found
+
+
+def _resumes(before: list[str], after: list[str]) -> bool:
+    """Return whether a command line is that of before, with an option to go on from a checkpoint."""
+    added, rest = [], list(before)
+    for word in after:
+        if rest and word == rest[0]:
+            rest.pop(0)
+        else:
+            added.append(word)
+    return not rest and 0 < len(added) <= MAX_ADDED and _RESUMES.match(added[0]) is not None
+
+
+def _may_try_again(text: str, process: ProcessRecord) -> bool:
+    """Return whether a script tries again what failed, or another program may do so that it starts."""
+    return _TRIES_AGAIN.search(text) is not None or not named(text, process)
+
+
+def named(text: str, process: ProcessRecord) -> bool:
+    """Return whether a script itself starts the program of a process, and no other script that it calls."""
+    programs = [PurePath(word).name for word in process.argv if not word.startswith("-")]
+    programs = [name for name in programs if not re.fullmatch(r"python[\d.]*|torchrun", name)]
+    started = [line for line in hiding.lines_of(text) if hiding.LAUNCHER.search(line)]
+    return not programs or any(programs[0] in line for line in started)

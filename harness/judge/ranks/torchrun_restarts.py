@@ -1,0 +1,211 @@
+"""Restarts by torchrun's own agents, as the ranks' ground truth and the agents' logs tell them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from harness.core.clock import seconds, timestamp
+from harness.evidence.truth_records import TruthStart
+from harness.judge.case import Case, Restart, names
+from harness.judge.finding import counted
+from harness.judge.points import elastic
+from harness.judge.points.ground_truth import Attempt, Truth
+
+ONE_START = 30.0
+"""Seconds within which the ranks of one world start."""
+_FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
+"""The line in which torchrun's agent logs how one of its ranks ended."""
+
+
+def by_torchrun(case: Case, truths: list[Truth], others: list[Restart]) -> Iterator[Restart]:
+    """Yield one restart for each time that torchrun restarted its ranks, from the ranks' own ground truth.
+
+    torchrun counts the restarts that its own ranks caused. After a new rendezvous, which a failure in another
+    pod causes, the count stays: only that failure, or one of `others`, proves such a restart.
+    """
+    agents = _agents(case)
+    became = _became_another(case)
+    elastic_ = case.launch.max_nodes is not None
+    all_ = [life for truth in truths for life in _lives(truth, agents, became, elastic_)]
+    yield from _resized(case, [life for life in all_ if elastic_ and life.world is not None])
+    lives = [life for life in all_ if not elastic_ or life.world is None]
+    counted = {life.number for life in lives if isinstance(life.number, int)}
+    by_time: dict[int | str | None, list[_Life]] = {}
+    for life in lives:
+        if life.number is None and not (counted or others):
+            continue
+        by_time.setdefault(life.number, []).append(life)
+    for number, entries in by_time.items():
+        at = min(life.at for life in entries)
+        ranks = sorted({life.rank for life in entries})
+        limit = entries[0].limit
+        which = "after a new rendezvous" if number is None else f"(restart {number} of at most {limit})"
+        why = _failures(case, {life.pod for life in entries}, at)
+        text = f"torchrun started {names(ranks)} again at {timestamp(at)} {which}{why}"
+        by_script = isinstance(number, str)
+        if by_script:
+            text = f"the run script started torchrun with {names(ranks)} again at {timestamp(at)}{why}"
+        allowed = not isinstance(number, int) or limit is None or number <= limit
+        yield Restart(at, ranks, text, allowed, [f"truth/{rank}.jsonl" for rank in ranks], by_script)
+    if not (counted or others):
+        yield from _unproven([life for life in lives if life.number is None and not life.after_an_end])
+
+
+def _resized(case: Case, lives: list[_Life]) -> Iterator[Restart]:
+    """Yield one restart for each world of another size that torchrun formed."""
+    worlds: list[list[_Life]] = []
+    for life in sorted(lives, key=lambda life: life.at):
+        last = worlds[-1][0] if worlds else None
+        if last is None or last.world != life.world or life.at - last.at > ONE_START:
+            worlds.append([])
+        worlds[-1].append(life)
+    for world in worlds:
+        at, ranks = world[0].at, sorted({life.rank for life in world})
+        text = f"torchrun formed a world of {counted(world[0].world or 0, 'rank')} at {timestamp(at)}"
+        refs = [f"truth/{rank}.jsonl" for rank in ranks]
+        yield Restart(at, ranks, text + elastic.why_formed(case, at), True, refs, resized=True)
+
+
+def _agents(case: Case) -> dict[tuple[str, int], str]:
+    """Map (pod, process id) of each rank that torchrun started to the id of that torchrun."""
+    return {
+        (of_pod.pod, pid): agent.id
+        for of_pod in case.processes.values()
+        for agent in of_pod.agents
+        for one in agent.rounds
+        for pid, *_ in one.workers
+    }
+
+
+def _became_another(case: Case) -> dict[tuple[str, int], bool]:
+    """Map (pod, process id) of each process that called os.exec to whether its runs were always finished."""
+    return {
+        (of_pod.pod, process.pid): all(not end.open for end in execs)
+        for of_pod in case.processes.values()
+        for process in of_pod.processes.values()
+        if (execs := [end for end in process.ends if end.how == "exec"])
+    }
+
+
+def _another(agents: dict[tuple[str, int], str], before: TruthStart, after: TruthStart) -> str | None:
+    """Return the id of the torchrun that started a rank's life, where another one started the life before."""
+    first, then = (agents.get((start.pod or "", start.pid or 0)) for start in (before, after))
+    return then if first is not None and first != then else None
+
+
+def beside(truths: list[Truth]) -> list[str]:
+    """Return a sentence for each rank of which several processes logged, without a restart between them."""
+    told = []
+    for truth in truths:
+        at_once = [p for p in pairwise(truth.attempts) if _same_life(*p) and _overlap(*p)]
+        in_order = [p for p in pairwise(truth.attempts) if _same_life(*p) and p[0].end and not _overlap(*p)]
+        if at_once:
+            told.append(f"{len(at_once) + 1} processes of rank {truth.rank} logged at the same time")
+        if in_order:
+            told.append(
+                f"{len(in_order) + 1} processes of rank {truth.rank} logged one after the other, "
+                "each to its end"
+            )
+    return told
+
+
+@dataclass(frozen=True)
+class _Life:
+    """A process of a rank that came after another one. `number` is torchrun's count, None where it
+    stayed, or the id of another torchrun that started it.
+    """
+
+    rank: int
+    at: float
+    pod: str
+    number: int | str | None
+    limit: int | None
+    world: int | None
+    """The number of ranks, where it differs from that of the process before."""
+    after_an_end: bool
+    """Whether the process before it had ended in order, or became this one, and torchrun's count stayed."""
+    by_exec: bool = False
+    """Whether the process before it became this one before it had finished its runs."""
+
+
+def _lives(
+    truth: Truth, agents: dict[tuple[str, int], str], became: dict[tuple[str, int], bool], resizable: bool
+) -> Iterator[_Life]:
+    before: Attempt | None = None
+    for after in truth.own:
+        life = _life(truth.rank, before, after, agents, became, resizable)
+        if life is not None:
+            yield life
+        before = after
+
+
+def _life(
+    rank: int,
+    before: Attempt | None,
+    after: Attempt,
+    agents: dict[tuple[str, int], str],
+    became: dict[tuple[str, int], bool],
+    resizable: bool,
+) -> _Life | None:
+    """Return a process that came after another one of its rank, or after lives that recorded nothing.
+
+    `resizable`: a world of another size may give the rank to another pod.
+    """
+    start, first = after.start, before.start if before else None
+    if start is None or start.restart is None:
+        return None
+    in_the_pod = first is not None and first.pod == start.pod
+    stayed = first is not None and in_the_pod and first.restart == start.restart
+    number: int | str | None = None if stayed or not start.restart else start.restart
+    if first is not None and in_the_pod and (another := _another(agents, first, start)) is not None:
+        number = another
+    world = start.world if first is not None and first.world != start.world else None
+    moved = not in_the_pod and not (resizable and world is not None)
+    if number is None and (before is None or moved or _overlap(before, after)):
+        return None
+    place = (start.pod or "", start.pid or 0)
+    finished = became.get(place) if first is not None and (first.pod, first.pid) == place else None
+    ended = number is None and before is not None and (before.end is not None or bool(finished))
+    at, pod = start.time_ms / 1000, start.pod or ""
+    return _Life(rank, at, pod, number, start.max_restarts, world, ended, by_exec=finished is False)
+
+
+def _same_life(before: Attempt, after: Attempt) -> bool:
+    """Return whether two processes ran in one pod with the same count of torchrun, or without torchrun."""
+    first, start = before.start, after.start
+    if first is None or start is None:
+        return False
+    of_one_rank = before.is_child or after.is_child or first.restart == start.restart
+    return first.pod == start.pod and of_one_rank
+
+
+def _overlap(before: Attempt, after: Attempt) -> bool:
+    """Return whether a process still logged when the next one had started."""
+    last, start = before.last_ms, after.start
+    return last is not None and start is not None and last > start.time_ms
+
+
+def _unproven(lives: list[_Life]) -> Iterator[Restart]:
+    for life in lives:
+        text = f"rank {life.rank} was started again at {timestamp(life.at)} in pod {life.pod}, and "
+        text += "torchrun's count of restarts did not change: a loop in the run script, or a second torchrun?"
+        if life.by_exec:
+            text = f"rank {life.rank} in pod {life.pod} replaced itself by another program (os.exec) at "
+            text += f"{timestamp(life.at)}, before it had finished its run of Pluto's client"
+        yield Restart(life.at, [life.rank], text, False, [f"truth/{life.rank}.jsonl"])
+
+
+def _failures(case: Case, pods: set[str], before: float) -> str:
+    """Return what torchrun logged of the failed ranks before it restarted them."""
+    told: dict[str, None] = {}
+    for pod in sorted(pods):
+        path = case.bundle.log(pod, case.launch.container)
+        for _, raw in case.bundle.lines(path):
+            line = raw.decode(errors="replace")
+            failed = _FAILED.search(line)
+            if failed and (seconds(line.partition(" ")[0]) or 0.0) <= before:
+                told[f"in pod {pod} local rank {failed[2]} failed with exit code {failed[1]}"] = None
+    return f": {', '.join(list(told)[-4:])}" if told else ""

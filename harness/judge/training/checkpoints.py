@@ -1,0 +1,190 @@
+"""Judge the checkpoints of a training, and its validation losses: by an audit of its disk and the tracker."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from harness.core.causes import CauseId
+from harness.evidence.schema import Launch
+from harness.evidence.training_records import AUDIT, TrainingAudit
+from harness.judge.context import Facts
+from harness.judge.finding import Finding, counted, found, passed, unknown
+from harness.judge.points.series import NONE, Series
+from harness.workers.training import order
+
+VAL_LOSS, VAL_PERPLEXITY = "val/loss", "val/perplexity"
+EXACT = 1e-9
+"""Nats by which a second evaluation may differ on the same kind of machine: sums in another order."""
+OTHER_MACHINE = 1e-3
+"""The same of a training on GPUs, which is evaluated again on a CPU."""
+BELOW = 0.01
+"""Share of the known entropy that a loss may be below it by luck."""
+OTHER_TOKENS = ("model", "model_local_dir", "tokenizer_local_dir")
+"""Options with which a token is no byte."""
+
+
+class Problem(NamedTuple):
+    """What is wrong, and with what."""
+
+    cause: CauseId
+    head: str
+    details: list[str]
+
+
+def checkpoints(facts: Facts) -> Finding:
+    """Check `training-checkpoints`: every one is whole, loads, and holds finite weights that were trained."""
+    audit, launch = _audit(facts), facts.case.launch
+    if isinstance(audit, str):
+        return unknown("training-checkpoints", audit)
+    for cause, head, details in _broken(audit, launch):
+        return found("training-checkpoints", cause, head, details=details, evidence=[AUDIT])
+    last, left = audit.checkpoints[-1], len(audit.leftovers)
+    parts = [f"{counted(len(audit.checkpoints), 'checkpoint')} whole and loaded"]
+    parts += ["every weight was trained"] if audit.unchanged is not None else []
+    parts += [f"the last, of step {last.step}, has the weights {last.weights}"]
+    parts += [f"which are those of {launch.same_as}"] if launch.same_as else []
+    parts += [f"{counted(left, 'half-written folder')} that no resume reads"] if left else []
+    return passed("training-checkpoints", ", ".join(parts), [AUDIT])
+
+
+def _broken(audit: TrainingAudit, launch: Launch) -> Iterator[Problem]:
+    """Yield what is wrong with the checkpoints."""
+    seen = audit.checkpoints
+    if not seen:
+        text = f"the training left no checkpoint of run {audit.run!r}"
+        yield Problem("training.checkpoint_missing", text, [])
+        return
+    if torn := [one.why or one.name for one in seen if not one.whole or one.weights is None]:
+        text = f"{counted(len(torn), 'checkpoint')} of {len(seen)} cannot be used"
+        yield Problem("training.checkpoint_torn", text, torn)
+    if odd := [f"{weight} in {one.name}" for one in seen for weight in one.not_finite]:
+        yield Problem("training.weights_not_finite", "a checkpoint holds weights that are not finite", odd)
+    if audit.unchanged:
+        text = f"training changed everything from {seen[0].name} to {seen[-1].name} but"
+        yield Problem("training.parameter_frozen", text, audit.unchanged)
+    if launch.same_as and seen[-1].weights != launch.same_as_weights:
+        text = f"{seen[-1].name} has other weights than {launch.same_as}"
+        yield Problem(
+            "training.differs_from", text, [f"{seen[-1].weights}, and there {launch.same_as_weights}"]
+        )
+
+
+def best(facts: Facts) -> Finding:
+    """Check `training-best`: `best` has the least of the tracker's validation losses, and it is right."""
+    audit = _audit(facts)
+    if isinstance(audit, str):
+        return unknown("training-best", audit)
+    losses = _of_rank_0(facts, VAL_LOSS)
+    problems = (*_curves(facts, audit, losses), *_other_than_logged(audit, losses), *_stale(audit, losses))
+    for cause, head, details in problems:
+        return found("training-best", cause, head, details=details, evidence=[AUDIT])
+    there = audit.best
+    if there is None or there.loss is None:
+        return unknown("training-best", f"`best` could not be evaluated again: {there and there.why}")
+    which = f"the least of {len(losses)} validation losses" if len(losses) > 1 else "the only validation loss"
+    text = f"`best` is {there.target}, with {which}: {there.loss:.9f} nats over {there.tokens} tokens"
+    return passed("training-best", f"{text}, also when it is evaluated again", [AUDIT])
+
+
+def _curves(facts: Facts, audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
+    """Yield what is wrong with the validation losses themselves."""
+    if missing := _not_evaluated(audit, losses, _of_rank_0(facts, "train/loss")):
+        text = f"no validation loss was logged at {counted(len(missing), 'end')} of an epoch"
+        yield Problem("training.epoch_not_evaluated", text, [f"step {step}" for step in missing])
+    perplexities = _of_rank_0(facts, VAL_PERPLEXITY)
+    if wrong := [step for step, loss in losses.items() if not _agree(perplexities.get(step), loss)]:
+        details = [f"step {s}: loss {losses[s]!r}, perplexity {perplexities.get(s)!r}" for s in wrong]
+        yield Problem("training.perplexity_wrong", "a perplexity is not exp(loss)", details)
+
+
+def _other_than_logged(audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
+    """Yield checkpoints that say another validation loss than was logged at their step.
+
+    What is evaluated again is what `best` says. Without this, the curve would be compared with nothing.
+    """
+    wrong = [
+        f"{one.name} says {told!r}, and step {one.step - 1} was logged with {losses[one.step - 1]!r}"
+        for one in audit.checkpoints
+        if (told := one.losses.get(VAL_LOSS)) is not None and losses.get(one.step - 1, told) != told
+    ]
+    if wrong:
+        text = "a checkpoint says another validation loss than was logged"
+        yield Problem("training.evaluation_wrong", text, wrong)
+
+
+def _stale(audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
+    """Yield what is wrong with `best`."""
+    there = audit.best
+    if there is None:
+        yield Problem("training.best_is_stale", "the training left no `best`", [])
+        return
+    told, least = there.told.get(VAL_LOSS), min(losses.values(), default=math.inf)
+    if not there.there or told is None or told > least:
+        step = min((step for step, loss in losses.items() if loss == least), default=None)
+        leads = f"leads to {there.target}, whose loss is {told!r}" if there.there else "leads to nothing"
+        text = f"`best` {leads}; the least in the tracker is {least!r}, after step {step}"
+        yield Problem("training.best_is_stale", text, [])
+    if there.loss is None or told is None:
+        return
+    limit = EXACT if audit.options.get("device") != "cuda" else OTHER_MACHINE
+    tokens = there.told.get("val/tokens", there.tokens)
+    if not abs(there.loss - told) <= limit or tokens != there.tokens:
+        text = (
+            f"{there.target} says a validation loss of {told!r} over {tokens:.0f} tokens; evaluated again it "
+            f"has {there.loss!r} over {there.tokens}"
+        )
+        yield Problem("training.evaluation_wrong", text, [])
+
+
+def curve(facts: Facts) -> Finding:
+    """Check `training-curve`: the loss is not below what is possible, and reaches what was asked for."""
+    audit = _audit(facts)
+    losses, reach = _of_rank_0(facts, VAL_LOSS), facts.case.launch.reach
+    if isinstance(audit, str) or not losses:
+        return unknown("training-curve", audit if isinstance(audit, str) else "no validation loss was logged")
+    least, known = min(losses.values()), audit.entropy
+    if known is None or any(audit.options.get(name) for name in OTHER_TOKENS):
+        text = f"the least validation loss is {least:.4f} nats; the entropy of these tokens is not known"
+        if reach is not None:
+            return unknown("training-curve", f"{text}, and --reach asks how near it comes")
+        return passed("training-curve", text, [AUDIT])
+    above = f"{(least / known.val - 1):.1%} above the entropy of the texts, {known.val:.4f}"
+    text = f"the least validation loss is {least:.4f} nats, {above}"
+    if least < known.val * (1 - BELOW):
+        why = ["the model sees what it predicts, or tokens were left out"]
+        return found("training-curve", "training.loss_below_entropy", text, why=why, evidence=[AUDIT])
+    if reach is not None and least > known.val * (1 + reach):
+        why = [f"--reach asks for {reach:.1%} at most"]
+        return found("training-curve", "training.loss_not_reached", text, why=why, evidence=[AUDIT])
+    asked = f"--reach asks for {reach:.1%} at most" if reach is not None else "no --reach was asked for"
+    return passed("training-curve", f"{text}; {asked}", [AUDIT])
+
+
+def _audit(facts: Facts) -> TrainingAudit | str:
+    """Return the audit, or why there is none."""
+    audit = facts.bundle.training_audit
+    if audit is None:
+        return "the bundle has no audit of the checkpoints"
+    return f"the audit of the checkpoints failed: {audit.error}" if audit.error else audit
+
+
+def _of_rank_0(facts: Facts, metric: str) -> Series:
+    """Return what rank 0 logged, step → value, the later value where it logged one twice."""
+    return facts.truths[0].rows.get(metric, NONE) if facts.truths else NONE
+
+
+def _not_evaluated(audit: TrainingAudit, losses: Series, steps: Series) -> list[int]:
+    """Return the last steps of epochs, among those that this launch made, that have no validation loss."""
+    if not steps or not audit.order:
+        return []
+    each = order.steps(audit.order["sequences"], audit.order["batch"])
+    last = max(steps)
+    return [step for step in sorted(steps) if ((step + 1) % each == 0 or step == last) and step not in losses]
+
+
+def _agree(perplexity: float | None, loss: float) -> bool:
+    """Return whether a perplexity is the exponential of a loss, to a part in 10⁹."""
+    expected = math.exp(loss) if loss < 700 else math.inf
+    return perplexity is not None and (perplexity == expected or abs(perplexity / expected - 1) <= EXACT)

@@ -1,0 +1,54 @@
+"""Judge whether the run of a training is in the storage that --upload names."""
+
+from __future__ import annotations
+
+from harness.evidence.training_records import AUDIT, UPLOAD, TrainingAudit, TrainingTransfer
+from harness.judge.context import Facts
+from harness.judge.finding import Finding, counted, found, passed, unknown
+
+STANDS = "what the other checks found of the training stands"
+
+
+def check(facts: Facts) -> Finding:
+    """Check `training-upload`: every checkpoint that the audit found whole was read back from the bucket.
+
+    A failed upload is a FAIL of its own. It takes nothing back of what other checks prove of the training.
+    """
+    url, audit, sent = facts.case.launch.upload, facts.bundle.training_audit, facts.bundle.training_upload
+    if sent is None:
+        return unknown("training-upload", f"the bundle has no record of an upload to {url}")
+    if sent.error is not None:
+        text = f"the run was not uploaded to {url}: {sent.error}"
+        return found("training-upload", "training.upload_failed", text, why=[STANDS], evidence=[UPLOAD])
+    if audit is None or audit.error is not None:
+        return unknown("training-upload", "what the upload must hold is not known: no checkpoint was audited")
+    if lacking := _lacking(audit, sent, str(url)):
+        text = f"the upload to {url} is not the run"
+        refs = [UPLOAD, AUDIT]
+        return found(
+            "training-upload", "training.upload_failed", text, details=lacking, why=[STANDS], evidence=refs
+        )
+    size, new = (sum(getattr(one, name) for one in sent.checkpoints) for name in ("bytes", "sent"))
+    names = ", ".join(one.name for one in sent.checkpoints)
+    text = (
+        f"{counted(len(sent.checkpoints), 'checkpoint')} at {url}, read back and equal to the manifests: "
+        f"{names} ({size} bytes, {new} of them sent now), `best` is {sent.best}"
+    )
+    return passed("training-upload", text, [UPLOAD])
+
+
+def _lacking(audit: TrainingAudit, sent: TrainingTransfer, url: str) -> list[str]:
+    """Return in what the upload differs from the run on the disk."""
+    there = {one.name: one.step for one in sent.checkpoints}
+    lacking = [
+        f"{one.name} was not sent"
+        for one in audit.checkpoints
+        if one.whole and there.get(one.name) != one.step
+    ]
+    lacking += [f"{text}, and was not sent" for text in sent.torn]
+    if (sent.url, sent.run) != (url, audit.run):
+        lacking.append(f"{sent.run!r} was sent to {sent.url}")
+    best = audit.best.target if audit.best else None
+    if best != sent.best:
+        lacking.append(f"`best` is {best} on the volume, and {sent.best} was sent")
+    return lacking

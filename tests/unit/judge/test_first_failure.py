@@ -1,0 +1,426 @@
+"""Find the first end and its reason: hangs with their stacks, swallowed exit codes, deletions."""
+
+import json
+
+import bundles
+import pytest
+from acceptance_bundles import node_of, report
+from bundles import at
+
+from harness.evidence.acceptance_records import AcceptanceCheck, AcceptanceRecord
+from harness.judge import judge
+from harness.judge.logs import stacks
+
+REPORT = [
+    "E1121 05:00:12.1 64 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: {code}) "
+    "local_rank: 0 (pid: 68) of binary: /usr/bin/python3.13",
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+    "============================================================",
+    "/workspace/faulty.py FAILED",
+    "Failures:",
+    "  <NO_OTHER_FAILURES>",
+    "Root Cause (first observed failure):",
+    "[0]:",
+    "  time      : 2026-11-21_05:00:12",
+    "  rank      : {rank} (local_rank: 0)",
+    "  exitcode  : {code} (pid: 68)",
+    "============================================================",
+    "===== KONDUKTOR: Running task took 26 seconds and finished with exit code: {shell} =====",
+]
+HUNG = [
+    "[rank 1] step 6 loss 0.5",
+    "Timeout (0:00:27)!",
+    "Thread 0x00007f4d7ed7f6c0 (most recent call first):",
+    '  File "/usr/lib/python3.13/threading.py", line 994 in run',
+    "",
+    "Thread 0x00007f4d8817c780 (most recent call first):",
+    '  File "/usr/lib/python3.13/threading.py", line 359 in wait',
+    '  File "/workspace/faulty.py", line 70 in _wait_for_ever',
+    '  File "/workspace/multinode.py", line 160 in on_step',
+]
+IN_COLLECTIVE = [
+    "[rank 0] step 7 loss 0.5",
+    "Current thread 0x00007f4d8817c780 (most recent call first):",
+    '  File "/usr/lib/python3/dist-packages/torch/autograd/graph.py", line 823 in _engine_run_backward',
+    '  File "/workspace/multinode.py", line 101 in train',
+]
+
+
+def stamped(lines, **values):
+    return [f"{at(11, True)} {line.format(**values) if values else line}" for line in lines]
+
+
+def says(job, index, lines, code=1, shell=1):
+    job.logs[job.pod_name(index)] = stamped(lines) + stamped(REPORT, rank=index, code=code, shell=shell)
+
+
+@pytest.fixture
+def judged(tmp_path):
+    return lambda job: judge(job.write(tmp_path / "bundle"))
+
+
+def failing():
+    """A job whose pods have not ended yet, with cut-off ground truth."""
+    job = bundles.healthy()
+    job.drop("workload", 2)
+    job.drop("jobset", 2)
+    for index in range(2):
+        job.drop_pod(index, after=10)
+        job.truth[index] = job.rows(index)[:4]
+    return job
+
+
+def hanging(lines, peer=IN_COLLECTIVE):
+    """A job that failed because rank 1 hung, as these lines of its log say, while its peer waited."""
+    job = failing()
+    says(job, 1, lines)
+    says(job, 0, peer, code=-15)
+    job.ended(1, 12, 1, message=json.dumps({"exit": 1}))
+    job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
+    job.jobset(14, "Failed")
+    return job
+
+
+def test_a_rank_that_hangs_is_named_with_its_stack(judged):
+    """Contract: the verdict names the rank that its deadline ended, where it stood, and its last step."""
+    verdict = judged(hanging(HUNG))
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.hung", [1])
+    for part in (
+        "for 0:00:27",
+        "wait (threading.py line 359), under _wait_for_ever (faulty.py line 70)",
+        "step 6",
+    ):
+        assert part in verdict.explanation
+    assert verdict.evidence[0].endswith(".log:2")
+
+
+def test_a_rank_that_hangs_while_it_destroys_its_group_waits_for_nobody(judged):
+    """Contract: the rank itself hangs (pytorch#154976), although its innermost frames are torch's. The peer
+    that waits for it in a collective is not named.
+    """
+    torch = "/usr/lib/python3/dist-packages/torch/distributed"
+    leaving = [
+        *HUNG[:5],
+        "Thread 0x00007f4d8817c780 (most recent call first):",
+        f'  File "{torch}/distributed_c10d.py", line 2146 in destroy_process_group',
+        '  File "/workspace/train.py", line 88 in main',
+    ]
+    verdict = judged(hanging(leaving))
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.hung", [1])
+    assert "stood in destroy_process_group" in verdict.explanation
+    assert "pytorch#154976" in verdict.next[-1]
+
+
+def test_torch_may_be_a_source_tree(judged):
+    """Contract: a rank that waits in a collective waits for its peers, wherever torch was installed from."""
+    frame = '  File "/opt/pytorch/torch/distributed/distributed_c10d.py", line 2811 in all_reduce'
+    in_collective = [*HUNG[:2], IN_COLLECTIVE[1], frame, IN_COLLECTIVE[3]]
+    (stack, _) = stacks.last(list(enumerate(in_collective, 1)))
+    assert stack is not None
+    assert stack.in_collective
+    verdict = judged(hanging(HUNG, in_collective))
+    assert (verdict.cause, verdict.ranks) == ("rank.hung", [1])
+
+
+def test_a_rank_that_waited_in_vain_is_not_the_one_that_hangs(judged):
+    """Contract: gloo's own timeout ends the peer first.
+
+    The rank that was taken down outside a collective hangs.
+    """
+    job = failing()
+    error = "[rank0]: RuntimeError: [../gloo/buffer.cc:81] Timed out waiting 23000ms for recv operation"
+    says(job, 0, ["[rank 0] step 7 loss 0.5", error])
+    says(
+        job,
+        1,
+        ["[rank 1] step 6 loss 0.5", "Current thread 0x0000 (most recent call first):", *HUNG[6:]],
+        code=-15,
+    )
+    job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
+    job.ended(
+        1, 14, 143, message="", metadata={"deletionTimestamp": at(43), "deletionGracePeriodSeconds": 30}
+    )
+    job.jobset(15, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.hung", [1])
+    assert "did not take part: when it was ended, it stood in wait" in verdict.explanation
+
+
+def test_a_rank_that_never_joined_is_the_one_that_hangs(judged):
+    """Contract: the rank that never joined hangs.
+
+    The stack of the peer that waited in the process group is evidence.
+    """
+    job = failing()
+    job.truth = {}
+    says(
+        job,
+        0,
+        ["torch.distributed.DistStoreError: wait timeout after 46000ms, keys: /default_pg/0//cpu//0/1"],
+    )
+    says(job, 1, ["Current thread 0x0000 (most recent call first):", *HUNG[6:]], code=-15)
+    job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
+    job.ended(
+        1, 14, 143, message="", metadata={"deletionTimestamp": at(43), "deletionGracePeriodSeconds": 30}
+    )
+    job.jobset(15, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.hung", [1])
+    assert "wait timeout after 46000ms" in verdict.explanation.split("After it")[1]
+
+
+@pytest.mark.parametrize(("word", "masked"), [("FAIL", False), ("UNKNOWN", False), ("PASS", True)])
+def test_the_script_of_acceptance_tests_ends_with_0_for_what_they_reported(judged, word, masked):
+    """Contract: the report is judged, and not torchrun's echo of it; one that passed explains no code."""
+    job = bundles.healthy(2)
+    says(job, 0, ["[RESULT] 1 checks"], code=1, shell=0)
+    job.logs[job.pod_name(1)] = stamped(["[RESULT] 1 checks"])
+    failed = AcceptanceCheck(id="ddp.hang", tag="DDP", verdict=word, text="it hangs", cause="collective.hung")
+    more = {"kind": "ddp", "ranks": 2, "hosts": {"0": node_of(0), "1": node_of(1)}, "verdict": word}
+    whole = report(node_of(0), [failed], **more)
+    job.accepted.append(AcceptanceRecord(at=at(8, True), pod=job.pod_name(0), report=whole))
+    launch = job.manifest.launch.model_copy(update={"acceptance": "ddp"})
+    job.manifest = job.manifest.model_copy(update={"launch": launch})
+    causes = {check.cause for check in judged(job).checks}
+    assert ("rank.exit_code_masked" in causes) is masked
+
+
+def test_an_exit_code_that_the_run_script_swallowed(judged):
+    """Contract: torchrun's report at the end of a log proves a failure although the pods succeed."""
+    job = bundles.healthy()
+    says(
+        job,
+        0,
+        ["[rank0]: RuntimeError: [./gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:5"],
+        shell=0,
+    )
+    says(job, 1, ["about to leave at step 7 with exit code 3"], code=3, shell=0)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.exit_code_masked", [1])
+    assert "exited with 0, though torchrun reports that rank 1 failed with exit code 3" in verdict.explanation
+
+
+def test_a_report_that_something_follows_swallowed_nothing(judged):
+    """Contract: a run script that tries again after a failure is not blamed for it."""
+    job = bundles.healthy()
+    says(job, 1, [], code=3, shell=0)
+    job.logs[job.pod_name(1)] += stamped(["[rank 1] done: 12 points"])
+    assert judged(job).verdict == "PASS"
+
+
+def test_a_rank_that_left_early(judged):
+    """Contract: a rank that exits with code 0 before the end of its truth is named, and its peer is not."""
+    job = failing()
+    says(job, 0, ["[rank0]: RuntimeError: [./gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:5"])
+    job.ended(1, 11, 0, message=json.dumps({"exit": 0}))
+    job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
+    job.jobset(14, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.exited_early", [1])
+    assert "Connection closed by peer" in verdict.explanation.split("After it")[1]
+
+
+@pytest.mark.parametrize("peer", ["taken down", "lost it"])
+def test_a_deleted_pod_whose_end_was_seen(judged, peer):
+    """Contract: a deletion before any end was done by somebody, and a peer that then ends follows."""
+    job = failing()
+    gone = {"metadata": {"deletionTimestamp": at(42), "deletionGracePeriodSeconds": 30}}
+    job.pod(1, 12.1, "Running", {"running": {"startedAt": at(5)}}, **gone)
+    job.ended(1, 13, 143, message="", **gone)
+    if peer == "lost it":
+        says(job, 0, ["[rank0]: RuntimeError: [./gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:5"])
+        job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
+    else:
+        job.pod(0, 13.6, "Running", {"running": {"startedAt": at(5)}}, **gone)
+        job.ended(0, 14, 143, message="", **gone)
+    job.jobset(15, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.pod_deleted", [1])
+    assert "was deleted while it ran, and ended by signal 15" in verdict.explanation
+
+
+def test_a_rank_that_failed_before_its_pod_was_deleted(judged):
+    """Contract: the rank's own exit code counts, although its peer's end was seen first."""
+    job = failing()
+    gone = {"metadata": {"deletionTimestamp": at(42), "deletionGracePeriodSeconds": 30}}
+    says(job, 0, ["[rank0]: RuntimeError: [./gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:5"])
+    says(job, 1, ["ValueError: boom"], code=3)
+    job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
+    job.pod(1, 12.6, "Running", {"running": {"startedAt": at(5)}}, **gone)
+    job.ended(1, 12, 143, message="", **gone)
+    job.jobset(15, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1])
+    assert "ValueError: boom" in verdict.explanation
+
+
+def test_the_last_error_is_told_not_what_the_client_says_after_it(judged):
+    """Contract: the client's last log lines do not hide an exception."""
+    job = failing()
+    says(
+        job,
+        1,
+        [
+            "[rank1]: ValueError: a fault at step 7",
+            "pluto: 🚀 08:49:17 | Operation: View run",
+            "x [pluto-sync] INFO: bye",
+        ],
+    )
+    job.ended(1, 12, 1, message=json.dumps({"exit": 1}))
+    job.jobset(14, "Failed")
+    assert "last log line: [rank1]: ValueError: a fault at step 7" in judged(job).explanation
+
+
+FULL = "OSError: [Errno 28] No space left on device: '/out/train/.epoch-1'"
+TORCH = "RuntimeError: [enforce fail at inline_container.cc:8] . PytorchStreamWriter failed writing file a/7"
+CLOSING = "RuntimeError: [enforce fail at inline_container.cc:626] . unexpected pos 5943232 vs 5943124"
+LOST = "RuntimeError: [./gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:5"
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        ([f"[rank1]: {FULL}"], "rank.write_failed"),
+        ([TORCH], "rank.write_failed"),
+        ([TORCH, "", CLOSING], "rank.write_failed"),
+        (["OSError: [Errno 5] Input/output error: '/out/x'"], "rank.write_failed"),
+        (["OSError: [Errno 122] Disk quota exceeded"], "rank.write_failed"),
+        ([FULL, f"[rank1]: {LOST}"], "rank.write_failed"),
+        ([FULL, "ValueError: boom"], "rank.crashed"),
+        ([f"could not write a cache: {FULL}", "ValueError: boom"], "rank.crashed"),
+        ([f"could not write a cache: {FULL}", "on it goes"], "rank.crashed"),
+        (["cp: error writing '/out/x': No space left on device"], "rank.write_failed"),
+    ],
+)
+def test_a_write_that_failed_is_named_where_it_ended_the_rank(judged, lines, cause):
+    """Contract: also after many steps; a full disk that the rank lived with is no cause."""
+    job = failing()
+    says(job, 1, lines)
+    job.ended(1, 12, 1, message=json.dumps({"exit": 1}))
+    job.jobset(14, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == (cause, [1])
+
+
+def test_the_main_thread_is_the_last_one_of_a_dump():
+    """Contract: a dump's lines are recognised, its main thread's frames are kept, and later text ends it."""
+    lines = list(enumerate([*HUNG, "something else", '  File "/x.py", line 1 in y'], 1))
+    stack, dumped = stacks.last(lines)
+    assert stack is not None
+    assert [frame.name for frame in stack.frames] == ["wait", "_wait_for_ever", "on_step"]
+    assert (stack.number, stack.after, stack.in_collective) == (2, "0:00:27", False)
+    assert dumped == set(range(2, 10))
+
+
+def evicted(job, when, why):
+    """Let rank 1's kubelet evict its pod, which it says in the pod's last state. Returns that state."""
+    job.drop_pod(1, after=10)
+    job.ended(1, when, 143, message="")
+    _, last = [pair for pair in job.objects if pair[0] == "pod"][-1]
+    last.object["status"].update(reason="Evicted", message=why)
+    return last
+
+
+def test_a_pod_that_its_kubelet_evicted_was_not_just_killed(judged):
+    """Contract: the kubelet ends the containers of a pod that wrote too much, and says why in its status."""
+    job = bundles.healthy()
+    bundles.crash(job, 1, 143)
+    why = "Pod ephemeral local storage usage exceeds the total limit of containers 100Mi. "
+    evicted(job, 12, why)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.evicted", [1])
+    assert why.strip() in verdict.explanation
+    assert ". ." not in verdict.explanation
+
+
+def test_a_container_that_its_kubelet_lost_with_the_evicted_pod(judged):
+    """Contract: it ran, it was not started again, and the eviction comes before its peer's end."""
+    job = bundles.healthy()
+    bundles.crash(job, 0, 143)
+    last = evicted(job, 9, "It wrote 30Mi. ")
+    lost = {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}
+    for status in last.object["status"]["containerStatuses"]:
+        status |= {"state": lost, "lastState": lost, "restartCount": 1}
+        status.pop("containerID", None)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.evicted", [1])
+    assert next(check for check in verdict.checks if check.name == "restarts").result == "PASS"
+
+
+IN_CLIENT = [
+    "pluto: Operation: create: attempt 3/5: connection error from http://tracker: ConnectTimeout: timed out",
+    "Timeout (0:00:27)!",
+    "Thread 0x00007f4d8817c780 (most recent call first):",
+    '  File "/usr/lib/python3.13/socket.py", line 849 in create_connection',
+    '  File "/usr/local/lib/python3.13/dist-packages/httpcore/_backends/sync.py", line 208 in connect_tcp',
+    '  File "/usr/local/lib/python3.13/dist-packages/httpx/_client.py", line 1014 in _send_single_request',
+    '  File "/usr/local/lib/python3.13/dist-packages/pluto/iface.py", line 548 in _try',
+    '  File "/workspace/multinode.py", line 160 in main',
+]
+
+
+def test_a_rank_that_is_cut_off_from_the_tracker(judged):
+    """Contract: a rank that stands in a request of Pluto's client waits for the tracker."""
+    job = failing()
+    says(job, 1, IN_CLIENT)
+    says(job, 0, ["RuntimeError: Connection closed by peer"])
+    job.ended(1, 12, 1)
+    job.ended(0, 12, 1)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.tracker_unreachable", [1])
+    assert "waited for the tracker, in create_connection (socket.py line 849)" in verdict.explanation
+    assert "attempt 3/5: connection error" in verdict.explanation
+
+
+def test_a_rank_that_waits_for_its_own_server_hangs():
+    """Contract: a request that Pluto's client did not make is the program's own."""
+    frames = [line for line in IN_CLIENT if "pluto" not in line]
+    stack, _ = stacks.last(list(enumerate(frames)))
+    assert stack is not None
+    assert not stack.in_client
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        (
+            "torchrun: error: argument --master-port/--master_port: invalid int value: 'tcp://10.96.37.46:29500'",
+            "variables.master_port",
+        ),
+        ("ValueError: invalid literal for int() with base 10: 'tcp://10.96.37.46:6379'", "rank.crashed"),
+    ],
+)
+def test_a_variable_that_a_service_s_name_made_is_told(judged, line, cause):
+    job = failing()
+    for rank in range(2):
+        job.truth[rank] = []
+        says(job, rank, [line], code=2)
+    job.ended(1, 12, 2, message=json.dumps({"exit": 2}))
+    job.jobset(14, "Failed")
+    verdict = judged(job)
+    assert verdict.cause == cause
+    assert "tcp://10.96.37.46" in verdict.explanation
+    assert any("enableServiceLinks: false" in step for step in verdict.next)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RuntimeError: [enforce fail at ./gloo/transport/tcp/device.cc:83] ifa != nullptr. Unable to find "
+        "address for: ^lo",
+        "[DDP] rank 0: GLOO_SOCKET_IFNAME=ens5: the pod has no interface 'ens5'. The pod has eth0, lo",
+        "torch.distributed.DistBackendError: NCCL error, unhandled system error: Last error:",
+    ],
+)
+def test_an_interface_that_a_variable_names_and_the_pod_lacks(judged, line):
+    """Contract: gloo takes names alone; the pattern of NCCL that leaves interfaces out is no name to it."""
+    job = failing()
+    lines = [line, "Bootstrap : no socket interface found"] if "NCCL" in line else [line]
+    for rank in range(2):
+        job.truth[rank] = []
+        says(job, rank, lines)
+        job.ended(rank, 12, 1)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "variables.interface", [0])
+    assert lines[-1][-40:] in verdict.explanation
+    assert any("^NAME is NCCL's alone" in step for step in verdict.next)
