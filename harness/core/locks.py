@@ -37,23 +37,35 @@ class Hold:
 
 
 def take(path: Path, *, shared: bool = False, waiting: Callable[[], None] = lambda: None) -> Hold:
-    """Lock `path`: a folder, or a file, which is created when missing and never removed here.
+    """Lock `path`: a folder, or a file, which is created when missing.
 
-    `waiting` is called once when another process holds the lock, before this one waits.
+    `waiting` is called when another process holds the lock, before this one waits. A holder may remove the
+    file before it releases the lock: whoever waited takes the lock of the file that is there then.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
-    try:
+    while True:
+        descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiting()
-            fcntl.flock(descriptor, kind)
-    except BaseException:
+            try:
+                fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waiting()
+                fcntl.flock(descriptor, kind)
+            if _is(descriptor, path):
+                return Hold(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
         os.close(descriptor)
-        raise
-    return Hold(descriptor)
+
+
+def _is(descriptor: int, path: Path) -> bool:
+    """Return whether a path leads to the file that is open under this descriptor."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 @contextmanager

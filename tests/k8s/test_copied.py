@@ -72,6 +72,7 @@ def removed(name: str, folder: Path) -> None:
     with harness("down", "--cluster-name", name, env=environment(folder)) as down:
         assert down.end() == 0, down.stderr
     assert containers(name) == []
+    assert not list((folder / "state" / "clusters").iterdir()), "files of the cluster were left"
 
 
 @pytest.fixture(scope="module")

@@ -141,7 +141,7 @@ class KindCluster(KindNodes):
                 context.progress(f"cluster {self.name} stays: another harness uses it")
                 return False
             context.progress(f"deleting cluster {self.name}")
-            return self.delete()
+            return self._delete_all()
 
     def down(self, progress: Progress) -> bool:
         """Remove it, also when it is used or kept. Return False when the harness made none of this name."""
@@ -150,7 +150,15 @@ class KindCluster(KindNodes):
                 return False
             used = "; a harness that uses it will fail" if self.used() else ""
             progress(f"deleting cluster {self.name}{used}")
-            return self.delete()
+            return self._delete_all()
+
+    def _delete_all(self) -> bool:
+        """Delete the cluster, and at last its lock files. The caller does nothing else under the lock."""
+        deleted = self.delete()
+        if deleted:
+            for path in (self.users, self.lock):
+                path.unlink(missing_ok=True)
+        return deleted
 
     # -- stop, start -----------------------------------------------------------------------------------
     def paused(self) -> bool:

@@ -55,7 +55,8 @@ class KindNodes:
         """Held by the process that creates, installs or deletes."""
         self._made = ""
         """When the cluster that was made ready had been created."""
-        self._users = settings.state_dir / "clusters" / f"{self.name}.users"
+        self.users = settings.state_dir / "clusters" / f"{self.name}.users"
+        """Locked by every process that uses the cluster, all at the same time."""
 
     # -- what is there ---------------------------------------------------------------------------------
     def state(self) -> State | None:
@@ -263,11 +264,11 @@ class KindNodes:
 
         Until the hold is released, nobody else removes it as unused. Needs `lock`.
         """
-        return take(self._users, shared=True)
+        return take(self.users, shared=True)
 
     def used(self) -> bool:
         """Return whether any harness, this one too, uses it."""
-        return in_use(self._users)
+        return in_use(self.users)
 
     def abandoned(self) -> bool:
         """Return whether nobody asked to keep it and every user ended without removing it. Needs `lock`."""

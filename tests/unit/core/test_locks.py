@@ -56,6 +56,29 @@ def test_many_share_and_the_last_one_out_knows(tmp_path: Path) -> None:
     assert not in_use(path)
 
 
+def test_a_file_that_its_holder_removes_is_nobodys_lock(tmp_path: Path) -> None:
+    """Contract: whoever waited for a file that was removed has the lock of the one that is there, alone."""
+    path = tmp_path / "lock"
+    first = take(path)
+    waiting, got, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def second() -> None:
+        with locked(path, waiting.set):
+            got.set()
+            assert ended.wait(20)
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    assert waiting.wait(20)
+    path.unlink()
+    first.release()
+    assert got.wait(20)
+    assert in_use(path)
+    ended.set()
+    thread.join(20)
+    assert not in_use(path)
+
+
 RUN = "import sys; from pathlib import Path; from harness.core import locks, processes\n" + (
     "with locks.locked(Path(sys.argv[1])):\n    processes.run(['sh', '-c', sys.argv[2]], timeout=60)\n"
 )
